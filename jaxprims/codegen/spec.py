@@ -1,0 +1,132 @@
+"""Spec: which kernel is wanted, as canonical text.
+
+The text is the custom call's attribute and (hashed) the kernel table's key: an executable that comes back from
+``jax.export`` or the persistent compilation cache in another process finds its kernel by compiling the text again.
+It holds no shapes but those of one element, so one kernel serves every N, H and batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+
+from ..frontend.program import Program
+
+VERSION = 1
+"""Part of every spec; raised when the meaning of the text changes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """An input array: ``slots`` scalars of ``dtype`` for each element; or, with no slots, the element's position."""
+
+    dtype: str
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BinsSpec:
+    """One histogram's bins.
+
+    ``lanes == 1``: a bin is a struct of scalars (slots) and ``op`` maps two of them to one. ``lanes > 1``: the operator is
+    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own.
+    """
+
+    updates: int  # index-value pairs from one element
+    lanes: int
+    leaves: tuple[tuple[str, int], ...]  # of the result: dtype, and slots in a lane
+    acc: tuple[str, ...]  # dtype of each slot in the working copies (f32 for sums of f16 and bf16)
+    op: Program  # (a's slots, b's slots) -> slots, all in acc's dtypes
+    identity: tuple[int, ...] | None  # bits, by slot; None: unknown, bins start from dest
+    dest: bool  # combined in from the left
+
+    @property
+    def slots(self) -> int:
+        return len(self.acc)
+
+
+@dataclasses.dataclass(frozen=True)
+class HistSpec:
+    """A generalized histogram's kernel (paper 1, section III).
+
+    ``f``'s parameters are every slot of every array, in order (a position array has one). Its results are, for each of
+    ``bins``, the ``updates`` indices (of dtype ``index``; outside [0, H): dropped), then the values, update by update, slot
+    by slot. With ``lanes > 1`` the values are the parameters that hold the slots of an array's first lane.
+    """
+
+    index: str  # s32 or s64
+    arrays: tuple[ArraySpec, ...]
+    uniforms: tuple[str, ...]
+    f: Program
+    bins: tuple[BinsSpec, ...]
+
+    @functools.cached_property
+    def text(self) -> str:
+        return "\n".join(_lines(self))
+
+    @functools.cached_property
+    def key(self) -> int:
+        """63 bits of a hash of the text."""
+        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @staticmethod
+    def parse(text: str) -> HistSpec:
+        """The inverse of ``text``."""
+        return _parse(text)
+
+
+def _lines(s: HistSpec) -> Iterator[str]:
+    yield f"hist {VERSION}"
+    yield f"index {s.index}"
+    for a in s.arrays:
+        yield f"array {a.dtype} {a.slots}"
+    for u in s.uniforms:
+        yield f"uniform {u}"
+    yield "f"
+    yield s.f.text
+    for b in s.bins:
+        yield f"bins updates={b.updates} lanes={b.lanes} dest={int(b.dest)}"
+        for dtype, slots in b.leaves:
+            yield f"leaf {dtype} {slots}"
+        yield f"acc {' '.join(b.acc)}"
+        yield "identity none" if b.identity is None else f"identity {' '.join(map(hex, b.identity))}"
+        yield "op"
+        yield b.op.text
+
+
+def _parse(text: str) -> HistSpec:
+    # a program ends with the first unindented "} -> (...)"
+    parts = re.split(r"(?m)^(program\(.*?^\} -> \([^)]*\))$", text, flags=re.S)
+    head, programs, between = parts[0], [Program.parse(p) for p in parts[1::2]], parts[2::2]
+    lines = [line.split() for line in head.splitlines()]
+    if lines[0] != ["hist", str(VERSION)]:
+        raise ValueError(f"not a spec of version {VERSION}: {' '.join(lines[0])!r}")
+    bins = []
+    for described, op in zip(between, programs[1:], strict=False):
+        rows = [line.split() for line in described.splitlines() if line]
+        numbers = dict(word.split("=") for word in rows[0][1:])
+        fields = {row[0]: row[1:] for row in rows if row[0] in ("acc", "identity")}
+        bins.append(
+            BinsSpec(
+                updates=int(numbers["updates"]),
+                lanes=int(numbers["lanes"]),
+                leaves=tuple((row[1], int(row[2])) for row in rows if row[0] == "leaf"),
+                acc=tuple(fields["acc"]),
+                op=op,
+                identity=None if fields["identity"] == ["none"] else tuple(int(w, 16) for w in fields["identity"]),
+                dest=numbers["dest"] == "1",
+            )
+        )
+    return HistSpec(
+        index=lines[1][1],
+        arrays=tuple(ArraySpec(row[1], int(row[2])) for row in lines if row[0] == "array"),
+        uniforms=tuple(row[1] for row in lines if row[0] == "uniform"),
+        f=programs[0],
+        bins=tuple(bins),
+    )

@@ -1,0 +1,268 @@
+"""The Program: a small typed scalar SSA program, all that the layers below know about the user's Python.
+
+A Program is frozen, hashable, printable and parseable (``Program.parse(str(p)) == p``). Its text is canonical,
+so it can be a custom call's attribute, a cache key, and what :func:`jaxprims.explain` prints::
+
+    program(f32, f32) {
+      %0 = arg f32 0
+      %1 = arg f32 1
+      %2 = add f32 %0 %1
+    } -> (%2)
+
+Values are scalars of the types in :data:`DTYPES`. Complex numbers and small arrays were split into scalars by the
+frontend (a complex number is two: real, imaginary). Instructions (``op dtype operands attr``; the dtype is the result's):
+
+===============================  =======================================================================================
+``arg k``                        the k-th parameter
+``const bits``                   a constant, as the hexadecimal bits of its dtype
+``load u %i``                    scalar number %i (s32 or s64, already clamped in range) of uniform number u (a captured array)
+a name of :data:`UNARY` ...      ``lax``'s operation of that name, XLA's arithmetic
+``select %p %a %b``              a where p, else b
+``convert %a``                   numeric cast (float to int saturates, NaN gives 0; to b1: != 0)
+``bitcast %a``                   reinterpretation at equal width
+``loop n {body}``                ``for i in range(n)``: body(i: s32, carries..., invariants...) -> carries. Operands: initial
+                                 carries, then invariants
+``while {cond} {body}``          cond(carries..., invariants...) -> b1; body likewise -> carries
+``cond {false} {true}``          first operand b1 chooses the branch; the other operands are the arguments of both
+``item k %x``                    k-th result of a ``loop``, ``while`` or ``cond``, which themselves have dtype ``tuple``
+===============================  =======================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_NUMPY: dict[str, np.dtype] = {
+    "b1": np.dtype(np.bool_),
+    "s8": np.dtype(np.int8), "s16": np.dtype(np.int16), "s32": np.dtype(np.int32), "s64": np.dtype(np.int64),
+    "u8": np.dtype(np.uint8), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "u64": np.dtype(np.uint64),
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
+}  # fmt: skip
+
+DTYPES = tuple(_NUMPY)
+"""Every scalar type: b1 (stored as one byte), signed and unsigned integers, floats."""
+
+UNARY = frozenset(
+    "neg abs sign floor ceil round_away round_even is_finite not population_count clz sqrt rsqrt cbrt exp exp2 expm1 log "
+    "log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv lgamma digamma".split()
+)
+"""Operations of one operand, of the operand's dtype (``is_finite`` gives b1). Only floats have the mathematical ones."""
+
+BINARY = frozenset(
+    "add sub mul div rem pow max min atan2 nextafter and or xor shift_left shift_right_logical shift_right_arithmetic".split()
+)
+"""Operations of two operands of one dtype, which is the result's."""
+
+COMPARE = frozenset("eq ne lt le gt ge".split())
+"""Comparisons of two operands of one dtype; the result is b1."""
+
+COMMUTATIVE = frozenset("add mul max min and or xor eq ne".split())
+
+CONTROL = frozenset("loop while cond".split())
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """The NumPy dtype of a Program's dtype name."""
+    return _NUMPY[dtype]
+
+
+def dtype_name(dtype: Any) -> str:
+    """The Program's name of a real (not complex) NumPy dtype; KeyError for a dtype that kernels do not know."""
+    return _NAMES[np.dtype(dtype)]
+
+
+_NAMES = {v: k for k, v in _NUMPY.items()}
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one scalar in memory."""
+    return _NUMPY[dtype].itemsize
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ("f16", "bf16", "f32", "f64")
+
+
+def is_signed(dtype: str) -> bool:
+    return dtype[0] == "s"
+
+
+def to_bits(value: Any, dtype: str) -> int:
+    """The bits of ``value`` (converted to ``dtype``) as an unsigned integer."""
+    a = np.asarray(value).astype(_NUMPY[dtype])
+    return int(a.view(f"u{a.dtype.itemsize}")[()])
+
+
+def from_bits(bits: int, dtype: str) -> Any:
+    """The NumPy scalar of ``dtype`` whose bits these are."""
+    t = _NUMPY[dtype]
+    return np.asarray(bits, f"u{t.itemsize}").view(t)[()]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instr:
+    """One instruction; the value it defines is named by its position in the body."""
+
+    op: str
+    dtype: str
+    operands: tuple[int, ...] = ()
+    attr: Any = None  # arg, item: int; const: bits; load: uniform number; loop: (n, body); while, cond: (Program, Program)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A typed scalar SSA program. ``params``: dtypes of the arguments; ``results``: numbers of the values returned."""
+
+    params: tuple[str, ...]
+    body: tuple[Instr, ...]
+    results: tuple[int, ...]
+
+    @property
+    def result_dtypes(self) -> tuple[str, ...]:
+        return tuple(self.body[r].dtype for r in self.results)
+
+    @functools.cached_property
+    def text(self) -> str:
+        return "\n".join(_lines(self, ""))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @staticmethod
+    def parse(text: str) -> Program:
+        """The inverse of ``str``."""
+        lines = iter(text.splitlines())
+        program, rest = _parse(next(lines), lines)
+        if rest.strip():
+            raise ValueError(f"unexpected text after a program: {rest!r}")
+        return program
+
+    def walk(self) -> Iterator[Instr]:
+        """All instructions, those of nested programs included."""
+        for instr in self.body:
+            yield instr
+            if instr.op in CONTROL:
+                for part in instr.attr:
+                    if isinstance(part, Program):
+                        yield from part.walk()
+
+
+def _lines(p: Program, indent: str) -> Iterator[str]:
+    yield f"{indent}program({', '.join(p.params)}) {{"
+    inner = indent + "  "
+    for i, instr in enumerate(p.body):
+        words = [f"{inner}%{i} =", instr.op, instr.dtype]
+        if instr.op == "const":
+            words.append(hex(instr.attr))
+        elif instr.op in ("arg", "load", "item"):
+            words.append(str(instr.attr))
+        elif instr.op == "loop":
+            words.append(str(instr.attr[0]))
+        words += [f"%{o}" for o in instr.operands]
+        yield " ".join(words)
+        if instr.op in CONTROL:
+            for part in instr.attr:
+                if isinstance(part, Program):
+                    yield from _lines(part, inner + "  ")
+    yield f"{indent}}} -> ({', '.join(f'%{r}' for r in p.results)})"
+
+
+_HEAD = re.compile(r"\s*program\(([^)]*)\) \{$")
+_LINE = re.compile(r"\s*%\d+ = (\w+) (\w+)((?: \S+)*)$")
+_TAIL = re.compile(r"\s*\} -> \(([^)]*)\)(.*)$")
+_NESTED = {"loop": 1, "while": 2, "cond": 2}
+
+
+def _parse(head: str, lines: Iterator[str]) -> tuple[Program, str]:
+    m = _HEAD.match(head)
+    if m is None:
+        raise ValueError(f"not the head of a program: {head!r}")
+    params = tuple(m.group(1).split(", ")) if m.group(1) else ()
+    body: list[Instr] = []
+    for line in lines:
+        if tail := _TAIL.match(line):
+            results = tuple(int(r[1:]) for r in tail.group(1).split(", ")) if tail.group(1) else ()
+            return Program(params, tuple(body), results), tail.group(2)
+        m = _LINE.match(line)
+        if m is None:
+            raise ValueError(f"not an instruction: {line!r}")
+        op, dtype, words = m.group(1), m.group(2), m.group(3).split()
+        operands = tuple(int(w[1:]) for w in words if w[0] == "%")
+        numbers = [int(w, 0) for w in words if w[0] != "%"]
+        attr: Any = numbers[0] if numbers else None
+        if op in _NESTED:
+            parts = tuple(_parse(next(lines), lines)[0] for _ in range(_NESTED[op]))
+            attr = (attr, *parts) if op == "loop" else parts
+        body.append(Instr(op, dtype, operands, attr))
+    raise ValueError("a program without an end")
+
+
+class Builder:
+    """Builds a Program with hash-consing: the same instruction on the same operands is emitted once.
+
+    >>> b = Builder(("f32", "f32"))
+    >>> p = b.finish([b.emit("add", "f32", b.arg(0), b.arg(1))])
+    >>> p.result_dtypes
+    ('f32',)
+    """
+
+    def __init__(self, params: Sequence[str]):
+        self.params = tuple(params)
+        self.body: list[Instr] = []
+        self._known: dict[Instr, int] = {}
+
+    def dtype(self, value: int) -> str:
+        return self.body[value].dtype
+
+    def emit(self, op: str, dtype: str, *operands: int, attr: Any = None) -> int:
+        """Appends an instruction (or finds the equal one) and returns its value's number."""
+        instr = Instr(op, dtype, tuple(operands), attr)
+        if instr not in self._known:
+            self._known[instr] = len(self.body)
+            self.body.append(instr)
+        return self._known[instr]
+
+    def arg(self, k: int) -> int:
+        return self.emit("arg", self.params[k], attr=k)
+
+    def const(self, value: Any, dtype: str) -> int:
+        return self.emit("const", dtype, attr=to_bits(value, dtype))
+
+    def constant_value(self, value: int) -> Any:
+        """The NumPy scalar if ``value`` is a constant, else None."""
+        instr = self.body[value]
+        return from_bits(instr.attr, instr.dtype) if instr.op == "const" else None
+
+    def inline(self, program: Program, args: Sequence[int]) -> list[int]:
+        """Emits another Program's body on these arguments; returns its results."""
+        values: list[int] = []
+        for instr in program.body:
+            if instr.op == "arg":
+                values.append(args[instr.attr])
+            else:
+                values.append(self.emit(instr.op, instr.dtype, *(values[o] for o in instr.operands), attr=instr.attr))
+        return [values[r] for r in program.results]
+
+    def finish(self, results: Sequence[int]) -> Program:
+        """The Program with these results; what they do not need is dropped, what remains is renumbered."""
+        live = set(results)
+        for i in range(len(self.body) - 1, -1, -1):
+            if i in live:
+                live.update(self.body[i].operands)
+        number: dict[int, int] = {}
+        body: list[Instr] = []
+        for i in sorted(live):
+            instr = self.body[i]
+            number[i] = len(body)
+            body.append(dataclasses.replace(instr, operands=tuple(number[o] for o in instr.operands)))
+        return Program(self.params, tuple(body), tuple(number[r] for r in results))
