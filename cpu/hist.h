@@ -1,0 +1,262 @@
+// The histogram driver: carries a plan out with a kernel's functions (made by codegen/llvm_hist.py, which documents them).
+//
+// Same machine, same number of threads, same bits on every run: which elements go into which subhistogram depends on the plan
+// alone, whoever takes a task, and subhistograms are combined in order.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "hist_plan.h"
+#include "work_assist.h"
+#include "workspace.h"
+
+namespace jaxprims {
+
+inline constexpr int kMaxBatchRank = 16;
+
+// An operand or result; `strides` in bytes by batch axis, 0 where it is not batched (and so never copied).
+struct Operand {
+  char* data = nullptr;
+  std::array<int64_t, kMaxBatchRank> strides{};
+};
+
+// Functions of one variant of one spec.
+struct HistKernel {
+  using Update = void (*)(const void* const* arrays, const void* const* uniforms, void* const* tables, const int64_t* bins,
+                          int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi);
+  using Fill = void (*)(void* const* tables, int64_t lo, int64_t hi);
+  using Combine = void (*)(void* const* outs, const void* const* dests, const void* table, int64_t parts, int64_t stride, int64_t lo,
+                           int64_t hi);
+  Update update = nullptr;
+  std::vector<Fill> fill;        // by histogram
+  std::vector<Combine> combine;  // by histogram
+};
+
+// What the driver has to know of a spec.
+struct HistShape {
+  struct Bins {
+    std::vector<int64_t> leaf_bytes;  // of one bin in each leaf of the result
+    int64_t entry_bytes = 0;          // of one bin in a subhistogram
+    int64_t lanes = 1;
+    int64_t updates = 1;
+    bool dest = false;
+    bool identity = true;
+    bool in_place = true;
+  };
+  std::vector<Bins> bins;
+};
+
+struct HistCall {
+  int64_t elements = 0;
+  std::vector<int64_t> batch;        // sizes of the batch axes
+  std::vector<Operand> arrays;       // position arrays are left out: null
+  std::vector<Operand> uniforms;
+  std::vector<Operand> dests, outs;  // by leaf, all histograms in a row
+  std::vector<int64_t> bins;         // H, by histogram
+  int sorted_array = -1;             // the array of sorted indices, if there is one
+  int sorted_bytes = 4;              // and the size of an index
+};
+
+inline HistProblem Describe(const HistShape& shape, const HistCall& call) {
+  HistProblem p;
+  p.elements = call.elements;
+  for (const int64_t size : call.batch) p.batch *= size;
+  p.bin_bytes = p.updates = 0;
+  for (size_t g = 0; g < shape.bins.size(); ++g) {
+    const auto& bins = shape.bins[g];
+    p.bins = std::max(p.bins, call.bins[g]);
+    p.bin_bytes += bins.entry_bytes;
+    p.updates += bins.updates;
+    p.lanes = std::max(p.lanes, bins.lanes);
+    p.in_place = p.in_place && bins.in_place;
+    p.must_in_place = p.must_in_place || !bins.identity;
+  }
+  return p;
+}
+
+namespace internal {
+
+// Where part k of `parts` equal ones starts.
+inline int64_t Part(int64_t size, int64_t parts, int64_t k) {
+  return static_cast<int64_t>(static_cast<__int128>(size) * k / parts);
+}
+
+// Pointers of one member of the batch, and of the subhistograms that a task works on.
+class HistMember {
+ public:
+  HistMember(const HistShape& shape, const HistCall& call, const HistKernel& kernel, bool soa)
+      : shape_(shape), call_(call), kernel_(kernel), soa_(soa), arrays_(call.arrays.size()), uniforms_(call.uniforms.size()),
+        dests_(call.dests.size()), outs_(call.outs.size()), tables_(soa ? call.outs.size() : shape.bins.size()) {}
+
+  void Select(int64_t member) {
+    std::array<int64_t, kMaxBatchRank> at{};
+    for (size_t axis = call_.batch.size(); axis-- > 0;) {
+      at[axis] = member % call_.batch[axis];
+      member /= call_.batch[axis];
+    }
+    auto place = [&](const std::vector<Operand>& operands, std::vector<char*>& out) {
+      for (size_t i = 0; i < operands.size(); ++i) {
+        char* p = operands[i].data;
+        for (size_t axis = 0; axis < call_.batch.size(); ++axis) p += at[axis] * operands[i].strides[axis];
+        out[i] = p;
+      }
+    };
+    place(call_.arrays, arrays_);
+    place(call_.uniforms, uniforms_);
+    place(call_.dests, dests_);
+    place(call_.outs, outs_);
+    if (soa_) tables_ = outs_;
+  }
+
+  // The subhistogram that starts at `table`: one table for each histogram, in a row.
+  void SelectTable(char* table, int64_t copies) {
+    for (size_t g = 0; g < shape_.bins.size(); ++g) {
+      tables_[g] = table;
+      table += TableBytes(shape_, call_, g, copies);
+    }
+  }
+
+  static int64_t TableBytes(const HistShape& shape, const HistCall& call, size_t g, int64_t copies) {
+    return ((call.bins[g] + 1) * shape.bins[g].entry_bytes * copies + 127) / 64 * 64;
+  }
+
+  void Fill(int64_t lo, int64_t hi) {
+    size_t leaf = 0;
+    for (size_t g = 0; g < shape_.bins.size(); ++g) {
+      const auto& bins = shape_.bins[g];
+      // The spare bin, where dropped elements go, starts from the identity too: the operator never sees arbitrary bits.
+      const int64_t top = std::min(hi, call_.bins[g]) + (!soa_ && hi >= call_.bins[g] ? 1 : 0);
+      if (lo < top) {
+        if (soa_ && bins.dest) {
+          for (size_t k = 0; k < bins.leaf_bytes.size(); ++k) {
+            const int64_t size = bins.leaf_bytes[k];
+            char* out = outs_[leaf + k] + lo * size;
+            const char* dest = dests_[leaf + k] + lo * size;
+            if (out != dest) std::memcpy(out, dest, static_cast<size_t>((top - lo) * size));
+          }
+        } else {
+          kernel_.fill[g](reinterpret_cast<void* const*>(tables_.data() + (soa_ ? leaf : g)), lo, top);
+        }
+      }
+      leaf += bins.leaf_bytes.size();
+    }
+  }
+
+  void Update(int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi) {
+    if (lo >= hi) return;
+    kernel_.update(reinterpret_cast<const void* const*>(arrays_.data()), reinterpret_cast<const void* const*>(uniforms_.data()),
+                   reinterpret_cast<void* const*>(tables_.data()), call_.bins.data(), lo, hi, bin_lo, bin_hi);
+  }
+
+  // The first element whose (sorted) index is not below `bin`.
+  int64_t LowerBound(int64_t bin) const {
+    const char* data = arrays_[static_cast<size_t>(call_.sorted_array)];
+    int64_t lo = 0, hi = call_.elements;
+    while (lo < hi) {
+      const int64_t mid = lo + (hi - lo) / 2;
+      if (SortedIndex(data, mid) < bin) {
+        lo = mid + 1;
+      } else {
+        hi = mid;
+      }
+    }
+    return lo;
+  }
+
+  // Where range r of `ranges` starts when each is to have as many elements: an index, between 0 and the number of bins.
+  int64_t SortedBoundary(int64_t r, int64_t ranges, int64_t bins) const {
+    if (r == 0 || r == ranges || call_.elements == 0) return r == 0 ? 0 : bins;
+    const char* data = arrays_[static_cast<size_t>(call_.sorted_array)];
+    return std::clamp<int64_t>(SortedIndex(data, Part(call_.elements, ranges, r)), 0, bins);
+  }
+
+  void Combine(int64_t parts, int64_t stride, int64_t lo, int64_t hi) {
+    size_t leaf = 0;
+    for (size_t g = 0; g < shape_.bins.size(); ++g) {
+      const int64_t top = std::min(hi, call_.bins[g]);
+      if (lo < top) {
+        kernel_.combine[g](reinterpret_cast<void* const*>(outs_.data() + leaf),
+                           reinterpret_cast<const void* const*>(dests_.data() + leaf), tables_[g], parts, stride, lo, top);
+      }
+      leaf += shape_.bins[g].leaf_bytes.size();
+    }
+  }
+
+ private:
+  int64_t SortedIndex(const char* data, int64_t i) const {
+    if (call_.sorted_bytes == 8) return reinterpret_cast<const int64_t*>(data)[i];
+    return reinterpret_cast<const int32_t*>(data)[i];
+  }
+
+  const HistShape& shape_;
+  const HistCall& call_;
+  const HistKernel& kernel_;
+  const bool soa_;
+  std::vector<char*> arrays_, uniforms_, dests_, outs_, tables_;
+};
+
+}  // namespace internal
+
+// With sorted indices the ranges (of a plan that has them) are cut so that each has as many elements, and each reads only its own:
+// the result is updated where it lies, in order, by all threads, and every element is read once. Indices that are not sorted as
+// promised give a wrong result, never an access out of bounds.
+template <class Pool>
+void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const HistKernel& kernel, const HistPlan& plan) {
+  const HistProblem problem = Describe(shape, call);
+  if (problem.batch == 0 || problem.bins == 0) return;
+  const int64_t parts = plan.subhistograms, ranges = plan.ranges, n = call.elements, bins = problem.bins;
+  int64_t table_bytes = 0;
+  for (size_t g = 0; g < shape.bins.size(); ++g) table_bytes += internal::HistMember::TableBytes(shape, call, g, plan.copies);
+
+  if (parts == 1 && (plan.soa || ranges == 1)) {
+    // No subhistogram outlives its task: each worker has one (or none), used for one member of the batch after the other.
+    const int64_t units = problem.batch * ranges;
+    const int64_t cost = std::max<int64_t>(1, n * problem.updates * problem.lanes + bins);
+    const int64_t grain = std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (4 * plan.threads)));
+    Workspace workspace(plan.soa ? 0 : static_cast<size_t>(table_bytes * plan.threads));
+    WorkAssist(pool, (units + grain - 1) / grain, plan.threads, [&](int64_t task, int worker) {
+      internal::HistMember member(shape, call, kernel, plan.soa);
+      for (int64_t unit = task * grain; unit < std::min(units, (task + 1) * grain); ++unit) {
+        const int64_t r = unit % ranges;
+        member.Select(unit / ranges);
+        int64_t lo = internal::Part(bins, ranges, r), hi = internal::Part(bins, ranges, r + 1), first = 0, last = n;
+        if (call.sorted_array >= 0 && ranges > 1) {
+          lo = member.SortedBoundary(r, ranges, bins), hi = std::max(lo, member.SortedBoundary(r + 1, ranges, bins));
+          first = member.LowerBound(lo), last = member.LowerBound(hi);
+        }
+        if (!plan.soa) member.SelectTable(workspace.data() + worker * table_bytes, plan.copies);
+        member.Fill(lo, hi);
+        member.Update(first, last, lo, hi);
+        if (!plan.soa) member.Combine(1, table_bytes, lo, hi);
+      }
+    });
+    return;
+  }
+
+  Workspace workspace(static_cast<size_t>(table_bytes * parts));
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    WorkAssist(pool, parts * ranges, plan.threads, [&](int64_t task, int) {
+      const int64_t p = task / ranges, r = task % ranges;
+      const int64_t lo = internal::Part(bins, ranges, r), hi = internal::Part(bins, ranges, r + 1);
+      internal::HistMember member(shape, call, kernel, false);
+      member.Select(b);
+      member.SelectTable(workspace.data() + p * table_bytes, plan.copies);
+      member.Fill(lo, hi);
+      member.Update(internal::Part(n, parts, p), internal::Part(n, parts, p + 1), lo, hi);
+    });
+    const int64_t blocks = std::clamp<int64_t>(bins * problem.lanes * parts * plan.copies / kUpdatesPerThread, 1, 8 * plan.threads);
+    WorkAssist(pool, blocks, plan.threads, [&](int64_t task, int) {
+      internal::HistMember member(shape, call, kernel, false);
+      member.Select(b);
+      member.SelectTable(workspace.data(), plan.copies);
+      member.Combine(parts, table_bytes, internal::Part(bins, blocks, task), internal::Part(bins, blocks, task + 1));
+    });
+  }
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,93 @@
+// Which strategy: a pure function of the problem and the machine.
+//
+// Paper 1's time-space trade-off (section III) on a CPU: M subhistograms avoid conflicts between threads, S bin ranges keep the
+// memory in use small, and every element is looked at S times. A CPU core has no use for atomics: C copies interleaved inside one
+// subhistogram do for neighbouring elements what the paper's `tid % M` does for neighbouring threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace jaxprims {
+
+struct Machine {
+  int threads = 1;
+  int64_t l1 = 32 << 10;
+  int64_t l2 = 1 << 20;
+  int64_t l3 = 32 << 20;
+};
+
+struct HistProblem {
+  int64_t elements = 0;  // N, of each histogram
+  int64_t batch = 1;
+  int64_t bins = 0;       // H, of the largest histogram when several are made in one pass
+  int64_t bin_bytes = 4;  // of one bin in a subhistogram, all histograms of the pass together
+  int64_t updates = 1;    // from one element, all histograms together
+  int64_t lanes = 1;      // scalars in an array-valued bin that are updated on their own
+  bool in_place = true;   // the result can be updated where it lies: it has the accumulator's type
+  bool sorted = false;         // by index
+  bool must_in_place = false;  // no identity is known: bins can only start from dest
+};
+
+struct HistPlan {
+  int64_t subhistograms = 1;  // M, for each histogram of the batch; fixed by the problem and the number of threads, not by timing
+  int64_t ranges = 1;         // S
+  int64_t copies = 1;         // C
+  bool soa = false;           // the result's own arrays are the table
+  bool prefetch = false;
+  bool wide = false;  // byte offsets into a subhistogram pass 2^31
+  int threads = 1;
+
+  bool ranged() const { return soa || ranges > 1; }
+  int variant() const {
+    int log = 0;
+    while ((int64_t{1} << log) < copies) ++log;
+    return (soa ? 1 : 0) | (ranged() ? 2 : 0) | (prefetch ? 4 : 0) | (wide ? 8 : 0) | log << 4;
+  }
+};
+
+inline constexpr int64_t kUpdatesPerThread = 16 << 10;  // below this a second thread costs more than it saves
+inline constexpr int64_t kMaxCopies = 8;
+inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
+
+inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
+  HistPlan plan;
+  const int64_t work = std::max<int64_t>(1, p.elements * p.updates * p.lanes);
+  const int64_t table = (p.bins + 1) * p.bin_bytes;
+  const int64_t total = p.batch * (work + p.bins * p.lanes / 4);
+  plan.threads = static_cast<int>(std::clamp<int64_t>(total / kUpdatesPerThread, 1, m.threads));
+  const int64_t threads = p.batch >= plan.threads ? 1 : (plan.threads + p.batch - 1) / p.batch;  // on each histogram
+
+  // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
+  const bool few = p.in_place && p.elements * p.updates < p.bins / 2;
+  // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
+  const bool past_cache = threads * table > m.l3;
+  plan.prefetch = table > m.l2;
+  const bool sorted = p.sorted && p.in_place && threads > 1;
+  if (p.must_in_place || few || past_cache || sorted) {
+    plan.soa = p.in_place;
+    plan.ranges = std::clamp<int64_t>(threads, 1, std::max<int64_t>(1, p.bins));
+    plan.wide = !plan.soa && table >= (int64_t{1} << 31);
+    return plan;
+  }
+  plan.wide = table >= (int64_t{1} << 31);
+  // More parts than threads only where filling and combining them is cheap beside the updates.
+  plan.subhistograms = threads;
+  if (threads > 1 && p.bins * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
+  if (p.lanes == 1 && !plan.wide) {
+    while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 2 &&
+           2 * plan.copies * p.bins * plan.subhistograms * 8 <= work) {
+      plan.copies *= 2;
+    }
+  }
+  return plan;
+}
+
+// Bytes of workspace that a plan needs: part of the promise that a call uses a bounded amount beyond its input and output.
+inline int64_t WorkspaceBytes(const HistProblem& p, const HistPlan& plan) {
+  if (plan.soa) return 0;
+  const int64_t tables = p.batch > 1 && plan.subhistograms == 1 ? plan.threads : plan.subhistograms;
+  return tables * ((p.bins + 1) * p.bin_bytes * plan.copies + 128);
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,265 @@
+// The FFI handler, and what Python sees of the C++ half.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "hist.h"
+#include "hist_plan.h"
+#include "kernel_table.h"
+#include "xla/ffi/api/c_api.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace nb = nanobind;
+namespace ffi = xla::ffi;
+
+namespace jaxprims {
+namespace {
+
+int64_t CacheSize(int name, int64_t otherwise) {
+  const long size = sysconf(name);
+  return size > 0 ? size : otherwise;
+}
+
+Machine MachineWith(int threads) {
+  static const Machine machine = [] {
+    Machine m;
+    m.l1 = CacheSize(_SC_LEVEL1_DCACHE_SIZE, m.l1);
+    m.l2 = CacheSize(_SC_LEVEL2_CACHE_SIZE, m.l2);
+    m.l3 = CacheSize(_SC_LEVEL3_CACHE_SIZE, m.l3);
+    return m;
+  }();
+  Machine m = machine;
+  m.threads = threads;
+  return m;
+}
+
+// XLA's own pool, for WorkAssist.
+struct Pool {
+  ffi::ThreadPool& pool;
+  template <class F>
+  void Schedule(F&& f) {
+    pool.Schedule(std::forward<F>(f));
+  }
+};
+
+// Asks codegen for a variant: the way of an executable that came from another process, whose lowering compiled nothing here.
+void CompileOnDemand(std::string_view spec, int variant) {
+  nb::gil_scoped_acquire gil;
+  nb::module_::import_("jaxprims.runtime.compiler").attr("compile_hist")(nb::str(spec.data(), spec.size()), variant);
+}
+
+// An operand's data and its strides over the batch axes that it has (bit a of `mask`: axis a).
+ffi::ErrorOr<Operand> BatchedOperand(void* data, ffi::Span<const int64_t> dims, size_t bytes, int64_t mask, int64_t rank) {
+  Operand operand;
+  operand.data = static_cast<char*>(data);
+  size_t present = 0;
+  for (int64_t axis = 0; axis < rank; ++axis) present += mask >> axis & 1;
+  if (present > dims.size()) return ffi::Unexpected(ffi::Error::InvalidArgument("jaxprims: an operand lacks its batch axes"));
+  int64_t stride = static_cast<int64_t>(bytes);
+  for (int64_t axis = 0, dim = 0; axis < rank; ++axis) {
+    if ((mask >> axis & 1) == 0) continue;
+    const int64_t size = dims[static_cast<size_t>(dim++)];
+    stride = size ? stride / size : 0;
+    operand.strides[static_cast<size_t>(axis)] = stride;
+  }
+  return operand;
+}
+
+// Operands: arrays (without positions), uniforms, then the dests of each histogram that has them. `masks`: which batch axes each has.
+// `sorted`: the array of sorted indices or -1. `plan`: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
+ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
+                ffi::Span<const int64_t> forced) {
+  if (batch_rank > kMaxBatchRank) return ffi::Error::InvalidArgument("jaxprims: more than 16 batch axes");
+  HistEntry* entry = KernelTable::Instance().Find(key);
+  try {
+    if (entry == nullptr) {
+      CompileOnDemand(spec, -1);
+      entry = KernelTable::Instance().Find(key);
+    }
+  } catch (const std::exception& e) {
+    return ffi::Error::Internal(std::string("jaxprims: a kernel could not be compiled: ") + e.what());
+  }
+  if (entry == nullptr || entry->spec != spec) return ffi::Error::Internal("jaxprims: two specs have the same hash");
+  const HistShape& shape = entry->shape;
+
+  HistCall call;
+  size_t next = 0;
+  auto take = [&](Operand& operand, ffi::AnyBuffer::Dimensions* dims = nullptr) -> ffi::Error {
+    auto buffer = args.get<ffi::AnyBuffer>(next);
+    if (buffer.has_error()) return buffer.error();
+    if (dims != nullptr) *dims = buffer->dimensions();
+    auto placed = BatchedOperand(buffer->untyped_data(), buffer->dimensions(), buffer->size_bytes(), masks[next], batch_rank);
+    if (placed.has_error()) return placed.error();
+    operand = *placed;
+    ++next;
+    return ffi::Error::Success();
+  };
+  for (size_t k = 0; k < entry->positions.size(); ++k) {
+    Operand operand;
+    if (!entry->positions[k]) {
+      ffi::AnyBuffer::Dimensions dims(nullptr, 0);
+      const int64_t mask = masks[next];
+      if (ffi::Error e = take(operand, &dims); e.failure()) return e;
+      size_t axis = 0;
+      for (int64_t a = 0; a < batch_rank; ++a) axis += mask >> a & 1;
+      if (static_cast<int64_t>(k) == elements_of) call.elements = dims[axis];
+    }
+    call.arrays.push_back(operand);
+  }
+  for (int64_t k = 0; k < entry->uniforms; ++k) {
+    if (ffi::Error e = take(call.uniforms.emplace_back()); e.failure()) return e;
+  }
+  size_t result = 0;
+  const int64_t all = (int64_t{1} << batch_rank) - 1;
+  for (const auto& bins : shape.bins) {
+    for (size_t k = 0; k < bins.leaf_bytes.size(); ++k, ++result) {
+      auto out = rets.get<ffi::AnyBuffer>(result);
+      if (out.has_error()) return out.error();
+      const auto dims = (*out)->dimensions();
+      if (call.batch.empty() && batch_rank > 0) call.batch.assign(dims.begin(), dims.begin() + batch_rank);
+      int64_t batch = 1;
+      for (const int64_t size : call.batch) batch *= size;
+      const auto bytes = static_cast<int64_t>((*out)->size_bytes());
+      if (k == 0) call.bins.push_back(batch ? bytes / batch / bins.leaf_bytes[0] : 0);
+      auto placed = BatchedOperand((*out)->untyped_data(), dims, (*out)->size_bytes(), all, batch_rank);
+      if (placed.has_error()) return placed.error();
+      call.outs.push_back(*placed);
+      if (bins.dest) {
+        if (ffi::Error e = take(call.dests.emplace_back()); e.failure()) return e;
+      } else {
+        call.dests.emplace_back();
+      }
+    }
+  }
+  HistProblem problem = Describe(shape, call);
+  if (sorted >= 0) {
+    call.sorted_array = static_cast<int>(sorted & 0xffff);
+    call.sorted_bytes = (sorted >> 16) != 0 ? 8 : 4;
+    problem.sorted = true;
+  }
+  HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+  if (forced.size() == 5) {
+    plan.subhistograms = forced[0];
+    plan.ranges = forced[1];
+    plan.copies = forced[2];
+    plan.soa = forced[3] != 0;
+    plan.prefetch = forced[4] != 0;
+  }
+  const auto variant = static_cast<size_t>(plan.variant());
+  const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
+  try {
+    if (kernel == nullptr) {
+      CompileOnDemand(spec, static_cast<int>(variant));
+      kernel = entry->variants[variant].load(std::memory_order_acquire);
+    }
+    if (kernel == nullptr) return ffi::Error::Internal("jaxprims: a kernel is missing");
+    Pool assistants{pool};
+    RunHist(assistants, shape, call, *kernel, plan);
+  } catch (const std::exception& e) {
+    return ffi::Error::Internal(std::string("jaxprims: ") + e.what());
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kHist, Hist,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("spec")
+                           .Attr<int64_t>("key")
+                           .Attr<int64_t>("batch_rank")
+                           .Attr<int64_t>("elements_of")
+                           .Attr<ffi::Span<const int64_t>>("masks")
+                           .Attr<int64_t>("sorted")
+                           .Attr<ffi::Span<const int64_t>>("plan"));
+
+template <class F>
+F FunctionAt(uint64_t address) {
+  return reinterpret_cast<F>(address);
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  m.doc() = "The C++ half of jaxprims: the FFI handler, the kernel table, the plan.";
+  m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The custom call's handler, as a capsule.");
+  m.def(
+      "add_hist",
+      [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
+        auto entry = std::make_unique<HistEntry>();
+        entry->spec = spec;
+        entry->positions = positions;
+        entry->uniforms = uniforms;
+        for (nb::handle h : bins) {
+          HistShape::Bins row;
+          row.leaf_bytes = nb::cast<std::vector<int64_t>>(h["leaf_bytes"]);
+          row.entry_bytes = nb::cast<int64_t>(h["entry_bytes"]);
+          row.lanes = nb::cast<int64_t>(h["lanes"]);
+          row.updates = nb::cast<int64_t>(h["updates"]);
+          row.dest = nb::cast<bool>(h["dest"]);
+          row.identity = nb::cast<bool>(h["identity"]);
+          row.in_place = nb::cast<bool>(h["in_place"]);
+          entry->shape.bins.push_back(std::move(row));
+        }
+        const std::string& known = KernelTable::Instance().Add(key, std::move(entry))->spec;
+        return known == spec;
+      },
+      nb::arg("key"), nb::arg("spec"), nb::arg("positions"), nb::arg("uniforms"), nb::arg("bins"),
+      "Enters a spec into the kernel table; false if another one has its hash.");
+  m.def(
+      "add_hist_variant",
+      [](int64_t key, int variant, uint64_t update, const std::vector<uint64_t>& fill, const std::vector<uint64_t>& combine) {
+        HistEntry* entry = KernelTable::Instance().Find(key);
+        if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
+        HistKernel kernel;
+        kernel.update = FunctionAt<HistKernel::Update>(update);
+        for (const uint64_t f : fill) kernel.fill.push_back(FunctionAt<HistKernel::Fill>(f));
+        for (const uint64_t f : combine) kernel.combine.push_back(FunctionAt<HistKernel::Combine>(f));
+        KernelTable::AddVariant(*entry, variant, std::move(kernel));
+      },
+      nb::arg("key"), nb::arg("variant"), nb::arg("update"), nb::arg("fill"), nb::arg("combine"),
+      "Adds a compiled variant of a spec that is in the table.");
+  m.def("has_hist_variant", [](int64_t key, int variant) {
+    const HistEntry* entry = KernelTable::Instance().Find(key);
+    return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
+  });
+
+  nb::class_<Machine>(m, "Machine")
+      .def("__init__", [](Machine* self, int threads) { new (self) Machine(MachineWith(threads)); }, nb::arg("threads"))
+      .def_rw("threads", &Machine::threads)
+      .def_rw("l1", &Machine::l1)
+      .def_rw("l2", &Machine::l2)
+      .def_rw("l3", &Machine::l3);
+  nb::class_<HistProblem>(m, "HistProblem")
+      .def(nb::init<>())
+      .def_rw("elements", &HistProblem::elements)
+      .def_rw("batch", &HistProblem::batch)
+      .def_rw("bins", &HistProblem::bins)
+      .def_rw("bin_bytes", &HistProblem::bin_bytes)
+      .def_rw("updates", &HistProblem::updates)
+      .def_rw("lanes", &HistProblem::lanes)
+      .def_rw("in_place", &HistProblem::in_place)
+      .def_rw("sorted", &HistProblem::sorted)
+      .def_rw("must_in_place", &HistProblem::must_in_place);
+  nb::class_<HistPlan>(m, "HistPlan")
+      .def_ro("subhistograms", &HistPlan::subhistograms)
+      .def_ro("ranges", &HistPlan::ranges)
+      .def_ro("copies", &HistPlan::copies)
+      .def_ro("soa", &HistPlan::soa)
+      .def_ro("prefetch", &HistPlan::prefetch)
+      .def_ro("wide", &HistPlan::wide)
+      .def_ro("threads", &HistPlan::threads)
+      .def_prop_ro("variant", &HistPlan::variant);
+  m.def("make_plan", &MakePlan, nb::arg("problem"), nb::arg("machine"));
+  m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,87 @@
+// Working memory for subhistograms: kept between calls up to a limit, so that a call does not pay for page faults again.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace jaxprims {
+
+class WorkspaceCache {
+ public:
+  static constexpr size_t kKept = size_t{128} << 20;  // bytes that stay allocated between calls, at most
+  static constexpr size_t kHugePage = size_t{2} << 20;
+
+  static WorkspaceCache& Instance() {
+    static auto* cache = new WorkspaceCache;  // never destroyed: pool threads may outlive static destructors
+    return *cache;
+  }
+
+  // At least `bytes` bytes, aligned to a cache line, with unspecified contents.
+  void* Take(size_t bytes, size_t& taken) {
+    {
+      std::lock_guard lock(mutex_);
+      size_t best = free_.size();
+      for (size_t i = 0; i < free_.size(); ++i) {
+        if (free_[i].bytes >= bytes && (best == free_.size() || free_[i].bytes < free_[best].bytes)) best = i;
+      }
+      if (best < free_.size() && free_[best].bytes / 4 <= bytes) {
+        const Block block = free_[best];
+        free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
+        kept_ -= block.bytes;
+        taken = block.bytes;
+        return block.data;
+      }
+    }
+    const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
+    taken = (bytes + unit - 1) / unit * unit;
+    void* data = std::aligned_alloc(unit, taken);
+    if (data == nullptr) throw std::bad_alloc();
+    if (unit == kHugePage) madvise(data, taken, MADV_HUGEPAGE);  // random updates of a large table miss the TLB otherwise
+    return data;
+  }
+
+  void Give(void* data, size_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      if (kept_ + bytes <= kKept) {
+        free_.push_back({data, bytes});
+        kept_ += bytes;
+        return;
+      }
+    }
+    std::free(data);
+  }
+
+ private:
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  std::mutex mutex_;
+  std::vector<Block> free_;
+  size_t kept_ = 0;
+};
+
+// Workspace for one call.
+class Workspace {
+ public:
+  explicit Workspace(size_t bytes) : data_(bytes ? WorkspaceCache::Instance().Take(bytes, taken_) : nullptr) {}
+  ~Workspace() {
+    if (data_ != nullptr) WorkspaceCache::Instance().Give(data_, taken_);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  size_t taken_ = 0;
+  void* data_;
+};
+
+}  // namespace jaxprims
