@@ -30,8 +30,8 @@ struct HistKernel {
   using Update = void (*)(const void* const* arrays, const void* const* uniforms, void* const* tables, const int64_t* bins,
                           int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi);
   using Fill = void (*)(void* const* tables, int64_t lo, int64_t hi);
-  using Combine = void (*)(void* const* outs, const void* const* dests, const void* table, int64_t parts, int64_t stride, int64_t lo,
-                           int64_t hi);
+  using Combine = void (*)(void* const* outs, const void* const* dests, const void* const* uniforms, const void* table, int64_t parts,
+                           int64_t stride, int64_t lo, int64_t hi);
   Update update = nullptr;
   std::vector<Fill> fill;        // by histogram
   std::vector<Combine> combine;  // by histogram
@@ -181,7 +181,8 @@ class HistMember {
       const int64_t top = std::min(hi, call_.bins[g]);
       if (lo < top) {
         kernel_.combine[g](reinterpret_cast<void* const*>(outs_.data() + leaf),
-                           reinterpret_cast<const void* const*>(dests_.data() + leaf), tables_[g], parts, stride, lo, top);
+                           reinterpret_cast<const void* const*>(dests_.data() + leaf),
+                           reinterpret_cast<const void* const*>(uniforms_.data()), tables_[g], parts, stride, lo, top);
       }
       leaf += shape_.bins[g].leaf_bytes.size();
     }

@@ -250,11 +250,11 @@ NB_MODULE(_cpu, m) {
       .def_rw("sorted", &HistProblem::sorted)
       .def_rw("must_in_place", &HistProblem::must_in_place);
   nb::class_<HistPlan>(m, "HistPlan")
-      .def_ro("subhistograms", &HistPlan::subhistograms)
-      .def_ro("ranges", &HistPlan::ranges)
-      .def_ro("copies", &HistPlan::copies)
-      .def_ro("soa", &HistPlan::soa)
-      .def_ro("prefetch", &HistPlan::prefetch)
+      .def_rw("subhistograms", &HistPlan::subhistograms)
+      .def_rw("ranges", &HistPlan::ranges)
+      .def_rw("copies", &HistPlan::copies)
+      .def_rw("soa", &HistPlan::soa)
+      .def_rw("prefetch", &HistPlan::prefetch)
       .def_ro("wide", &HistPlan::wide)
       .def_ro("threads", &HistPlan::threads)
       .def_prop_ro("variant", &HistPlan::variant);

@@ -8,7 +8,7 @@ Three kinds of function, called by the driver in ``cpu/hist.h``:
     when the table does.
 ``fill_g(tables, lo, hi)``
     Bins [lo, hi) of histogram g to the identity.
-``combine_g(outs, dests, table, parts, stride, lo, hi)``
+``combine_g(outs, dests, uniforms, table, parts, stride, lo, hi)``
     Folds ``parts`` subhistograms, ``stride`` bytes apart, in order, then dest from the left, into the result.
 
 A :class:`Variant` fixes what is worth fixing at compile time. Tables are arrays of structs (one cache line for an update of a
@@ -37,6 +37,7 @@ PREFETCH_AHEAD = 48
 """Updates between a prefetch and its use: enough to cover a miss of the last-level cache, few enough to stay in L1."""
 
 UNROLL = 8
+"""Scalars updated in one turn of phase two's loop, about."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ def generate(spec: HistSpec, variant: Variant, vector_bytes: int) -> ir.Module:
     _Update(module, spec, variant, vector_bytes).build()
     for g, bins in enumerate(spec.bins):
         _fill(module, bins, variant, f"fill_{g}")
-        _combine(module, bins, variant, f"combine_{g}", vector_bytes // 4)
+        _combine(module, bins, variant, f"combine_{g}", vector_bytes // 4, len(spec.uniforms))
     return module
 
 
@@ -201,13 +202,14 @@ def _fill(module: ir.Module, bins: BinsSpec, variant: Variant, name: str) -> Non
     b.ret_void()
 
 
-def _combine(module: ir.Module, bins: BinsSpec, variant: Variant, name: str, width: int) -> None:
-    b, (outs, dests, table, parts, stride, lo, hi) = _declare(module, name, [PTR, PTR, PTR, I64, I64, I64, I64])
+def _combine(module: ir.Module, bins: BinsSpec, variant: Variant, name: str, width: int, num_uniforms: int) -> None:
+    b, (outs, dests, uniforms, table, parts, stride, lo, hi) = _declare(module, name, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
     if variant.soa:
         b.ret_void()
         return
     offsets, size = slot_offsets(bins)
     same = len(set(bins.acc)) == 1  # a vector of structs can be loaded at once
+    captured = [_pointer(b, uniforms, k) for k in range(num_uniforms)]
     leaf_outs = [_pointer(b, outs, k) for k in range(len(bins.leaves))]
     leaf_dests = [_pointer(b, dests, k) for k in range(len(bins.leaves))] if bins.dest else []
 
@@ -223,13 +225,13 @@ def _combine(module: ir.Module, bins: BinsSpec, variant: Variant, name: str, wid
         for c in range(variant.copies):
             values = load(_at(b, base, _i64(c * size)))
             if c:
-                values = expr.emit(b, bins.op, [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)] + values, [], w)
+                values = expr.emit(b, bins.op, [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)] + values, captured, w)
             for p, v in zip(carried, values, strict=True):
                 b.store(v, p)
         with _loop(b, _i64(1), parts) as k, _loop(b, _i64(0), _i64(variant.copies)) as c:
             entry = _at(b, _at(b, base, b.mul(k, stride)), _scaled(b, c, size))
             now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
-            for p, v in zip(carried, expr.emit(b, bins.op, now + load(entry), [], w), strict=True):
+            for p, v in zip(carried, expr.emit(b, bins.op, now + load(entry), captured, w), strict=True):
                 b.store(v, p)
         now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
         rows = list(enumerate(_leaf_of_slot(bins)))
@@ -239,7 +241,7 @@ def _combine(module: ir.Module, bins: BinsSpec, variant: Variant, name: str, wid
                 p = _at(b, leaf_dests[k], _scaled(b, _scaled(b, first, n), itemsize(dtype)))
                 v = _load_slots(b, p, dtype, w, n, [s])[s] if w > 1 else _load(b, _at(b, p, _i64(s * itemsize(dtype))), dtype)
                 given.append(_converted(b, v, dtype, bins.acc[i], w))
-            now = expr.emit(b, bins.op, given + now, [], w)
+            now = expr.emit(b, bins.op, given + now, captured, w)
         for k, (dtype, n) in enumerate(bins.leaves):
             p = _at(b, leaf_outs[k], _scaled(b, _scaled(b, first, n), itemsize(dtype)))
             mine = [_converted(b, now[i], bins.acc[i], dtype, w) for i, row in rows if row[0] == k]
@@ -265,6 +267,7 @@ def _alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.
     with b.goto_entry_block():
         p = b.alloca(t, count)
     p.align = align
+    p.type = PTR  # llvmlite still gives stack space a typed pointer
     return p
 
 
@@ -308,7 +311,7 @@ class _Update:
     def _sort_results(self) -> None:
         """Splits f's results into what phase one computes (indices, values) and what phase two reads where it lies."""
         spec, results = self.spec, self.spec.f.results
-        self.param_of: list[tuple[int, int]] = [(k, s) for k, a in enumerate(spec.arrays) for s in range(max(1, a.slots))]
+        self.param_of: list[tuple[int, int]] = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
         computed: list[int] = []
         self.sources: list[list[list[_Source]]] = []  # by histogram, update, slot
         self.indices: list[list[int]] = []  # by histogram, update: place among the computed
@@ -513,12 +516,16 @@ class _Update:
                 ahead = b.select(b.icmp_signed("<", n, _i64(PREFETCH_AHEAD)), n, _i64(PREFETCH_AHEAD))
                 with _loop(b, _i64(0), ahead) as j:
                     self._prefetch(g, u, j)
-            whole = b.and_(n, _i64(-UNROLL)) if self.spec.bins[g].lanes == 1 else _i64(0)
-            with _loop(b, _i64(0), whole, UNROLL) as j:
-                for k in range(UNROLL):
-                    self._apply(g, u, first, b.add(j, _i64(k)), n)
+            h, unroll, whole = self.spec.bins[g], UNROLL, _i64(0)
+            while unroll > 1 and unroll * h.slots * len(h.op.body) > 8 * UNROLL:
+                unroll //= 2
+            if unroll > 1 and h.lanes == 1:
+                whole = b.and_(n, _i64(-unroll))
+                with _loop(b, _i64(0), whole, unroll) as j:
+                    for k in range(unroll):
+                        self._apply(g, u, first, b.add(j, _i64(k)))
             with _loop(b, whole, n) as j:
-                self._apply(g, u, first, j, n)
+                self._apply(g, u, first, j)
 
     def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
         b = self.b
@@ -561,7 +568,7 @@ class _Update:
             v = _load(b, _at(b, self.arrays[source.number], _scaled(b, at, itemsize(dtype))), dtype)
         return _converted(b, v, dtype, h.acc[s], 1)
 
-    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, n: ir.Value) -> None:
+    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value) -> None:
         """bin = bin ⊕ value."""
         b, h = self.b, self.spec.bins[g]
         if self.variant.prefetch:
@@ -578,7 +585,7 @@ class _Update:
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]
         now = [_load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
-        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, [], 1), strict=True):
+        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, self.uniforms, 1), strict=True):
             _store(b, v, p, t)
 
     # --- a whole chunk in one bin
@@ -638,7 +645,7 @@ class _Update:
 
         keep(values(_i64(0)))
         with _loop(b, _i64(width), _i64(self.chunk), width) as j:
-            keep(expr.emit(b, h.op, carry() + values(j), [], width))
+            keep(expr.emit(b, h.op, carry() + values(j), self.uniforms, width))
         places = self._places(g, self._offset(g, 0, _i64(0)))
         with _loop(b, _i64(0), _i64(width)) as lane:
             one = [_load(b, self._buffer_at(p, lane, expr.memory_type(t)), t) for p, t in zip(carried, h.acc, strict=True)]

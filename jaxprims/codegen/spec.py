@@ -21,10 +21,14 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """An input array: ``slots`` scalars of ``dtype`` for each element; or, with no slots, the element's position."""
+    """An input array: ``slots`` scalars of ``dtype`` for each element; or, with no slots, the element's position.
+
+    f sees the first ``params`` of the slots: all, or one lane's of an array-valued bin's values; of a position, one.
+    """
 
     dtype: str
     slots: int
+    params: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +56,10 @@ class BinsSpec:
 class HistSpec:
     """A generalized histogram's kernel (paper 1, section III).
 
-    ``f``'s parameters are every slot of every array, in order (a position array has one). Its results are, for each of
+    ``f``'s parameters are the arrays', in order. Its results are, for each of
     ``bins``, the ``updates`` indices (of dtype ``index``; outside [0, H): dropped), then the values, update by update, slot
     by slot. With ``lanes > 1`` the values are the parameters that hold the slots of an array's first lane.
+    Captured arrays (uniforms) serve f and every operator.
     """
 
     index: str  # s32 or s64
@@ -85,7 +90,7 @@ def _lines(s: HistSpec) -> Iterator[str]:
     yield f"hist {VERSION}"
     yield f"index {s.index}"
     for a in s.arrays:
-        yield f"array {a.dtype} {a.slots}"
+        yield f"array {a.dtype} {a.slots} {a.params}"
     for u in s.uniforms:
         yield f"uniform {u}"
     yield "f"
@@ -125,7 +130,7 @@ def _parse(text: str) -> HistSpec:
         )
     return HistSpec(
         index=lines[1][1],
-        arrays=tuple(ArraySpec(row[1], int(row[2])) for row in lines if row[0] == "array"),
+        arrays=tuple(ArraySpec(row[1], int(row[2]), int(row[3])) for row in lines if row[0] == "array"),
         uniforms=tuple(row[1] for row in lines if row[0] == "uniform"),
         f=programs[0],
         bins=tuple(bins),

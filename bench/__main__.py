@@ -1,0 +1,78 @@
+"""``python -m bench SUITE [--quick] [--only PATTERN] [--one-core] [--out DIR]``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# Idle OpenMP threads must sleep, not spin, while the next contestant is timed. Read when libgomp is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from . import cases, harness, report
+from .peers.arrays import threads
+
+ONE_CORE = (harness.OURS, "xla", "sequential")
+"""The contestants on one core: nothing shall be slower there than a sequential loop written by hand."""
+
+
+def parser() -> argparse.ArgumentParser:
+    suites = sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if not m.name.startswith("_"))
+    p = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks against every alternative on this machine.")
+    p.add_argument("suite", choices=suites)
+    p.add_argument("--quick", action="store_true", help="small inputs and few rounds: a smoke run, not a measurement")
+    p.add_argument("--only", metavar="PATTERN", help="cases whose 'group: name' matches this regular expression")
+    p.add_argument("--contestants", metavar="NAME,...", help="only these contestants")
+    p.add_argument("--seconds", type=float, help="time for each contestant in each case (0.7)")
+    p.add_argument("--one-core", action="store_true", help="on one core, against the sequential loop")
+    p.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the JSON and the plots go")
+    p.add_argument("--list", action="store_true", help="print the cases' names, run nothing")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a suite; 1 if a contestant failed or gave an answer that differs from the others'."""
+    args = parser().parse_args(argv)
+    suite = importlib.import_module(f".cases.{args.suite}", __package__)
+    chosen = [c for c in suite.cases(args.quick) if not args.only or re.search(args.only, c.title)]
+    if args.one_core:
+        chosen = [dataclasses.replace(c, targets={"sequential": 1.0}) for c in chosen]
+    if args.list:
+        print("\n".join(c.title for c in chosen))
+        return 0
+    if not chosen:
+        print(f"no case matches {args.only!r}")
+        return 2
+    effort = harness.QUICK if args.quick else harness.Effort()
+    if args.seconds:
+        effort = harness.Effort(seconds=args.seconds)
+    only = args.contestants.split(",") if args.contestants else ONE_CORE if args.one_core else None
+    options = {"quick": args.quick, "only": args.only, "one_core": args.one_core}
+    result = report.header(args.suite, options, harness.memory_bandwidth(4 if args.quick else 200, effort))
+    bandwidth = ", ".join(f"{k.split('_')[0]} {v:.1f} GB/s" for k, v in result["memory"].items())
+    print(f"{result['machine']['cpu']}, {threads()} cores; memory: {bandwidth}")
+    stem = args.suite + ("-one-core" if args.one_core else "") + ("-quick" if args.quick else "")
+    for case in chosen:
+        result["cases"].append(harness.run_case(case, effort, only, print))
+        print(report.row(result["cases"][-1]), flush=True)
+        path = report.write(result, args.out, stem)  # after each case: a run that is stopped leaves what it has
+    report.show(result)
+    print(path)
+    for plot in suite.plots(result, args.out, stem):
+        print(plot)
+    return 1 if any(c["wrong"] for c in result["cases"]) else 0
+
+
+if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # an installed jaxprims first: the source tree may lack the compiled part
+    if "--one-core" in sys.argv and threads() > 1:
+        # Start again on one core, so that every thread pool counts one.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        os.execv(sys.executable, [sys.executable, "-m", "bench", *sys.argv[1:]])
+    sys.exit(main())

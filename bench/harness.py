@@ -1,0 +1,141 @@
+"""Runs cases: contestants in turn, answers checked against each other, times and ratios from one and the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .contestant import Answer, Case, Inputs, Missing, Run
+from .peers import native
+
+OURS = "jaxprims"
+LIMIT = "memory limit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long to measure: rounds of all contestants, until each has had ``seconds`` or ``rounds``, but ``at_least`` so many."""
+
+    seconds: float = 0.7
+    rounds: int = 25
+    at_least: int = 3
+    block: float = 1e-3
+    """A call shorter than this is repeated, and the mean taken."""
+
+
+QUICK = Effort(seconds=0.02, rounds=5, at_least=2, block=2e-4)
+
+
+def timed(run: Run, repeat: int) -> float:
+    """Seconds for each of ``repeat`` calls."""
+    start = time.perf_counter()
+    for _ in range(repeat):
+        run.call()
+    return (time.perf_counter() - start) / repeat
+
+
+def round_robin(runs: Mapping[str, Run], effort: Effort) -> dict[str, list[float]]:
+    """Seconds for a call of each contestant, measured in turn, so that what disturbs the machine disturbs all of them."""
+    repeats = {name: max(1, math.ceil(effort.block / max(timed(run, 1), 1e-7))) for name, run in runs.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    gc.disable()
+    try:
+        for turn in range(effort.rounds):
+            waiting = [name for name, s in seconds.items() if len(s) < effort.at_least or sum(s) * repeats[name] < effort.seconds]
+            if not waiting:
+                break
+            for name in waiting if turn % 2 == 0 else reversed(waiting):
+                seconds[name].append(timed(runs[name], repeats[name]))
+    finally:
+        gc.enable()
+    return seconds
+
+
+def run_case(case: Case, effort: Effort, only: Sequence[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Prepares, checks and times the contestants of a case; the result goes into the report as it is."""
+    inputs = case.make(np.random.default_rng(20))
+    runs: dict[str, Run] = {}
+    reference: tuple[str, Answer] | None = None
+    missing: dict[str, str] = {}
+    wrong: dict[str, str] = {}
+    for name, prepare in case.contestants.items():
+        if only is not None and name not in only:
+            continue
+        run = None
+        try:
+            run = prepare(inputs)
+            answer = run.fetch(run.call())
+            if reference is None:
+                reference = name, answer
+            else:
+                case.check(reference[1], answer)
+            runs[name] = run
+        except Missing as reason:
+            missing[name] = str(reason)
+        except AssertionError as error:
+            wrong[name] = f"does not agree with {reference[0] if reference else 'itself'}: {str(error).strip()}"
+        except Exception as error:  # a contestant that fails must not end the run of the others
+            wrong[name] = f"{type(error).__name__}: {error}"
+        if run is not None and name not in runs:
+            run.close()
+    output_bytes = sum(a.nbytes for a in reference[1]) if reference else 0
+    runs[LIMIT] = native.memory_limit(inputs, output_bytes)
+    seconds = round_robin(runs, effort)
+    for run in runs.values():
+        run.close()
+    for name, why in wrong.items():
+        say(f"  {case.title}: {name} {why}")
+    return {
+        "group": case.group,
+        "name": case.name,
+        "elements": case.elements,
+        "input_bytes": sum(a.nbytes for a in inputs.values()),
+        "output_bytes": output_bytes,
+        "params": dict(case.params),
+        "contestants": {name: figures(s, case.elements, min(seconds[LIMIT])) for name, s in seconds.items()},
+        "ratios": ratios(seconds),
+        "targets": targets(case.targets, ratios(seconds)),
+        "missing": missing,
+        "wrong": wrong,
+    }
+
+
+def figures(seconds: Sequence[float], elements: int, limit: float) -> dict[str, Any]:
+    best = min(seconds)
+    return {
+        "best_s": best,
+        "median_s": statistics.median(seconds),
+        "ns_per_element": best / elements * 1e9,
+        "of_memory_limit": limit / best,
+        "seconds": list(seconds),
+    }
+
+
+def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """How many times faster than each other contestant ours is, by best times; nothing where ours did not run."""
+    if OURS not in seconds:
+        return {}
+    return {name: min(s) / min(seconds[OURS]) for name, s in seconds.items() if name not in (OURS, LIMIT)}
+
+
+def targets(wanted: Mapping[str, float], got: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    return {n: {"wanted": w, "got": got[n], "met": got[n] >= w} for n, w in wanted.items() if n in got}
+
+
+def memory_bandwidth(megabytes: int, effort: Effort) -> dict[str, float]:
+    """Gigabytes a second: a read of one array, and a copy (read and written bytes both counted), with all threads."""
+    source = np.ones(megabytes * 250_000, np.float32)
+    target = np.empty_like(source)
+    inputs: Inputs = {"source": source}
+    seconds = round_robin({"read": native.memory_limit(inputs, 0), "copy": native.copy(source, target)}, effort)
+    return {
+        "read_GB_per_s": source.nbytes / min(seconds["read"]) / 1e9,
+        "copy_GB_per_s": 2 * source.nbytes / min(seconds["copy"]) / 1e9,
+    }

@@ -1,0 +1,88 @@
+"""The contestants that are Python array libraries: jaxprims and XLA (both under jit), NumPy, PyTorch, boost-histogram."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..contestant import Answer, Inputs, Missing, Prepare, Run, as_arrays
+
+
+def threads() -> int:
+    """Cores this process may use; every contestant gets as many threads."""
+    return len(os.sched_getaffinity(0))
+
+
+def module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Missing(f"{name} cannot be imported ({error})") from error
+
+
+def xla(fn: Callable[..., Any]) -> Prepare:
+    """``fn(*inputs)`` on JAX arrays, under jit."""
+
+    def prepare(inputs: Inputs) -> Run:
+        jax, jnp = module("jax"), module("jax.numpy")
+        compiled = jax.jit(fn)
+        arrays = [jax.block_until_ready(jnp.asarray(a)) for a in inputs.values()]
+        return Run(lambda: jax.block_until_ready(compiled(*arrays)), lambda r: as_arrays(jax.tree.leaves(r)))
+
+    return prepare
+
+
+def jaxprims(fn: Callable[..., Any]) -> Prepare:
+    """``fn(jaxprims, *inputs)`` on JAX arrays, under jit."""
+
+    def prepare(inputs: Inputs) -> Run:
+        jp = module("jaxprims")
+        if not hasattr(jp, "genhist"):
+            raise Missing("jaxprims is not built")
+        return xla(lambda *arrays: fn(jp, *arrays))(inputs)
+
+    return prepare
+
+
+def numpy(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:
+    """``fn(*inputs)`` on NumPy arrays; ``convert`` first makes of them what NumPy likes best, outside the timing."""
+
+    def prepare(inputs: Inputs) -> Run:
+        arrays = convert(*inputs.values()) if convert else tuple(inputs.values())
+        return Run(lambda: fn(*arrays))
+
+    return prepare
+
+
+def torch(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:
+    """``fn(torch, *inputs)`` on CPU tensors; ``convert`` as for :func:`numpy`."""
+
+    def prepare(inputs: Inputs) -> Run:
+        library = module("torch")
+        library.set_num_threads(threads())
+        tensors = tuple(library.from_numpy(a) for a in (convert(*inputs.values()) if convert else inputs.values()))
+
+        def call() -> Any:
+            with library.inference_mode():
+                return fn(library, *tensors)
+
+        return Run(call, _tensors_as_arrays)
+
+    return prepare
+
+
+def _tensors_as_arrays(result: Any) -> Answer:
+    return as_arrays([t.numpy() for t in (result if isinstance(result, tuple | list) else [result])])
+
+
+def boost(fn: Callable[..., Any]) -> Prepare:
+    """``fn(boost_histogram, threads, *inputs)`` -> an array."""
+
+    def prepare(inputs: Inputs) -> Run:
+        library, count = module("boost_histogram"), threads()
+        return Run(lambda: fn(library, count, *inputs.values()))
+
+    return prepare

@@ -1,0 +1,143 @@
+"""Pictures of a report. Colours are Okabe and Ito's, which the colour-blind can tell apart; markers differ too."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .harness import LIMIT, OURS
+
+STYLE = {
+    OURS: ("#d55e00", "o", "jaxprims"),
+    "xla": ("#0072b2", "s", "XLA (jax.numpy, jax.ops)"),
+    "numpy": ("#56b4e9", "D", "NumPy"),
+    "torch": ("#cc79a7", "v", "PyTorch"),
+    "boost": ("#e69f00", "P", "boost-histogram"),
+    "native": ("#009e73", "^", "C++, OpenMP"),
+    "sequential": ("#000000", "x", "C++, one loop"),
+    "futhark": ("#999999", "X", "Futhark, multicore"),
+    LIMIT: ("#bbbbbb", "|", "memory limit"),
+}
+RULES: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "savefig.bbox": "tight",
+    "savefig.dpi": 160,
+}
+
+
+def overview(report: dict[str, Any], directory: Path, stem: str, leave_out: Sequence[str] = ()) -> Iterator[Path]:
+    """A picture for each group of cases: a row for each case, a mark for each contestant, the time against the memory limit."""
+    groups = [g for g in dict.fromkeys(c["group"] for c in report["cases"]) if g not in leave_out]
+    for group in groups:
+        path = directory / f"{stem}-{group.replace(' ', '-')}.png"
+        if _dots(report, [c for c in report["cases"] if c["group"] == group], group, path):
+            yield path
+
+
+def _dots(report: dict[str, Any], cases: Sequence[dict[str, Any]], group: str, path: Path) -> bool:
+    if not _can_plot():
+        return False
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    with plt.rc_context(RULES):
+        figure, axes = plt.subplots(figsize=(9, 1.3 + 0.34 * len(cases)))
+        present = [name for name in STYLE if name != LIMIT and any(name in c["contestants"] for c in cases)]
+        for row, case in enumerate(cases):
+            limit = case["contestants"][LIMIT]["best_s"]
+            slower = {n: case["contestants"][n]["best_s"] / limit for n in present if n in case["contestants"]}
+            if not slower:
+                continue
+            axes.plot([min(slower.values()), max(slower.values())], [row, row], color="#cccccc", linewidth=1, zorder=1)
+            for name, value in slower.items():
+                colour, marker, _ = STYLE[name]
+                axes.scatter(value, row, s=70 if name == OURS else 26, c=colour, marker=marker, zorder=3 if name == OURS else 2)
+            axes.annotate(
+                _ratio_text(case), (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, annotation_clip=False
+            )
+        for name in present:
+            colour, marker, label = STYLE[name]
+            axes.scatter([], [], c=colour, marker=marker, s=70 if name == OURS else 26, label=label)
+        axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
+        axes.set(xscale="log", ylim=(len(cases) - 0.5, -0.6), xlabel="time, in multiples of reading the input once (log)")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_yticks(range(len(cases)), [c["name"] for c in cases])
+        axes.grid(axis="y", visible=False)
+        figure.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(present)), bbox_transform=axes.transAxes)
+        axes.text(1, -0.6, " memory limit", fontsize=7, color="#555555", va="bottom", ha="center")
+        _caption(axes, report, group, -0.62)
+        figure.savefig(path)
+        plt.close(figure)
+    return True
+
+
+def _ratio_text(case: dict[str, Any]) -> str:
+    """How many times faster ours is than what a user of JAX has, and than the best of all the others."""
+    ratios = {n: r for n, r in case["ratios"].items() if n != "sequential"}
+    if not ratios:
+        return ""
+    best = min(ratios, key=lambda n: ratios[n])
+    names = dict.fromkeys(n for n in ("xla", best) if n in ratios)
+    return "   ".join(f"{ratios[n]:.3g} x {STYLE[n][2].split(' ')[0].rstrip(',')}" for n in names)
+
+
+def lines(report: dict[str, Any], path: Path, group: str, x: str, panels: tuple[str, str]) -> Iterator[Path]:
+    """Time per element against the parameter ``x``, both logarithmic; a panel for each pair of the parameters ``panels``."""
+    cases = [c for c in report["cases"] if c["group"] == group]
+    if not cases or not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+
+    columns, rows = ([*dict.fromkeys(c["params"][p] for c in cases)] for p in panels)
+    with plt.rc_context(RULES):
+        size = (3.4 * len(columns), 2.6 * len(rows))
+        figure, grid = plt.subplots(len(rows), len(columns), figsize=size, sharex=True, sharey=True, squeeze=False)
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                axes = grid[i][j]
+                inside = [c for c in cases if tuple(c["params"][p] for p in panels) == (column, row)]
+                for name, (colour, marker, label) in STYLE.items():
+                    known = [c for c in inside if name in c["contestants"]]
+                    points = [(c["params"][x], c["contestants"][name]["ns_per_element"]) for c in known]
+                    if points:
+                        ours, limit = name == OURS, name == LIMIT
+                        axes.plot(
+                            *zip(*sorted(points), strict=True), color=colour, label=label, markersize=4, zorder=3 if ours else 2,
+                            marker="" if limit else marker, linewidth=2.2 if ours else 1, linestyle=":" if limit else "-",
+                        )  # fmt: skip
+                axes.set(xscale="log", yscale="log")
+                axes.set_title(f"{column}, {panels[1].replace('_', ' ')} {row}", fontsize=9)
+        for axes in grid[-1]:
+            axes.set_xlabel(x)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("ns per element")
+        handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.tight_layout()
+        figure.legend(handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5)
+        _caption(grid[-1][0], report, group, -0.5)
+        figure.savefig(path)
+        plt.close(figure)
+    yield path
+
+
+def _caption(axes: Any, report: dict[str, Any], group: str, inches: float) -> None:
+    """The machine and the versions, in small print, so many inches under the lower left corner of ``axes``."""
+    machine, versions = report["machine"], report["versions"]
+    listed = ", ".join(f"{n} {versions[n]}" for n in ("jax", "numpy", "torch", "futhark") if n in versions)
+    text = f"{group} · {machine['cpu']}, {machine['cores']} cores · {listed}"
+    axes.annotate(
+        text, (0, 0), xycoords="axes fraction", xytext=(0, 72 * inches), textcoords="offset points", fontsize=7, color="#555555"
+    )
+
+
+def _can_plot() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None

@@ -1,0 +1,21 @@
+"""Data-parallel primitives with arbitrary operators inside JAX. See the README."""
+
+from ._genhist import Bins, genhist, positions, reduce_by_index
+from ._monoid import Monoid, check_monoid, monoids
+from ._warnings import FallbackWarning, IdentityWarning
+from .primitives import hist_ad as _hist_ad
+from .runtime.ffi import CUSTOM_CALL_TARGETS
+
+__all__ = [
+    "CUSTOM_CALL_TARGETS",
+    "Bins",
+    "FallbackWarning",
+    "IdentityWarning",
+    "Monoid",
+    "check_monoid",
+    "genhist",
+    "monoids",
+    "positions",
+    "reduce_by_index",
+]
+del _hist_ad

@@ -1,0 +1,328 @@
+"""Monoids: an operator and its neutral element; ready-made ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .frontend.lower import Unsupported
+from .frontend.operator import identity_leaves, make_operators
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Monoid:
+    """An associative operator with its neutral element.
+
+    Args:
+      op: ``op(a, b) -> c`` on scalars, arrays or pytrees of them; ``c`` has the structure, shapes and dtypes of ``a`` and
+        ``b``. It must be associative; :func:`reduce_by_index` and :func:`genhist` need it to be commutative as well.
+      identity: of the same structure, with ``op(identity, x) == x == op(x, identity)``; numbers are broadcast to the
+        elements' shapes and cast to their dtypes. None: known from the operator and the dtype, as for those in
+        :data:`monoids`; where it is not known and needed, the function that needs it raises a ValueError.
+
+    Wherever a jaxprims function takes ``op``, it takes a Monoid. It is also a plain function: ``monoid(a, b)`` is
+    ``op(a, b)``. Two Monoids are equal if they are one object.
+
+    Raises:
+      TypeError: ``op`` is not callable.
+
+    >>> import jaxprims as jp
+    >>> import jax.numpy as jnp
+    >>> saturating_sum = jp.Monoid(lambda a, b: jnp.minimum(a + b, 255), 0)
+    >>> print(saturating_sum(jnp.uint32(200), jnp.uint32(100)))
+    255
+    """
+
+    op: Callable[[Any, Any], Any]
+    identity: Any = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.op):
+            raise TypeError(f"op must be a function of two values, got {self.op!r}")
+
+    def __call__(self, a: Any, b: Any) -> Any:
+        return self.op(a, b)
+
+
+def as_monoid(op: Any, identity: Any = None, *, name: str = "op") -> Monoid:
+    """``op``, a Monoid or any callable, with ``identity``, as a Monoid.
+
+    Raises:
+      TypeError: ``op`` is not callable.
+      ValueError: ``op`` is a Monoid with another identity than the one given.
+    """
+    if not callable(op):
+        raise TypeError(f"{name} must be a Monoid or a function of two values, got {op!r}")
+    if not isinstance(op, Monoid):
+        return Monoid(op, identity)
+    if op.identity is None:
+        return op if identity is None else Monoid(op.op, identity)
+    if identity is not None and not _same_identity(op.identity, identity):
+        raise ValueError(f"identity={identity!r} differs from the identity of {name}, {op.identity!r}; give one of them")
+    return op
+
+
+def _same_identity(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    left, right = jax.tree.leaves(a), jax.tree.leaves(b)
+    if jax.tree.structure(a) != jax.tree.structure(b) or any(isinstance(x, jax.core.Tracer) for x in left + right):
+        return False
+    return all(np.array_equal(x, y, equal_nan=np.asarray(x).dtype.kind in "fc") for x, y in zip(left, right, strict=True))
+
+
+def _leafwise(name: str, f: Callable[[Any, Any], Any]) -> Monoid:
+    def op(a: Any, b: Any) -> Any:
+        return jax.tree.map(f, a, b)
+
+    op.__name__ = op.__qualname__ = name
+    return Monoid(op)
+
+
+def _arg(name: str, better: Callable[[Any, Any], Any]) -> Monoid:
+    def op(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+        (v, i), (w, j) = a, b
+        v_nan, w_nan = jnp.not_equal(v, v), jnp.not_equal(w, w)
+        tie = jnp.equal(v, w) | (v_nan & w_nan)
+        first = better(v, w) | (v_nan & ~w_nan) | (tie & jnp.less(i, j))
+        return jnp.where(first, v, w), jnp.where(first, i, j)
+
+    op.__name__ = op.__qualname__ = name
+    return Monoid(op)
+
+
+def _affine(first: tuple[Any, Any], then: tuple[Any, Any]) -> tuple[Any, Any]:
+    (a, b), (c, d) = first, then
+    return jax.tree.map(jnp.multiply, c, a), jax.tree.map(lambda c, b, d: jnp.add(jnp.multiply(c, b), d), c, b, d)
+
+
+class monoids:
+    """Ready-made monoids, for every dtype on which their operation is defined; on pytrees, leaf by leaf.
+
+    Their identity depends on the dtype, so ``monoids.max.identity`` is None: the functions that take ``op`` know it.
+
+    ====================  ==========================================================  ========================================
+    name                  operation                                                   identity
+    ====================  ==========================================================  ========================================
+    ``add``               ``a + b``; complex as well; ``or`` on booleans              0 (a float sum of -0.0 alone is 0.0)
+    ``mul``               ``a * b``; complex as well; ``and`` on booleans             1
+    ``min``, ``max``      the lesser, the greater; a NaN wins                         inf, -inf; an integer's extremes
+    ``logical_and``       on booleans                                                 True
+    ``logical_or``        on booleans                                                 False
+    ``bitwise_and``       on integers and booleans                                    all ones
+    ``bitwise_or``        on integers and booleans                                    0
+    ``bitwise_xor``       on integers and booleans                                    0
+    ``logaddexp``         ``log(exp(a) + exp(b))`` of floats                          -inf
+    ``argmin``            the pair (value, index) of the least value                  (greatest value, greatest index)
+    ``argmax``            the pair (value, index) of the greatest value               (least value, greatest index)
+    ``affine``            pairs (a, b), the maps x -> a x + b: the first, then the    (1, 0)
+                          second, ``(a2 a1, a2 b1 + b2)``; it does not commute
+    ====================  ==========================================================  ========================================
+
+    ``argmin`` and ``argmax``: equal values give the smaller index, and the first NaN wins, as in ``jax.numpy``.
+
+    >>> import jaxprims as jp
+    >>> a, b = jp.monoids.affine((2, 1), (3, 4))  # 3 (2 x + 1) + 4 = 6 x + 7
+    >>> int(a), int(b)
+    (6, 7)
+    """
+
+    add = _leafwise("add", jnp.add)
+    mul = _leafwise("mul", jnp.multiply)
+    min = _leafwise("min", jnp.minimum)
+    max = _leafwise("max", jnp.maximum)
+    logical_and = _leafwise("logical_and", jnp.logical_and)
+    logical_or = _leafwise("logical_or", jnp.logical_or)
+    bitwise_and = _leafwise("bitwise_and", jnp.bitwise_and)
+    bitwise_or = _leafwise("bitwise_or", jnp.bitwise_or)
+    bitwise_xor = _leafwise("bitwise_xor", jnp.bitwise_xor)
+    logaddexp = _leafwise("logaddexp", jnp.logaddexp)
+    argmin = _arg("argmin", jnp.less)
+    argmax = _arg("argmax", jnp.greater)
+    affine = Monoid(_affine)
+
+
+SAMPLES = 512
+"""How many values :func:`check_monoid` draws for each argument."""
+
+
+def check_monoid(op: Any, identity: Any, like: Any, *, commutative: bool = True, values: Any = None) -> None:
+    """Tries the laws of a monoid on many random values; for users' tests.
+
+    The laws: ``op(op(x, y), z) == op(x, op(y, z))``; ``op(identity, x) == x == op(x, identity)``; and
+    ``op(x, y) == op(y, x)`` if ``commutative``. Integers and booleans are compared exactly, floats up to rounding (the
+    square root of the dtype's epsilon, relative to the largest value that took part).
+
+    Args:
+      op: a Monoid or a callable, as for :class:`Monoid`.
+      identity: the neutral element. None: the Monoid's, or the one known from the operator (:data:`monoids`); where
+        there is none, its law is not tried.
+      like: an element: a pytree of arrays, ``jax.ShapeDtypeStruct`` or numbers; only shapes and dtypes count.
+      commutative: whether the operator is meant to commute.
+      values: what to try instead of random values, a pytree of arrays ``[K, *element's shape]``, for an operator
+        that is a monoid on some of the dtype's values only, such as counts, which are not negative.
+
+    Random integers are of all magnitudes, extremes included. Random floats are of ordinary size; an operator on one float
+    leaf is tried with infinities, the greatest and the smallest numbers as well, where a NaN result is let pass
+    (inf - inf). NaN itself is not tried: few operators are associative on it. The values are the same every time.
+
+    Raises:
+      ValueError: a law does not hold; the message has the values.
+      TypeError: ``op`` is not callable, or its result has another structure, shape or dtype than ``like``.
+
+    Cost: some thousand evaluations of ``op``, under ``jit`` and ``vmap``: most of it is compilation.
+
+    >>> import jaxprims as jp
+    >>> import jax.numpy as jnp
+    >>> jp.check_monoid(jnp.maximum, -jnp.inf, jnp.float32(0))
+    >>> jp.check_monoid(lambda a, b: a - b, 0, jnp.int32(0))
+    Traceback (most recent call last):
+    ValueError: op is not associative: ...
+    """
+    monoid = as_monoid(op, identity)
+    element = jax.tree.map(_struct, like)
+    _check_result(monoid, element)
+    neutral = _neutral(monoid, element)
+    rng = np.random.default_rng(0)
+    drawn = [_draw(rng, element) if values is None else _pick(rng, values, element, k) for k in range(3)]
+    f = jax.jit(jax.vmap(monoid.op))
+
+    x, y, z = drawn
+    xy, yz = f(x, y), f(y, z)
+    sides = {"op(op(x, y), z)": f(xy, z), "op(x, op(y, z))": f(x, yz)}
+    _compare("op is not associative", sides, {"x": x, "y": y, "z": z}, xy, yz)
+    if values is None:
+        x, y = _with_extremes(x, 0), _with_extremes(y, 1)
+    if commutative:
+        _compare("op is not commutative", {"op(x, y)": f(x, y), "op(y, x)": f(y, x)}, {"x": x, "y": y})
+    if neutral is not None:
+        e = jax.tree.map(lambda n, v: np.broadcast_to(n, v.shape), neutral, x)
+        _compare("identity is not neutral", {"op(identity, x)": f(e, x), "x": x}, {"identity": e, "x": x})
+        _compare("identity is not neutral", {"op(x, identity)": f(x, e), "x": x}, {"identity": e, "x": x})
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    dtype = x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype
+    return jax.ShapeDtypeStruct(np.shape(x) if not hasattr(x, "shape") else x.shape, jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _check_result(monoid: Monoid, element: Any) -> None:
+    result = jax.eval_shape(monoid.op, element, element)
+    got, wanted = (jax.tree.map(lambda s: f"{s.dtype}{list(s.shape)}", t) for t in (result, element))
+    if got != wanted:
+        raise TypeError(f"op must return a value like its arguments, {wanted}; it returned {got}")
+
+
+def _neutral(monoid: Monoid, element: Any) -> Any:
+    """The identity as arrays of the elements' shapes and dtypes; None if there is none to be known."""
+    leaves, tree = jax.tree.flatten(element)
+    if monoid.identity is None:
+        known = _known_identity(monoid, leaves, tree)
+        return None if known is None else jax.tree.unflatten(tree, known)
+    if jax.tree.structure(monoid.identity) != tree:
+        raise TypeError(f"identity must have the structure of like, {tree}, got {jax.tree.structure(monoid.identity)}")
+
+    def cast(s: jax.ShapeDtypeStruct, value: Any) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            number = np.asarray(value).astype(s.dtype)
+        if not jnp.issubdtype(s.dtype, np.inexact) and not np.array_equal(number, value):
+            raise ValueError(f"identity {value!r} is no value of dtype {s.dtype}")
+        return np.broadcast_to(number, s.shape)
+
+    return jax.tree.map(cast, element, monoid.identity)
+
+
+def _known_identity(monoid: Monoid, leaves: list[jax.ShapeDtypeStruct], tree: Any) -> list[np.ndarray] | None:
+    n = len(leaves)
+
+    def flat(*args: Any) -> list[Any]:
+        return jax.tree.leaves(monoid.op(jax.tree.unflatten(tree, args[:n]), jax.tree.unflatten(tree, args[n:])))
+
+    try:
+        operators, known = make_operators(jax.make_jaxpr(flat)(*leaves, *leaves), None)
+    except Unsupported:
+        return None
+    if not known:
+        return None
+    found = {k: v for places, op, _ in operators for k, v in zip(places, identity_leaves(op), strict=True)}
+    return [found[k] for k in range(n)]
+
+
+def _draw(rng: np.random.Generator, element: Any) -> Any:
+    """Random values: floats around one, integers of every magnitude, a sixteenth of them extreme."""
+
+    def draw(s: jax.ShapeDtypeStruct) -> np.ndarray:
+        shape = (SAMPLES, *s.shape)
+        if jnp.issubdtype(s.dtype, np.bool_):
+            return rng.random(shape) < 0.5
+        if jnp.issubdtype(s.dtype, np.integer):
+            info = jnp.iinfo(s.dtype)
+            wide = rng.integers(info.min, info.max, shape, s.dtype, endpoint=True) >> rng.integers(0, info.bits, shape, s.dtype)
+            extreme = np.where(rng.random(shape) < 0.5, s.dtype.type(info.min), s.dtype.type(info.max))
+            return np.where(rng.random(shape) < 1 / 16, extreme, wide)
+        drawn = np.where(rng.random(shape) < 0.25, rng.integers(-9, 10, shape), 3 * rng.standard_normal(shape))
+        if jnp.issubdtype(s.dtype, np.complexfloating):
+            drawn = drawn + 3j * rng.standard_normal(shape)
+        return drawn.astype(s.dtype)
+
+    return jax.tree.map(draw, element)
+
+
+def _pick(rng: np.random.Generator, values: Any, element: Any, k: int) -> Any:
+    """The user's values: all of them, in order, for the first argument (k = 0); at random for the others."""
+    shapes = {np.shape(v)[:1] for v in jax.tree.leaves(values)}
+    if jax.tree.structure(values) != jax.tree.structure(element) or len(shapes) != 1 or shapes <= {(), (0,)}:
+        raise ValueError("values must have like's structure, and each leaf the shape [K, *element's shape]")
+    count = shapes.pop()[0]
+    rows = rng.integers(0, count, max(count, SAMPLES)) if k else np.arange(max(count, SAMPLES)) % count
+    return jax.tree.map(lambda v, s: np.asarray(v, s.dtype).reshape(count, *s.shape)[rows], values, element)
+
+
+_EXTREMES = (np.inf, -np.inf, "max", "min", "tiny", 0.0, -0.0)
+
+
+def _with_extremes(x: Any, k: int) -> Any:
+    """Argument k with extreme values among its own, each beside each of the other argument's, if it is one leaf of floats."""
+    leaves = jax.tree.leaves(x)
+    if len(leaves) != 1 or not jnp.issubdtype(leaves[0].dtype, np.floating):
+        return x
+    info = jnp.finfo(leaves[0].dtype)
+    pairs = list(itertools.product([getattr(info, e) if isinstance(e, str) else e for e in _EXTREMES], repeat=2))
+    column = np.array([pair[k] for pair in pairs], leaves[0].dtype).reshape(-1, *(1,) * (leaves[0].ndim - 1))
+    values = leaves[0].copy()
+    values[: len(pairs)] = column
+    return jax.tree.map(lambda _: values, x)
+
+
+def _compare(law: str, sides: dict[str, Any], arguments: dict[str, Any], *between: Any) -> None:
+    """Raises with the first values for which the two sides differ by more than rounding."""
+    trees = [*sides.values(), *arguments.values(), *between]
+    for leaves in zip(*map(jax.tree.leaves, trees), strict=True):
+        got, wanted, *others = (np.asarray(v) for v in leaves)
+        equal = (got == wanted) | ((got != got) & (wanted != wanted))
+        if jnp.issubdtype(got.dtype, np.inexact):
+            wide = [v.astype(np.complex128) for v in (got, wanted, *others)]
+            with np.errstate(all="ignore"):
+                scale = np.max([np.where(np.isfinite(v), np.abs(v), 0) for v in wide], axis=0)
+                equal |= np.abs(wide[0] - wide[1]) <= np.sqrt(float(jnp.finfo(got.dtype).eps)) * scale
+            extreme = np.any([~np.isfinite(v) | (np.abs(v) > 1e30) for v in wide[2:]], axis=0)
+            equal |= extreme & (np.isnan(wide[0]) | np.isnan(wide[1]))  # inf - inf
+        if not equal.all():
+            row = int(np.argwhere(~equal)[0, 0])
+            shown = [{name: _shown(value, row) for name, value in d.items()} for d in (sides, arguments)]
+            results, values = (", ".join(f"{k} = {v}" for k, v in d.items() if d is shown[1] or k != v) for d in shown)
+            raise ValueError(f"{law}: {results}, for {values}")
+
+
+def _shown(value: Any, row: int) -> str:
+    def show(v: Any) -> Any:
+        one = np.asarray(v)[row]
+        return one.item() if one.ndim == 0 else one.tolist()
+
+    return repr(jax.tree.map(show, value))

@@ -1,0 +1,384 @@
+"""Segment reductions: ``jax.ops.segment_*``, and those that are often asked for besides.
+
+All are :func:`reduce_by_index` with the segments as bins. The drop-ins give the results of ``jax.ops``, those for empty
+segments and for ids out of range included; what the kernels do not do is left to ``jax.ops``, so errors are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._genhist import Bins, genhist, positions, reduce_by_index
+from ._monoid import monoids
+from ._numpy import _extent
+from .frontend.program import dtype_name
+
+__all__ = [
+    "segment_argmax",
+    "segment_argmin",
+    "segment_logsumexp",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_softmax",
+    "segment_sum",
+]
+
+_OPS: dict[str, tuple[Callable, Callable, Callable]] = {  # of jax.ops, of a bin, of the buckets
+    "sum": (jax.ops.segment_sum, jnp.add, jnp.sum),
+    "prod": (jax.ops.segment_prod, jnp.multiply, jnp.prod),
+    "max": (jax.ops.segment_max, jnp.maximum, jnp.max),
+    "min": (jax.ops.segment_min, jnp.minimum, jnp.min),
+}
+
+_DROP_IN = """The {what} of the elements of each segment, like :func:`jax.ops.segment_{name}`.
+
+    Args:
+      data: number [N, ...]; more generally of a shape that broadcasts to ``segment_ids.shape + data.shape[1:]``.
+      segment_ids: int [N], in any order. Ids outside [0, num_segments), negative ones included, are dropped.
+      num_segments: default the largest id + 1, which must then be concrete.
+      indices_are_sorted: promises that the ids are sorted.
+      unique_indices: accepted, not needed.
+      bucket_size: reduce buckets of so many elements first, then the buckets: more accurate, memory for N / bucket_size results.
+      mode: a :class:`jax.lax.GatherScatterMode` or its name; "clip" clips ids out of range instead.
+      out_sharding: as in ``jax.ops``.
+
+    Returns:
+      [num_segments, ...] of ``data``'s dtype. Empty segments are {empty}.
+
+    Raises:
+      TypeError, ValueError: as ``jax.ops``'.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, one read of the arguments.
+
+    >>> segment_{name}(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3)
+    Array({example}, dtype=int32)
+    """
+
+
+def segment_sum(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    return _drop_in("sum", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+
+
+def segment_prod(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    return _drop_in("prod", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+
+
+def segment_max(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    return _drop_in("max", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+
+
+def segment_min(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    return _drop_in("min", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+
+
+segment_sum.__doc__ = _DROP_IN.format(what="sum", name="sum", empty="0", example="[6, 0, 2]")
+segment_prod.__doc__ = _DROP_IN.format(what="product", name="prod", empty="1", example="[5, 1, 2]")
+segment_max.__doc__ = _DROP_IN.format(
+    what="maximum", name="max", empty="-inf, or the least integer", example="[          5, -2147483648,           2]"
+)
+segment_min.__doc__ = _DROP_IN.format(
+    what="minimum", name="min", empty="inf, or the greatest integer", example="[         1, 2147483647,          2]"
+)
+
+
+def _drop_in(
+    name: str,
+    data: Any,
+    ids: Any,
+    num_segments: Any,
+    indices_are_sorted: bool,
+    unique_indices: bool,
+    bucket_size: int | None,
+    mode: Any,
+    out_sharding: Any,
+) -> jax.Array:
+    def plain() -> jax.Array:
+        args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
+        return _OPS[name][0](*args, out_sharding=out_sharding)
+
+    if out_sharding is not None or not _reducible(data, name in ("sum", "prod")) or not _are_ids(ids):
+        return plain()
+    try:
+        segments = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)
+        clip = jax.lax.GatherScatterMode.from_any(mode) == jax.lax.GatherScatterMode.CLIP
+    except (TypeError, ValueError):  # traced, or not what it should be
+        return plain()
+    if segments < 1 or bucket_size is not None and (bucket_size < 1 or np.size(ids) == 0):
+        return plain()
+    return _reduce(
+        jnp.asarray(data), jnp.asarray(ids), name, segments, bool(indices_are_sorted), bucket_size, "clip" if clip else "drop"
+    )
+
+
+@functools.partial(jax.jit, static_argnums=range(2, 7))
+def _reduce(
+    data: jax.Array, ids: jax.Array, name: str, num_segments: int, indices_are_sorted: bool, bucket_size: int | None, mode: str
+) -> jax.Array:
+    _, op, reduce_buckets = _OPS[name]
+    inner = data.shape[1:]
+    data = jnp.broadcast_to(data, ids.shape + inner).reshape(ids.size, *inner)
+    ids = ids.ravel()
+    if bucket_size is None:
+        return reduce_by_index(data, ids, num_segments, op, mode=mode, indices_are_sorted=indices_are_sorted)
+    buckets = jnp.arange(ids.size) // bucket_size
+    shape = (-(-ids.size // bucket_size), num_segments)
+    return reduce_buckets(reduce_by_index(data, (buckets, ids), shape, op, mode=mode), axis=0).astype(data.dtype)
+
+
+def _reducible(data: Any, complex_too: bool) -> bool:
+    if not isinstance(data, jax.Array | np.ndarray | np.generic | int | float | complex):
+        return False
+    try:
+        dtype = jnp.result_type(data)
+        if jnp.issubdtype(dtype, np.complexfloating):
+            return complex_too
+        # jax.ops has no sums and products of booleans
+        return dtype_name(dtype) != "b1" or not complex_too
+    except (KeyError, TypeError):
+        return False
+
+
+def _are_ids(ids: Any) -> bool:
+    return isinstance(ids, jax.Array | np.ndarray | np.generic | int) and jnp.issubdtype(jnp.result_type(ids), np.integer)
+
+
+def _largest(ids: Any) -> int:
+    if np.size(ids) == 0:
+        raise ValueError("segment_ids is empty, so num_segments must be given")
+    return int(_extent((jnp.ravel(ids),))[0][1])
+
+
+# --- often asked for ---------------------------------------------------------------------------------------------------------
+
+
+def segment_mean(
+    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    """The mean of the elements of each segment.
+
+    Args:
+      data: number [N, ...]. 16-bit floats are summed in float32.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+
+    Returns:
+      [num_segments, ...] of the dtype of ``jnp.mean(data)``. Empty segments are NaN (0 / 0).
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass for data [N].
+
+    >>> segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
+    Array([3., 2.], dtype=float32)
+    """
+    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.number)
+    return _mean(data, ids, n, bool(indices_are_sorted))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _mean(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
+    dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
+    wide = jnp.promote_types(dtype, np.float32)
+    one = np.int32(1)
+    if data.ndim == 1:
+        sums, counts = genhist(lambda x, i: (i, (x.astype(wide), one)), (data, ids), Bins(n, monoids.add, identity=(0, 0)))
+    else:
+        sums = reduce_by_index(data.astype(wide), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+        counts = genhist(lambda i: (i, one), (ids,), Bins(n, jnp.add, identity=0))
+    return (sums / _rows(counts, data).astype(wide)).astype(dtype)
+
+
+def segment_logsumexp(
+    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    """``log(sum(exp(data)))`` over each segment, without overflow.
+
+    Args:
+      data: real [N, ...].
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+
+    Returns:
+      [num_segments, ...], float. Empty segments are -inf.
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum).
+
+    >>> segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
+    Array([1000.6931,    3.    ], dtype=float32)
+    """
+    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
+    return _logsumexp(data, ids, n, bool(indices_are_sorted))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _logsumexp(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
+    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    inside, of_segment = _gather(ids, n, data)
+    terms = jnp.exp(jnp.where(inside, data - of_segment(top), -np.inf))
+    return jnp.log(reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)) + top
+
+
+def segment_softmax(
+    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    """:func:`jax.nn.softmax` within each segment.
+
+    Args:
+      data: real [N, ...].
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+
+    Returns:
+      [N, ...], float: each element's ``exp(data)`` over the sum of those of its segment; 0 for an element of no segment.
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum) and
+    two gathers.
+
+    >>> segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
+    Array([0.5, 0.5, 1. ], dtype=float32)
+    """
+    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
+    return _softmax(data, ids, n, bool(indices_are_sorted))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _softmax(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
+    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
+    inside, of_segment = _gather(ids, n, data)
+    terms = jnp.exp(jnp.where(inside, data - of_segment(top), -np.inf))
+    sums = reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+    return terms / jnp.where(inside, of_segment(sums), 1)
+
+
+_ARG = """The position of the first {what} element of each segment.
+
+    Args:
+      data: real [N, ...]. As in ``jax.numpy``, the first NaN wins.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+
+    Returns:
+      int32 [num_segments, ...] (int64 with ``jax_enable_x64``), positions along axis 0 of ``data``. Empty segments have N,
+      which ``data.at[...].get(mode="fill")`` takes as out of range.
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass.
+
+    >>> segment_{name}(jnp.array([5, 1, 2, 5]), jnp.array([0, 0, 2, 0]), 3)
+    Array({example}, dtype=int32)
+    """
+
+
+def segment_argmax(
+    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
+    return _arg(data, ids, n, monoids.argmax)
+
+
+def segment_argmin(
+    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
+    return _arg(data, ids, n, monoids.argmin)
+
+
+segment_argmax.__doc__ = _ARG.format(what="greatest", name="argmax", example="[0, 4, 2]")
+segment_argmin.__doc__ = _ARG.format(what="least", name="argmin", example="[1, 4, 2]")
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _arg(data: jax.Array, ids: jax.Array, n: int, op: Any) -> jax.Array:
+    def of_column(column: jax.Array) -> jax.Array:
+        at = genhist(lambda x, i, k: (i, (x, k)), (column, ids, positions), Bins(n, op))[1]
+        return jnp.where(at == jnp.iinfo(at.dtype).max, column.shape[0], at).astype(jnp.result_type(int))
+
+    data = jax.lax.stop_gradient(data.astype(np.uint8) if data.dtype == bool else data)
+    if data.ndim == 1:
+        return of_column(data)
+    columns = data.reshape(data.shape[0], -1)
+    return jax.vmap(of_column, in_axes=1, out_axes=1)(columns).reshape(n, *data.shape[1:])
+
+
+def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, jax.Array, int]:
+    """The arguments as arrays, the ids clipped if the mode says so. ``kind``: what the dtype must be, integers converted."""
+    data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
+    if not jnp.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"segment_ids must be integers, got dtype {ids.dtype}")
+    if ids.ndim != 1 or data.shape[:1] != ids.shape:
+        raise ValueError(f"data must be [N, ...] and segment_ids [N], got shapes {data.shape} and {ids.shape}")
+    if kind is np.floating and (data.dtype == bool or jnp.issubdtype(data.dtype, np.integer)):
+        data = data.astype(jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), data.dtype)).dtype)
+    real = kind in (np.floating, np.generic)
+    if jnp.issubdtype(data.dtype, np.complexfloating) and real:
+        raise TypeError(f"data must be real, got dtype {data.dtype}")
+    if num_segments is None and isinstance(ids, jax.core.Tracer):
+        jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
+    n = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)
+    if n < 0:
+        raise ValueError(f"num_segments must not be negative, got {n}")
+    if jax.lax.GatherScatterMode.from_any(mode) == jax.lax.GatherScatterMode.CLIP:
+        ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
+    return data, ids, n
+
+
+def _gather(ids: jax.Array, n: int, data: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Which elements are of a segment, and a function that takes each one's segment's value."""
+    inside = _rows((ids >= 0) & (ids < n), data)
+    return inside, lambda values: values.at[ids].get(mode="clip")
+
+
+def _rows(a: jax.Array, like: jax.Array) -> jax.Array:
+    """[N] with axes of 1 appended, to broadcast to ``like``."""
+    return a.reshape(a.shape + (1,) * (like.ndim - 1))

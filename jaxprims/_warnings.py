@@ -1,0 +1,24 @@
+"""The warnings that jaxprims gives."""
+
+from __future__ import annotations
+
+
+class IdentityWarning(UserWarning):
+    """The given ``identity`` is not neutral for the operator: ``op(identity, x)`` is not ``x`` for some value x.
+
+    Given while tracing, where it is found by trying a few values. Bins that stay empty hold the identity, and every bin
+    starts from it, so a wrong one gives wrong results.
+
+    >>> issubclass(IdentityWarning, UserWarning)
+    True
+    """
+
+
+class FallbackWarning(UserWarning):
+    """A function uses something that kernels cannot express, so the call runs as plain XLA: the same result, slower.
+
+    The message names the primitive. ``warnings.simplefilter("error", FallbackWarning)`` makes it an error.
+
+    >>> issubclass(FallbackWarning, UserWarning)
+    True
+    """

@@ -1,0 +1,232 @@
+"""exp, log and their kin as straight-line LLVM IR, for f32 and f64, scalars and vectors alike.
+
+Inlined they cost no more than libmvec's calls, which not every machine has, and give a scalar the very bits that they give a
+vector's lane. Errors are at most 2 ULP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from .llvm_engine import target
+from .llvm_types import intrinsic, literal, scalar_of, with_scalar
+
+Value = ir.Value
+
+
+class Kit:
+    """Arithmetic on one floating type with Python numbers as constants; methods are named as the operators they stand for."""
+
+    def __init__(self, b: ir.IRBuilder, t: ir.Type):
+        self.b, self.t = b, t
+        self.double = scalar_of(t) == ir.DoubleType()
+        self.mantissa, self.bias = (52, 1023) if self.double else (23, 127)
+        self.word = with_scalar(t, ir.IntType(64 if self.double else 32))
+        self.ln2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10) if self.double else (0.693359375, -2.12194440e-4)
+
+    def of(self, x: Value | float) -> Value:
+        return x if isinstance(x, ir.Value) else literal(self.t, x)
+
+    def add(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fadd(self.of(x), self.of(y))
+
+    def sub(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fsub(self.of(x), self.of(y))
+
+    def mul(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fmul(self.of(x), self.of(y))
+
+    def div(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fdiv(self.of(x), self.of(y))
+
+    def mul_add(self, x: Value | float, y: Value | float, z: Value | float) -> Value:
+        """x * y + z, rounded once where the machine has it so."""
+        if target().fma:
+            return intrinsic(self.b, "fma", self.t, self.of(x), self.of(y), self.of(z))
+        return self.add(self.mul(x, y), z)
+
+    def less(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fcmp_ordered("<", self.of(x), self.of(y))
+
+    def equal(self, x: Value | float, y: Value | float) -> Value:
+        return self.b.fcmp_ordered("==", self.of(x), self.of(y))
+
+    def where(self, p: Value, x: Value | float, y: Value | float) -> Value:
+        return self.b.select(p, self.of(x), self.of(y))
+
+    def abs(self, x: Value) -> Value:
+        return intrinsic(self.b, "fabs", self.t, x)
+
+    def sqrt(self, x: Value) -> Value:
+        return intrinsic(self.b, "sqrt", self.t, x)
+
+    def with_sign(self, x: Value | float, sign: Value) -> Value:
+        return intrinsic(self.b, "copysign", self.t, self.of(x), sign)
+
+    def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
+        """Horner's rule, highest power first."""
+        total: Value | float = coefficients[0]
+        for c in coefficients[1:]:
+            total = self.mul_add(total, x, c)
+        return self.of(total)
+
+    def int(self, value: int) -> ir.Constant:
+        return literal(self.word, value)
+
+    def nearest(self, x: Value | float) -> tuple[Value, Value]:
+        """x rounded, as a float and as an integer; only for |x| far below 2^mantissa."""
+        magic = 1.5 * 2.0**self.mantissa  # its sum with x has the integer in the last places
+        shifted = self.add(x, magic)
+        as_int = self.b.sub(self.b.bitcast(shifted, self.word), self.b.bitcast(self.of(magic), self.word))
+        return self.sub(shifted, magic), as_int
+
+    def power_of_two(self, n: Value) -> Value:
+        """2^n for integers with a normal result."""
+        biased = self.b.add(n, self.int(self.bias))
+        return self.b.bitcast(self.b.shl(biased, self.int(self.mantissa)), self.t)
+
+    def clamp(self, x: Value, low: float, high: float) -> Value:
+        """NaN stays NaN."""
+        return self.where(self.less(x, low), low, self.where(self.less(high, x), high, x))
+
+    def reduce(self, x: Value) -> tuple[Value, Value]:
+        """x = n ln 2 + r with |r| at most ln 2 / 2: r and n."""
+        k, n = self.nearest(self.mul(x, 1 / math.log(2)))
+        high, low = self.ln2
+        return self.mul_add(k, -low, self.mul_add(k, -high, x)), n
+
+    def small_expm1(self, r: Value) -> Value:
+        """e^r - 1 for |r| at most ln 2 / 2, by Taylor's series."""
+        terms = 13 if self.double else 7
+        series = self.polynomial(r, [1 / math.factorial(k) for k in range(terms, 1, -1)])
+        return self.mul_add(self.mul(r, r), series, r)
+
+    def scaled(self, x: Value, n: Value) -> Value:
+        """x 2^n in two steps, so that only the result over- or underflows."""
+        half = self.b.ashr(n, self.int(1))
+        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.b.sub(n, half)))
+
+    def log_parts(self, x: Value) -> tuple[Value, Value]:
+        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f, and n as a float. For normal positive x."""
+        b = self.b
+        root = b.bitcast(self.of(math.sqrt(0.5)), self.word)
+        above = b.sub(b.bitcast(x, self.word), root)
+        n = b.ashr(above, self.int(self.mantissa))
+        fraction = b.and_(above, self.int((1 << self.mantissa) - 1))
+        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), b.sitofp(n, self.t)
+
+    def log_of(self, f: Value, n: Value, correction: Value | float = 0.0) -> Value:
+        """log(2^n (1 + f)) + correction, by the series of atanh(f / (2 + f)), large terms last."""
+        s = self.div(f, self.add(f, 2.0))
+        z = self.mul(s, s)
+        terms = 11 if self.double else 5
+        series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(terms, 0, -1)]))
+        half_square = self.mul(0.5, self.mul(f, f))
+        high, low = self.ln2
+        small = self.add(self.mul_add(n, low, correction), self.mul(s, self.add(half_square, series)))
+        return self.mul_add(n, high, self.sub(f, self.sub(half_square, small)))
+
+
+def exp(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    r, n = k.reduce(k.clamp(x, *((-746.0, 710.0) if k.double else (-104.0, 89.0))))
+    return k.scaled(k.add(k.small_expm1(r), 1.0), n)
+
+
+def exp2(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    x = k.clamp(x, *((-1076.0, 1024.0) if k.double else (-151.0, 128.0)))
+    whole, n = k.nearest(x)
+    return k.scaled(k.add(k.small_expm1(k.mul(k.sub(x, whole), math.log(2))), 1.0), n)
+
+
+def expm1(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    r, n = k.reduce(k.clamp(x, *((-40.0, 710.0) if k.double else (-20.0, 89.0))))
+    half = k.power_of_two(b.sub(n, k.int(1)))  # half of everything: 2^n itself may overflow
+    value = k.mul(2.0, k.mul_add(half, k.small_expm1(r), k.sub(half, 0.5)))
+    return k.where(k.less(k.abs(x), 2.0 ** -(k.mantissa + 2)), x, value)
+
+
+def log(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    tiny = k.less(x, 2.0 ** (1 - k.bias))
+    lift = float(k.mantissa + 2)
+    f, n = k.log_parts(k.where(tiny, k.mul(x, 2.0**lift), x))
+    value = k.log_of(f, k.where(tiny, k.sub(n, lift), n))
+    value = k.where(k.less(x, math.inf), value, x)  # infinity and NaN
+    return k.where(k.less(0.0, x), value, k.where(k.equal(x, 0.0), -math.inf, math.nan))
+
+
+def log1p(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    u = k.add(x, 1.0)
+    lost = k.where(k.less(x, 1.0), k.sub(x, k.sub(u, 1.0)), k.sub(1.0, k.sub(u, x)))
+    value = k.log_of(*k.log_parts(u), k.div(lost, u))
+    value = k.where(k.less(x, math.inf), value, x)
+    value = k.where(k.less(-1.0, x), value, k.where(k.equal(x, -1.0), -math.inf, math.nan))
+    return k.where(k.equal(x, 0.0), x, value)
+
+
+def tanh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    e = expm1(b, k.mul(-2.0, k.abs(x)))
+    return k.with_sign(k.div(e, k.add(e, 2.0)), x)
+
+
+def sinh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    e = expm1(b, size)
+    near = k.mul(0.5, k.add(e, k.div(e, k.add(e, 1.0))))
+    return k.with_sign(k.where(k.less(size, 20.0), near, _half_exp(k, size)), x)
+
+
+def cosh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    half = _half_exp(k, size)
+    return k.add(half, k.div(0.25, half))
+
+
+def _half_exp(k: Kit, x: Value) -> Value:
+    """e^x / 2, which overflows later than e^x."""
+    x = k.clamp(x, -1.0, 712.0 if k.double else 91.0)
+    r, n = k.reduce(x)
+    return k.scaled(k.add(k.small_expm1(r), 1.0), k.b.sub(n, k.int(1)))
+
+
+def asinh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    square = k.mul(size, size)
+    near = log1p(b, k.add(size, k.div(square, k.add(1.0, k.sqrt(k.add(1.0, square))))))
+    return k.with_sign(k.where(k.less(size, _LARGE), near, _log_double(k, size)), x)
+
+
+def acosh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    t = k.sub(x, 1.0)
+    near = log1p(b, k.add(t, k.sqrt(k.mul(t, k.add(t, 2.0)))))
+    value = k.where(k.less(x, _LARGE), near, _log_double(k, x))
+    return k.where(k.less(x, 1.0), math.nan, value)
+
+
+def atanh(b: ir.IRBuilder, x: Value) -> Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    return k.with_sign(k.mul(0.5, log1p(b, k.div(k.mul(2.0, size), k.sub(1.0, size)))), x)
+
+
+_LARGE = 2.0**28  # where sqrt(x^2 + 1) is x in f64, and x^2 does not overflow in f32
+
+
+def _log_double(k: Kit, x: Value) -> Value:
+    return k.add(log(k.b, x), math.log(2))
+
+
+EXPANSIONS = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, tanh, sinh, cosh, asinh, acosh, atanh)}
+"""name -> (builder, x) -> result."""

@@ -1,0 +1,136 @@
+"""LLVM as a compiler in the process: the machine it compiles for, the passes, and the linked machine code."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The machine that kernels are compiled for."""
+
+    cpu: str
+    features: str
+    vector_bytes: int  # of the widest registers: 64, 32 or 16
+    half: bool  # converts between f16 and f32 in hardware
+
+    @property
+    def x86(self) -> bool:
+        return llvm.get_process_triple().startswith("x86_64")
+
+    @property
+    def fma(self) -> bool:
+        """Whether it multiplies and adds with one rounding, in hardware."""
+        return self.vector_bytes > 16 or not self.x86
+
+
+def target() -> Target:
+    """The machine this process runs on; ``JAXPRIMS_TARGET_CPU`` (``"x86-64-v3"``) names another one that it can run."""
+    return _target(os.environ.get("JAXPRIMS_TARGET_CPU", ""))
+
+
+_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
+
+
+@functools.cache
+def _target(cpu: str) -> Target:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    if not llvm.get_process_triple().startswith("x86_64"):
+        return Target(cpu or llvm.get_host_cpu_name(), "" if cpu else llvm.get_host_cpu_features().flatten(), 16, True)
+    if cpu:
+        level = _LEVELS.get(cpu, 1)  # of a processor whose registers are not known here: what all of them have
+        return Target(cpu, "", {4: 64, 3: 32}.get(level, 16), level >= 3)
+    has = llvm.get_host_cpu_features()
+    avx512 = all(has.get(f"avx512{part}") for part in ("f", "vl", "dq", "bw"))
+    width = 64 if avx512 else 32 if has.get("avx2") and has.get("fma") else 16
+    return Target(llvm.get_host_cpu_name(), has.flatten(), width, bool(has.get("f16c")))
+
+
+class Compiled:
+    """Machine code in memory, for as long as this object lives."""
+
+    def __init__(self, ir_text: str, module: llvm.ModuleRef, machine: llvm.TargetMachine, library: llvm.ResourceTracker, names: Sequence[str]):
+        self.ir = ir_text
+        self.address: dict[str, int] = {name: library[name] for name in names}
+        self._module, self._machine, self._library = module, machine, library
+
+    def assembly(self) -> str:
+        """The machine code as text."""
+        with _lock:
+            return self._machine.emit_assembly(self._module)
+
+
+_lock = threading.RLock()
+_serial = itertools.count()
+
+
+def compile_ir(module: ir.Module | str, names: Sequence[str]) -> Compiled:
+    """Compiles and links a module; ``names`` are the functions whose addresses are wanted.
+
+    A symbol that is nowhere in the process raises RuntimeError. Safe to call from many threads.
+    """
+    text = str(module)
+    where = target()
+    load_math_libraries()
+    with _lock:
+        machine, jit = _jit(where)
+        parsed = llvm.parse_assembly(text, llvm.create_context())
+        parsed.verify()
+        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+        tuning.loop_vectorization = True
+        tuning.slp_vectorization = True
+        passes = llvm.create_pass_builder(machine, tuning)
+        passes.getModulePassManager().run(parsed, passes)
+        builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(parsed)).add_current_process()
+        for name in names:
+            builder.export_symbol(name)
+        return Compiled(text, parsed, machine, builder.link(jit, f"jaxprims.{next(_serial)}"), names)
+
+
+@functools.cache
+def _jit(where: Target) -> tuple[llvm.TargetMachine, llvm.LLJIT]:
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=where.cpu, features=where.features, opt=2, reloc="pic", codemodel="small"
+    )
+    # JITLink lays a library's code and constants out in one piece of memory: no distance in it is ever too far
+    return machine, llvm.create_lljit_compiler(machine, use_jit_link=True)
+
+
+@functools.cache
+def load_math_libraries() -> None:
+    """Makes the C library's mathematics visible to compiled code, where it has any beyond the process's own."""
+    for name in ("libm.so.6", "libmvec.so.1"):
+        try:
+            llvm.load_library_permanently(name)
+        except RuntimeError:
+            pass
+
+
+@functools.cache
+def has_symbol(name: str) -> bool:
+    """Whether compiled code may call ``name``."""
+    load_math_libraries()
+    return llvm.address_of_symbol(name) is not None
+
+
+_ISA = {16: "b", 32: "d", 64: "e"}  # the x86 vector ABI's letters for SSE, AVX2 and AVX-512
+
+
+def vector_function(name: str, dtype: str, width: int) -> str | None:
+    """libmvec's function for ``width`` lanes of f32 or f64, or None if there is none on this machine."""
+    size = width * (4 if dtype == "f32" else 8)
+    where = target()
+    if not where.x86 or size not in _ISA or size > where.vector_bytes:
+        return None
+    operands = "vv" if name in ("atan2", "pow") else "v"
+    symbol = f"_ZGV{_ISA[size]}N{width}{operands}_{name}{'f' if dtype == 'f32' else ''}"
+    return symbol if has_symbol(symbol) else None

@@ -1,0 +1,54 @@
+"""Reading jaxprs of every supported JAX version: open ones, closed ones, and those that are parameters of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+CALLS = frozenset(
+    """jit pjit closed_call core_call call eval_jaxpr custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr
+    remat remat2 checkpoint custom_lin call_hi_primitive""".split()
+)
+"""Primitives that only evaluate a jaxpr."""
+
+IDENTITIES = frozenset(
+    """copy copy_p stop_gradient optimization_barrier name device_put sharding_constraint stage pvary pcast reshard
+    mesh_cast""".split()
+)
+"""Primitives that give their operands."""
+
+
+def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
+    """A jaxpr without its captured arrays, and these."""
+    return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", None) or ())
+
+
+def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
+    """The jaxpr that an equation of :data:`CALLS` evaluates, opened; None if it is not to be found."""
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if name in eqn.params:
+            return opened(eqn.params[name])
+    primitive = eqn.params.get("_prim")  # newer JAX: an object that expands into ordinary primitives
+    if primitive is None:
+        return None
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    return opened(jax.make_jaxpr(lambda *xs: primitive.expand(*primitive.in_tree.unflatten(xs)))(*structs))
+
+
+def subjaxprs(eqn: JaxprEqn) -> Iterator[Any]:
+    """Every jaxpr among an equation's parameters."""
+    for value in eqn.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, (Jaxpr, ClosedJaxpr)):
+                yield item
+
+
+def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()
+    return len(consts), len(carry)

@@ -1,0 +1,300 @@
+"""``hist_p``: the generalized histogram as a jax primitive (paper 1's genhist).
+
+Operands: the arrays (those that are not positions), the captured arrays of f, those of each part's operator, and the dests, leaf by
+leaf, of the parts that have them. Any operand may have any subset of the batch axes, leading; what is not batched is not copied.
+Results: the leaves of each part, ``[*batch, num_bins, *bin_shape]``.
+
+A *part* is what a kernel updates as one: a histogram of a struct of scalars or of one array-valued leaf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir, xla
+
+from ..codegen.spec import ArraySpec, BinsSpec, HistSpec
+from ..frontend.operator import Operator, Traced, scalar_name, slots_of
+from ..frontend.program import Builder, Program
+from ..runtime import compiler, ffi, planning
+from . import hist_xla
+
+hist_p = Primitive("generalized_histogram")
+hist_p.multiple_results = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part: which of f's results are its index and its values, and what is done with them."""
+
+    num_bins: int
+    operator: Operator
+    captured: int  # number of arrays that the operator captures
+    index: int  # number of f's result
+    values: tuple[int, ...]
+    updates: int  # k index-value pairs from one element
+    dest: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Hist:
+    """The static half of a call."""
+
+    f: Traced
+    parts: tuple[Part, ...]
+    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
+    sorted: bool = False  # the first argument's values, the indices, ascend
+    plan: tuple[int, ...] = ()  # empty: chosen; else (M, S, C, soa, prefetch)
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(p is None for p in self.positions)
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[list[Any]], list[list[Any] | None]]:
+        """Operands as (arrays, f's captured arrays, each operator's, each part's dests or None)."""
+        rest = list(operands)
+
+        def take(n: int) -> list[Any]:
+            taken, rest[:] = rest[:n], rest[n:]
+            return taken
+
+        arrays, captured = take(self.num_arrays), take(self.f.captured)
+        per_operator = [take(p.captured) for p in self.parts]
+        dests = [take(len(p.values)) if p.dest else None for p in self.parts]
+        return arrays, captured, per_operator, dests
+
+    def elements(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """f on every element, unfused: its results with a leading axis [N]. What differentiation and plain XLA start from."""
+        rest = iter(arrays)
+        n = arrays[0].shape[0]
+        full = [jnp.arange(n, dtype=p) if p is not None else next(rest) for p in self.positions]
+        return jax.vmap(lambda *xs: self.f(captured, *xs))(*full)
+
+    def pairs(self, part: Part, results: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """A part's (index [N * k], values [N * k, ...]) among f's results on every element."""
+        index, values = results[part.index], [results[v] for v in part.values]
+        if part.updates > 1 or index.ndim > 1:
+            index = index.reshape(-1)
+            values = [v.reshape(-1, *v.shape[2:]) for v in values]
+        return index, values
+
+
+@functools.lru_cache(maxsize=512)
+def spec_of(hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...]) -> HistSpec:
+    """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes."""
+    f = hist.f.program
+    assert f is not None
+    counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+    wide = max(p.num_bins for p in hist.parts) >= 2**31 - 1
+    index_dtype = "s64" if wide else "s32"
+
+    builder = Builder(f.params)
+    inlined = builder.inline(f, [builder.arg(k) for k in range(len(f.params))])
+    indices, values = [], []
+    for p in hist.parts:
+        at = starts[p.index]
+        row = inlined[at : at + p.updates]
+        indices.append([i if builder.dtype(i) == index_dtype else builder.emit("convert", index_dtype, i) for i in row])
+        rows = []
+        for u in range(p.updates):
+            row = []
+            for v in p.values:
+                n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
+                row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
+            rows.append(row)
+        values.append(rows)
+    results = [r for i, v in zip(indices, values, strict=True) for r in i + [s for row in v for s in row]]
+    program = builder.finish(results)
+
+    arrays, keep, first = [], [], 0
+    used = {i.attr for i in program.body if i.op == "arg"}
+    for position, (shape, dtype) in zip(hist.positions, array_avals, strict=True):
+        n = 1 if position is not None else slots_of(shape, dtype)
+        mine = [k for k in range(first, first + n) if k in used]
+        params = n if n <= 64 else (mine[-1] - first + 1 if mine else 1)
+        arrays.append(ArraySpec(scalar_name(dtype), 0 if position is not None else n, params))
+        keep += range(first, first + params)
+        first += n
+    program = _with_params(program, keep)
+    bins, uniform = [], hist.f.captured
+    for p in hist.parts:
+        acc, op, identity = p.operator.accumulators()
+        bins.append(
+            BinsSpec(p.updates, p.operator.lanes, p.operator.leaf_slots, acc, _shifted_loads(op, uniform), identity, p.dest)
+        )
+        uniform += p.captured
+    return HistSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
+
+
+def _with_params(p: Program, keep: Sequence[int]) -> Program:
+    """The program with only these of its parameters."""
+    if len(keep) == len(p.params):
+        return p
+    b = Builder([p.params[k] for k in keep])
+    place = {k: i for i, k in enumerate(keep)}
+    return b.finish(b.inline(p, [b.arg(place[k]) if k in place else -1 for k in range(len(p.params))]))
+
+
+def _shifted_loads(p: Program, by: int) -> Program:
+    """The program with its captured arrays numbered from ``by``."""
+    if by == 0 or not any(i.op == "load" for i in p.walk()):
+        return p
+    body = []
+    for i in p.body:
+        attr = i.attr
+        if i.op == "load":
+            attr += by
+        elif isinstance(attr, tuple):
+            attr = tuple(_shifted_loads(a, by) if isinstance(a, Program) else a for a in attr)
+        body.append(dataclasses.replace(i, attr=attr))
+    return Program(p.params, tuple(body), p.results)
+
+
+def can_fuse(hist: Hist) -> bool:
+    """Array-valued bins take their values from memory: can this f's be found there, lane after lane?"""
+    f = hist.f.program
+    assert f is not None
+    counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+    first_params = np.concatenate(
+        [[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.invars])]
+    ).astype(int)
+    for p in hist.parts:
+        if p.operator.lanes == 1:
+            continue
+        if p.updates > 1:
+            return False
+        results = [f.body[r] for r in f.results[starts[p.values[0]] : starts[p.values[0] + 1]]]
+        if any(r.op != "arg" for r in results):
+            return False
+        numbers = [r.attr for r in results]
+        if numbers[0] not in first_params or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            return False
+        array = int(np.searchsorted(first_params, numbers[0]))
+        if first_params[array + 1] - first_params[array] != len(numbers):
+            return False
+    return True
+
+
+# --- the primitive ---------------------------------------------------------------------------------------------------------------
+
+
+def bind(hist: Hist, operands: Sequence[Any]) -> list[jax.Array]:
+    """Binds the primitive on unbatched operands. Under ``shard_map``, what is replicated is first made to vary like the rest."""
+    operands = [jnp.asarray(x) for x in operands]
+    varying = [getattr(jax.typeof(x), "manual_axis_type", None) for x in operands]
+    axes = frozenset().union(*(v.varying for v in varying if v is not None))
+    for k, v in enumerate(varying):
+        missing = tuple(sorted(axes - v.varying)) if v is not None else ()
+        if missing:
+            operands[k] = jax.lax.pcast(operands[k], missing, to="varying")
+    return hist_p.bind(*operands, hist=hist, masks=(0,) * len(operands), rank=0)
+
+
+def _batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[int, ...]:
+    sizes: dict[int, int] = {}
+    for aval, mask in zip(avals, masks, strict=True):
+        axes = [a for a in range(rank) if mask >> a & 1]
+        sizes.update(zip(axes, aval.shape, strict=False))
+    return tuple(sizes[a] for a in range(rank))
+
+
+@hist_p.def_abstract_eval
+def _abstract_eval(*avals: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
+    batch = _batch_shape(avals, masks, rank)
+    like = avals[0]
+    return [
+        like.update(shape=(*batch, p.num_bins, *shape), dtype=dtype, weak_type=False)
+        for p in hist.parts
+        for shape, dtype in zip(p.operator.shapes, p.operator.dtypes, strict=True)
+    ]
+
+
+hist_p.def_impl(functools.partial(xla.apply_primitive, hist_p))
+
+
+def over_batch(fn: Callable[..., Any], masks: Sequence[int], rank: int) -> Callable[..., Any]:
+    """``fn``, written for one member of the batch, on operands of which each has the batch axes that its mask names."""
+    for axis in reversed(range(rank)):
+        fn = jax.vmap(fn, in_axes=tuple(0 if mask >> axis & 1 else None for mask in masks))
+    return fn
+
+
+def _batch(
+    operands: Sequence[Any], dims: Sequence[Any], *, hist: Hist, masks: tuple[int, ...], rank: int
+) -> tuple[list[Any], list[int]]:
+    """A new, outermost batch axis: bit 0 of the masks."""
+    moved, new = [], []
+    for x, d, mask in zip(operands, dims, masks, strict=True):
+        moved.append(x if d is None else jnp.moveaxis(x, d, 0))
+        new.append(mask << 1 | (d is not None))
+    out = hist_p.bind(*moved, hist=hist, masks=tuple(new), rank=rank + 1)
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[hist_p] = _batch
+
+
+# --- lowering --------------------------------------------------------------------------------------------------------------------
+
+
+def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpec:
+    """The spec of a call with operands of these avals."""
+    rest = iter(zip(avals, masks, strict=True))
+    arrays: list[tuple[tuple[int, ...], Any]] = []
+    for position in hist.positions:
+        if position is not None:
+            arrays.append(((), position))
+        else:
+            aval, mask = next(rest)
+            arrays.append((tuple(aval.shape[mask.bit_count() + 1 :]), np.dtype(aval.dtype)))
+    count = hist.f.captured + sum(p.captured for p in hist.parts)
+    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(count))
+    return spec_of(hist, tuple(arrays), captured)
+
+
+def elements_of(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> Any:
+    """N."""
+    return avals[0].shape[masks[0].bit_count()]
+
+
+def _lower_cpu(ctx: Any, *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> Any:
+    spec = call_spec(hist, ctx.avals_in, masks)
+    n = elements_of(hist, ctx.avals_in, masks)
+    batch = _batch_shape(ctx.avals_in, masks, rank)
+    if all(isinstance(size, int) for size in (n, *batch)):
+        plan = planning.plan_of(spec, n, tuple(p.num_bins for p in hist.parts), batch, hist.sorted, hist.plan)
+        compiler.compiled_hist(spec, plan.variant)  # now, so that errors show when the function is compiled
+    sorted_indices = -1
+    if hist.sorted and spec.arrays[0].dtype == spec.index:
+        sorted_indices = (1 << 16) if spec.index == "s64" else 0
+    results = jax.ffi.ffi_lowering(ffi.HIST)(
+        ctx,
+        *operands,
+        spec=spec.text,
+        key=np.int64(spec.key),
+        batch_rank=np.int64(rank),
+        elements_of=np.int64(hist.positions.index(None)),
+        masks=np.array(masks, np.int64),
+        sorted=np.int64(sorted_indices),
+        plan=np.array(hist.plan, np.int64),
+    )
+    if rank:
+        ffi.shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
+    return results
+
+
+def _plain(*operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return over_batch(functools.partial(hist_xla.histograms, hist), masks, rank)(*operands)
+
+
+mlir.register_lowering(hist_p, mlir.lower_fun(_plain, multiple_results=True))
+mlir.register_lowering(hist_p, _lower_cpu, platform="cpu")

@@ -1,0 +1,1 @@
+"""What happens around a kernel: compiling it, registering it with XLA, planning, explaining."""

@@ -1,0 +1,70 @@
+"""Registration of the custom calls with XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.interpreters import mlir
+
+from .. import _cpu
+from ..codegen.spec import VERSION
+
+HIST = f"jaxprims_hist_v{VERSION}"
+"""The name carries the version: the persistent compilation cache knows nothing of this library's."""
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST,)
+"""Names to allow in :func:`jax.export.export`:
+``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
+
+jax.ffi.register_ffi_target(HIST, _cpu.hist_handler(), platform="cpu")
+jax.ffi.register_ffi_target_as_batch_partitionable(HIST)
+
+
+def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], rank: int, out_ranks: Sequence[int]) -> None:
+    """Tells both of XLA's partitioners that the leading batch axes of a call may be split over devices, each on its own.
+
+    ``masks`` say which batch axes an operand has; one that has none is the same on every device.
+    """
+    op = results[0].owner if hasattr(results[0], "owner") else results[0][0].owner
+    letters: dict[tuple[str, int, int], int] = {}
+
+    def factor(*key: Any) -> int:
+        return letters.setdefault(key, len(letters))
+
+    def dims(kind: str, number: int, axes: Sequence[int], n: int) -> str:
+        names = [factor("batch", a, 0) for a in axes]
+        names += [factor(kind, number, d) for d in range(len(axes), n)]
+        return "[" + ", ".join(_letter(x) for x in names) + "]"
+
+    ins = [dims("in", k, [a for a in range(rank) if m >> a & 1], n) for k, (m, n) in enumerate(zip(masks, in_ranks, strict=True))]
+    outs = [dims("out", k, range(rank), n) for k, n in enumerate(out_ranks)]
+    sizes = _sizes(op, letters, masks, rank)
+    private = [v for k, v in letters.items() if k[0] != "batch"]
+    blocked = f" need_replication={{{', '.join(_letter(x) for x in sorted(private))}}}" if private else ""
+    rule = f"#sdy.op_sharding_rule<({', '.join(ins)})->({', '.join(outs)}) {{{sizes}}}{blocked}, custom>"
+    ir = mlir.ir
+    with op.context:
+        op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(rule)
+        if all(m == (1 << rank) - 1 for m in masks):
+            op.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"num_batch_dims": ir.StringAttr.get(str(rank))})
+
+
+def _letter(n: int) -> str:
+    """Shardy's names of dimensions: i, j, ... z, then z_1, z_2, ..."""
+    return chr(ord("i") + n) if n < 17 else f"z_{n - 16}"
+
+
+def _sizes(op: Any, letters: dict[tuple[str, int, int], int], masks: Sequence[int], rank: int) -> str:
+    shapes = {"in": [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.operands]}
+    shapes["out"] = [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.results]
+    out = []
+    for (kind, number, d), n in letters.items():
+        if kind == "batch":
+            k = next(k for k, m in enumerate(masks) if m >> number & 1)
+            size = shapes["in"][k][(masks[k] & ((1 << number) - 1)).bit_count()]
+        else:
+            size = shapes[kind][number][d]
+        out.append((n, size))
+    return ", ".join(f"{_letter(n)}={size}" for n, size in sorted(out))

@@ -1,0 +1,553 @@
+"""Programs made of jaxprs, run by the reference interpreter, against the functions run by JAX."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import program_interpreter
+import pytest
+from jax import lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from jaxprims.frontend.lower import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported, hoist, lower_elementwise, to_program
+from jaxprims.frontend.program import Program, dtype_name
+
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+INTS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+COMPLEX = ["complex64", "complex128"]
+EPS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-14, "complex64": 3e-6, "complex128": 1e-13}
+
+
+@pytest.fixture(autouse=True)
+def x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def samples(dtype: str) -> np.ndarray:
+    """Ordinary and awkward numbers."""
+    t = jnp.dtype(dtype)
+    if t == np.bool_:
+        return np.array([False, True])
+    if t.kind in "iu":
+        info = np.iinfo(t)
+        low = [info.min, info.min + 1, -7, -2, -1] if t.kind == "i" else []
+        return np.array([*low, 0, 1, 2, 3, 5, 8, 31, 100, info.max - 1, info.max], t)
+    real = [0.0, -0.0, 1.0, -1.0, 0.5, -0.25, 1.5, -2.5, 2.5, 3.75, -7.125, 100.0, np.inf, -np.inf, np.nan]
+    if t.kind == "c":
+        parts = [0.0, -0.0, 1.0, -0.5, 2.5, -3.0]
+        return np.array([complex(a, b) for a in parts for b in parts], t)
+    return np.array(real).astype(t)
+
+
+def pairs(dtype: str, other: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of samples."""
+    a, b = samples(dtype), samples(other or dtype)
+    return np.repeat(a, len(b)), np.tile(b, len(a))
+
+
+def slots(x: np.ndarray) -> list[Any]:
+    """The scalars of one argument."""
+    flat = np.ravel(x)
+    return [v for z in flat for v in (z.real, z.imag)] if flat.dtype.kind == "c" else list(flat)
+
+
+def program_of(f: Callable[..., Any], *args: Any) -> tuple[Program, list[np.ndarray]]:
+    """The Program of ``f`` on arguments like these, and its uniforms."""
+    closed = jax.make_jaxpr(f)(*args)
+    pre, inner = hoist(closed)
+    consts = [np.asarray(c) for c in pre(*closed.consts)]
+    program = to_program(inner.jaxpr)
+    assert Program.parse(str(program)) == program
+    parts = [np.ravel(c) for c in consts]
+    return program, [p.view(p.real.dtype) if p.dtype.kind == "c" else p for p in parts]
+
+
+def check(f: Callable[..., Any], *args: Any, eps: float | None = None, exact: bool = False, rtol_zero: float = 0.0) -> Program:
+    """Compares on each row of ``args``. ``exact``: signs of zeros too."""
+    arrays = [np.asarray(a) for a in args]
+    program, uniforms = program_of(f, *(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in arrays))
+    wanted = [np.asarray(w) for w in jax.tree.leaves(jax.jit(jax.vmap(f))(*arrays))]
+    for row in range(len(arrays[0])):
+        given = [v for a in arrays for v in slots(a[row])]
+        got = program_interpreter.run(program, given, uniforms)
+        want = [v for w in wanted for v in slots(w[row])]
+        assert [type(g) for g in got] == [type(w) for w in want]
+        for g, w, dtype in zip(got, want, [w.dtype.name for w in wanted for _ in slots(w[row])], strict=True):
+            message = f"{[str(a[row]) for a in arrays]}: got {g}, want {w}\n{program}"
+            if dtype in EPS and not exact:
+                tolerance = EPS[dtype] if eps is None else eps
+                np.testing.assert_allclose(float(g), float(w), rtol=tolerance, atol=tolerance, err_msg=message)
+            else:
+                assert g == w or (g != g and w != w), message
+                assert not exact or g != 0 or np.signbit(float(g)) == np.signbit(float(w)), message
+    return program
+
+
+def ops(program: Program) -> list[str]:
+    return [i.op for i in program.walk() if i.op not in ("arg", "const")]
+
+
+# --- elementwise -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", INTS + FLOATS)
+def test_arithmetic(dtype: str) -> None:
+    def f(a: Any, b: Any) -> Any:
+        return a + b, a - b, a * b, lax.max(a, b), lax.min(a, b)
+
+    assert ops(check(f, *pairs(dtype), exact=dtype not in FLOATS[:2])) == ["add", "sub", "mul", "max", "min"]
+
+
+@pytest.mark.parametrize("dtype", INTS + FLOATS)
+def test_division(dtype: str) -> None:
+    check(lambda a, b: (lax.div(a, b), lax.rem(a, b)), *pairs(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTS, *FLOATS])
+def test_comparisons(dtype: str) -> None:
+    def f(a: Any, b: Any) -> Any:
+        return lax.eq(a, b), lax.ne(a, b), lax.lt(a, b), lax.le(a, b), lax.gt(a, b), lax.ge(a, b)
+
+    check(f, *pairs(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTS])
+def test_bits(dtype: str) -> None:
+    check(lambda a, b: (a & b, a | b, a ^ b, ~a), *pairs(dtype))
+    if dtype != "bool":
+        check(lambda a, b: (lax.population_count(a), lax.clz(a), lax.mulhi(a, b)), *pairs(dtype))
+        check(lambda a, b: (lax.shift_left(a, b), lax.shift_right_logical(a, b), lax.shift_right_arithmetic(a, b)), *pairs(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTS + FLOATS)
+def test_sign_abs_and_powers(dtype: str) -> None:
+    def f(a: Any) -> Any:
+        return lax.abs(a), lax.sign(a), lax.square(a), *(lax.integer_pow(a, n) for n in (0, 1, 2, 3, 4, 7))
+
+    check(f, samples(dtype), eps=1e-1 if dtype in FLOATS[:2] else None)
+    if dtype in FLOATS[2:]:
+        check(lambda a: (lax.integer_pow(a, -1), lax.integer_pow(a, -3), a**2, a**0.5), samples(dtype))
+        check(lambda a, b: lax.pow(a, b), *pairs(dtype, "int32"), eps=1e-5)
+
+
+MATH = """neg floor ceil is_finite sqrt rsqrt cbrt exp exp2 expm1 log log1p sin cos tan asin acos atan sinh cosh tanh
+asinh acosh atanh logistic erf erfc erf_inv lgamma digamma""".split()
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_math(name: str) -> None:
+    f = getattr(lax, name)
+    for dtype in ("float32", "float64", "bfloat16"):
+        x = samples(dtype)
+        if name in ("lgamma", "digamma"):
+            x = x[~np.isinf(x.astype(float)) & (x.astype(float) != 0)]
+        check(f, x, eps={"float32": 2e-5, "float64": 1e-11, "bfloat16": 5e-2}[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rounding_and_neighbours(dtype: str) -> None:
+    x = np.array([0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, 8388609.0, np.inf, np.nan], dtype)
+    check(lambda a: (lax.round(a, lax.RoundingMethod.AWAY_FROM_ZERO), lax.round(a, lax.RoundingMethod.TO_NEAREST_EVEN)), x)
+    check(lambda a, b: (lax.nextafter(a, b), lax.atan2(a, b)), *pairs(dtype), eps=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", *FLOATS])
+def test_clamp_and_select(dtype: str) -> None:
+    a, b = pairs(dtype)
+    check(lambda a, b: lax.clamp(a, b, jnp.ones_like(a)), a, b)
+    assert ops(check(lambda a, b: jnp.where(a > b, a, b), a, b)) == ["gt", "select"]
+    check(lambda i, a, b: lax.select_n(i, a, b, a + b, a - b), np.arange(len(a), dtype=np.int32) % 4, a, b)
+
+
+@pytest.mark.parametrize("source", ["bool", *INTS, *FLOATS, "complex64"])
+def test_conversions(source: str) -> None:
+    for target in ["bool", *INTS, *FLOATS, *COMPLEX]:
+        check(lambda a, t=target: lax.convert_element_type(a, t), samples(source))
+    huge = np.array([3e9, -3e9, 1e20, -1e20, 254.9, -0.9, 65504.0, 65536.0]).astype(jnp.dtype(source if source in FLOATS else "float32"))
+    for target in INTS + FLOATS:
+        check(lambda a, t=target: lax.convert_element_type(a, t), huge)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_total_order(dtype: str) -> None:
+    def f(a: Any, b: Any) -> Any:
+        return tuple(p.bind(a, b) for p in (lax.eq_to_p, lax.le_to_p, lax.lt_to_p))
+
+    check(f, *pairs(dtype))
+    check(f, *pairs("int32"))
+
+
+def test_bitcast() -> None:
+    check(lambda a: lax.bitcast_convert_type(a, jnp.int32), samples("float32"))
+    check(lambda a: lax.bitcast_convert_type(a, jnp.float16), samples("uint16"))
+    with pytest.raises(Unsupported, match="bitcast_convert_type"):
+        program_of(lambda a: lax.bitcast_convert_type(a, jnp.uint8), np.float32(1))
+
+
+@pytest.mark.parametrize("exponent_bits, mantissa_bits", [(8, 23), (5, 10), (8, 7), (4, 3), (8, 0), (2, 20)])
+def test_reduce_precision(exponent_bits: int, mantissa_bits: int) -> None:
+    x = np.array([0.0, -0.0, 1.0, 1.1, -3.14159, 65504.0, 65520.0, 1e-5, 6e-8, 1e30, -1e-30, 448.0, np.inf, -np.inf, np.nan], np.float32)
+    check(lambda a: lax.reduce_precision(a, exponent_bits, mantissa_bits), x, exact=True)
+
+
+def test_jax_numpy() -> None:
+    """Functions that lower to several primitives, through calls."""
+    x, y = pairs("float32")
+    check(lambda a, b: (a // b, a % b, jnp.logaddexp(a, b), jnp.hypot(a, b), jnp.copysign(a, b), jnp.fmax(a, b)), x, y, eps=1e-5)
+    check(lambda a: (jax.nn.relu(a), jax.nn.sigmoid(a), jax.nn.softplus(a), jax.nn.gelu(a)), samples("float32"), eps=1e-5)
+    check(lambda a: (jnp.sinc(a), jnp.frexp(a), jnp.nan_to_num(a), jnp.signbit(a)), samples("float32"), eps=1e-5)
+    check(lambda a: jnp.ldexp(a, 3), samples("float32"))
+    i, j = pairs("int32")
+    check(lambda a, b: (a // b, a % b, jnp.gcd(a % 64, b % 64)), i, j)
+    check(lambda a: (jnp.polyval(jnp.arange(12.0), a), jnp.log2(a), jnp.log10(a)), samples("float64"), eps=1e-12)
+
+
+def test_calls_are_inlined() -> None:
+    @jax.custom_vjp
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+
+    def f(x: Any) -> Any:
+        return jax.jit(lambda y: jax.checkpoint(jnp.square)(y) + double(y))(x) + lax.stop_gradient(x)
+
+    assert ops(check(f, samples("float32"))) == ["mul", "mul", "add", "add"]
+    check(jax.grad(lambda x: jnp.sin(x) * jax.nn.relu(x)), samples("float32")[:12], eps=1e-5)
+
+
+# --- complex ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_arithmetic(dtype: str) -> None:
+    a, b = pairs(dtype)
+    check(lambda a, b: (a + b, a - b, a * b, a == b, a != b, lax.max(a, b), jnp.where(b == a, a, b)), a[::3], b[::3])
+    divisible = b != 0
+    check(lambda a, b: a / b, a[divisible][::3], b[divisible][::3])
+    check(lambda a: (-a, jnp.conj(a), a.real, a.imag, a**2, a**3), samples(dtype))
+    check(lambda a: a**-2, samples(dtype)[14:])
+    x, y = pairs("float32" if dtype == "complex64" else "float64")
+    check(lambda x, y: lax.complex(x, y), x, y)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize(
+    "name", "abs sign exp log log1p expm1 sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh logistic".split()
+)
+def test_complex_functions(name: str, dtype: str) -> None:
+    z = samples(dtype)
+    if name in ("log", "rsqrt", "atan", "atanh", "log1p"):  # at their poles only the sign of infinity could differ
+        z = z[(z != 0) & (abs(z * z) != 1) & (z != -1)]
+    z = z[~(np.signbit(z.imag) & (z.imag == 0))] if name in ("asin", "acos", "atan", "asinh", "acosh", "atanh") else z
+    z = z[~(np.signbit(z.real) & (z.real == 0))] if name in ("atan", "asinh") else z
+    check(getattr(lax, name), z, eps=2e-5 if dtype == "complex64" else 1e-12)
+
+
+def test_complex_power() -> None:
+    a, b = pairs("complex128")
+    keep = a != 0
+    check(lambda a, b: a**b, a[keep][::5], b[keep][::5], eps=1e-11)
+    check(lambda a: lax.pow(a, jnp.complex128(0)), samples("complex128"))
+
+
+def test_complex_extremes() -> None:
+    """No overflow or underflow on the way."""
+    big = np.array([1e300 + 1e300j, -1e300 + 1e-300j, 1e-300 + 1e-300j, 3e-320j, 1e308 - 1e308j])
+    program, _ = program_of(lambda z: (jnp.abs(z), jnp.sqrt(z), z / z, jnp.log(z)), big[0])
+    for z in big:
+        size, a, b, c, d, e, f = program_interpreter.run(program, [z.real, z.imag])
+        np.testing.assert_allclose(size, np.abs(z), rtol=1e-14)
+        np.testing.assert_allclose(complex(a, b), np.sqrt(z), rtol=1e-13)
+        np.testing.assert_allclose(complex(c, d), 1, atol=1e-14)
+        np.testing.assert_allclose(complex(e, f), np.log(z), rtol=1e-14)
+
+
+def test_complex_infinities() -> None:
+    inf, nan = math.inf, math.nan
+    program, _ = program_of(lambda z, w: z / w, 1j, 1j)
+
+    def quotient(z: complex, w: complex) -> complex:
+        return complex(*program_interpreter.run(program, [z.real, z.imag, w.real, w.imag]))
+
+    assert quotient(1 + 1j, complex(inf, inf)) == 0
+    assert quotient(complex(inf, 1), 1 + 1j) == complex(inf, -inf)
+    assert quotient(1 + 2j, 0j) == complex(inf, inf)
+    program, _ = program_of(jnp.abs, 1j)
+    assert program_interpreter.run(program, [nan, inf]) == [inf]
+    assert math.isnan(program_interpreter.run(program, [nan, 1.0])[0])
+
+
+# --- small arrays ----------------------------------------------------------------------------------------------------
+
+
+RNG = np.random.default_rng(0)
+MATRIX = RNG.normal(size=(6, 3, 4)).astype(np.float32)
+VECTOR = RNG.normal(size=(6, 5)).astype(np.float32)
+VECTOR[0, 2], VECTOR[1, :] = np.nan, -0.0
+
+
+def test_moving() -> None:
+    def f(x: Any) -> Any:
+        return (
+            x.T, x[::-1, 1:3], x.reshape(2, 6), jnp.concatenate([x, x * 2], 1), jnp.stack([x, x]), jnp.tile(x, (2, 1)), x[:, None, 1],
+            lax.pad(x, jnp.float32(7), [(1, 2, 1), (-1, 1, 0)]), jnp.split(x, 2, 1), jnp.broadcast_to(x[0], (2, 4)), jnp.roll(x, 1),
+            jnp.unstack(x), x + jnp.arange(4), jnp.eye(3) @ x, jnp.where(x > 0, x, 0.0), jnp.zeros((0, 2)),
+        )  # fmt: skip
+
+    check(f, MATRIX)
+
+
+def test_reductions() -> None:
+    def f(x: Any) -> Any:
+        return (
+            x.sum(), x.sum(0), x.prod(1), x.max(), x.min(0), (x > 0).any(1), (x > 0).all(), x.argmax(0), x.argmin(1), x.mean(), x.var(),
+            jnp.cumsum(x, 1), jnp.cumprod(x, 0), lax.cummax(x, 1), lax.cummin(x, 0, reverse=True), lax.cumlogsumexp(x, 1), x[:, :0].sum(),
+            jnp.linalg.norm(x), jax.nn.softmax(x), jax.nn.logsumexp(x, 0), lax.reduce_xor(x.astype(int), (1,)), (x > 0).sum(),
+        )  # fmt: skip
+
+    check(f, MATRIX, eps=1e-5)
+    check(lambda v: (v.argmax(), v.argmin(), v.max(), v.min()), VECTOR)
+    check(lambda v: (v.sum(), lax.cumsum(v)[:1]), VECTOR[1:2], exact=True)
+
+
+def test_products() -> None:
+    def f(x: Any) -> Any:
+        return x @ x.T, x[0] @ x[1], jnp.einsum("ij,ik->ijk", x, x), jnp.outer(x[0], x[1]), jnp.vdot(x, x), jnp.einsum("ij,ij->i", x, x)
+
+    check(f, MATRIX, eps=1e-5)
+    check(lambda x: x.astype(jnp.bfloat16) @ x.T.astype(jnp.bfloat16), MATRIX, eps=4e-2)
+    check(lambda x: (x * (1 + 1j)) @ (x.T - 2j), MATRIX, eps=1e-5)
+    check(lambda x: (10 * x).astype(int) @ (10 * x).astype(int).T, MATRIX)
+    check(lambda x: jnp.linalg.det(x[:, :3]), MATRIX, eps=1e-5)
+    check(lambda x: jnp.cross(x[0, :3], x[1, :3]), MATRIX, eps=1e-5)
+
+
+def test_sort() -> None:
+    check(lambda v: (jnp.sort(v), jnp.argsort(v), jnp.sort(v)[::-1], jnp.median(v)), VECTOR)
+    check(lambda v: lax.sort((v % 2, v, jnp.arange(5)), num_keys=2), RNG.integers(0, 9, (6, 5)))
+    check(lambda x: jnp.sort(x, axis=0), MATRIX)
+
+
+INDEX = np.array([-100, -3, -1, 0, 1, 2, 3, 4, 5, 100], np.int32)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_computed_index(dtype: str) -> None:
+    v = np.tile(np.arange(5.0), (len(INDEX), 1))
+
+    def f(v: Any, i: Any) -> Any:
+        return v[i], lax.dynamic_slice(v, (i,), (2,)), v.at[i].get(mode="fill"), v.at[i].get(mode="clip")
+
+    check(f, v, INDEX.astype(dtype))
+
+    def g(v: Any, i: Any) -> Any:
+        return v.at[i].set(9.0), v.at[i].add(2.0, mode="drop"), v.at[i].mul(2.0), v.at[i].max(3.0), v.at[i].min(1.0)
+
+    check(g, v, INDEX.astype(dtype))
+    check(lambda v, i: (lax.dynamic_update_slice(v, v[:2] * 10, (i,)), v.at[i].set(9.0, mode="clip")), v, INDEX.astype(dtype))
+
+
+def test_gather_and_scatter() -> None:
+    rows, columns = np.meshgrid(INDEX, INDEX)
+    i, j = rows.ravel()[::3], columns.ravel()[::3]
+    x = np.tile(MATRIX[:1], (len(i), 1, 1))
+
+    def f(x: Any, i: Any, j: Any) -> Any:
+        k = jnp.array([0, 2, 5])
+        both = jnp.stack([i, j])
+        return x[i, j], x[:, j], x[i], x[both], jnp.take(x, both, axis=1), x.at[i, j].get(mode="fill", fill_value=5), x[k[:2], both], x.at[
+            both
+        ].add(1.0), x.at[:, both].set(2.0), jnp.take_along_axis(x, both[:, None] % 3, axis=0)
+
+    check(f, x, i, j)
+    check(lambda x, i, j: jax.vmap(lambda r, k: lax.dynamic_slice(r, (k,), (2,)))(x, jnp.stack([i, j, i])), x, i, j)
+    check(lambda x, i, j: jax.vmap(lambda r, k: r.at[k].add(1.0))(x, jnp.stack([i, j, i])), x, i, j)
+    check(lambda x, i, j: (x * 1j)[i, j], x, i, j)
+
+
+# --- control flow ----------------------------------------------------------------------------------------------------
+
+
+def test_counted_loops() -> None:
+    x = np.array([0.0, 0.5, -1.25, 3.0])
+    assert "loop" not in ops(check(lambda x: lax.fori_loop(0, 4, lambda i, c: c * x + i, 1.0), x))
+    assert "loop" in ops(check(lambda x: lax.fori_loop(0, 200, lambda i, c: 0.5 * c + x * i, 1.0), x))
+    assert "loop" in ops(check(lambda x: lax.fori_loop(0, 200, lambda i, c: (c[1], c[0] + i + x), (1.0, x)), x))
+
+    def f(v: Any) -> Any:
+        return lax.scan(lambda c, y: (c + y, c * y), 0.0, v), lax.scan(lambda c, y: (c - y, y), 0.0, v, reverse=True)
+
+    check(f, VECTOR, eps=1e-5)
+    check(lambda x: lax.scan(lambda c, _: (c * 0.5 + 1, None), x, None, length=0), x)
+    check(lambda x: lax.map(lambda y: y * x, jnp.arange(3.0)), x)
+    # nested, with an array carried along and indexed by the loop's counter
+    check(lambda v: lax.fori_loop(0, 5, lambda i, a: a.at[i].set(a[i - 1] + i), v), VECTOR, eps=1e-5)
+
+    def nested(x: Any) -> Any:
+        return lax.fori_loop(0, 60, lambda i, c: lax.fori_loop(0, 70, lambda j, d: d * 0.5 + x * (i - j), c), x)
+
+    assert ops(check(nested, x, eps=1e-12)).count("loop") == 2
+
+
+def test_long_loops_over_arrays() -> None:
+    v = RNG.normal(size=(2, 100))
+
+    def body(c: Any, y: Any) -> Any:
+        for _ in range(25):
+            c = jnp.sin(c + y)
+        return c, c
+
+    for reverse in (False, True):
+        p = check(lambda v, r=reverse: lax.scan(body, 0.0, v, reverse=r), v, eps=1e-12)
+        assert "loop" in ops(p)
+
+
+def test_while() -> None:
+    def collatz(n: Any) -> Any:
+        def step(s: Any) -> Any:
+            return jnp.where(s[0] % 2 == 0, s[0] // 2, 3 * s[0] + 1), s[1] + 1
+
+        return lax.while_loop(lambda s: s[0] > 1, step, (n, 0))[1]
+
+    check(collatz, np.array([0, 1, 7, 27]))
+    check(lambda v: lax.while_loop(lambda a: a.sum() < 50, lambda a: a + jnp.abs(v) + 1, v), np.ones((1, 3)))
+    check(lambda x, y: lax.while_loop(lambda c: c < y, lambda c: c + x, 0.0), np.array([0.5, 2.0]), np.array([3.0, 7.0]))
+
+
+def test_cond() -> None:
+    x, i = np.array([0.3, -2.0, 5.0, 1.0]), np.array([0, 1, 2, 7])
+    assert ops(check(lambda x: lax.cond(x > 0, lambda: x, lambda: -x), x)) == ["gt", "neg", "select"]
+    assert "cond" in ops(check(lambda x: lax.cond(x > 0, lambda a: lax.fori_loop(0, 99, lambda i, c: 0.9 * c + a, a), lambda a: a / 3, x), x))
+    branches = [lambda a: a, lambda a: a / 3, lambda a: lax.pow(a, 3.0) + 1, jnp.sin]
+    assert "cond" in ops(check(lambda i, x: lax.switch(i, branches, x), i, x))
+    assert ops(check(lambda x: lax.switch(1, branches, x), x)) == ["div"]
+
+
+# --- captured arrays -------------------------------------------------------------------------------------------------
+
+
+TABLE = RNG.normal(size=(7, 5)).astype(np.float32)
+
+
+def test_captured_arrays() -> None:
+    table, z = jnp.asarray(TABLE), jnp.asarray(TABLE[:, :2] + 1j * TABLE[:, 2:4])
+    i, j = (a.ravel() for a in np.meshgrid(INDEX, INDEX))
+
+    def f(i: Any, j: Any) -> Any:
+        return table[i, j], table[2, 3], table[i], table.T[j, i], table[::-1, ::2][i, j % 3], table.at[i, j].get(mode="fill"), z[i, j]
+
+    program = check(f, i, j)
+    assert "load" in ops(program)
+    assert len(program.body) < 150
+    check(lambda i: (lax.dynamic_slice(table, (i, i), (2, 3)), jnp.take(table, jnp.stack([i, 2 * i]), axis=0, mode="clip")), INDEX)
+    check(lambda i: lax.fori_loop(0, 300, lambda k, c: c * 0.5 + table[(i + k) % 7, k % 5], 0.0), INDEX, eps=1e-5)
+    check(lambda i: lax.scan(lambda c, row: (c + row[i], None), 0.0, table)[0], INDEX, eps=1e-5)
+    check(lambda x: jnp.searchsorted(jnp.sort(table.ravel()), x), TABLE[:, 0])
+    check(lambda x: jnp.interp(x, jnp.sort(table[:, 0]), table[:, 1]), TABLE[:, 2], eps=1e-5)
+    check(lambda x: x * jnp.asarray(TABLE[0]), TABLE)
+    check(lambda i: (table > 0)[i, i], INDEX)
+    check(lambda i: jnp.arange(1000.0)[i] + jnp.linspace(0, 1, 100)[i], INDEX)
+
+
+def test_large_captured_array_is_only_loaded_where_it_is_read() -> None:
+    large = jnp.zeros((1 << 20, 3), jnp.float32)
+    program, uniforms = program_of(lambda i: large[i, 1] + jnp.sin(large)[3, i] + large[5].sum(), 3)
+    assert ops(program).count("load") <= 5
+    assert len(uniforms) <= 3
+
+
+def test_hoist() -> None:
+    table = jnp.asarray(TABLE)
+
+    def f(x: Any) -> Any:
+        weights = jax.jit(lambda t: jax.nn.softmax(t).sum(0))(table)
+        return jax.jit(lambda x: x * jnp.exp(weights)[2] + weights.sum())(x)
+
+    closed = jax.make_jaxpr(f)(np.float32(1))
+    pre, inner = hoist(closed)
+    assert ops(to_program(inner.jaxpr)) == ["load", "mul", "load", "add"]
+    want = f(np.float32(2))
+    (got,) = jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, pre(*closed.consts)))(np.float32(2))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    # nothing that needs no captured array is hoisted
+    closed = jax.make_jaxpr(lambda x: x * jnp.arange(4.0))(1.0)
+    pre, inner = hoist(closed)
+    assert pre(*closed.consts) == []
+
+
+def test_captured_tracers() -> None:
+    def outer(t: Any, i: Any) -> Any:
+        closed = jax.make_jaxpr(lambda k: jnp.sort(t)[k] * t.max())(i)
+        pre, inner = hoist(closed)
+        programs.append(to_program(inner.jaxpr))
+        return pre(*closed.consts)
+
+    programs: list[Program] = []
+    t = np.array([3.0, 1.0, 2.0])
+    consts = [np.ravel(c) for c in jax.jit(outer)(t, 0)]
+    assert [program_interpreter.run(programs[0], [k], consts)[0] for k in range(3)] == [3.0, 6.0, 9.0]
+    jax.vmap(outer, (0, None))(np.stack([t, t]), 0)
+    jax.jvp(lambda t: outer(t, 0), (t,), (t,))
+
+
+# --- vectorised operators --------------------------------------------------------------------------------------------
+
+
+def test_lower_elementwise() -> None:
+    shape = (300, 2)
+
+    def lane(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32) -> Program | None:
+        return lower_elementwise(jax.make_jaxpr(f)(*(jax.ShapeDtypeStruct(s, dtype) for s in shapes)).jaxpr, shape)
+
+    both = (shape, shape)
+    add = lane(lambda a, b: a + b, *both)
+    assert add is not None and ops(add) == ["add"] and add.params == ("f32", "f32")
+    where = lane(lambda a, b: jnp.where(a > b, a, jnp.clip(b, 0, 1)), *both)
+    assert where is not None and ops(where) == ["gt", "max", "min", "select"]
+    scaled = lane(lambda a, s: a * jnp.broadcast_to(jnp.sin(s), shape) + 1, shape, ())
+    assert scaled is not None and ops(scaled) == ["sin", "mul", "add"]
+    product = lane(lambda a, b: a * b, *both, dtype=jnp.complex64)
+    assert product is not None and product.params == ("f32",) * 4
+    newton = lane(lambda a, b: lax.fori_loop(0, 3, lambda i, x: 0.5 * (x + a / x), b), *both)
+    assert newton is not None and ops(newton).count("div") == 3
+    assert lane(lambda a, b: a[::-1] + b, *both) is None
+    assert lane(lambda a, b: a + b.sum(), *both) is None
+    assert lane(lambda a, b: a + jnp.cumsum(b, 0), *both) is None
+    assert lane(lambda a, b: a + b[:1], *both) is None
+    assert lane(lambda a: a + jnp.arange(2.0), shape) is None
+    assert lane(lambda a, b: a + b, (300, 1), shape) is None
+
+
+# --- what cannot be compiled -----------------------------------------------------------------------------------------
+
+
+def test_unsupported() -> None:
+    def reason(f: Callable[..., Any], *args: Any) -> Unsupported:
+        with pytest.raises(Unsupported) as caught:
+            program_of(f, *args)
+        return caught.value
+
+    assert reason(lambda x: jnp.fft.fft(x * jnp.ones(4)), 1.0).primitive == "fft"
+    assert reason(lambda x: jnp.linalg.cholesky(x * jnp.eye(3)), 1.0).primitive == "cholesky"
+    assert "callback" in reason(lambda x: jax.pure_callback(lambda y: y, x, x), 1.0).primitive
+    assert reason(lambda x: x * jax.random.normal(jax.random.key(0)) * jax.random.uniform(jax.random.key(x)), 1).primitive
+    assert "print" in reason(lambda x: (jax.debug.print("{}", x), x)[1], 1.0).primitive
+    assert "float8" in reason(lambda x: x.astype(jnp.float8_e4m3fn), 1.0).reason
+    big = reason(lambda x: jnp.zeros(5000).at[3].set(x), 1.0)
+    assert "5000" in big.reason and str(MAX_SLOTS) in big.reason
+    many = reason(lambda x: jnp.sin(jnp.cos(x * jnp.arange(4000.0)[:, None] + jnp.arange(1.0))) @ jnp.ones((1, 1)) * jnp.tan(x + jnp.arange(4000.0))[:, None], 1.0)
+    assert str(MAX_INSTRUCTIONS) in many.reason
+    assert "5000" in reason(lambda x: x.sum(), np.zeros(5000)).reason
+
+
+def test_dtype_names_cover_scalars() -> None:
+    for dtype in itertools.chain(["bool"], INTS, FLOATS):
+        assert dtype_name(jnp.dtype(dtype))
