@@ -41,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     suite = importlib.import_module(f".cases.{args.suite}", __package__)
     chosen = [c for c in suite.cases(args.quick) if not args.only or re.search(args.only, c.title)]
-    if args.one_core:
-        chosen = [dataclasses.replace(c, targets={"sequential": 1.0}) for c in chosen]
+    if args.one_core or args.quick:  # the ratios to be reached are for the full sizes and all cores
+        wanted = {"sequential": 1.0} if args.one_core and not args.quick else {}
+        chosen = [dataclasses.replace(c, targets=wanted) for c in chosen]
     if args.list:
         print("\n".join(c.title for c in chosen))
         return 0

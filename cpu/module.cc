@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "group.h"
 #include "hist.h"
 #include "hist_plan.h"
 #include "kernel_table.h"
@@ -181,6 +182,42 @@ XLA_FFI_DEFINE_HANDLER(kHist, Hist,
                            .Attr<int64_t>("sorted")
                            .Attr<ffi::Span<const int64_t>>("plan"));
 
+// Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
+ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order, ffi::Result<ffi::AnyBuffer> offsets) {
+  const auto rows = indices.dimensions(), ends = offsets->dimensions();
+  const int64_t n = rows.back(), bins = ends.back() - 1;
+  int64_t batch = 1;
+  for (size_t axis = 0; axis + 1 < rows.size(); ++axis) batch *= rows[axis];
+  const int threads = static_cast<int>(pool.num_threads());
+  Pool assistants{pool};
+  auto run = [&](auto index, auto position) {
+    using Index = decltype(index);
+    using Position = decltype(position);
+    const auto* in = static_cast<const Index*>(indices.untyped_data());
+    auto* out = static_cast<Position*>(order->untyped_data());
+    auto* starts = static_cast<Position*>(offsets->untyped_data());
+    for (int64_t b = 0; b < batch; ++b) GroupByIndex(assistants, threads, in + b * n, n, bins, out + b * n, starts + b * (bins + 1));
+  };
+  const bool wide_index = indices.element_type() == ffi::DataType::S64, wide = order->element_type() == ffi::DataType::S64;
+  if ((!wide_index && indices.element_type() != ffi::DataType::S32) || (!wide && order->element_type() != ffi::DataType::S32) ||
+      order->element_type() != offsets->element_type()) {
+    return ffi::Error::InvalidArgument("jaxprims: group_by_index wants s32 or s64");
+  }
+  try {
+    if (wide_index) {
+      wide ? run(int64_t{}, int64_t{}) : run(int64_t{}, int32_t{});
+    } else {
+      wide ? run(int32_t{}, int64_t{}) : run(int32_t{}, int32_t{});
+    }
+  } catch (const std::exception& e) {
+    return ffi::Error::Internal(std::string("jaxprims: ") + e.what());
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kGroup, Group,
+                       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+
 template <class F>
 F FunctionAt(uint64_t address) {
   return reinterpret_cast<F>(address);
@@ -190,7 +227,8 @@ F FunctionAt(uint64_t address) {
 
 NB_MODULE(_cpu, m) {
   m.doc() = "The C++ half of jaxprims: the FFI handler, the kernel table, the plan.";
-  m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The custom call's handler, as a capsule.");
+  m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The histogram's handler, as a capsule.");
+  m.def("group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
   m.def(
       "add_hist",
       [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {

@@ -50,13 +50,7 @@ def bincount(
     Array([1, 2, 0, 1, 0], dtype=int32)
     """
     plain = functools.partial(jnp.bincount, x, weights, minlength, length=length, out_sharding=out_sharding)
-    if (
-        out_sharding is not None
-        or not _is_real(x)
-        or np.ndim(x) != 1
-        or not jnp.issubdtype(x.dtype, np.integer)
-        and x.dtype != bool
-    ):
+    if out_sharding is not None or not _is_real(x) or np.ndim(x) != 1 or x.dtype.kind not in "iub":
         return plain()
     if weights is not None and not (_is_number(weights) and np.shape(weights) == x.shape and weights.dtype != bool):
         return plain()
@@ -233,7 +227,7 @@ def _is_real(v: Any) -> bool:
 
 
 def _weighable(weights: Any, shape: tuple[int, ...]) -> bool:
-    return weights is None or _is_number(weights) and np.shape(weights) == shape
+    return weights is None or (_is_number(weights) and np.shape(weights) == shape)
 
 
 def _promoted(*arrays: Any) -> np.dtype:

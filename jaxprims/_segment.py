@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._genhist import Bins, genhist, positions, reduce_by_index
-from ._monoid import monoids
+from ._monoid import Monoid, monoids
 from ._numpy import _extent
 from .frontend.program import dtype_name
 
@@ -39,7 +39,34 @@ _OPS: dict[str, tuple[Callable, Callable, Callable]] = {  # of jax.ops, of a bin
     "min": (jax.ops.segment_min, jnp.minimum, jnp.min),
 }
 
-_DROP_IN = """The {what} of the elements of each segment, like :func:`jax.ops.segment_{name}`.
+
+def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., jax.Array]:
+    plain = _OPS[name][0]
+
+    def segment_reduce(
+        data: Any,
+        segment_ids: Any,
+        num_segments: int | None = None,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        bucket_size: int | None = None,
+        mode: Any = None,
+        out_sharding: Any = None,
+    ) -> jax.Array:
+        ids, n = segment_ids, num_segments
+        if out_sharding is None and _reducible(data, name in ("sum", "prod")) and _are_ids(ids):
+            try:
+                n = _largest(ids) + 1 if n is None else operator.index(n)
+                reduce_mode = _mode(mode)
+            except (TypeError, ValueError):  # traced, or not what they should be
+                n = 0
+            if n > 0 and (bucket_size is None or (bucket_size > 0 and np.size(ids) > 0)):
+                return _reduce(jnp.asarray(data), jnp.asarray(ids), name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
+        args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
+        return plain(*args, out_sharding=out_sharding)
+
+    segment_reduce.__name__ = segment_reduce.__qualname__ = f"segment_{name}"
+    segment_reduce.__doc__ = f"""The {what} of the elements of each segment, like :func:`jax.ops.segment_{name}`.
 
     Args:
       data: number [N, ...]; more generally of a shape that broadcasts to ``segment_ids.shape + data.shape[1:]``.
@@ -48,7 +75,7 @@ _DROP_IN = """The {what} of the elements of each segment, like :func:`jax.ops.se
       indices_are_sorted: promises that the ids are sorted.
       unique_indices: accepted, not needed.
       bucket_size: reduce buckets of so many elements first, then the buckets: more accurate, memory for N / bucket_size results.
-      mode: a :class:`jax.lax.GatherScatterMode` or its name; "clip" clips ids out of range instead.
+      mode: a :class:`jax.lax.GatherScatterMode` or its name; "clip" clips ids out of range instead of dropping them.
       out_sharding: as in ``jax.ops``.
 
     Returns:
@@ -62,97 +89,13 @@ _DROP_IN = """The {what} of the elements of each segment, like :func:`jax.ops.se
     >>> segment_{name}(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3)
     Array({example}, dtype=int32)
     """
+    return segment_reduce
 
 
-def segment_sum(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
-) -> jax.Array:
-    return _drop_in("sum", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-
-
-def segment_prod(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
-) -> jax.Array:
-    return _drop_in("prod", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-
-
-def segment_max(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
-) -> jax.Array:
-    return _drop_in("max", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-
-
-def segment_min(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-    out_sharding: Any = None,
-) -> jax.Array:
-    return _drop_in("min", data, segment_ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-
-
-segment_sum.__doc__ = _DROP_IN.format(what="sum", name="sum", empty="0", example="[6, 0, 2]")
-segment_prod.__doc__ = _DROP_IN.format(what="product", name="prod", empty="1", example="[5, 1, 2]")
-segment_max.__doc__ = _DROP_IN.format(
-    what="maximum", name="max", empty="-inf, or the least integer", example="[          5, -2147483648,           2]"
-)
-segment_min.__doc__ = _DROP_IN.format(
-    what="minimum", name="min", empty="inf, or the greatest integer", example="[         1, 2147483647,          2]"
-)
-
-
-def _drop_in(
-    name: str,
-    data: Any,
-    ids: Any,
-    num_segments: Any,
-    indices_are_sorted: bool,
-    unique_indices: bool,
-    bucket_size: int | None,
-    mode: Any,
-    out_sharding: Any,
-) -> jax.Array:
-    def plain() -> jax.Array:
-        args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
-        return _OPS[name][0](*args, out_sharding=out_sharding)
-
-    if out_sharding is not None or not _reducible(data, name in ("sum", "prod")) or not _are_ids(ids):
-        return plain()
-    try:
-        segments = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)
-        clip = jax.lax.GatherScatterMode.from_any(mode) == jax.lax.GatherScatterMode.CLIP
-    except (TypeError, ValueError):  # traced, or not what it should be
-        return plain()
-    if segments < 1 or bucket_size is not None and (bucket_size < 1 or np.size(ids) == 0):
-        return plain()
-    return _reduce(
-        jnp.asarray(data), jnp.asarray(ids), name, segments, bool(indices_are_sorted), bucket_size, "clip" if clip else "drop"
-    )
+segment_sum = _drop_in("sum", "sum", "0", "[6, 0, 2]")
+segment_prod = _drop_in("prod", "product", "1", "[5, 1, 2]")
+segment_max = _drop_in("max", "maximum", "-inf, or the least integer", "[          5, -2147483648,           2]")
+segment_min = _drop_in("min", "minimum", "inf, or the greatest integer", "[         1, 2147483647,          2]")
 
 
 @functools.partial(jax.jit, static_argnums=range(2, 7))
@@ -185,6 +128,11 @@ def _reducible(data: Any, complex_too: bool) -> bool:
 
 def _are_ids(ids: Any) -> bool:
     return isinstance(ids, jax.Array | np.ndarray | np.generic | int) and jnp.issubdtype(jnp.result_type(ids), np.integer)
+
+
+def _mode(mode: Any) -> str:
+    clip = jax.lax.GatherScatterMode.CLIP
+    return "clip" if jax.lax.GatherScatterMode.from_any(mode) == clip else "drop"
 
 
 def _largest(ids: Any) -> int:
@@ -300,11 +248,20 @@ def _softmax(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) 
     return terms / jnp.where(inside, of_segment(sums), 1)
 
 
-_ARG = """The position of the first {what} element of each segment.
+def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:
+    def segment_arg(
+        data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+    ) -> jax.Array:
+        data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
+        return _arg(data, ids, n, op)
+
+    segment_arg.__name__ = segment_arg.__qualname__ = f"segment_{name}"
+    segment_arg.__doc__ = f"""The position of the first {what} element of each segment.
 
     Args:
       data: real [N, ...]. As in ``jax.numpy``, the first NaN wins.
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+      segment_ids, num_segments, mode: as for :func:`segment_sum`.
+      indices_are_sorted: accepted, not needed.
 
     Returns:
       int32 [num_segments, ...] (int64 with ``jax_enable_x64``), positions along axis 0 of ``data``. Empty segments have N,
@@ -318,28 +275,15 @@ _ARG = """The position of the first {what} element of each segment.
     >>> segment_{name}(jnp.array([5, 1, 2, 5]), jnp.array([0, 0, 2, 0]), 3)
     Array({example}, dtype=int32)
     """
+    return segment_arg
 
 
-def segment_argmax(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-) -> jax.Array:
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
-    return _arg(data, ids, n, monoids.argmax)
-
-
-def segment_argmin(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-) -> jax.Array:
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
-    return _arg(data, ids, n, monoids.argmin)
-
-
-segment_argmax.__doc__ = _ARG.format(what="greatest", name="argmax", example="[0, 4, 2]")
-segment_argmin.__doc__ = _ARG.format(what="least", name="argmin", example="[1, 4, 2]")
+segment_argmax = _positions_of("argmax", "greatest", monoids.argmax, "[0, 4, 2]")
+segment_argmin = _positions_of("argmin", "least", monoids.argmin, "[1, 4, 2]")
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _arg(data: jax.Array, ids: jax.Array, n: int, op: Any) -> jax.Array:
+def _arg(data: jax.Array, ids: jax.Array, n: int, op: Monoid) -> jax.Array:
     def of_column(column: jax.Array) -> jax.Array:
         at = genhist(lambda x, i, k: (i, (x, k)), (column, ids, positions), Bins(n, op))[1]
         return jnp.where(at == jnp.iinfo(at.dtype).max, column.shape[0], at).astype(jnp.result_type(int))
@@ -368,7 +312,7 @@ def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: ty
     n = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)
     if n < 0:
         raise ValueError(f"num_segments must not be negative, got {n}")
-    if jax.lax.GatherScatterMode.from_any(mode) == jax.lax.GatherScatterMode.CLIP:
+    if _mode(mode) == "clip":
         ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
     return data, ids, n
 

@@ -98,6 +98,10 @@ def _wrap(n: int, t: type) -> Any:
     return t(n - (1 << width) if np.dtype(t).kind == "i" and n >> (width - 1) else n)
 
 
+def _signed(a: int, width: int) -> int:
+    return a - (1 << width) if a >> (width - 1) == 1 else a
+
+
 def _int_div(a: int, b: int, width: int) -> int:
     return -1 if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
 
@@ -129,7 +133,7 @@ INTEGER: dict[str, Callable[..., int]] = {
     "clz": lambda a, n: n - (a & ((1 << n) - 1)).bit_length(),
     "shift_left": _shift(lambda a, b, n: a << b, lambda a: 0),
     "shift_right_logical": _shift(lambda a, b, n: (a & ((1 << n) - 1)) >> b, lambda a: 0),
-    "shift_right_arithmetic": _shift(lambda a, b, n: a >> b, lambda a: -1 if a < 0 else 0),
+    "shift_right_arithmetic": lambda a, b, n: _signed(a, n) >> (b if 0 <= b < n else n),
 }
 
 LOGIC: dict[str, Callable[..., Any]] = {
@@ -164,7 +168,7 @@ FLOAT: dict[str, Callable[..., Any]] = {
     "mul": operator.mul,
     "div": np.divide,
     "rem": np.fmod,
-    "pow": np.power,
+    "pow": lambda a, b: np.power(np.array([a]), np.array([b]))[0],
     "max": lambda a, b: a + b if a == b == 0 else np.maximum(a, b),  # of zeros, the positive one
     "min": lambda a, b: -(-a - b) if a == b == 0 else np.minimum(a, b),
     "atan2": np.arctan2,

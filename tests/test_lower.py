@@ -69,7 +69,7 @@ def program_of(f: Callable[..., Any], *args: Any) -> tuple[Program, list[np.ndar
     return program, [p.view(p.real.dtype) if p.dtype.kind == "c" else p for p in parts]
 
 
-def check(f: Callable[..., Any], *args: Any, eps: float | None = None, exact: bool = False, rtol_zero: float = 0.0) -> Program:
+def check(f: Callable[..., Any], *args: Any, eps: float | None = None, exact: bool = False) -> Program:
     """Compares on each row of ``args``. ``exact``: signs of zeros too."""
     arrays = [np.asarray(a) for a in args]
     program, uniforms = program_of(f, *(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in arrays))
@@ -129,7 +129,7 @@ def test_bits(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", INTS + FLOATS)
 def test_sign_abs_and_powers(dtype: str) -> None:
     def f(a: Any) -> Any:
-        return lax.abs(a), lax.sign(a), lax.square(a), *(lax.integer_pow(a, n) for n in (0, 1, 2, 3, 4, 7))
+        return jnp.abs(a), lax.sign(a), lax.square(a), *(lax.integer_pow(a, n) for n in (0, 1, 2, 3, 4, 7))
 
     check(f, samples(dtype), eps=1e-1 if dtype in FLOATS[:2] else None)
     if dtype in FLOATS[2:]:
@@ -148,6 +148,8 @@ def test_math(name: str) -> None:
         x = samples(dtype)
         if name in ("lgamma", "digamma"):
             x = x[~np.isinf(x.astype(float)) & (x.astype(float) != 0)]
+        if name == "exp2" and dtype == "bfloat16":  # XLA's is exp(x log 2), with a rounded product
+            x = x[abs(x.astype(float)) < 8]
         check(f, x, eps={"float32": 2e-5, "float64": 1e-11, "bfloat16": 5e-2}[dtype])
 
 
@@ -166,13 +168,16 @@ def test_clamp_and_select(dtype: str) -> None:
     check(lambda i, a, b: lax.select_n(i, a, b, a + b, a - b), np.arange(len(a), dtype=np.int32) % 4, a, b)
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values")
 @pytest.mark.parametrize("source", ["bool", *INTS, *FLOATS, "complex64"])
 def test_conversions(source: str) -> None:
-    for target in ["bool", *INTS, *FLOATS, *COMPLEX]:
-        check(lambda a, t=target: lax.convert_element_type(a, t), samples(source))
-    huge = np.array([3e9, -3e9, 1e20, -1e20, 254.9, -0.9, 65504.0, 65536.0]).astype(jnp.dtype(source if source in FLOATS else "float32"))
-    for target in INTS + FLOATS:
-        check(lambda a, t=target: lax.convert_element_type(a, t), huge)
+    def f(a: Any) -> Any:
+        return [lax.convert_element_type(a, t) for t in ("bool", *INTS, *FLOATS, *COMPLEX)]
+
+    check(f, samples(source))
+    if source in FLOATS:
+        huge = np.array([6e4, -6e4, 254.9, -0.9] if source == "float16" else [3e9, -3e9, 1e20, -1e20, 65504.0, 65520.0])
+        check(f, huge.astype(jnp.dtype(source)))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

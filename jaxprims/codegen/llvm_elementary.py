@@ -14,8 +14,6 @@ from llvmlite import ir
 from .llvm_engine import target
 from .llvm_types import intrinsic, literal, scalar_of, with_scalar
 
-Value = ir.Value
-
 
 class Kit:
     """Arithmetic on one floating type with Python numbers as constants; methods are named as the operators they stand for."""
@@ -27,48 +25,48 @@ class Kit:
         self.word = with_scalar(t, ir.IntType(64 if self.double else 32))
         self.ln2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10) if self.double else (0.693359375, -2.12194440e-4)
 
-    def of(self, x: Value | float) -> Value:
+    def of(self, x: ir.Value | float) -> ir.Value:
         return x if isinstance(x, ir.Value) else literal(self.t, x)
 
-    def add(self, x: Value | float, y: Value | float) -> Value:
+    def add(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fadd(self.of(x), self.of(y))
 
-    def sub(self, x: Value | float, y: Value | float) -> Value:
+    def sub(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fsub(self.of(x), self.of(y))
 
-    def mul(self, x: Value | float, y: Value | float) -> Value:
+    def mul(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fmul(self.of(x), self.of(y))
 
-    def div(self, x: Value | float, y: Value | float) -> Value:
+    def div(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fdiv(self.of(x), self.of(y))
 
-    def mul_add(self, x: Value | float, y: Value | float, z: Value | float) -> Value:
+    def mul_add(self, x: ir.Value | float, y: ir.Value | float, z: ir.Value | float) -> ir.Value:
         """x * y + z, rounded once where the machine has it so."""
         if target().fma:
             return intrinsic(self.b, "fma", self.t, self.of(x), self.of(y), self.of(z))
         return self.add(self.mul(x, y), z)
 
-    def less(self, x: Value | float, y: Value | float) -> Value:
+    def less(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fcmp_ordered("<", self.of(x), self.of(y))
 
-    def equal(self, x: Value | float, y: Value | float) -> Value:
+    def equal(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.fcmp_ordered("==", self.of(x), self.of(y))
 
-    def where(self, p: Value, x: Value | float, y: Value | float) -> Value:
+    def where(self, p: ir.Value, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.select(p, self.of(x), self.of(y))
 
-    def abs(self, x: Value) -> Value:
+    def abs(self, x: ir.Value) -> ir.Value:
         return intrinsic(self.b, "fabs", self.t, x)
 
-    def sqrt(self, x: Value) -> Value:
+    def sqrt(self, x: ir.Value) -> ir.Value:
         return intrinsic(self.b, "sqrt", self.t, x)
 
-    def with_sign(self, x: Value | float, sign: Value) -> Value:
+    def with_sign(self, x: ir.Value | float, sign: ir.Value) -> ir.Value:
         return intrinsic(self.b, "copysign", self.t, self.of(x), sign)
 
-    def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
+    def polynomial(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
         """Horner's rule, highest power first."""
-        total: Value | float = coefficients[0]
+        total: ir.Value | float = coefficients[0]
         for c in coefficients[1:]:
             total = self.mul_add(total, x, c)
         return self.of(total)
@@ -76,40 +74,40 @@ class Kit:
     def int(self, value: int) -> ir.Constant:
         return literal(self.word, value)
 
-    def nearest(self, x: Value | float) -> tuple[Value, Value]:
+    def nearest(self, x: ir.Value | float) -> tuple[ir.Value, ir.Value]:
         """x rounded, as a float and as an integer; only for |x| far below 2^mantissa."""
         magic = 1.5 * 2.0**self.mantissa  # its sum with x has the integer in the last places
         shifted = self.add(x, magic)
         as_int = self.b.sub(self.b.bitcast(shifted, self.word), self.b.bitcast(self.of(magic), self.word))
         return self.sub(shifted, magic), as_int
 
-    def power_of_two(self, n: Value) -> Value:
+    def power_of_two(self, n: ir.Value) -> ir.Value:
         """2^n for integers with a normal result."""
         biased = self.b.add(n, self.int(self.bias))
         return self.b.bitcast(self.b.shl(biased, self.int(self.mantissa)), self.t)
 
-    def clamp(self, x: Value, low: float, high: float) -> Value:
+    def clamp(self, x: ir.Value, low: float, high: float) -> ir.Value:
         """NaN stays NaN."""
         return self.where(self.less(x, low), low, self.where(self.less(high, x), high, x))
 
-    def reduce(self, x: Value) -> tuple[Value, Value]:
+    def reduce(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """x = n ln 2 + r with |r| at most ln 2 / 2: r and n."""
         k, n = self.nearest(self.mul(x, 1 / math.log(2)))
         high, low = self.ln2
         return self.mul_add(k, -low, self.mul_add(k, -high, x)), n
 
-    def small_expm1(self, r: Value) -> Value:
+    def small_expm1(self, r: ir.Value) -> ir.Value:
         """e^r - 1 for |r| at most ln 2 / 2, by Taylor's series."""
         terms = 13 if self.double else 7
         series = self.polynomial(r, [1 / math.factorial(k) for k in range(terms, 1, -1)])
         return self.mul_add(self.mul(r, r), series, r)
 
-    def scaled(self, x: Value, n: Value) -> Value:
+    def scaled(self, x: ir.Value, n: ir.Value) -> ir.Value:
         """x 2^n in two steps, so that only the result over- or underflows."""
         half = self.b.ashr(n, self.int(1))
         return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.b.sub(n, half)))
 
-    def log_parts(self, x: Value) -> tuple[Value, Value]:
+    def log_parts(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f, and n as a float. For normal positive x."""
         b = self.b
         root = b.bitcast(self.of(math.sqrt(0.5)), self.word)
@@ -118,7 +116,7 @@ class Kit:
         fraction = b.and_(above, self.int((1 << self.mantissa) - 1))
         return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), b.sitofp(n, self.t)
 
-    def log_of(self, f: Value, n: Value, correction: Value | float = 0.0) -> Value:
+    def log_of(self, f: ir.Value, n: ir.Value, correction: ir.Value | float = 0.0) -> ir.Value:
         """log(2^n (1 + f)) + correction, by the series of atanh(f / (2 + f)), large terms last."""
         s = self.div(f, self.add(f, 2.0))
         z = self.mul(s, s)
@@ -130,20 +128,20 @@ class Kit:
         return self.mul_add(n, high, self.sub(f, self.sub(half_square, small)))
 
 
-def exp(b: ir.IRBuilder, x: Value) -> Value:
+def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     r, n = k.reduce(k.clamp(x, *((-746.0, 710.0) if k.double else (-104.0, 89.0))))
     return k.scaled(k.add(k.small_expm1(r), 1.0), n)
 
 
-def exp2(b: ir.IRBuilder, x: Value) -> Value:
+def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     x = k.clamp(x, *((-1076.0, 1024.0) if k.double else (-151.0, 128.0)))
     whole, n = k.nearest(x)
     return k.scaled(k.add(k.small_expm1(k.mul(k.sub(x, whole), math.log(2))), 1.0), n)
 
 
-def expm1(b: ir.IRBuilder, x: Value) -> Value:
+def expm1(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     r, n = k.reduce(k.clamp(x, *((-40.0, 710.0) if k.double else (-20.0, 89.0))))
     half = k.power_of_two(b.sub(n, k.int(1)))  # half of everything: 2^n itself may overflow
@@ -151,7 +149,7 @@ def expm1(b: ir.IRBuilder, x: Value) -> Value:
     return k.where(k.less(k.abs(x), 2.0 ** -(k.mantissa + 2)), x, value)
 
 
-def log(b: ir.IRBuilder, x: Value) -> Value:
+def log(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     tiny = k.less(x, 2.0 ** (1 - k.bias))
     lift = float(k.mantissa + 2)
@@ -161,7 +159,7 @@ def log(b: ir.IRBuilder, x: Value) -> Value:
     return k.where(k.less(0.0, x), value, k.where(k.equal(x, 0.0), -math.inf, math.nan))
 
 
-def log1p(b: ir.IRBuilder, x: Value) -> Value:
+def log1p(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     u = k.add(x, 1.0)
     lost = k.where(k.less(x, 1.0), k.sub(x, k.sub(u, 1.0)), k.sub(1.0, k.sub(u, x)))
@@ -171,13 +169,13 @@ def log1p(b: ir.IRBuilder, x: Value) -> Value:
     return k.where(k.equal(x, 0.0), x, value)
 
 
-def tanh(b: ir.IRBuilder, x: Value) -> Value:
+def tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     e = expm1(b, k.mul(-2.0, k.abs(x)))
     return k.with_sign(k.div(e, k.add(e, 2.0)), x)
 
 
-def sinh(b: ir.IRBuilder, x: Value) -> Value:
+def sinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     size = k.abs(x)
     e = expm1(b, size)
@@ -185,21 +183,21 @@ def sinh(b: ir.IRBuilder, x: Value) -> Value:
     return k.with_sign(k.where(k.less(size, 20.0), near, _half_exp(k, size)), x)
 
 
-def cosh(b: ir.IRBuilder, x: Value) -> Value:
+def cosh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     size = k.abs(x)
     half = _half_exp(k, size)
     return k.add(half, k.div(0.25, half))
 
 
-def _half_exp(k: Kit, x: Value) -> Value:
+def _half_exp(k: Kit, x: ir.Value) -> ir.Value:
     """e^x / 2, which overflows later than e^x."""
     x = k.clamp(x, -1.0, 712.0 if k.double else 91.0)
     r, n = k.reduce(x)
     return k.scaled(k.add(k.small_expm1(r), 1.0), k.b.sub(n, k.int(1)))
 
 
-def asinh(b: ir.IRBuilder, x: Value) -> Value:
+def asinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     size = k.abs(x)
     square = k.mul(size, size)
@@ -207,7 +205,7 @@ def asinh(b: ir.IRBuilder, x: Value) -> Value:
     return k.with_sign(k.where(k.less(size, _LARGE), near, _log_double(k, size)), x)
 
 
-def acosh(b: ir.IRBuilder, x: Value) -> Value:
+def acosh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     t = k.sub(x, 1.0)
     near = log1p(b, k.add(t, k.sqrt(k.mul(t, k.add(t, 2.0)))))
@@ -215,7 +213,7 @@ def acosh(b: ir.IRBuilder, x: Value) -> Value:
     return k.where(k.less(x, 1.0), math.nan, value)
 
 
-def atanh(b: ir.IRBuilder, x: Value) -> Value:
+def atanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     size = k.abs(x)
     return k.with_sign(k.mul(0.5, log1p(b, k.div(k.mul(2.0, size), k.sub(1.0, size)))), x)
@@ -224,7 +222,7 @@ def atanh(b: ir.IRBuilder, x: Value) -> Value:
 _LARGE = 2.0**28  # where sqrt(x^2 + 1) is x in f64, and x^2 does not overflow in f32
 
 
-def _log_double(k: Kit, x: Value) -> Value:
+def _log_double(k: Kit, x: ir.Value) -> ir.Value:
     return k.add(log(k.b, x), math.log(2))
 
 

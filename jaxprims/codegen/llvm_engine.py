@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import os
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -58,9 +60,8 @@ def _target(cpu: str) -> Target:
 class Compiled:
     """Machine code in memory, for as long as this object lives."""
 
-    def __init__(self, ir_text: str, module: llvm.ModuleRef, machine: llvm.TargetMachine, library: llvm.ResourceTracker, names: Sequence[str]):
-        self.ir = ir_text
-        self.address: dict[str, int] = {name: library[name] for name in names}
+    def __init__(self, text: str, address: dict[str, int], module: llvm.ModuleRef, machine: llvm.TargetMachine, library: Any):
+        self.ir, self.address = text, address
         self._module, self._machine, self._library = module, machine, library
 
     def assembly(self) -> str:
@@ -93,7 +94,8 @@ def compile_ir(module: ir.Module | str, names: Sequence[str]) -> Compiled:
         builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(parsed)).add_current_process()
         for name in names:
             builder.export_symbol(name)
-        return Compiled(text, parsed, machine, builder.link(jit, f"jaxprims.{next(_serial)}"), names)
+        library = builder.link(jit, f"jaxprims.{next(_serial)}")
+        return Compiled(text, {name: library[name] for name in names}, parsed, machine, library)
 
 
 @functools.cache
@@ -109,10 +111,8 @@ def _jit(where: Target) -> tuple[llvm.TargetMachine, llvm.LLJIT]:
 def load_math_libraries() -> None:
     """Makes the C library's mathematics visible to compiled code, where it has any beyond the process's own."""
     for name in ("libm.so.6", "libmvec.so.1"):
-        try:
+        with contextlib.suppress(RuntimeError):
             llvm.load_library_permanently(name)
-        except RuntimeError:
-            pass
 
 
 @functools.cache

@@ -19,12 +19,11 @@ from .llvm_math import MATH
 from .llvm_types import HALVES as HALVES
 from .llvm_types import constant as constant
 from .llvm_types import from_memory as from_memory
-from .llvm_types import intrinsic, lanes, literal, rounded, scalar_of, splat, vector_of, with_scalar
+from .llvm_types import intrinsic, lanes, literal, rounded, scalar_of, splat, with_scalar
 from .llvm_types import memory_type as memory_type
 from .llvm_types import register_type as register_type
 from .llvm_types import to_memory as to_memory
 
-IRBuilder = ir.IRBuilder
 Emitter = Callable[..., ir.Value]
 """(builder, operands' dtype, operands...) -> result."""
 
@@ -32,7 +31,7 @@ Emitter = Callable[..., ir.Value]
 def _by_kind(pred: Emitter | None, integer: Emitter | None, floating: Emitter | None, unsigned: Emitter | None = None) -> Emitter:
     """One operation, emitted by a builder's method for each kind of dtype."""
 
-    def emit(b: IRBuilder, dtype: str, *args: ir.Value) -> ir.Value:
+    def emit(b: ir.IRBuilder, dtype: str, *args: ir.Value) -> ir.Value:
         if is_float(dtype):
             method = floating
         elif dtype == "b1":
@@ -47,14 +46,14 @@ def _by_kind(pred: Emitter | None, integer: Emitter | None, floating: Emitter | 
 
 
 def _intrinsic(name: str, *flags: int) -> Emitter:
-    def emit(b: IRBuilder, *args: ir.Value) -> ir.Value:
+    def emit(b: ir.IRBuilder, *args: ir.Value) -> ir.Value:
         return intrinsic(b, name, args[0].type, *args, *(ir.IntType(1)(f) for f in flags))
 
     return emit
 
 
 def _compare(op: str) -> Emitter:
-    def emit(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    def emit(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
         if is_float(dtype):
             return (b.fcmp_unordered if op == "!=" else b.fcmp_ordered)(op, x, y)
         return (b.icmp_signed if is_signed(dtype) else b.icmp_unsigned)(op, x, y)
@@ -78,7 +77,7 @@ def _constant_lanes(x: ir.Value) -> list[int] | None:
     return [v.constant if isinstance(v, ir.Constant) else v for v in values]
 
 
-def _quotient(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _quotient(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     """x / y towards zero for y that neither is 0 nor overflows."""
     signed = is_signed(dtype)
     if lanes(x.type) == 1 or _bits(x.type) == 64 or _constant_lanes(y) is not None:
@@ -89,7 +88,7 @@ def _quotient(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return back(b.fdiv(convert(x, t), convert(y, t)), x.type)
 
 
-def _divide(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value, remainder: bool) -> ir.Value:
+def _divide(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value, remainder: bool) -> ir.Value:
     t, bits = x.type, _bits(x.type)
     known = _constant_lanes(y)
     safe, by_zero = y, None
@@ -107,33 +106,33 @@ def _divide(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value, remainder: bool)
     return b.select(by_zero, x if remainder else literal(t, -1), result)
 
 
-def _div(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _div(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.fdiv(x, y) if is_float(dtype) else _divide(b, dtype, x, y, remainder=False)
 
 
-def _rem(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _rem(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.frem(x, y) if is_float(dtype) else _divide(b, dtype, x, y, remainder=True)
 
 
 def _shift(method: Emitter) -> Emitter:
-    def emit(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    def emit(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
         inside = b.icmp_unsigned("<", y, literal(y.type, _bits(y.type)))
         return b.select(inside, method(b, x, y), literal(x.type, 0))
 
     return emit
 
 
-def _shift_right_arithmetic(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _shift_right_arithmetic(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.ashr(x, intrinsic(b, "umin", y.type, y, literal(y.type, _bits(y.type) - 1)))
 
 
-def _abs(b: IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
+def _abs(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     if is_float(dtype):
         return intrinsic(b, "fabs", x.type, x)
     return _intrinsic("abs", 0)(b, x) if is_signed(dtype) else x
 
 
-def _sign(b: IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
+def _sign(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     one, zero = literal(x.type, 1), literal(x.type, 0)
     if is_float(dtype):  # 0, -0 and NaN are their own sign; a denormal's is 0 where denormals are flushed
         size = b.select(b.fcmp_ordered("!=", x, zero), one, zero)
@@ -143,11 +142,11 @@ def _sign(b: IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     return intrinsic(b, "umin", x.type, x, one)
 
 
-def _is_finite(b: IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
+def _is_finite(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     return b.fcmp_ordered("<", intrinsic(b, "fabs", x.type, x), literal(x.type, math.inf))
 
 
-def _nextafter(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _nextafter(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     from_bits, to_bits = _to_bits(b, x, dtype), _to_bits(b, y, dtype)
     t = from_bits.type
     top = 8 * itemsize(dtype) - 1
@@ -163,22 +162,22 @@ def _nextafter(b: IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(nan, literal(x.type, math.nan), there)
 
 
-def _to_bits(b: IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+def _to_bits(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     """The memory's bits as an integer."""
     stored = to_memory(b, x, dtype)
     return b.bitcast(stored, with_scalar(x.type, ir.IntType(8 * itemsize(dtype))))
 
 
-def _from_bits(b: IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
+def _from_bits(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
     return from_memory(b, b.bitcast(bits, with_scalar(bits.type, memory_type(dtype))), dtype)
 
 
-def bitcast(b: IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
+def bitcast(b: ir.IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
     """The same bits as another dtype of the same size."""
     return _from_bits(b, _to_bits(b, x, source), dtype)
 
 
-def convert(b: IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
+def convert(b: ir.IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
     """XLA's numeric cast: to integers it saturates and NaN gives 0; to b1 it asks for != 0."""
     t = register_type(dtype, lanes(x.type))
     if source == dtype:
@@ -198,7 +197,7 @@ def convert(b: IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
     return (b.sext if is_signed(source) else b.zext)(x, t)
 
 
-def _saturate(b: IRBuilder, x: ir.Value, dtype: str, t: ir.Type) -> ir.Value:
+def _saturate(b: ir.IRBuilder, x: ir.Value, dtype: str, t: ir.Type) -> ir.Value:
     """A float to the nearest integer towards zero that ``t`` has; NaN to 0."""
     signed = is_signed(dtype)
     if not target().x86:
@@ -213,14 +212,15 @@ def _saturate(b: IRBuilder, x: ir.Value, dtype: str, t: ir.Type) -> ir.Value:
     return b.select(b.fcmp_ordered(">=", x, beyond), literal(t, high - 1), whole)
 
 
-def _resize_float(b: IRBuilder, x: ir.Value, t: ir.Type) -> ir.Value:
+def _resize_float(b: ir.IRBuilder, x: ir.Value, t: ir.Type) -> ir.Value:
     if x.type == t:
         return x
     return b.fpext(x, t) if scalar_of(t) == ir.DoubleType() else b.fptrunc(x, t)
 
 
-B = IRBuilder
+B = ir.IRBuilder
 TABLE: dict[str, Emitter] = {
+    **{name: _math(name) for name in MATH},
     "add": _by_kind(B.or_, B.add, B.fadd),
     "sub": _by_kind(None, B.sub, B.fsub),
     "mul": _by_kind(B.and_, B.mul, B.fmul),
@@ -252,23 +252,23 @@ TABLE: dict[str, Emitter] = {
     "le": _compare("<="),
     "gt": _compare(">"),
     "ge": _compare(">="),
-} | {name: _math(name) for name in MATH}
+}
 """How each operation is emitted, but those that know more than their operands: ``arg const load select convert bitcast``
 and control flow."""
 
-EXACT = frozenset("max min neg abs sign floor ceil round_away round_even nextafter".split())
+EXACT = frozenset(["max", "min", "neg", "abs", "sign", "floor", "ceil", "round_away", "round_even", "nextafter"])
 """What needs no rounding in f16 and bf16."""
 
 _DEAR = CONTROL | {"div", "rem", "load"} | set(MATH)
 
 
 def emit(
-    builder: IRBuilder, program: Program, args: Sequence[ir.Value], uniforms: Sequence[ir.Value], width: int
+    builder: ir.IRBuilder, program: Program, args: Sequence[ir.Value], uniforms: Sequence[ir.Value], width: int
 ) -> list[ir.Value]:
     """Emits ``program`` at the builder's position, which is then at the end of the block where the results are known.
 
-    ``args``: values in registers, one for each parameter (``register_type(dtype, width)``); ``uniforms``: pointers to the captured
-    arrays' elements. Returns the results in registers. On vectors every lane must hold something the program ends on.
+    ``args``: values in registers, one for each parameter (``register_type(dtype, width)``); ``uniforms``: pointers to the
+    captured arrays' elements. Returns the results in registers. Every lane must hold values that the program's loops end on.
     """
     results = _Emission(builder, uniforms, width).program(program, args, None)
     return [splat(builder, r, width) for r in results]
@@ -277,7 +277,7 @@ def emit(
 class _Emission:
     """The emission of one Program with those nested in it. ``mask`` is the lanes that are wanted (None: all of them)."""
 
-    def __init__(self, builder: IRBuilder, uniforms: Sequence[ir.Value], width: int):
+    def __init__(self, builder: ir.IRBuilder, uniforms: Sequence[ir.Value], width: int):
         self.b, self.uniforms, self.width = builder, uniforms, width
 
     def program(self, program: Program, args: Sequence[ir.Value], mask: ir.Value | None) -> list[ir.Value]:

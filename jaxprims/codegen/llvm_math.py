@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from .llvm_elementary import EXPANSIONS
 from .llvm_engine import has_symbol, target, vector_function
-from .llvm_types import call, intrinsic, lanes, literal, scalar_of, splat, take, vector_of, with_scalar
+from .llvm_types import call, intrinsic, lanes, literal, scalar_of, take, with_scalar
 
 Math = Callable[..., ir.Value]
 """(builder, operands...) -> result, all of one type."""
@@ -171,7 +171,7 @@ def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.select(pole, at_pole, b.select(reflect, reflected, value))
 
 
-_LIBRARY = "sin cos tan asin acos atan cbrt erf erfc pow atan2 lgamma".split()
+_LIBRARY = ["sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
 
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},

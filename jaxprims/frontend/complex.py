@@ -1,8 +1,7 @@
 """Complex arithmetic on pairs of reals, written in ``lax``; it is traced and lowered like the user's own code.
 
 Products are the textbook ones, as in XLA. Absolute values, quotients, roots and logarithms do not overflow or underflow on
-the way to a result that does not, and signed zeros choose the side of a branch cut (W. Kahan, Branch cuts for complex
-elementary functions, 1987).
+the way to a result that does not; the inverse functions are W. Kahan's (Branch cuts for complex elementary functions, 1987).
 """
 
 from __future__ import annotations
@@ -32,6 +31,9 @@ def _mul(a: Array, b: Array, c: Array, d: Array) -> Pair:
 
 def _div(a: Array, b: Array, c: Array, d: Array) -> Pair:
     """R. L. Smith's quotient, with C99's infinities (Annex G)."""
+    largest = lax.max(lax.max(abs(a), abs(b)), lax.max(abs(c), abs(d)))
+    scale = jnp.where(largest > 0.125 * jnp.finfo(a.dtype).max, 0.125, 1.0).astype(a.dtype)  # room for sums of two
+    a, b, c, d = a * scale, b * scale, c * scale, d * scale
     by_real = abs(c) >= abs(d)
     large, small = jnp.where(by_real, c, d), jnp.where(by_real, d, c)
     r = small / large
@@ -69,8 +71,7 @@ def _abs(a: Array, b: Array) -> Array:
 def _log_abs(a: Array, b: Array) -> Array:
     large, _, square = _ordered(a, b)
     infinite = jnp.isinf(a) | jnp.isinf(b)
-    diagonal = jnp.where(infinite, jnp.inf, lax.log(large) + 0.5 * lax.log1p(square))
-    return diagonal
+    return jnp.where(infinite, jnp.inf, lax.log(large) + 0.5 * lax.log1p(square))
 
 
 def _log(a: Array, b: Array) -> Pair:
@@ -103,8 +104,17 @@ def _expm1(a: Array, b: Array) -> Pair:
 
 
 def _sqrt(a: Array, b: Array) -> Pair:
-    _, _, square = _ordered(a, b)
-    large = lax.max(abs(a), abs(b))
+    return _root(a, _above(b))
+
+
+def _above(b: Array) -> Array:
+    """On a branch cut XLA is above, whatever the sign of the imaginary zero."""
+    return b + 0.0
+
+
+def _root(a: Array, b: Array) -> Pair:
+    """The square root with the sign of ``b``."""
+    large, _, square = _ordered(a, b)
     # |z|/2 + |a|/2 = large/2 (sqrt(1 + square) + |a|/large), in scaled form
     share = jnp.where(abs(a) >= abs(b), jnp.ones_like(a), jnp.where(large == 0, 0.0, abs(a) / large))
     t = lax.sqrt(large) * lax.sqrt(0.5 * (lax.sqrt(1.0 + square) + share))
@@ -162,17 +172,20 @@ def _turned(f: Callable[[Array, Array], Pair]) -> Callable[[Array, Array], Pair]
 
 
 def _acos(a: Array, b: Array) -> Pair:
-    (p, q), (r, s) = _sqrt(1.0 - a, -b), _sqrt(1.0 + a, b)
+    b = _above(b)
+    (p, q), (r, s) = _root(1.0 - a, -b), _root(1.0 + a, b)
     return 2.0 * lax.atan2(p, r), lax.asinh(r * q - s * p)
 
 
 def _asin(a: Array, b: Array) -> Pair:
-    (p, q), (r, s) = _sqrt(1.0 - a, -b), _sqrt(1.0 + a, b)
+    b = _above(b)
+    (p, q), (r, s) = _root(1.0 - a, -b), _root(1.0 + a, b)
     return lax.atan2(a, p * r - q * s), lax.asinh(p * s - q * r)
 
 
 def _acosh(a: Array, b: Array) -> Pair:
-    (p, q), (r, s) = _sqrt(a - 1.0, b), _sqrt(a + 1.0, b)
+    b = _above(b)
+    (p, q), (r, s) = _root(a - 1.0, b), _root(a + 1.0, b)
     return lax.asinh(p * r + q * s), 2.0 * lax.atan2(q, r)
 
 
@@ -250,6 +263,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": _abs,
     "sign": _sign,
     "add": _add,
+    "add_any": _add,
     "sub": _sub,
     "mul": _mul,
     "div": _div,

@@ -45,12 +45,12 @@ def unflat(like: Sequence[Array], scalars: Sequence[int]) -> list[Array]:
     return out
 
 
-def cost(jaxpr: Any) -> int:
+def cost(e: Lowering, jaxpr: Any) -> int:
     """About how many scalars one evaluation makes."""
     total = 0
     for eqn in opened(jaxpr)[0].eqns:
-        inner = sum(cost(j) for j in subjaxprs(eqn))
-        total += inner * eqn.params.get("length", 1) if inner else sum(math.prod(v.aval.shape) for v in eqn.outvars)
+        inner = sum(cost(e, j) for j in subjaxprs(eqn))
+        total += inner * eqn.params.get("length", 1) if inner else sum(math.prod(e.shape(v.aval)) for v in eqn.outvars)
     return total
 
 
@@ -66,7 +66,7 @@ def scan(e: Lowering, eqn: Any, *args: Value) -> list[Value]:
     for aval in ys_avals:
         check_shape(aval.shape, "scan")
     scalarised = bool(ys_avals) or any(isinstance(x, Array) and x.shape != () for x in args)
-    if length * max(cost(jaxpr), 1) > (UNROLL_ARRAYS if scalarised else UNROLL):
+    if length * max(cost(e, jaxpr), 1) > (UNROLL_ARRAYS if scalarised else UNROLL):
         return _loop(e, jaxpr, captured, consts, [loaded(e, c, "scan") for c in carry], xs, ys_avals, length, reverse)
     ys: list[list[Array]] = [[] for _ in ys_avals]
     for k in reversed(range(length)) if reverse else range(length):

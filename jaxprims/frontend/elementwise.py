@@ -32,10 +32,6 @@ def _on_bool(name: str, instead: str) -> Rule:
     return lambda e, params, out, a, b: e.op(instead if e.dtype(a) == "b1" else name, a, b)
 
 
-def _abs(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    return x if out[0] in "ub" and out != "bf16" else e.op("abs", x)
-
-
 def _sign(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
     return e.convert(e.op("ne", x, e.like(x, 0)), out) if out[0] == "u" else e.op("sign", x)
 
@@ -119,10 +115,7 @@ def _reduce_precision(e: Emitter, params: Mapping[str, Any], out: str, x: int) -
         over = e.op("gt", power, c((bias + to_bias) << mantissa))
         under = e.op("le", power, c((bias - to_bias) << mantissa))
         b = e.select(over, e.op("or", signed_zero, infinity), e.select(under, signed_zero, b))
-    nan = e.op("ne", x, x)
-    if to_mantissa == 0:
-        return e.select(nan, e.bitcast(infinity, out), e.bitcast(b, out))
-    return e.select(nan, x, e.bitcast(b, out))
+    return e.select(e.op("ne", x, x), x, e.bitcast(b, out))
 
 
 def _mulhi(e: Emitter, params: Mapping[str, Any], out: str, a: int, b: int) -> int:
@@ -167,10 +160,10 @@ def _log2(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
 REAL: dict[str, Rule] = {
     **{name: _same(name) for name in (UNARY - {"round_away", "round_even"}) | BINARY | COMPARE},
     "add": _on_bool("add", "or"),
+    "add_any": _on_bool("add", "or"),
     "mul": _on_bool("mul", "and"),
     "max": _on_bool("max", "or"),
     "min": _on_bool("min", "and"),
-    "abs": _abs,
     "sign": _sign,
     "round": _round,
     "square": _square,

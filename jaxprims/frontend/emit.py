@@ -204,7 +204,7 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "div": _div,
     "rem": _rem,
     "neg": lambda a: _wrap(-int(a), a),
-    "sign": lambda a: _wrap((a > 0) - (a < 0), a),
+    "sign": lambda a: _wrap(int(a > 0) - int(a < 0), a),
     "max": max,
     "min": min,
     "and": operator.and_,

@@ -89,7 +89,7 @@ class _Parting:
         indexed: set[Var] = set()
         kept: list[JaxprEqn] = []
         for eqn, depends in reversed(self.eqns):
-            if not wanted.intersection(eqn.outvars):
+            if not wanted.intersection(eqn.outvars) and not eqn.effects:
                 continue
             view = depends == _CAPTURED and eqn.primitive.name in _VIEWS
             large = any(v in indexed and math.prod(v.aval.shape) > LARGE for v in eqn.outvars)

@@ -115,8 +115,8 @@ def arg_reduction(op: str) -> Callable[..., Array]:
 def cumulative(how: str) -> Callable[..., Array]:
     def rule(e: Lowering, eqn: Any, x: Value) -> Array:
         axis, reverse = eqn.params["axis"], eqn.params["reverse"]
-        a = np.moveaxis(numbers(loaded(e, x, eqn.primitive.name)), axis, 0)
-        a = a[::-1] if reverse else a
+        a = np.moveaxis(numbers(loaded(e, x, eqn.primitive.name)), axis, -1)
+        a = a[..., ::-1] if reverse else a
         if how == "logaddexp":
             if x.dtype.kind == "c":
                 raise Unsupported(eqn.primitive.name, "not on complex numbers")
@@ -124,10 +124,10 @@ def cumulative(how: str) -> Callable[..., Array]:
         else:
             combine = combiner(e, how, x.dtype)
         out = np.empty(a.shape, object)
-        for lane in np.ndindex(a.shape[1:]):
-            for k, total in enumerate(itertools.accumulate((row[lane] for row in a), combine)):
-                out[(k, *lane)] = total
-        return array(x.dtype, np.moveaxis(out[::-1] if reverse else out, 0, axis), eqn.primitive.name)
+        for lane in np.ndindex(a.shape[:-1]):
+            for k, total in enumerate(itertools.accumulate(a[lane], combine)):
+                out[(*lane, k)] = total
+        return array(x.dtype, np.moveaxis(out[..., ::-1] if reverse else out, -1, axis), eqn.primitive.name)
 
     return rule
 

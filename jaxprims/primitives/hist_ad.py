@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ..frontend.operator import Operator
+from .group import group
 from .hist import Hist, Part, hist_p, over_batch
 from .hist_xla import reduce_by_index, segmented_scan
 
@@ -248,7 +249,7 @@ def _general(
         return [None] * len(values)
     op = _operator_on_elements(part.operator, consts)
     spare = jnp.where((index >= 0) & (index < h), index, h)
-    order = jnp.argsort(spare, stable=True)
+    order, _ = group(spare, h)
     where, values = spare[order], [v[order] for v in values]
     dot = [None if d is None else d[order] for d in dot]
     first = jnp.concatenate([jnp.ones(1, jnp.bool_), where[1:] != where[:-1]])

@@ -14,12 +14,15 @@ from ..codegen.spec import VERSION
 HIST = f"jaxprims_hist_v{VERSION}"
 """The name carries the version: the persistent compilation cache knows nothing of this library's."""
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST,)
+GROUP = f"jaxprims_group_v{VERSION}"
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP)
 """Names to allow in :func:`jax.export.export`:
 ``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
 
-jax.ffi.register_ffi_target(HIST, _cpu.hist_handler(), platform="cpu")
-jax.ffi.register_ffi_target_as_batch_partitionable(HIST)
+for _name, _handler in ((HIST, _cpu.hist_handler()), (GROUP, _cpu.group_handler())):
+    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+    jax.ffi.register_ffi_target_as_batch_partitionable(_name)
 
 
 def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], rank: int, out_ranks: Sequence[int]) -> None:

@@ -1,0 +1,174 @@
+"""``explain``: what a function's primitives will do on the CPU, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Jaxpr, jaxprs_in_params
+
+from . import _cpu
+from ._warnings import FallbackWarning
+from .codegen.spec import HistSpec
+from .frontend import classify
+from .primitives.group import group_p
+from .primitives.hist import Hist, call_spec, elements_of, hist_p
+from .runtime import compiler, planning
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedCall:
+    """One primitive of a function. ``strategy`` and ``reason`` say what is done and why; ``spec`` is the kernel's text."""
+
+    primitive: str
+    summary: str
+    strategy: str
+    reason: str
+    workspace_bytes: int
+    spec: HistSpec | None = None
+    variant: int = -1
+
+    def llvm(self) -> str:
+        """The kernel's LLVM IR, before optimisation."""
+        return "" if self.spec is None else compiler.compiled_hist(self.spec, self.variant).ir
+
+    def assembly(self) -> str:
+        """The kernel's machine code, as text."""
+        return "" if self.spec is None else compiler.compiled_hist(self.spec, self.variant).assembly()
+
+    def __str__(self) -> str:
+        lines = [f"{self.primitive}: {self.summary}", f"  strategy: {self.strategy}", f"  because: {self.reason}"]
+        lines.append(f"  workspace: {_bytes(self.workspace_bytes)}")
+        if self.spec is not None:
+            lines += ["  kernel:", *("    " + line for line in self.spec.text.splitlines())]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What :func:`explain` returns: the calls, and what could not be compiled. ``print`` it."""
+
+    calls: tuple[PlannedCall, ...]
+    fallbacks: tuple[str, ...]
+    threads: int
+
+    def __str__(self) -> str:
+        head = f"{len(self.calls)} jaxprims primitive{'s' if len(self.calls) != 1 else ''}, {self.threads} threads"
+        return "\n".join([head, *map(str, self.calls), *(f"plain XLA: {f}" for f in self.fallbacks)])
+
+
+def explain(fn: Callable[..., Any]) -> Callable[..., Plan]:
+    """How the jaxprims primitives in ``fn`` would run on this machine's CPU.
+
+    Args:
+      fn: any function that ``jax.make_jaxpr`` can trace.
+
+    Returns:
+      A function of ``fn``'s arguments (arrays or ``jax.ShapeDtypeStruct``) that returns a printable :class:`Plan`; each of its ``calls``
+      has ``strategy``, ``reason``, ``workspace_bytes``, and ``llvm()`` and ``assembly()`` with the kernel's code.
+
+    Raises:
+      TypeError: ``fn`` is not callable; what tracing ``fn`` raises.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> n = 1_000_000
+    >>> values, indices = jax.ShapeDtypeStruct((n,), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.int32)
+    >>> plan = jp.explain(lambda v, i: jp.reduce_by_index(v, i, 100))(values, indices)
+    >>> print(plan.calls[0].summary)
+    1000000 elements into 100 bins; op add (HDW)
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function, got {fn!r}")
+
+    def explained(*args: Any, **kwargs: Any) -> Plan:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            closed = jax.make_jaxpr(fn)(*args, **kwargs)
+        fallbacks = []
+        for w in caught:
+            if issubclass(w.category, FallbackWarning):
+                fallbacks.append(str(w.message))
+            else:
+                warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+        return Plan(tuple(_calls(closed.jaxpr)), tuple(fallbacks), planning.cpu_threads())
+
+    return explained
+
+
+def _calls(jaxpr: Jaxpr) -> Iterator[PlannedCall]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is hist_p:
+            yield _hist(eqn)
+        elif eqn.primitive is group_p:
+            yield _group(eqn)
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _calls(inner)
+
+
+def _hist(eqn: Any) -> PlannedCall:
+    hist: Hist = eqn.params["hist"]
+    masks, rank = eqn.params["masks"], eqn.params["rank"]
+    avals = [v.aval for v in eqn.invars]
+    spec = call_spec(hist, avals, masks)
+    n = elements_of(hist, avals, masks)
+    batch = eqn.outvars[0].aval.shape[:rank]
+    bins = [p.num_bins for p in hist.parts]
+    problem = planning.problem_of(spec, n, bins, batch, hist.sorted)
+    plan = planning.plan_of(spec, n, bins, batch, hist.sorted, hist.plan)
+    parts = []
+    for p, b in zip(hist.parts, spec.bins, strict=True):
+        kind = classify.atomic_class(b.op, b.acc)
+        vectorised = f", vectorised over {b.lanes} lanes" if b.lanes > 1 else ""
+        parts.append(f"{n} elements into {p.num_bins} bins; op {p.operator.name or 'unnamed'} ({kind}{vectorised})")
+    batched = f" (a batch of {' x '.join(map(str, batch))})" if rank else ""
+    strategy, reason = _words(problem, plan)
+    return PlannedCall(
+        "generalized histogram", "; ".join(parts) + batched, strategy, reason, _cpu.workspace_bytes(problem, plan), spec, plan.variant
+    )
+
+
+def _words(problem: Any, plan: Any) -> tuple[str, str]:
+    table = (problem.bins + 1) * problem.bin_bytes
+    if plan.soa:
+        strategy = f"in place, S = {plan.ranges} bin range{'s' if plan.ranges > 1 else ''}, one for each thread"
+        if problem.must_in_place:
+            reason = "no identity is known: bins start from dest"
+        elif problem.elements * problem.updates < problem.bins / 2:
+            reason = "few elements for many bins: only what is updated is touched"
+        elif problem.sorted:
+            reason = "the indices are sorted: each thread reads only its own elements"
+        else:
+            reason = f"subhistograms of {_bytes(table)} would not fit the last-level cache together"
+    else:
+        strategy = f"M = {plan.subhistograms} subhistograms, S = {plan.ranges}, C = {plan.copies} interleaved copies"
+        reason = f"a subhistogram takes {_bytes(table * plan.copies)}"
+        if problem.batch > 1 and plan.subhistograms == 1:
+            reason += "; each thread uses one for one histogram of the batch after the other"
+    return strategy + (", bins prefetched" if plan.prefetch else "") + f", {plan.threads} threads", reason
+
+
+def _group(eqn: Any) -> PlannedCall:
+    n, h = eqn.invars[0].aval.shape[-1], eqn.params["num_bins"]
+    bytes_ = eqn.outvars[0].aval.dtype.itemsize
+    return PlannedCall(
+        "group by index",
+        f"{n} elements into {h} bins",
+        "stable counting sort",
+        "the order of elements within a bin is wanted",
+        bytes_ * max(h + 1, min(planning.cpu_threads() * (h + 1), 4 << 20)),
+    )
+
+
+def _bytes(n: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if n < 10_000:
+            return f"{n} {unit}"
+        n //= 1024
+    return f"{n} GB"
+
+
+__all__: Sequence[str] = ["Plan", "PlannedCall", "explain"]
