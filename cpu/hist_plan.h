@@ -75,7 +75,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   plan.subhistograms = threads;
   if (threads > 1 && p.bins * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
   if (p.lanes == 1 && !plan.wide) {
-    while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 2 &&
+    while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 8 &&
            2 * plan.copies * p.bins * plan.subhistograms * 8 <= work) {
       plan.copies *= 2;
     }

@@ -57,6 +57,12 @@ class WorkspaceCache {
     std::free(data);
   }
 
+  // Bytes allocated and not in use now.
+  size_t Kept() {
+    const std::lock_guard lock(mutex_);
+    return kept_;
+  }
+
  private:
   struct Block {
     void* data;

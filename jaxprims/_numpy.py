@@ -115,9 +115,9 @@ def histogram(
         sharding = {} if out_sharding is None else {"out_sharding": out_sharding}
         return jnp.histogram(a, bins, range, weights, density, **sharding)
     dtype = _promoted(a, weights)
-    x = jnp.ravel(a)
+    x = _flat(a)
     edges = _edges((x,), (spec,), (range,), dtype)
-    counts = _count((x,), edges, None if weights is None else jnp.ravel(weights), dtype)
+    counts = _count((x,), edges, None if weights is None else _flat(weights), dtype)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
     return counts, edges[0]
@@ -209,6 +209,10 @@ def _histogramdd(
 
 def _is_scalar(v: Any) -> bool:
     return not hasattr(v, "__len__") or getattr(v, "ndim", 1) == 0
+
+
+def _flat(v: Any) -> jax.Array:
+    return jnp.asarray(v) if np.ndim(v) == 1 else jnp.ravel(v)  # which copies
 
 
 def _is_number(v: Any) -> bool:

@@ -144,7 +144,8 @@ def gcd(a: Any, b: Any) -> Any:
 
 def packed(maximum: Any) -> Op:
     """The greater of the low halves, the union of the high ones."""
-    return lambda a, b: maximum(a & 0xFFFF, b & 0xFFFF) | ((a | b) & 0xFFFF0000)
+    low, high = np.uint32(0xFFFF), np.uint32(0xFFFF0000)
+    return lambda a, b: maximum(a & low, b & low) | ((a | b) & high)
 
 
 def circulant(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""The suites. Each has ``cases(quick) -> list[Case]`` and ``plots(report, directory) -> list[Path]``."""
+"""The suites. Each has ``cases(quick) -> list[Case]`` and ``plots(report, directory, stem) -> list[Path]``."""

@@ -522,15 +522,44 @@ class _Update:
             if unroll > 1 and h.lanes == 1:
                 whole = b.and_(n, _i64(-unroll))
                 with _loop(b, _i64(0), whole, unroll) as j:
-                    for k in range(unroll):
-                        self._apply(g, u, first, b.add(j, _i64(k)))
+                    if g == 0 and u == 0:
+                        self._prefetch_next_chunk(b.add(first, j), unroll)
+                    for k, offset in enumerate(self._offsets_at(g, u, j, unroll)):
+                        self._apply(g, u, first, b.add(j, _i64(k)), offset)
             with _loop(b, whole, n) as j:
-                self._apply(g, u, first, j)
+                self._apply(g, u, first, j, self._offset(g, u, j))
+
+    def _prefetch_next_chunk(self, i: ir.Value, count: int) -> None:
+        """Fetches what phase one will read of the elements one chunk behind [i, i + count).
+
+        A chunk of an array is about a page, and a processor's own prefetchers stop at the end of a page: without this every chunk
+        starts with misses.
+        """
+        b = self.b
+        for a, p in zip(self.spec.arrays, self.arrays, strict=True):
+            size = a.slots * itemsize(a.dtype)
+            for line in range(0, count * size if p is not None and size <= 32 else 0, 64):
+                at = b.add(_scaled(b, b.add(i, _i64(self.chunk)), size), _i64(line))
+                b.call(self._prefetcher(), [_at(b, p, at), ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+
+    def _prefetcher(self) -> ir.Function:
+        return _intrinsic(self.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
 
     def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
         b = self.b
         offset = b.load(self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), typ=self.offset_type)
         return offset if self.offset_type is I64 else b.zext(offset, I64)
+
+    def _offsets_at(self, g: int, u: int, j: ir.Value, count: int) -> list[ir.Value]:
+        """The next ``count`` offsets, two to a load: loads are what phase two has most of."""
+        b = self.b
+        if self.offset_type is I64:
+            return [self._offset(g, u, b.add(j, _i64(k))) for k in range(count)]
+        out = []
+        for k in range(0, count, 2):
+            pair = b.load(self._buffer_at(self.offset_buffers[g][u], b.add(j, _i64(k)), I32), typ=I64, align=4)
+            out += [b.and_(pair, _i64(0xFFFFFFFF)), b.lshr(pair, _i64(32))]
+        return out
 
     def _places(self, g: int, offset: ir.Value) -> list[ir.Value]:
         """Address of each slot of the bin (of its first lane)."""
@@ -545,7 +574,7 @@ class _Update:
 
     def _prefetch(self, g: int, u: int, j: ir.Value) -> None:
         b = self.b
-        prefetch = _intrinsic(self.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
+        prefetch = self._prefetcher()
         places = self._places(g, self._offset(g, u, j))
         for p in places if self.variant.soa else places[:1]:
             b.call(prefetch, [p, ir.Constant(I32, 1), ir.Constant(I32, 3), ir.Constant(I32, 1)])
@@ -568,12 +597,12 @@ class _Update:
             v = _load(b, _at(b, self.arrays[source.number], _scaled(b, at, itemsize(dtype))), dtype)
         return _converted(b, v, dtype, h.acc[s], 1)
 
-    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value) -> None:
+    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
         """bin = bin ⊕ value."""
         b, h = self.b, self.spec.bins[g]
         if self.variant.prefetch:
             self._prefetch(g, u, b.add(j, _i64(PREFETCH_AHEAD)))
-        places = self._places(g, self._offset(g, u, j))
+        places = self._places(g, offset)
         if h.lanes == 1:
             self._apply_at(g, places, [self._value(g, u, s, first, j, None) for s in range(h.slots)])
             return

@@ -129,7 +129,7 @@ def _root(a: Array, b: Array) -> Pair:
 
 
 def _rsqrt(a: Array, b: Array) -> Pair:
-    return _div(jnp.ones_like(a), jnp.zeros_like(a), *_sqrt(a, b))
+    return _div(jnp.ones_like(a), jnp.zeros_like(a), *_root(a, b))
 
 
 def _sinh(a: Array, b: Array) -> Pair:

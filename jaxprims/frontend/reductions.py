@@ -58,10 +58,15 @@ def _identity(e: Lowering, how: str, dtype: np.dtype) -> Scalars:
     return tuple(int(p) for p in a.parts)
 
 
+def _from_zero(how: str, dtype: np.dtype) -> bool:
+    """A sum of floats starts from zero: two negative zeros make a positive one."""
+    return how == "add" and dtype.kind not in "iub"
+
+
 def fold(e: Lowering, how: str, dtype: np.dtype, items: Sequence[Scalars]) -> Scalars:
-    """All items combined from the left. A sum of floats starts from zero: two negative zeros make a positive one."""
+    """All items combined from the left."""
     start = list(items)
-    if not start or (how == "add" and dtype.kind not in "iub" and len(start) > 1):
+    if not start or (_from_zero(how, dtype) and len(start) > 1):
         start = [_identity(e, how, dtype), *start]
     combine, result = combiner(e, how, dtype), start[0]
     for item in start[1:]:
@@ -125,7 +130,10 @@ def cumulative(how: str) -> Callable[..., Array]:
             combine = combiner(e, how, x.dtype)
         out = np.empty(a.shape, object)
         for lane in np.ndindex(a.shape[:-1]):
-            for k, total in enumerate(itertools.accumulate(a[lane], combine)):
+            items = list(a[lane])
+            if items and _from_zero(how, x.dtype):
+                items[0] = combine(_identity(e, how, x.dtype), items[0])
+            for k, total in enumerate(itertools.accumulate(items, combine)):
                 out[(*lane, k)] = total
         return array(x.dtype, np.moveaxis(out[..., ::-1] if reverse else out, -1, axis), eqn.primitive.name)
 

@@ -116,7 +116,7 @@ def _sum(index: Any, values: Leaves, num_bins: int, dest: Leaves | None = None) 
 def _gather(x: Any, index: Any, fill: float = 0) -> Any:
     """``x[index]``, and ``fill`` for elements that were dropped."""
     inside = jnp.where((index >= 0) & (index < x.shape[0]), index, x.shape[0])
-    return x.at[inside].get(mode="fill", fill_value=fill)
+    return jnp.asarray(x).at[inside].get(mode="fill", fill_value=fill)  # a cotangent may be a NumPy array
 
 
 def _zero_if_none(tangent: Any, like: Any) -> Any:
