@@ -129,8 +129,10 @@ class HistMember {
     size_t leaf = 0;
     for (size_t g = 0; g < shape_.bins.size(); ++g) {
       const auto& bins = shape_.bins[g];
-      // The spare bin, where dropped elements go, starts from the identity too: the operator never sees arbitrary bits.
-      const int64_t top = std::min(hi, call_.bins[g]) + (!soa_ && hi >= call_.bins[g] ? 1 : 0);
+      // The spare bin, where dropped elements go, starts from the identity too: the operator never sees arbitrary bits. It belongs to
+      // the range that has the last bin.
+      const bool spare = !soa_ && hi >= call_.bins[g] && (lo < call_.bins[g] || lo == 0);
+      const int64_t top = std::min(hi, call_.bins[g]) + (spare ? 1 : 0);
       if (lo < top) {
         if (soa_ && bins.dest) {
           for (size_t k = 0; k < bins.leaf_bytes.size(); ++k) {
@@ -214,12 +216,12 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
   int64_t table_bytes = 0;
   for (size_t g = 0; g < shape.bins.size(); ++g) table_bytes += internal::HistMember::TableBytes(shape, call, g, plan.copies);
 
-  if (parts == 1 && (plan.soa || ranges == 1)) {
+  if (plan.soa || (parts == 1 && ranges == 1)) {
     // No subhistogram outlives its task: each worker has one (or none), used for one member of the batch after the other.
     const int64_t units = problem.batch * ranges;
     const int64_t cost = std::max<int64_t>(1, n * problem.updates * problem.lanes + bins);
     const int64_t grain = std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (4 * plan.threads)));
-    Workspace workspace(plan.soa ? 0 : static_cast<size_t>(table_bytes * plan.threads));
+    Workspace workspace(static_cast<size_t>(table_bytes * Tables(plan)));
     WorkAssist(pool, (units + grain - 1) / grain, plan.threads, [&](int64_t task, int worker) {
       internal::HistMember member(shape, call, kernel, plan.soa);
       for (int64_t unit = task * grain; unit < std::min(units, (task + 1) * grain); ++unit) {
@@ -239,7 +241,7 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
     return;
   }
 
-  Workspace workspace(static_cast<size_t>(table_bytes * parts));
+  Workspace workspace(static_cast<size_t>(table_bytes * Tables(plan)));
   for (int64_t b = 0; b < problem.batch; ++b) {
     WorkAssist(pool, parts * ranges, plan.threads, [&](int64_t task, int) {
       const int64_t p = task / ranges, r = task % ranges;

@@ -56,7 +56,8 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t table = (p.bins + 1) * p.bin_bytes;
   const int64_t total = p.batch * (work + p.bins * p.lanes / 4);
   plan.threads = static_cast<int>(std::clamp<int64_t>(total / kUpdatesPerThread, 1, m.threads));
-  const int64_t threads = p.batch >= plan.threads ? 1 : (plan.threads + p.batch - 1) / p.batch;  // on each histogram
+  const int64_t batch = std::max<int64_t>(1, p.batch);
+  const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
   const bool few = p.in_place && p.elements * p.updates < p.bins / 2;
@@ -83,11 +84,16 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   return plan;
 }
 
-// Bytes of workspace that a plan needs: part of the promise that a call uses a bounded amount beyond its input and output.
-inline int64_t WorkspaceBytes(const HistProblem& p, const HistPlan& plan) {
+// Subhistograms that exist at once: M, or one for each worker, which uses it for one member of the batch after the other.
+inline int64_t Tables(const HistPlan& plan) {
   if (plan.soa) return 0;
-  const int64_t tables = p.batch > 1 && plan.subhistograms == 1 ? plan.threads : plan.subhistograms;
-  return tables * ((p.bins + 1) * p.bin_bytes * plan.copies + 128);
+  return plan.subhistograms == 1 && plan.ranges == 1 ? plan.threads : plan.subhistograms;
+}
+
+// Bytes of workspace that a plan needs, at most: part of the promise that a call uses a bounded amount beyond its input and output.
+// Every histogram has an update at least, so there are no more gaps between them than updates.
+inline int64_t WorkspaceBytes(const HistProblem& p, const HistPlan& plan) {
+  return Tables(plan) * ((p.bins + 1) * p.bin_bytes * plan.copies + 128 * p.updates);
 }
 
 }  // namespace jaxprims

@@ -23,13 +23,15 @@ class WorkspaceCache {
 
   // At least `bytes` bytes, aligned to a cache line, with unspecified contents.
   void* Take(size_t bytes, size_t& taken) {
+    const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
+    taken = (bytes + unit - 1) / unit * unit;
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       size_t best = free_.size();
       for (size_t i = 0; i < free_.size(); ++i) {
-        if (free_[i].bytes >= bytes && (best == free_.size() || free_[i].bytes < free_[best].bytes)) best = i;
+        if (free_[i].bytes >= taken && (best == free_.size() || free_[i].bytes < free_[best].bytes)) best = i;
       }
-      if (best < free_.size() && free_[best].bytes / 4 <= bytes) {
+      if (best < free_.size() && free_[best].bytes / 4 <= taken) {
         const Block block = free_[best];
         free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
         kept_ -= block.bytes;
@@ -37,24 +39,27 @@ class WorkspaceCache {
         return block.data;
       }
     }
-    const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
-    taken = (bytes + unit - 1) / unit * unit;
     void* data = std::aligned_alloc(unit, taken);
     if (data == nullptr) throw std::bad_alloc();
     if (unit == kHugePage) madvise(data, taken, MADV_HUGEPAGE);  // random updates of a large table miss the TLB otherwise
     return data;
   }
 
+  // Back to the cache, which lets go of those given longest ago to make room.
   void Give(void* data, size_t bytes) {
-    {
-      std::lock_guard lock(mutex_);
-      if (kept_ + bytes <= kKept) {
-        free_.push_back({data, bytes});
-        kept_ += bytes;
-        return;
-      }
+    if (bytes > kKept) {
+      std::free(data);
+      return;
     }
-    std::free(data);
+    const std::lock_guard lock(mutex_);
+    free_.push_back({data, bytes});
+    kept_ += bytes;
+    auto oldest = free_.begin();
+    for (; kept_ > kKept; ++oldest) {
+      std::free(oldest->data);
+      kept_ -= oldest->bytes;
+    }
+    free_.erase(free_.begin(), oldest);
   }
 
   // Bytes allocated and not in use now.

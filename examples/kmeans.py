@@ -27,7 +27,7 @@ def step(points: jax.Array, centres: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def main() -> None:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(3)
     true = rng.uniform(-10, 10, (CLUSTERS, DIMENSIONS))
     points = (true[rng.integers(0, CLUSTERS, 100_000)] + rng.normal(size=(100_000, DIMENSIONS))).astype(np.float32)
     centres = jnp.asarray(points[:CLUSTERS])

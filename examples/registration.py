@@ -2,8 +2,8 @@
 
 The copy is shifted by a fraction of a pixel, and is a noisy negative: its grey levels cannot be subtracted from the photograph's,
 but they still tell about each other. Mutual information says how much. It is a function of the joint histogram, into which every
-pair of pixels makes 16 weighted updates (cubic B-spline weights, 4 for each image). The weights make it differentiable: ``jax.grad``
-goes through the histogram and the interpolation of the copy to the shift, which climbs until the two images are registered.
+pair of pixels makes 16 weighted updates (cubic B-spline weights, 4 for each image). The weights make it differentiable:
+``jax.grad`` goes through the histogram and the interpolation of the copy to the shift, which climbs until they are registered.
 
 Run it with ``make demo``, or ``python examples/registration.py``. It writes ``examples/out/registration.png``.
 """

@@ -30,7 +30,7 @@ def main() -> None:
     counts = histogram(image)
     expected = np.minimum(np.bincount((image * 256).astype(int).ravel(), minlength=256), 255)
     np.testing.assert_array_equal(counts, expected)
-    print(f"saturating histogram of {image.shape[0]} x {image.shape[1]} pixels: {int((counts == 255).sum())} of 256 bins are full")
+    print(f"saturating histogram of {image.size} pixels: {int((counts == 255).sum())} of 256 bins are full")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main() -> None:
     hit = np.isfinite(expected)
     np.testing.assert_array_equal(points[number[hit], 2], expected[hit])
     np.testing.assert_array_equal(colours[number[hit]], colour[hit])
-    print(f"{HEIGHT} x {WIDTH} pixels from {len(points)} points; {int((~hit).sum())} stay empty; mean depth {depth[hit].mean():.3f}")
+    print(f"{len(points)} points on {HEIGHT} x {WIDTH} pixels: {int((~hit).sum())} stay empty, mean {depth[hit].mean():.3f}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,18 @@ from ._explain import Plan, PlannedCall, explain
 from ._genhist import Bins, genhist, positions, reduce_by_index
 from ._group import Offsets, group_by_index, race_factor
 from ._monoid import Monoid, check_monoid, monoids
+from ._numpy import bincount, histogram, histogram2d, histogramdd
+from ._segment import (
+    segment_argmax,
+    segment_argmin,
+    segment_logsumexp,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_softmax,
+    segment_sum,
+)
 from ._warnings import FallbackWarning, IdentityWarning
 from .primitives import hist_ad as _hist_ad
 from .runtime.ffi import CUSTOM_CALL_TARGETS
@@ -17,13 +29,26 @@ __all__ = [
     "Offsets",
     "Plan",
     "PlannedCall",
+    "bincount",
     "check_monoid",
     "explain",
     "genhist",
     "group_by_index",
+    "histogram",
+    "histogram2d",
+    "histogramdd",
     "monoids",
     "positions",
     "race_factor",
     "reduce_by_index",
+    "segment_argmax",
+    "segment_argmin",
+    "segment_logsumexp",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_softmax",
+    "segment_sum",
 ]
 del _hist_ad

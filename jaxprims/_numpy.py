@@ -21,6 +21,9 @@ from jax import lax
 from ._genhist import Bins, genhist
 from .frontend.program import dtype_name
 
+MAX_CELLS = 1 << 18
+"""Of the grid that speeds up the search for unequal bins: 1 MiB."""
+
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
 
 _ARRAY_LIKE = (jax.Array, np.ndarray, np.generic, int, float, complex)
@@ -295,17 +298,16 @@ def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
     finders = [_bin_finder(e) for e in edges]
-    shape = [e.size - 1 for e in edges]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
-        found = [bin_of(x) for bin_of, x in zip(finders, _coordinates(point), strict=True)]
-        index = found[0]
-        if len(found) > 1:
-            index = functools.reduce(lambda flat, next_: flat * next_[1] + next_[0], zip(found, shape, strict=True), 0)
-            inside = [(i >= 0) & (i < n) for i, n in zip(found, shape, strict=True)]
-            index = jnp.where(functools.reduce(operator.and_, inside), index, -1)
-        return index, weight
+        found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]
+        if len(found) == 1:
+            return found[0][0], weight
+        index = functools.reduce(lambda flat, axis: flat * axis[1] + axis[0], found, jnp.int32(0))
+        inside = functools.reduce(operator.and_, [(i >= 0) & (i < n) for i, n in found])
+        return jnp.where(inside, index, -1), weight
 
+    shape = [e.size - 1 for e in edges]
     return _sum_by(f, columns, weights, int(np.prod(shape)), dtype).reshape(shape)
 
 
@@ -319,55 +321,101 @@ def _sum_by(f: Callable, elements: Any, weights: jax.Array | None, num_bins: int
     return genhist(lambda x, w: f(x, w.astype(dtype)), (elements, weights), Bins(num_bins, jnp.add, identity=0))
 
 
-def _bin_finder(edges: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """``bin_of(x)``: ``searchsorted(edges, x, side="right") - 1``, the last edge inclusive; outside [0, num_bins) if in no bin.
+def _bin_finder(edges: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
+    """``bin_of(x)``: ``searchsorted(edges, x, side="right") - 1``, the last edge inclusive; outside [0, n) if in no bin. And n.
 
-    The bin is guessed as if the bins were equal: g(x) = (x - lo) * scale, a function that never decreases, rounding included.
-    Let off be the largest abs(g(edge i) - i). While off < 1/2, an x with i + off < g(x) < i + 1 - off is above edge i and
-    below edge i + 1, and one with abs(g(x) - i) <= off lies in bin i - 1 or i: comparing it with edge i decides. This is
-    exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x near one. Bins that are
-    not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
+    The bin is guessed as if the bins were equal: g(x) = (x - lo) * scale - 1/2, a function that never decreases, rounding
+    included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
+    edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
+    edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
+    near one. All that depends on n is captured, not compiled in: one kernel serves every number of bins.
+
+    Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
     """
-    if jnp.iscomplexobj(edges):
-        edges = edges.real
+    edges = edges.real if jnp.iscomplexobj(edges) else edges
     if edges.dtype.itemsize < 4:
         edges = edges.astype(np.float32)  # exact, and so is x
-    dtype, n = edges.dtype, edges.size - 1
+    dtype = edges.dtype
     eps = float(jnp.finfo(dtype).eps)
-    lo, hi = edges[0], edges[-1]
+    steps = jnp.arange(edges.size, dtype=dtype)
+    lo, hi, n = edges[0], edges[-1], steps[-1]
+    bins = n.astype(np.int32)
     scale = n / (hi - lo)
-    possible = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
-    lo, scale = jnp.where(possible, lo, 0), jnp.where(possible, scale, 1)
+    usable = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
+    zero, scale = jnp.where(usable, lo, 0), jnp.where(usable, scale, 1)
 
-    def guess(x: jax.Array) -> jax.Array:  # from 1, so that truncating is rounding down, and NaN (to 0) is no bin
-        return jnp.clip((x - lo) * scale + 1, 0.5, n + 1.5)
+    def place(x: jax.Array) -> jax.Array:
+        return (x - zero) * scale
 
-    off = jnp.max(jnp.abs(guess(edges) - jnp.arange(1, n + 2, dtype=dtype)))
-    off += 4 * eps * (n + 2)  # here and in the kernel, a multiplication and an addition may or may not be fused
-    even = possible & (off < 0.5)  # False for NaN
-    off = jnp.where(even, off, np.inf)
+    def guess(x: jax.Array) -> jax.Array:
+        return place(x) - 0.5
 
-    def edge(i: jax.Array) -> jax.Array:
-        return lax.dynamic_index_in_dim(edges, i, keepdims=False)
+    off = jnp.max(jnp.abs(guess(edges) - (steps - 0.5)))
+    off += 2 * eps * edges.size  # in case XLA evaluates the guess in another way than the kernel
+    even = usable & (off < 0.5)  # False for NaN
+    certain = 0.5 - off
+    # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
+    # as a number that is no bin's
+    magic = np.asarray(2 / eps + 1, dtype)
+    bits = np.int32 if dtype == np.float32 else np.int64
 
-    def search(x: jax.Array) -> jax.Array:
-        def halve(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = bounds
-            middle = (low + high) >> 1
-            above = edge(middle) <= x
-            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+    def guessed(x: jax.Array) -> jax.Array:
+        g = guess(x)
+        i = lax.bitcast_convert_type(g + magic, bits) - magic.view(bits)
+        doubtful = jnp.abs(g - i.astype(dtype)) >= certain
+        if bits == np.int64:
+            i = jnp.clip(i, -1, 2**31 - 1).astype(np.int32)
+        return lax.cond(
+            doubtful, lambda: beside(x, lax.round(g + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)), lambda: i
+        )
 
-        return lax.fori_loop(0, (n + 1).bit_length(), halve, (jnp.int32(0), jnp.int32(n + 1)))[1] - 1
+    def beside(x: jax.Array, i: jax.Array) -> jax.Array:
+        return jnp.where(x == hi, bins - 1, jnp.where(x >= _at(edges, i), i, i - 1))
 
-    def look(x: jax.Array, nearest: jax.Array) -> jax.Array:
-        i = nearest.astype(np.int32) - 1
-        i = lax.cond(even, lambda: i - (x < edge(i)).astype(np.int32), lambda: search(x))
-        return jnp.where(x == hi, n - 1, i)
+    # Where the place is exact (an image's grey values, say), even an x on an edge is certain
+    exact = even & (zero == 0) & (jnp.frexp(scale)[0] == 0.5) & jnp.all(place(edges) == steps)
+
+    def truncated(x: jax.Array) -> jax.Array:
+        return jnp.where(x == hi, bins - 1, jnp.where(x >= lo, place(x).astype(np.int32), -1))
+
+    search = _searcher(edges, jnp.where(usable, zero, np.nan), scale / n)
 
     def bin_of(x: jax.Array) -> jax.Array:
         x = x.astype(dtype)
-        g = guess(x)
-        nearest = jnp.round(g)
-        return lax.cond(jnp.abs(g - nearest) <= off, lambda: look(x, nearest), lambda: g.astype(np.int32) - 1)
+        return lax.cond(exact, lambda: truncated(x), lambda: lax.cond(even, lambda: guessed(x), lambda: search(x)))
 
-    return bin_of
+    return bin_of, bins
+
+
+def _searcher(edges: jax.Array, lo: jax.Array, scale: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """The bin by binary search. A grid of equal cells over the edges (``lo`` NaN: none) says how many edges lie in lower cells
+    than x, so that only those in x's own cell are searched. A cell's number never decreases with x, so this too is exact.
+    """
+    cells = min(2 << edges.size.bit_length(), MAX_CELLS)
+
+    def cell(x: jax.Array) -> jax.Array:
+        return jnp.clip((x - lo) * (scale * cells), 0, cells - 1).astype(np.int32)
+
+    gridded = ~jnp.isnan(lo) & jnp.all(edges[:-1] <= edges[1:])
+    lower = jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(1).cumsum(dtype=np.int32)
+    size = jnp.arange(edges.size + 1)[-1].astype(np.int32)
+
+    def search(x: jax.Array) -> jax.Array:
+        c = cell(x)
+        bounds = jnp.where(gridded, _at(lower, c), 0), jnp.where(gridded, _at(lower, c + 1), size)
+
+        def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = bounds
+            middle = (low + high) >> 1
+            above = _at(edges, middle) <= x
+            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+        low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, bounds)
+        i = low - 1 + ((low < high) & (_at(edges, low) <= x))
+        return jnp.where(x == edges[-1], size - 2, i)
+
+    return search
+
+
+def _at(a: jax.Array, i: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(a, i, keepdims=False)

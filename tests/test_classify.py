@@ -217,9 +217,16 @@ def test_64_bits():
         for dtype in ("f64", "s64", "u64"):
             assert name_of(jnp.maximum, dtype) == "max"
         assert name_of(jnp.logaddexp, "f64") == "logaddexp"
-        assert name_of(jnp.hypot, "f64") == "hypot"
+        assert name_of(jnp.hypot, "f64") == name_of(jnp.hypot, "f32") == "hypot"
+        assert name_of(jnp.logaddexp2, "f32") == name_of(jnp.logaddexp2, "bf16") == "logaddexp2"
+        assert name_of(lambda a, b: jax.nn.logsumexp(jnp.stack([a, b])), "f32") == "logaddexp"
         assert neutral_of(jnp.minimum, "s64") == (2**63 - 1,)
         assert name_of(jnp.multiply, "complex128") == "complex_mul"
+
+
+def test_64_bits_by_hand():
+    b = Builder(("f64", "f64"))
+    assert recognise(b.finish([b.emit("atan2", "f64", b.arg(0), b.arg(1))])) is None
 
 
 def test_an_operator_with_a_captured_array_or_a_loop():

@@ -152,13 +152,6 @@ def _splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     return b.shuffle_vector(one, ir.Constant(t, ir.Undefined), ir.Constant(ir.VectorType(I32, width), [0] * width))
 
 
-def _converted(b: ir.IRBuilder, value: ir.Value, source: str, target: str, width: int) -> ir.Value:
-    if source == target:
-        return value
-    p = Builder((source,))
-    return expr.emit(b, p.finish([p.emit("convert", target, p.arg(0))]), [value], [], width)[0]
-
-
 def _intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
     known = module.globals.get(name)
     return known or ir.Function(module, ir.FunctionType(result, params), name)
@@ -234,17 +227,19 @@ def _combine(module: ir.Module, bins: BinsSpec, variant: Variant, name: str, wid
             for p, v in zip(carried, expr.emit(b, bins.op, now + load(entry), captured, w), strict=True):
                 b.store(v, p)
         now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
-        rows = list(enumerate(_leaf_of_slot(bins)))
+        if bins.finish is not None:
+            now = expr.emit(b, bins.finish, now, [], w)
+        rows = _leaf_of_slot(bins)
         if bins.dest:
             given = []
-            for i, (k, s, dtype, n) in rows:
+            for k, s, dtype, n in rows:
                 p = _at(b, leaf_dests[k], _scaled(b, _scaled(b, first, n), itemsize(dtype)))
                 v = _load_slots(b, p, dtype, w, n, [s])[s] if w > 1 else _load(b, _at(b, p, _i64(s * itemsize(dtype))), dtype)
-                given.append(_converted(b, v, dtype, bins.acc[i], w))
-            now = expr.emit(b, bins.op, given + now, captured, w)
+                given.append(v)
+            now = expr.emit(b, bins.outer or bins.op, given + now, captured, w)
         for k, (dtype, n) in enumerate(bins.leaves):
             p = _at(b, leaf_outs[k], _scaled(b, _scaled(b, first, n), itemsize(dtype)))
-            mine = [_converted(b, now[i], bins.acc[i], dtype, w) for i, row in rows if row[0] == k]
+            mine = [v for v, row in zip(now, rows, strict=True) if row[0] == k]
             if w == 1:
                 for s, v in enumerate(mine):
                     _store(b, v, _at(b, p, _i64(s * itemsize(dtype))), dtype)
@@ -509,14 +504,20 @@ class _Update:
             self._apply_all(g, first, count)
 
     def _apply_all(self, g: int, first: ir.Value, count: ir.Value) -> None:
-        b = self.b
-        for u in range(self.spec.bins[g].updates):
+        b, h = self.b, self.spec.bins[g]
+        if h.updates > 1 and not self.variant.ranged:
+            # Element by element: neighbours often share bins, the updates of one element seldom do and so don't wait for each other.
+            with _loop(b, _i64(0), count) as j:
+                for u in range(h.updates):
+                    self._apply(g, u, first, j, self._offset(g, u, j))
+            return
+        for u in range(h.updates):
             n = b.load(self.counts[g][u], typ=I64) if self.variant.ranged else count
             if self.variant.prefetch:
                 ahead = b.select(b.icmp_signed("<", n, _i64(PREFETCH_AHEAD)), n, _i64(PREFETCH_AHEAD))
                 with _loop(b, _i64(0), ahead) as j:
                     self._prefetch(g, u, j)
-            h, unroll, whole = self.spec.bins[g], UNROLL, _i64(0)
+            unroll, whole = UNROLL, _i64(0)
             while unroll > 1 and unroll * h.slots * len(h.op.body) > 8 * UNROLL:
                 unroll //= 2
             if unroll > 1 and h.lanes == 1:
@@ -580,9 +581,9 @@ class _Update:
             b.call(prefetch, [p, ir.Constant(I32, 1), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
     def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value, lane: ir.Value | None) -> ir.Value:
-        """One slot of update j's value, as an accumulator."""
+        """One slot of update j's value."""
         b, h, source = self.b, self.spec.bins[g], self.sources[g][u][s]
-        dtype = _leaf_of_slot(h)[s][2]
+        dtype = h.acc[s]
         if source.kind == "constant":
             v = expr.constant(dtype, source.number, 1)
         elif source.kind == "buffer":
@@ -595,7 +596,7 @@ class _Update:
             if lane is not None:
                 at = b.add(at, _scaled(b, lane, h.slots))
             v = _load(b, _at(b, self.arrays[source.number], _scaled(b, at, itemsize(dtype))), dtype)
-        return _converted(b, v, dtype, h.acc[s], 1)
+        return v
 
     def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
         """bin = bin ⊕ value."""
@@ -647,20 +648,18 @@ class _Update:
     def _aggregate(self, g: int, first: ir.Value) -> None:
         """Reduces the chunk's values on vectors, then updates the bin once: equal indices cost no more than a sum."""
         b, h, width = self.b, self.spec.bins[g], self.width
-        leaf = [row[2] for row in _leaf_of_slot(h)]
-
         def values(j: ir.Value) -> list[ir.Value]:
             out = []
             for s, source in enumerate(self.sources[g][0]):
                 if source.kind == "constant":
-                    v = expr.constant(leaf[s], source.number, width)
+                    v = expr.constant(h.acc[s], source.number, width)
                 elif source.kind == "buffer":
-                    v = _load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(leaf[s])), leaf[s], width)
+                    v = _load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s])), h.acc[s], width)
                 else:
                     a = self.spec.arrays[source.number]
-                    p = _at(b, self.arrays[source.number], _scaled(b, b.add(first, j), a.slots * itemsize(leaf[s])))
-                    v = _load_slots(b, p, leaf[s], width, a.slots, [source.slot])[source.slot]
-                out.append(_converted(b, v, leaf[s], h.acc[s], width))
+                    p = _at(b, self.arrays[source.number], _scaled(b, b.add(first, j), a.slots * itemsize(h.acc[s])))
+                    v = _load_slots(b, p, h.acc[s], width, a.slots, [source.slot])[source.slot]
+                out.append(v)
             return out
 
         carried = [_alloca(b, expr.memory_type(t), width) for t in h.acc]

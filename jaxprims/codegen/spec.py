@@ -12,6 +12,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..frontend.program import Program
 
@@ -36,16 +37,19 @@ class BinsSpec:
     """One histogram's bins.
 
     ``lanes == 1``: a bin is a struct of scalars (slots) and ``op`` maps two of them to one. ``lanes > 1``: the operator is
-    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own.
+    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own. f's values are in the form
+    that working copies hold, ``finish`` makes the leaves' slots of it.
     """
 
     updates: int  # index-value pairs from one element
     lanes: int
     leaves: tuple[tuple[str, int], ...]  # of the result: dtype, and slots in a lane
-    acc: tuple[str, ...]  # dtype of each slot in the working copies (f32 for sums of f16 and bf16)
+    acc: tuple[str, ...]  # dtype of each slot in the working copies
     op: Program  # (a's slots, b's slots) -> slots, all in acc's dtypes
     identity: tuple[int, ...] | None  # bits, by slot; None: unknown, bins start from dest
     dest: bool  # combined in from the left
+    finish: Program | None = None  # working copies' slots -> leaves' slots; None: they are the same
+    outer: Program | None = None  # with finish and dest: the operator on leaves' slots
 
     @property
     def slots(self) -> int:
@@ -101,37 +105,36 @@ def _lines(s: HistSpec) -> Iterator[str]:
             yield f"leaf {dtype} {slots}"
         yield f"acc {' '.join(b.acc)}"
         yield "identity none" if b.identity is None else f"identity {' '.join(map(hex, b.identity))}"
-        yield "op"
-        yield b.op.text
+        for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer)):
+            if program is not None:
+                yield name
+                yield program.text
 
 
 def _parse(text: str) -> HistSpec:
     # a program ends with the first unindented "} -> (...)"
     parts = re.split(r"(?m)^(program\(.*?^\} -> \([^)]*\))$", text, flags=re.S)
-    head, programs, between = parts[0], [Program.parse(p) for p in parts[1::2]], parts[2::2]
+    head, f, between, programs = parts[0], Program.parse(parts[1]), parts[2::2], parts[3::2]
     lines = [line.split() for line in head.splitlines()]
     if lines[0] != ["hist", str(VERSION)]:
         raise ValueError(f"not a spec of version {VERSION}: {' '.join(lines[0])!r}")
-    bins = []
-    for described, op in zip(between, programs[1:], strict=False):
-        rows = [line.split() for line in described.splitlines() if line]
-        numbers = dict(word.split("=") for word in rows[0][1:])
-        fields = {row[0]: row[1:] for row in rows if row[0] in ("acc", "identity")}
-        bins.append(
-            BinsSpec(
-                updates=int(numbers["updates"]),
-                lanes=int(numbers["lanes"]),
-                leaves=tuple((row[1], int(row[2])) for row in rows if row[0] == "leaf"),
-                acc=tuple(fields["acc"]),
-                op=op,
-                identity=None if fields["identity"] == ["none"] else tuple(int(w, 16) for w in fields["identity"]),
-                dest=numbers["dest"] == "1",
-            )
-        )
+    described: list[dict[str, Any]] = []
+    for words, program in zip(between, programs, strict=False):
+        rows = [line.split() for line in words.splitlines() if line]
+        for row in rows[:-1]:
+            if row[0] == "bins":
+                described.append({"leaves": [], **{k: int(v) for k, v in (word.split("=") for word in row[1:])}})
+            elif row[0] == "leaf":
+                described[-1]["leaves"].append((row[1], int(row[2])))
+            elif row[0] == "acc":
+                described[-1]["acc"] = tuple(row[1:])
+            else:
+                described[-1]["identity"] = None if row[1:] == ["none"] else tuple(int(w, 16) for w in row[1:])
+        described[-1][rows[-1][0]] = Program.parse(program)
     return HistSpec(
         index=lines[1][1],
         arrays=tuple(ArraySpec(row[1], int(row[2]), int(row[3])) for row in lines if row[0] == "array"),
         uniforms=tuple(row[1] for row in lines if row[0] == "uniform"),
-        f=programs[0],
-        bins=tuple(bins),
+        f=f,
+        bins=tuple(BinsSpec(**{**d, "leaves": tuple(d["leaves"]), "dest": bool(d["dest"])}) for d in described),
     )

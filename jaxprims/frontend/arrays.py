@@ -155,9 +155,15 @@ def iota(e: Lowering, eqn: Any, *dynamic: Value) -> Array:
 # --- indexing --------------------------------------------------------------------------------------------------------
 
 
-def dynamic_slice(e: Lowering, eqn: Any, x: Value, *starts: Array) -> Value:
+def _clamped(e: Lowering, starts: Sequence[Value], shape: Sequence[int], sizes: Sequence[int]) -> list[Index]:
+    """Where a window of these sizes starts: as far in as it must be to fit."""
+    numbers = [loaded(e, s, "dynamic_slice").scalar() for s in starts]
+    return [clamp_index(e, s, n - k + 1) for s, n, k in zip(numbers, shape, sizes, strict=True)]
+
+
+def dynamic_slice(e: Lowering, eqn: Any, x: Value, *starts: Value) -> Value:
     sizes = eqn.params["slice_sizes"]
-    at = [clamp_index(e, loaded(e, s, "dynamic_slice").scalar(), n - k + 1) for s, n, k in zip(starts, x.shape, sizes, strict=True)]
+    at = _clamped(e, starts, x.shape, sizes)
     if isinstance(x, View):
         return x.moved(e, at).replace(shape=tuple(sizes))
     return gathered(e, x, sizes, lambda out: [i + o for i, o in zip(at, out, strict=True)])
@@ -228,10 +234,9 @@ def _fill_value(dtype: np.dtype, given: Any) -> np.ndarray:
     return np.asarray(given).astype(dtype)
 
 
-def dynamic_update_slice(e: Lowering, eqn: Any, x: Value, update: Value, *starts: Array) -> Array:
+def dynamic_update_slice(e: Lowering, eqn: Any, x: Value, update: Value, *starts: Value) -> Array:
     x, update = loaded(e, x, "dynamic_update_slice"), loaded(e, update, "dynamic_update_slice")
-    counts = [n - k + 1 for n, k in zip(x.shape, update.shape, strict=True)]
-    at = [clamp_index(e, loaded(e, s, "dynamic_update_slice").scalar(), c) for s, c in zip(starts, counts, strict=True)]
+    at = _clamped(e, starts, x.shape, update.shape)
     result = x.map(np.copy)
     for u in np.ndindex(update.shape):
         target = [i + o for i, o in zip(at, u, strict=True)]
@@ -308,7 +313,7 @@ def scatter(e: Lowering, eqn: Any, x: Value, indices: Value, updates: Value) -> 
             at[axis] = Index(None, u[batch_axes[from_axis]])
         for axis, u_axis in zip(window_axes, d.update_window_dims, strict=True):
             at[axis] = at[axis] + u[u_axis]
-        if not any(i.count < 1 for i in at) and math.prod(x.shape):
+        if not any(i.count < 1 for i in at) and 0 not in x.shape:
             _write(e, result, at, [int(p[u]) for p in updates.parts], inside, combine)
     return result
 

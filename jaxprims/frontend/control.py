@@ -26,7 +26,7 @@ UNROLL_ARRAYS = 4096
 BRANCH = 16
 """Branches of at most so many cheap instructions are both computed, and their results selected."""
 
-_COSTLY = CONTROL | frozenset("div rem pow load".split())
+_COSTLY = CONTROL | frozenset({"div", "rem", "pow", "load"})
 
 
 def flat(values: Sequence[Array]) -> list[int]:

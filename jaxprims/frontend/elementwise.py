@@ -208,9 +208,7 @@ def _parts(e: Lowering, name: str, out: tuple[str, ...], params: Mapping[str, An
     if function is None:
         raise Unsupported(name, "not on complex numbers")
     if name == "pow":  # the exponent may be an integer
-        return lambda a, b, c, d=None: e.inline(
-            function, a, b, e.convert(c, e.dtype(a)), e.like(a, 0) if d is None else d
-        )
+        return lambda a, b, c, d=None: e.inline(function, a, b, e.convert(c, e.dtype(a)), e.like(a, 0) if d is None else d)
     return lambda *xs: e.inline(function, *xs)
 
 

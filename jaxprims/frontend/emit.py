@@ -1,8 +1,8 @@
 """Emitter: appends instructions to a Program under construction, folding what is exact to fold.
 
-Only integers and booleans are computed here (their arithmetic is exact and wraps as XLA's does), comparisons and
-conversions of constants; floating-point arithmetic is left as it was written. A nested program (the body of a loop, a branch) has an
-emitter of its own, which imports the values it uses from the one around it.
+Only integers and booleans are computed here (their arithmetic is exact and wraps as XLA's does), and comparisons and
+conversions of constants; floating-point arithmetic is left as it was written. A nested program (the body of a loop, a branch)
+has an emitter of its own, which imports the values it uses from the one around it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Emitter:
                 continue
             if name in _NEUTRAL and k == _NEUTRAL[name](k.dtype) and (x == a or name != "sub"):
                 return x
-            if name == "mul" and k == 0 or name == "and" and k == 0:
+            if name in ("mul", "and") and k == 0:
                 return self.like(x, 0)
             source = self.instr(x)
             if name == "ne" and k == 0 and source.op == "convert" and self.dtype(source.operands[0]) == "b1":

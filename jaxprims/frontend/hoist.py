@@ -22,8 +22,10 @@ from .jaxprs import CALLS, called, opened
 LARGE = 64
 """An array made from nothing is large from so many numbers on."""
 
-_VIEWS = frozenset("broadcast_in_dim reshape squeeze expand_dims slice transpose rev stop_gradient copy copy_p".split())
-_INDEXING = frozenset("gather dynamic_slice".split())
+_VIEWS = frozenset(
+    {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "slice", "transpose", "rev", "stop_gradient", "copy", "copy_p"}
+)
+_INDEXING = frozenset({"gather", "dynamic_slice"})
 
 _NOTHING, _CAPTURED, _ELEMENT = 0, 1, 2  # what a variable depends on
 
@@ -97,7 +99,7 @@ class _Parting:
                 kept.append(eqn)
                 wanted.difference_update(eqn.outvars)
                 wanted.update(v for v in eqn.invars if isinstance(v, Var))
-            if eqn.primitive.name in _INDEXING or eqn.primitive.name in _VIEWS and indexed.intersection(eqn.outvars):
+            if eqn.primitive.name in _INDEXING or (eqn.primitive.name in _VIEWS and indexed.intersection(eqn.outvars)):
                 indexed.update(v for v in eqn.invars[:1] if isinstance(v, Var))
         return kept[::-1], [v for v, depends in self.depends.items() if v in wanted and depends != _ELEMENT]
 

@@ -9,14 +9,14 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 CALLS = frozenset(
-    """jit pjit closed_call core_call call eval_jaxpr custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr
-    remat remat2 checkpoint custom_lin call_hi_primitive""".split()
+    {"jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr", "call_hi_primitive", "remat", "remat2", "checkpoint"}
+    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 )
 """Primitives that only evaluate a jaxpr."""
 
 IDENTITIES = frozenset(
-    """copy copy_p stop_gradient optimization_barrier name device_put sharding_constraint stage pvary pcast reshard
-    mesh_cast""".split()
+    {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage"}
+    | {"device_put", "sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast"}
 )
 """Primitives that give their operands."""
 

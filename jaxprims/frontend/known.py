@@ -134,7 +134,9 @@ def _trace(function: Callable[..., Any], dtypes: tuple[str, ...]) -> Program:
 
     from .lower import to_program
 
-    return to_program(jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((), numpy_dtype(d)) for d in dtypes * 2)).jaxpr)
+    with jax.enable_x64("f64" in dtypes):
+        avals = [jax.ShapeDtypeStruct((), numpy_dtype(d)) for d in dtypes * 2]
+        return to_program(jax.make_jaxpr(function)(*avals).jaxpr)
 
 
 def neutral_bits(what: Any, dtype: str) -> int:
@@ -251,7 +253,7 @@ KNOWN = (
     Known("logaddexp", "f", _logaddexp, ("least",), "result"),
     Known("logaddexp", "f", _jnp("logaddexp"), ("least",), "result", traced=True),
     Known("logaddexp", "f", _logsumexp, ("least",), "result", traced=True),
-    Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), "result", traced=True),
+    Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), traced=True),
     Known("hypot", "f", _hypot, (0,), "result"),
     Known("hypot", "f", _jnp("hypot"), (0,), "result", traced=True),
     Known("complex_mul", "ff", _complex_mul, (1, 0)),

@@ -19,7 +19,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 from . import classify
 from .lower import Unsupported, hoist, lower_elementwise, to_program
-from .program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
+from .program import Program, dtype_name, from_bits, numpy_dtype, to_bits
+from .representation import Representation, represent
 
 MAX_STRUCT_SLOTS = 32
 """A bin of more scalars than this is an array: its operator has to be vectorised (``map ⊕``) or run on plain XLA."""
@@ -113,16 +114,10 @@ class Operator:
             (scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True)
         )
 
-    def accumulators(self) -> tuple[tuple[str, ...], Program, tuple[int, ...] | None]:
-        """Dtypes of the slots in working copies, with the operator and identity on them: sums of f16 and bf16 are kept in f32."""
+    def represent(self, ordered: bool) -> Representation:
+        """What working copies hold. ``ordered``: the second slot is the element's own position."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
-        if self.name == "add" and dtypes[0] in ("f16", "bf16"):
-            b = Builder(("f32", "f32") * len(dtypes))
-            n = len(dtypes)
-            program = b.finish([b.emit("add", "f32", b.arg(i), b.arg(n + i)) for i in range(n)])
-            wider = self.identity and tuple(to_bits(from_bits(x, t), "f32") for x, t in zip(self.identity, dtypes, strict=True))
-            return ("f32",) * n, program, wider
-        return dtypes, self.program, self.identity
+        return represent(self.name, dtypes, self.program, self.identity, ordered)
 
     @functools.cached_property
     def derivative_groups(self) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import complex
-from .arrays import join, loaded
+from .arrays import loaded
 from .elementwise import REAL
 from .emit import Emitter, Unsupported
 from .program import is_float
@@ -87,7 +87,7 @@ def reduction(how: str) -> Callable[..., Array]:
         lanes, shape = _lanes(e, x, eqn.params["axes"], eqn.primitive.name)
         out = np.empty(shape, object)
         for at in np.ndindex(shape):
-            out[at] = fold(e, how, x.dtype, lanes[at])
+            out[at] = fold(e, how, x.dtype, list(lanes[at]))
         return array(x.dtype, out, eqn.primitive.name)
 
     return rule
@@ -190,22 +190,16 @@ def sort(e: Lowering, eqn: Any, *xs: Value) -> list[Array]:
     arrays = [loaded(e, x, "sort") for x in xs]
     if any(a.complex for a in arrays[:keys]):
         raise Unsupported("sort", "not on complex keys")
-    rows = join(lambda *ps: np.stack([np.moveaxis(p, axis, 0) for p in ps]), [_part(a, k) for a in arrays for k in range(len(a.parts))])
-    table = rows.parts[0].copy()  # operand part, position, lane...
-    key_rows = range(keys)
+    table = np.stack([np.moveaxis(p, axis, 0) for a in arrays for p in a.parts])  # [operand's part, position, lane...]
     for lane in np.ndindex(table.shape[2:]):
         for top in range(table.shape[1] - 1, 0, -1):
             for k in range(top):
                 p, q = table[(slice(None), k, *lane)].tolist(), table[(slice(None), k + 1, *lane)].tolist()
-                swap = _less(e, [(q[r], p[r]) for r in key_rows])
+                swap = _less(e, [(q[r], p[r]) for r in range(keys)])
                 table[(slice(None), k, *lane)] = [e.select(swap, b, a) for a, b in zip(p, q, strict=True)]
                 table[(slice(None), k + 1, *lane)] = [e.select(swap, a, b) for a, b in zip(p, q, strict=True)]
     parts = iter(np.moveaxis(t, 0, axis) for t in table)
     return [Array(a.dtype, tuple(next(parts) for _ in a.parts)) for a in arrays]
-
-
-def _part(a: Array, k: int) -> Array:
-    return Array(np.dtype(np.int64), (a.parts[k],))
 
 
 def _less(e: Emitter, pairs: Sequence[tuple[int, int]]) -> int:

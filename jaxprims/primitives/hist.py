@@ -87,8 +87,13 @@ class Hist:
 
 
 @functools.lru_cache(maxsize=512)
-def spec_of(hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...]) -> HistSpec:
-    """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes."""
+def spec_of(
+    hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], packed: bool = True
+) -> HistSpec:
+    """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes.
+
+    ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)?
+    """
     f = hist.f.program
     assert f is not None
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
@@ -98,7 +103,9 @@ def spec_of(hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], ca
 
     builder = Builder(f.params)
     inlined = builder.inline(f, [builder.arg(k) for k in range(len(f.params))])
-    indices, values = [], []
+    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.invars])])
+    narrow_positions = {int(k) for k, t in zip(first_of, hist.positions, strict=False) if t == np.int32}
+    indices, values, forms = [], [], []
     for p in hist.parts:
         at = starts[p.index]
         row = inlined[at : at + p.updates]
@@ -110,6 +117,12 @@ def spec_of(hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], ca
                 n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
                 row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
             rows.append(row)
+        second = builder.body[rows[0][1]] if len(rows[0]) > 1 else None
+        ordered = second is not None and second.op == "arg" and second.attr in narrow_positions
+        form = p.operator.represent(packed and p.updates == 1 and ordered)
+        if form.start is not None:
+            rows = [builder.inline(form.start, row) for row in rows]
+        forms.append(form)
         values.append(rows)
     results = [r for i, v in zip(indices, values, strict=True) for r in i + [s for row in v for s in row]]
     program = builder.finish(results)
@@ -125,11 +138,11 @@ def spec_of(hist: Hist, array_avals: tuple[tuple[tuple[int, ...], Any], ...], ca
         first += n
     program = _with_params(program, keep)
     bins, uniform = [], hist.f.captured
-    for p in hist.parts:
-        acc, op, identity = p.operator.accumulators()
-        bins.append(
-            BinsSpec(p.updates, p.operator.lanes, p.operator.leaf_slots, acc, _shifted_loads(op, uniform), identity, p.dest)
-        )
+    for p, form in zip(hist.parts, forms, strict=True):
+        outer = _shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
+        op = _shifted_loads(form.op, uniform)
+        leaves = p.operator.leaf_slots
+        bins.append(BinsSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer))
         uniform += p.captured
     return HistSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
 
@@ -258,7 +271,17 @@ def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpe
             arrays.append((tuple(aval.shape[mask.bit_count() + 1 :]), np.dtype(aval.dtype)))
     count = hist.f.captured + sum(p.captured for p in hist.parts)
     captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(count))
-    return spec_of(hist, tuple(arrays), captured)
+    packed = spec_of(hist, tuple(arrays), captured)
+    if all(b.finish is None for b in packed.bins):
+        return packed
+    n = elements_of(hist, avals, masks)
+    bins = [p.num_bins for p in hist.parts]
+    if hist.plan:
+        plain = bool(hist.plan[3])
+    else:  # is there a plan that works on the result itself?
+        one = spec_of(hist, tuple(arrays), captured, packed=False)
+        plain = isinstance(n, int) and planning.plan_of(one, n, bins, (), hist.sorted).soa
+    return spec_of(hist, tuple(arrays), captured, packed=False) if plain else packed
 
 
 def elements_of(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> Any:

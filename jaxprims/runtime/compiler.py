@@ -46,7 +46,6 @@ def _enter(spec: HistSpec) -> None:
 
 
 def _described(bins: BinsSpec) -> dict[str, object]:
-    storage = tuple(dtype for dtype, slots in bins.leaves for _ in range(slots))
     return {
         "leaf_bytes": [itemsize(dtype) * slots * bins.lanes for dtype, slots in bins.leaves],
         "entry_bytes": llvm_hist.slot_offsets(bins)[1] * bins.lanes,
@@ -54,7 +53,7 @@ def _described(bins: BinsSpec) -> dict[str, object]:
         "updates": bins.updates,
         "dest": bins.dest,
         "identity": bins.identity is not None,
-        "in_place": storage == bins.acc,
+        "in_place": bins.finish is None,
     }
 
 

@@ -27,7 +27,7 @@ def problem_of(spec: HistSpec, elements: int, bins: Sequence[int], batch: Sequen
     p.bin_bytes = sum(slot_offsets(b)[1] * b.lanes for b in spec.bins)
     p.updates = sum(b.updates for b in spec.bins)
     p.lanes = max(b.lanes for b in spec.bins)
-    p.in_place = all(tuple(t for t, n in b.leaves for _ in range(n)) == b.acc for b in spec.bins)
+    p.in_place = all(b.finish is None for b in spec.bins)
     p.must_in_place = any(b.identity is None for b in spec.bins)
     p.sorted = sorted_indices and spec.arrays[0].dtype == spec.index
     return p
