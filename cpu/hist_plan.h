@@ -60,7 +60,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
-  const bool few = p.in_place && p.elements * p.updates < p.bins / 2;
+  const bool few = p.in_place && p.elements * p.updates < p.bins;
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3;
   plan.prefetch = table > m.l2;

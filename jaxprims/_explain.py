@@ -137,7 +137,7 @@ def _words(problem: Any, plan: Any) -> tuple[str, str]:
         strategy = f"in place, S = {plan.ranges} bin range{'s' if plan.ranges > 1 else ''}, one for each thread"
         if problem.must_in_place:
             reason = "no identity is known: bins start from dest"
-        elif problem.elements * problem.updates < problem.bins / 2:
+        elif problem.elements * problem.updates < problem.bins:
             reason = "few elements for many bins: only what is updated is touched"
         elif problem.sorted:
             reason = "the indices are sorted: each thread reads only its own elements"

@@ -356,7 +356,7 @@ def _bin_finder(edges: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax
     certain = 0.5 - off
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's
-    magic = np.asarray(2 / eps + 1, dtype)
+    magic = np.asarray(1 / eps + 1, dtype)
     bits = np.int32 if dtype == np.float32 else np.int64
 
     def guessed(x: jax.Array) -> jax.Array:

@@ -253,7 +253,7 @@ def reference(op: str) -> Callable[..., np.ndarray]:
 
 
 EXPANDED = ["exp", "exp2", "expm1", "log", "log1p", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic"]
-MATH = EXPANDED + ["sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "rsqrt", "erf", "erfc", "erf_inv", "lgamma", "digamma"]
+MATH = [*EXPANDED, "sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "rsqrt", "erf", "erfc", "erf_inv", "lgamma", "digamma"]
 MATH += ["pow", "atan2"]
 
 

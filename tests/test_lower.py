@@ -244,6 +244,19 @@ def test_calls_are_inlined() -> None:
     check(jax.grad(lambda x: jnp.sin(x) * jax.nn.relu(x)), samples("float32")[:12], eps=1e-5)
 
 
+def test_without_x64() -> None:
+    """The expansions stay in 32 bits, and promote nothing implicitly."""
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        z = samples("complex64")[8:]
+        check(
+            lambda z: (jnp.sqrt(z), z / (z + z), jnp.abs(z), lax.tanh(z), lax.pow(z, z), lax.log1p(z), lax.asin(z)), z, eps=2e-5
+        )
+        x = np.array([0.5, 2.0, 30.0], np.float32)
+        check(
+            lambda x: (lax.bessel_i1e(x), lax.igamma(x, x + x), lax.betainc(x, x, 1 / (1 + x)), lax.zeta(x + 1, x)), x, eps=2e-5
+        )
+
+
 # --- complex ---------------------------------------------------------------------------------------------------------
 
 
@@ -482,6 +495,8 @@ def test_captured_arrays() -> None:
     check(lambda x: x * jnp.asarray(TABLE[0]), TABLE)
     check(lambda i: (table > 0)[i, i], INDEX)
     check(lambda i: jnp.arange(1000.0)[i] + jnp.linspace(0, 1, 100)[i], INDEX)
+    program = check(lambda x: jnp.searchsorted(jnp.linspace(-1, 1, 1000, dtype=x.dtype), x), TABLE[:, 0])
+    assert "load" in ops(program) and len(program.body) < 500
 
 
 def test_large_captured_array_is_only_loaded_where_it_is_read() -> None:

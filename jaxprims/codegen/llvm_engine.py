@@ -9,7 +9,6 @@ import itertools
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -60,14 +59,15 @@ def _target(cpu: str) -> Target:
 class Compiled:
     """Machine code in memory, for as long as this object lives."""
 
-    def __init__(self, text: str, address: dict[str, int], module: llvm.ModuleRef, machine: llvm.TargetMachine, library: Any):
+    def __init__(self, text: str, where: Target, address: dict[str, int], library: llvm.ResourceTracker):
         self.ir, self.address = text, address
-        self._module, self._machine, self._library = module, machine, library
+        self._where, self._library = where, library
 
     def assembly(self) -> str:
         """The machine code as text."""
         with _lock:
-            return self._machine.emit_assembly(self._module)
+            machine, _ = _jit(self._where)
+            return machine.emit_assembly(_optimised(self.ir, machine))
 
 
 _lock = threading.RLock()
@@ -79,23 +79,28 @@ def compile_ir(module: ir.Module | str, names: Sequence[str]) -> Compiled:
 
     A symbol that is nowhere in the process raises RuntimeError. Safe to call from many threads.
     """
-    text = str(module)
-    where = target()
+    text, where = str(module), target()
     load_math_libraries()
     with _lock:
         machine, jit = _jit(where)
-        parsed = llvm.parse_assembly(text, llvm.create_context())
-        parsed.verify()
-        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-        tuning.loop_vectorization = True
-        tuning.slp_vectorization = True
-        passes = llvm.create_pass_builder(machine, tuning)
-        passes.getModulePassManager().run(parsed, passes)
-        builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(parsed)).add_current_process()
+        code = machine.emit_object(_optimised(text, machine))
+        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name in names:
             builder.export_symbol(name)
         library = builder.link(jit, f"jaxprims.{next(_serial)}")
-        return Compiled(text, {name: library[name] for name in names}, parsed, machine, library)
+    return Compiled(text, where, {name: library[name] for name in names}, library)
+
+
+def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    module.verify()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_vectorization = True
+    tuning.slp_vectorization = True
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+    return module
 
 
 @functools.cache

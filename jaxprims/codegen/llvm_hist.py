@@ -492,16 +492,14 @@ class _Update:
 
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
-        agree = h.lanes == 1 and h.updates == 1 and not self.variant.ranged
-        if agree:
-            same = self._one_bin(g, count)
-            with b.if_else(same) as (then, otherwise):
-                with then:
-                    self._aggregate(g, first)
-                with otherwise:
-                    self._apply_all(g, first, count)
-        else:
+        if h.lanes > 1 or h.updates > 1 or self.variant.ranged:
             self._apply_all(g, first, count)
+            return
+        with b.if_else(self._has_runs(g, count)) as (then, otherwise):
+            with then:
+                self._apply_runs(g, first, count)
+            with otherwise:
+                self._apply_all(g, first, count)
 
     def _apply_all(self, g: int, first: ir.Value, count: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
@@ -580,7 +578,13 @@ class _Update:
         for p in places if self.variant.soa else places[:1]:
             b.call(prefetch, [p, ir.Constant(I32, 1), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
-    def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value, lane: ir.Value | None) -> ir.Value:
+    def _element(self, g: int, u: int, j: ir.Value) -> ir.Value:
+        """Which of the chunk's elements update j comes from."""
+        if not self.variant.ranged:
+            return j
+        return self.b.zext(self.b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
+
+    def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value) -> ir.Value:
         """One slot of update j's value."""
         b, h, source = self.b, self.spec.bins[g], self.sources[g][u][s]
         dtype = h.acc[s]
@@ -589,12 +593,8 @@ class _Update:
         elif source.kind == "buffer":
             v = _load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(dtype)), dtype)
         else:
-            if self.variant.ranged:
-                j = b.zext(b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
             a = self.spec.arrays[source.number]
-            at = b.add(_scaled(b, b.add(first, j), a.slots), _i64(source.slot))
-            if lane is not None:
-                at = b.add(at, _scaled(b, lane, h.slots))
+            at = b.add(_scaled(b, b.add(first, self._element(g, u, j)), a.slots), _i64(source.slot))
             v = _load(b, _at(b, self.arrays[source.number], _scaled(b, at, itemsize(dtype))), dtype)
         return v
 
@@ -605,12 +605,28 @@ class _Update:
             self._prefetch(g, u, b.add(j, _i64(PREFETCH_AHEAD)))
         places = self._places(g, offset)
         if h.lanes == 1:
-            self._apply_at(g, places, [self._value(g, u, s, first, j, None) for s in range(h.slots)])
+            self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
             return
-        step = itemsize(h.acc[0]) * h.slots
-        with _loop(b, _i64(0), _i64(h.lanes)) as lane:
-            there = [_at(b, p, _scaled(b, lane, step)) for p in places]
-            self._apply_at(g, there, [self._value(g, u, s, first, j, lane) for s in range(h.slots)])
+        # An array-valued bin, lane by lane; the lanes of bin and value lie in a row, so vectors of them do.
+        source = self.sources[g][u][0]
+        size = itemsize(h.acc[0])
+        row = b.add(first, self._element(g, u, j))
+        value = _at(b, self.arrays[source.number], _scaled(b, row, self.spec.arrays[source.number].slots * size))
+        bin_, dtype, wanted = places[0], h.acc[0], range(h.slots)
+
+        def lanes(at: ir.Value, width: int) -> None:
+            there, here = (_at(b, p, _scaled(b, at, h.slots * size)) for p in (bin_, value))
+            args = [v for p in (there, here) for v in _load_slots(b, p, dtype, width, h.slots, wanted).values()]
+            now = expr.emit(b, h.op, args, self.uniforms, width)
+            _store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
+
+        whole = h.lanes // self.width * self.width
+        with _loop(b, _i64(0), _i64(whole), self.width) as lane:
+            lanes(lane, self.width)
+        with _loop(b, _i64(whole), _i64(h.lanes)) as lane:
+            there = [_at(b, p, _scaled(b, lane, size * h.slots)) for p in places]
+            here = [_at(b, value, b.add(_scaled(b, lane, size * h.slots), _i64(s * size))) for s in wanted]
+            self._apply_at(g, there, [_load(b, p, dtype) for p in here])
 
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]
@@ -618,66 +634,108 @@ class _Update:
         for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, self.uniforms, 1), strict=True):
             _store(b, v, p, t)
 
-    # --- a whole chunk in one bin
+    # --- runs of one bin
 
-    def _one_bin(self, g: int, count: ir.Value) -> ir.Value:
-        """Does every update of this (full) chunk go to one bin? Random data leave after one comparison."""
-        b, width, copies = self.b, self.width, self.variant.copies
-        buffer, t = self.offset_buffers[g][0], ir.VectorType(self.offset_type, self.width)
-        answer = _alloca(b, I1)
+    def _has_runs(self, g: int, count: ir.Value) -> ir.Value:
+        """Do neighbours tend to go to one bin (constant or sorted indices)? Looks at a few vectors of a full chunk."""
+        b, answer = self.b, _alloca(self.b, I1)
         b.store(ir.Constant(I1, 0), answer)
-
-        def all_equal(x: ir.Value, y: ir.Value) -> ir.Value:
-            bits = b.bitcast(b.icmp_unsigned("==", x, y), ir.IntType(width))
-            return b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(width), -1))
-
-        def vector(j: ir.Value) -> ir.Value:
-            return b.load(self._buffer_at(buffer, j, self.offset_type), typ=t, align=4)
-
         with b.if_then(b.icmp_signed("==", count, _i64(self.chunk))):
-            head = vector(_i64(0))
-            with b.if_then(all_equal(head, vector(_i64(width)))):
-                size = self._entry_bytes(g)
-                first = _splat(b, b.extract_element(head, ir.Constant(I32, 0)), width)
-                step = ir.Constant(t, [(i % copies) * size for i in range(width)])
-                b.store(all_equal(head, b.add(first, step)), answer)
-                with _loop(b, _i64(0), _i64(self.chunk), width) as j:
-                    b.store(b.and_(b.load(answer, typ=I1), all_equal(head, vector(j))), answer)
+            samples = [self._agree(g, _i64(self.chunk * k // 4 // self.width * self.width))[0] for k in range(4)]
+            b.store(b.or_(b.or_(samples[0], samples[1]), b.or_(samples[2], samples[3])), answer)
         return b.load(answer, typ=I1)
 
-    def _aggregate(self, g: int, first: ir.Value) -> None:
-        """Reduces the chunk's values on vectors, then updates the bin once: equal indices cost no more than a sum."""
+    def _agree(self, g: int, j: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Do the updates [j, j + width) go to one bin? And the offset of the first."""
+        b, width, copies = self.b, self.width, self.variant.copies
+        t = ir.VectorType(self.offset_type, width)
+        offsets = b.load(self._buffer_at(self.offset_buffers[g][0], j, self.offset_type), typ=t, align=4)
+        first = b.extract_element(offsets, ir.Constant(I32, 0))
+        copy = ir.Constant(t, [(i % copies) * self._entry_bytes(g) for i in range(width)])
+        bits = b.bitcast(b.icmp_unsigned("==", offsets, b.add(_splat(b, first, width), copy)), ir.IntType(width))
+        return b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(width), -1)), first
+
+    def _apply_runs(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """Vectors of updates that agree on a bin are combined on vectors, one bin's update at the end of its run: equal indices
+        cost no more than a reduction (the warp aggregation of GPU kernels)."""
         b, h, width = self.b, self.spec.bins[g], self.width
-        def values(j: ir.Value) -> list[ir.Value]:
-            out = []
-            for s, source in enumerate(self.sources[g][0]):
-                if source.kind == "constant":
-                    v = expr.constant(h.acc[s], source.number, width)
-                elif source.kind == "buffer":
-                    v = _load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s])), h.acc[s], width)
-                else:
-                    a = self.spec.arrays[source.number]
-                    p = _at(b, self.arrays[source.number], _scaled(b, b.add(first, j), a.slots * itemsize(h.acc[s])))
-                    v = _load_slots(b, p, h.acc[s], width, a.slots, [source.slot])[source.slot]
-                out.append(v)
-            return out
-
-        carried = [_alloca(b, expr.memory_type(t), width) for t in h.acc]
-
-        def carry() -> list[ir.Value]:
-            return [_load(b, p, t, width) for p, t in zip(carried, h.acc, strict=True)]
+        run = [_alloca(b, expr.memory_type(t), width) for t in h.acc]
+        bin_of_run = _alloca(b, self.offset_type)
+        nowhere = ir.Constant(self.offset_type, -1)
+        b.store(nowhere, bin_of_run)
+        flush = self._flush(g)
 
         def keep(now: Sequence[ir.Value]) -> None:
-            for p, t, v in zip(carried, h.acc, now, strict=True):
+            for p, t, v in zip(run, h.acc, now, strict=True):
                 _store(b, v, p, t)
 
-        keep(values(_i64(0)))
-        with _loop(b, _i64(width), _i64(self.chunk), width) as j:
-            keep(expr.emit(b, h.op, carry() + values(j), self.uniforms, width))
-        places = self._places(g, self._offset(g, 0, _i64(0)))
-        with _loop(b, _i64(0), _i64(width)) as lane:
-            one = [_load(b, self._buffer_at(p, lane, expr.memory_type(t)), t) for p, t in zip(carried, h.acc, strict=True)]
-            self._apply_at(g, places, one)
+        def end_run() -> None:
+            current = b.load(bin_of_run, typ=self.offset_type)
+            with b.if_then(b.icmp_unsigned("!=", current, nowhere)):
+                wide = current if self.offset_type is I64 else b.zext(current, I64)
+                b.call(flush, [_at(b, self.tables[g][0], wide), *run, *self.uniforms])
+
+        with _loop(b, _i64(0), count, width) as j:
+            agree, offset = self._agree(g, j)
+            with b.if_else(agree) as (then, otherwise):
+                with then:
+                    values = self._vector_values(g, first, j)
+                    with b.if_else(b.icmp_unsigned("==", offset, b.load(bin_of_run, typ=self.offset_type))) as (same, other):
+                        with same:
+                            now = [_load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
+                            keep(expr.emit(b, h.op, now + values, self.uniforms, width))
+                        with other:
+                            end_run()
+                            b.store(offset, bin_of_run)
+                            keep(values)
+                with otherwise:
+                    end_run()
+                    b.store(nowhere, bin_of_run)
+                    with _loop(b, j, b.add(j, _i64(width))) as k:
+                        self._apply(g, 0, first, k, self._offset(g, 0, k))
+        end_run()
+
+    def _vector_values(self, g: int, first: ir.Value, j: ir.Value) -> list[ir.Value]:
+        """The values of updates [j, j + width), by slot."""
+        b, h, width, out = self.b, self.spec.bins[g], self.width, []
+        for s, source in enumerate(self.sources[g][0]):
+            if source.kind == "constant":
+                out.append(expr.constant(h.acc[s], source.number, width))
+            elif source.kind == "buffer":
+                at = self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s]))
+                out.append(_load(b, at, h.acc[s], width))
+            else:
+                a = self.spec.arrays[source.number]
+                p = _at(b, self.arrays[source.number], _scaled(b, b.add(first, j), a.slots * itemsize(h.acc[s])))
+                out.append(_load_slots(b, p, h.acc[s], width, a.slots, [source.slot])[source.slot])
+        return out
+
+    def _flush(self, g: int) -> ir.Function:
+        """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the result."""
+        h, outer = self.spec.bins[g], self.b
+        fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR] * (1 + h.slots + len(self.uniforms))), f"flush_{g}")
+        fn.linkage = "internal"
+        fn.attributes.add("nounwind")
+        fn.attributes.add("noinline")
+        entry, run, uniforms = fn.args[0], fn.args[1 : 1 + h.slots], list(fn.args[1 + h.slots :])
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        width = self.width
+        while width > 1:
+            width //= 2
+            halves = [
+                _load(b, _at(b, p, _i64(half * width * itemsize(t))), t, width) for half in (0, 1) for p, t in zip(run, h.acc, strict=True)
+            ]
+            for p, t, v in zip(run, h.acc, expr.emit(b, h.op, halves, uniforms, width), strict=True):
+                _store(b, v, p, t)
+        self.b = b
+        one = [_load(b, p, t) for p, t in zip(run, h.acc, strict=True)]
+        places = [_at(b, entry, _i64(o)) for o in slot_offsets(h)[0]]
+        now = [_load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
+        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + one, uniforms, 1), strict=True):
+            _store(b, v, p, t)
+        b.ret_void()
+        self.b = outer
+        return fn
 
 
 def _suffix(t: ir.Type) -> str:

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from .llvm_elementary import EXPANSIONS
 from .llvm_engine import has_symbol, target, vector_function
-from .llvm_types import call, intrinsic, lanes, literal, scalar_of, take, with_scalar
+from .llvm_types import call, intrinsic, lanes, literal, scalar_of, shared, take, with_scalar
 
 Math = Callable[..., ir.Value]
 """(builder, operands...) -> result, all of one type."""
@@ -171,15 +171,17 @@ def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.select(pole, at_pole, b.select(reflect, reflected, value))
 
 
+def _shared(name: str, f: Math) -> Math:
+    return lambda b, *args: shared(b, name, f, *args)
+
+
 _LIBRARY = ["sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
+_LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
 
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},
-    **EXPANSIONS,
+    **{name: _shared(name, f) for name, f in _LONG.items()},
     "sqrt": sqrt,
     "rsqrt": rsqrt,
-    "logistic": logistic,
-    "erf_inv": erf_inv,
-    "digamma": in_f64(digamma),
 }
 """How each mathematical operation is emitted."""

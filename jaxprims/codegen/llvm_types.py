@@ -6,7 +6,7 @@ value, rounded to its own type again after every operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -98,6 +98,23 @@ def call(b: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Val
         if not name.startswith("llvm."):  # intrinsics know their own attributes
             function.attributes.add("nounwind")
             function.attributes.add("readnone")
+    return b.call(function, args)
+
+
+def shared(b: ir.IRBuilder, name: str, f: Callable[..., ir.Value], *args: ir.Value) -> ir.Value:
+    """``f(builder, *args)``, of the type of the first of them, as an internal function of the module, emitted once.
+
+    LLVM inlines it where it is used once or is small. An unrolled loop of long expansions would take it long to compile.
+    """
+    t = args[0].type
+    full = f"{name}.{_suffix(t)}"
+    function = b.module.globals.get(full)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(t, [a.type for a in args]), full)
+        function.linkage = "internal"
+        function.attributes.add("nounwind")
+        inside = ir.IRBuilder(function.append_basic_block())
+        inside.ret(f(inside, *function.args))
     return b.call(function, args)
 
 

@@ -5,7 +5,7 @@ Every equation is one of
 - *outer*: it needs captured arrays and no element;
 - *inner*: it needs the element;
 - *free*: it needs neither, or only rearranges captured arrays: it goes to whichever side uses it, or to both. Arrays made
-  from nothing stay with the element as constants, but a large one that is indexed is made outside and read.
+  from nothing stay with the element as constants, but a large one that is indexed, or goes into a loop, is made outside.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _VIEWS = frozenset(
     {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "slice", "transpose", "rev", "stop_gradient", "copy", "copy_p"}
 )
 _INDEXING = frozenset({"gather", "dynamic_slice"})
+_CONTROL = frozenset({"scan", "while", "cond"})
 
 _NOTHING, _CAPTURED, _ELEMENT = 0, 1, 2  # what a variable depends on
 
@@ -99,8 +100,10 @@ class _Parting:
                 kept.append(eqn)
                 wanted.difference_update(eqn.outvars)
                 wanted.update(v for v in eqn.invars if isinstance(v, Var))
-            if eqn.primitive.name in _INDEXING or (eqn.primitive.name in _VIEWS and indexed.intersection(eqn.outvars)):
-                indexed.update(v for v in eqn.invars[:1] if isinstance(v, Var))
+            name = eqn.primitive.name
+            if name in _INDEXING or name in _CONTROL or (name in _VIEWS and indexed.intersection(eqn.outvars)):
+                read = eqn.invars if name in _CONTROL else eqn.invars[:1]
+                indexed.update(v for v in read if isinstance(v, Var))
         return kept[::-1], [v for v, depends in self.depends.items() if v in wanted and depends != _ELEMENT]
 
     def outer(self, outvars: Sequence[Var]) -> list[JaxprEqn]:

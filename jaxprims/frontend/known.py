@@ -253,7 +253,7 @@ KNOWN = (
     Known("logaddexp", "f", _logaddexp, ("least",), "result"),
     Known("logaddexp", "f", _jnp("logaddexp"), ("least",), "result", traced=True),
     Known("logaddexp", "f", _logsumexp, ("least",), "result", traced=True),
-    Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), traced=True),
+    Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), "result", traced=True),
     Known("hypot", "f", _hypot, (0,), "result"),
     Known("hypot", "f", _jnp("hypot"), (0,), "result", traced=True),
     Known("complex_mul", "ff", _complex_mul, (1, 0)),

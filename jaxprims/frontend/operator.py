@@ -33,8 +33,13 @@ class Traced:
     """A traced function of flat arguments; captured arrays are its first arguments (``captured`` of them)."""
 
     jaxpr: Jaxpr
-    program: Program | None  # None where it is never needed: a function that passes its arguments on
+    program: Program
     key: Any
+
+    @functools.cached_property
+    def has_rules(self) -> bool:
+        """Does it carry differentiation rules of its own?"""
+        return _has_rules(self.jaxpr)
 
     @property
     def captured(self) -> int:
@@ -117,27 +122,42 @@ class Operator:
     def represent(self, ordered: bool) -> Representation:
         """What working copies hold. ``ordered``: the second slot is the element's own position."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
-        return represent(self.name, dtypes, self.program, self.identity, ordered)
+        return represent(self.program, dtypes, self.identity, ordered)
 
     @functools.cached_property
-    def derivative_groups(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Leaves that depend on each other only, with the class of derivative rule that serves them (see ``classify``)."""
+    def derivative_groups(self) -> tuple[DerivativeGroup, ...]:
+        """Leaves that depend on each other only, with the rule that serves them."""
+        own_rules = self.traced.has_rules  # a user's custom_jvp: only the general rule goes through it
         if self.lanes > 1:
-            return (((0,), classify.derivative_class(self.program)),)
+            return (_group((0,), [self.program], own_rules),)
         owner = [k for k, (_, n) in enumerate(self.leaf_slots) for _ in range(n)]
-        groups: list[tuple[set[int], list[str]]] = []
+        groups: list[tuple[set[int], list[Program]]] = []
         for slots in classify.parts(self.program):
-            leaves = {owner[s] for s in slots}
-            classes = [classify.derivative_class(classify.restrict(self.program, slots))]
+            leaves, programs = {owner[s] for s in slots}, [classify.restrict(self.program, slots)]
             for other in [g for g in groups if g[0] & leaves]:
                 groups.remove(other)
                 leaves |= other[0]
-                classes += other[1]
-            groups.append((leaves, classes))
-        return tuple(
-            (tuple(sorted(leaves)), classes[0] if len(set(classes)) == 1 and (len(leaves) == 1 or classes[0] == "arg") else "general")
-            for leaves, classes in groups
-        )
+                programs += other[1]
+            groups.append((leaves, programs))
+        return tuple(_group(tuple(sorted(leaves)), programs, own_rules) for leaves, programs in groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivativeGroup:
+    """Leaves of an operator that depend on each other only; ``kind`` is ``classify.derivative_class``'s, ``name`` the operator's."""
+
+    leaves: tuple[int, ...]
+    kind: str
+    name: str | None
+
+
+def _group(leaves: tuple[int, ...], programs: Sequence[Program], own_rules: bool) -> DerivativeGroup:
+    kinds = {(classify.derivative_class(p), classify.recognise(p)) for p in programs}
+    kind, name = kinds.pop() if len(kinds) == 1 else ("general", None)
+    # jax.numpy's own functions of class "result" (logaddexp ...) carry rules that say the same
+    if (len(leaves) > 1 and kind != "arg") or (own_rules and kind != "result"):
+        kind = "general"
+    return DerivativeGroup(leaves, kind, name)
 
 
 def scalar_name(dtype: Any) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from . import classify
 from .evaluate import evaluate
 from .program import Builder, Program, from_bits, is_float, itemsize, numpy_dtype, to_bits
 
@@ -28,32 +29,41 @@ class Representation:
     finish: Program | None = None
 
 
-def represent(
-    name: str | None, dtypes: Sequence[str], op: Program, identity: tuple[int, ...] | None, ordered: bool
-) -> Representation:
-    """The form for an operator of this name. ``ordered``: the struct's second slot is the element's own position, below 2^31 - 1."""
-    if name == "add" and dtypes[0] in ("f16", "bf16"):
-        return _wide_sum(tuple(dtypes), identity)
+def represent(op: Program, dtypes: Sequence[str], identity: tuple[int, ...] | None, ordered: bool) -> Representation:
+    """The form for an operator. ``ordered``: the struct's second slot is the element's own position, below 2^31 - 1."""
+    dtypes = tuple(dtypes)
+    name = classify.recognise(op)
     if name in ("argmax", "argmin") and ordered and dtypes[1] == "s32" and itemsize(dtypes[0]) <= 4 and dtypes[0] != "b1":
         packed = _packed_arg(name, dtypes[0])
         if identity == packed.identity:
             assert packed.start is not None
             neutral = evaluate(packed.start, [np.asarray(from_bits(b, t)) for b, t in zip(identity or (), dtypes, strict=True)])
             return dataclasses.replace(packed, identity=(to_bits(neutral[0], "s64"),))
-    return Representation(tuple(dtypes), op, identity)
+    halves = [s for s, t in enumerate(dtypes) if t in ("f16", "bf16")]
+    wide = {s for s in halves if (s,) in classify.parts(op) and classify.recognise(classify.restrict(op, (s,))) == "add"}
+    if wide:
+        return _wide_sums(op, dtypes, identity, wide)
+    return Representation(dtypes, op, identity)
 
 
-def _wide_sum(dtypes: tuple[str, ...], identity: tuple[int, ...] | None) -> Representation:
+def _wide_sums(op: Program, dtypes: tuple[str, ...], identity: tuple[int, ...] | None, wide: set[int]) -> Representation:
+    """Sums of f16 and bf16 (the slots ``wide``) in f32."""
     n = len(dtypes)
-    b = Builder(("f32", "f32") * n)
-    op = b.finish([b.emit("add", "f32", b.arg(i), b.arg(n + i)) for i in range(n)])
-    start, finish = Builder(dtypes), Builder(("f32",) * n)
+    form = tuple("f32" if s in wide else t for s, t in enumerate(dtypes))
+
+    def converted(b: Builder, value: int, dtype: str) -> int:
+        return value if b.dtype(value) == dtype else b.emit("convert", dtype, value)
+
+    b = Builder(form * 2)
+    narrow = b.inline(op, [converted(b, b.arg(k), dtypes[k % n]) for k in range(2 * n)])
+    results = [b.emit("add", "f32", b.arg(s), b.arg(n + s)) if s in wide else narrow[s] for s in range(n)]
+    start, finish = Builder(dtypes), Builder(form)
     return Representation(
-        ("f32",) * n,
-        op,
-        identity and tuple(to_bits(from_bits(x, t), "f32") for x, t in zip(identity, dtypes, strict=True)),
-        start.finish([start.emit("convert", "f32", start.arg(i)) for i in range(n)]),
-        finish.finish([finish.emit("convert", t, finish.arg(i)) for i, t in enumerate(dtypes)]),
+        form,
+        b.finish(results),
+        identity and tuple(to_bits(from_bits(x, t), u) for x, t, u in zip(identity, dtypes, form, strict=True)),
+        start.finish([converted(start, start.arg(s), form[s]) for s in range(n)]),
+        finish.finish([converted(finish, finish.arg(s), dtypes[s]) for s in range(n)]),
     )
 
 

@@ -13,6 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from ..runtime import ffi
+from .avals import result_aval
 
 group_p = Primitive("group_by_index")
 group_p.multiple_results = True
@@ -29,7 +30,7 @@ def group(indices: Any, num_bins: int) -> tuple[Any, Any]:
 def _abstract_eval(indices: Any, *, num_bins: int) -> list[Any]:
     *batch, n = indices.shape
     dtype = np.dtype(np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32)
-    return [indices.update(shape=(*batch, m), dtype=dtype, weak_type=False) for m in (n, num_bins + 1)]
+    return [result_aval(indices, (*batch, m), dtype, len(batch)) for m in (n, num_bins + 1)]
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, num_bins: int) -> tuple[list[Any], list[int]]:

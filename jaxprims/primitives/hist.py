@@ -25,6 +25,7 @@ from ..frontend.operator import Operator, Traced, scalar_name, slots_of
 from ..frontend.program import Builder, Program
 from ..runtime import compiler, ffi, planning
 from . import hist_xla
+from .avals import result_aval
 
 hist_p = Primitive("generalized_histogram")
 hist_p.multiple_results = True
@@ -95,7 +96,6 @@ def spec_of(
     ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)?
     """
     f = hist.f.program
-    assert f is not None
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     wide = max(p.num_bins for p in hist.parts) >= 2**31 - 1
@@ -174,7 +174,6 @@ def _shifted_loads(p: Program, by: int) -> Program:
 def can_fuse(hist: Hist) -> bool:
     """Array-valued bins take their values from memory: can this f's be found there, lane after lane?"""
     f = hist.f.program
-    assert f is not None
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     first_params = np.concatenate(
@@ -223,9 +222,8 @@ def _batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple
 @hist_p.def_abstract_eval
 def _abstract_eval(*avals: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
     batch = _batch_shape(avals, masks, rank)
-    like = avals[0]
     return [
-        like.update(shape=(*batch, p.num_bins, *shape), dtype=dtype, weak_type=False)
+        result_aval(avals[0], (*batch, p.num_bins, *shape), dtype, masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0)
         for p in hist.parts
         for shape, dtype in zip(p.operator.shapes, p.operator.dtypes, strict=True)
     ]

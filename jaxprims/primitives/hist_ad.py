@@ -86,17 +86,17 @@ def _part(
     part: Part, index: Any, values: Leaves, dest: Leaves | None, consts: Leaves, out: Leaves, dot: Leaves, dest_dot: Leaves
 ) -> list[Any]:
     tangents: list[Any] = [None] * len(values)
-    for leaves, kind in part.operator.derivative_groups:
+    for group in part.operator.derivative_groups:
+        leaves = group.leaves
         if all(dot[k] is None and dest_dot[k] is None for k in leaves):
             continue
-        rule = _RULES.get(kind) if len(leaves) == 1 or kind == "arg" else None
+        rule = _WEIGHTED.get(group.name or "") if group.kind == "result" else _RULES.get(group.kind)
         if rule is None:
             return _general(part, index, values, dest, consts, dot, dest_dot)
-        pick: Callable[[Leaves], Leaves] = lambda xs, leaves=leaves: [xs[k] for k in leaves]  # noqa: E731
-        given = None if dest is None else pick(dest)
-        for k, t in zip(
-            leaves, rule(part, index, pick(values), given, pick(out), pick(dot), pick(dest_dot)), strict=True
-        ):
+        start = None if dest is None else [dest[k] for k in leaves]
+        of = ([xs[k] for k in leaves] for xs in (values, out, dot, dest_dot))
+        mine = rule(part.num_bins, index, next(of), start, *of)
+        for k, t in zip(leaves, mine, strict=True):
             tangents[k] = t
     return tangents
 
@@ -124,10 +124,10 @@ def _zero_if_none(tangent: Any, like: Any) -> Any:
 
 
 def _weighted_sum(
-    part: Part, index: Any, weight: Any, dot: Any, dest_weight: Any, dest_dot: Any
+    num_bins: int, index: Any, weight: Any, dot: Any, dest_weight: Any, dest_dot: Any
 ) -> Any:
     """Σ weightᵢ · v̇ᵢ by index, plus dest's own: every rule ends like this."""
-    total = None if dot is None else _sum(index, [weight * dot], part.num_bins)[0]
+    total = None if dot is None else _sum(index, [weight * dot], num_bins)[0]
     if dest_dot is not None:
         mine = dest_weight * dest_dot
         total = mine if total is None else total + mine
@@ -137,27 +137,27 @@ def _weighted_sum(
 # --- the rules ---------------------------------------------------------------------------------------------------------------------
 
 
-def _add_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
+def _add_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
     if dot[0] is None:
         return dest_dot
-    return _sum(index, dot, part.num_bins, None if dest_dot[0] is None else dest_dot)
+    return _sum(index, dot, num_bins, None if dest_dot[0] is None else dest_dot)
 
 
-def _select_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
+def _select_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
     """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
     value, x = values[0], out[0]
     won = (value == _gather(x, index)).astype(x.dtype)
-    count = _sum(index, [won], part.num_bins)[0]
+    count = _sum(index, [won], num_bins)[0]
     dest_won = None
     if dest is not None:
         dest_won = (dest[0] == x).astype(x.dtype)
         count = count + dest_won
     share = jnp.where(count > 0, 1 / jnp.where(count > 0, count, 1), 0)
-    total = _weighted_sum(part, index, won, dot[0], dest_won, dest_dot[0])
+    total = _weighted_sum(num_bins, index, won, dot[0], dest_won, dest_dot[0])
     return [total * share]
 
 
-def _arg_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
+def _arg_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
     """argmin, argmax on (value, index): the winner's tangent; equal pairs share evenly."""
 
     def won(value: Any, position: Any, x: Any, best: Any) -> Any:
@@ -165,20 +165,20 @@ def _arg_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, do
         return (same & (position == best)).astype(x.dtype)
 
     mine = won(values[0], values[1], _gather(out[0], index), _gather(out[1], index))
-    count = _sum(index, [mine], part.num_bins)[0]
+    count = _sum(index, [mine], num_bins)[0]
     dest_won = None
     if dest is not None:
         dest_won = won(dest[0], dest[1], out[0], out[1])
         count = count + dest_won
-    total = _weighted_sum(part, index, mine, dot[0], dest_won, dest_dot[0])
+    total = _weighted_sum(num_bins, index, mine, dot[0], dest_won, dest_dot[0])
     second = None
     if dot[1] is not None or dest_dot[1] is not None:
-        second = _weighted_sum(part, index, mine.astype(values[1].dtype), dot[1], dest_won, dest_dot[1])
+        second = _weighted_sum(num_bins, index, mine.astype(values[1].dtype), dot[1], dest_won, dest_dot[1])
     share = jnp.where(count > 0, 1 / jnp.where(count > 0, count, 1), 0)
     return [None if total is None else total * share, None if second is None else second * share]
 
 
-def _mul_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
+def _mul_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
     """Products with zeros among the factors: p is the product of the others, z the number of zeros in a bin.
 
     The derivative by a factor is the product of all the others: p / v or p where no *other* factor is zero. Sums s and q of the
@@ -189,7 +189,7 @@ def _mul_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, do
     v = values[0]
     zero = v == 0
     safe = jnp.where(zero, 1, v)
-    h = part.num_bins
+    h = num_bins
     bins = [_genhist.Bins(h, jnp.multiply), _genhist.Bins(h, jnp.add), _genhist.Bins(h, jnp.add)]
     p, z, s = _genhist.genhist(
         lambda i, a, b, c: [(i, a), (i, b), (i, c)], (index, safe, zero.astype(v.dtype), jnp.where(zero, v, 0)), bins
@@ -204,7 +204,7 @@ def _mul_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, do
     )
     if dest is not None and dot[0] is not None:
         weight = weight * _gather(dest[0], index)
-    return [_weighted_sum(part, index, weight, dot[0], product, dest_dot[0])]
+    return [_weighted_sum(num_bins, index, weight, dot[0], product, dest_dot[0])]
 
 
 def _logaddexp_weight(value: Any, x: Any) -> Any:
@@ -215,19 +215,27 @@ def _hypot_weight(value: Any, x: Any) -> Any:
     return jnp.where(x == 0, 0, value / jnp.where(x == 0, 1, x))
 
 
-_WEIGHTS = {"logaddexp": _logaddexp_weight, "hypot": _hypot_weight}
-"""Operators whose derivative depends on (element, result) alone: no sort, a gather and a product."""
+def _logaddexp2_weight(value: Any, x: Any) -> Any:
+    return jnp.where(value == x, 1, jnp.exp2(jnp.where(value == x, 0, value - x)))
 
 
-def _result_rule(part: Part, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
-    weigh = _WEIGHTS[part.operator.name or ""]
-    weight = weigh(values[0], _gather(out[0], index))
-    dest_weight = None if dest is None else weigh(dest[0], out[0])
-    return [_weighted_sum(part, index, weight, dot[0], dest_weight, dest_dot[0])]
+def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
+    """Operators whose derivative depends on (element, result) alone: no sort, a gather and a product."""
 
+    def rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
+        weight = weigh(values[0], _gather(out[0], index))
+        dest_weight = None if dest is None else weigh(dest[0], out[0])
+        return [_weighted_sum(num_bins, index, weight, dot[0], dest_weight, dest_dot[0])]
+
+    return rule
+
+
+_WEIGHTED = {
+    "logaddexp": _result_rule(_logaddexp_weight), "logaddexp2": _result_rule(_logaddexp2_weight), "hypot": _result_rule(_hypot_weight),
+}  # fmt: skip
 
 _RULES: dict[str, Callable[..., Leaves]] = {
-    "add": _add_rule, "select": _select_rule, "mul": _mul_rule, "result": _result_rule, "arg": _arg_rule,
+    "add": _add_rule, "select": _select_rule, "mul": _mul_rule, "arg": _arg_rule,
 }  # fmt: skip
 
 

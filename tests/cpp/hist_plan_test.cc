@@ -59,8 +59,8 @@ void CheckPlan(const HistProblem& p, const Machine& m) {
   // Subhistograms of one thread each stay in the last-level cache together, a few of them for each thread at most; what cannot,
   // and may not be updated where it lies, has one table for each member of the batch that is being worked on.
   const int64_t bytes = WorkspaceBytes(p, plan);
-  const int64_t small = kPartsPerThread * std::max(m.l3, plan.threads * m.l1) + 128 * kPartsPerThread * plan.threads;
-  CHECK(bytes >= 0 && (plan.soa ? bytes == 0 : bytes <= std::max(small, plan.threads * (table + 128))));
+  const int64_t gaps = 128 * p.updates, cached = kPartsPerThread * (std::max(m.l3, plan.threads * m.l1) + plan.threads * gaps);
+  CHECK(bytes >= 0 && (plan.soa ? bytes == 0 : bytes <= std::max(cached, plan.threads * (table + gaps))));
   CHECK_EQ(Text(MakePlan(p, m)), Text(plan));
   if (failures != before) Fail(__FILE__, __LINE__, Text(plan), " for ", Text(p, m));
 }

@@ -32,8 +32,10 @@ HistKernel NewKernel() {
   return kernel;
 }
 
+// The one table of the process, as its entries are never removed: each test has its own keys.
+KernelTable& table = KernelTable::Instance();
+
 TEST(KernelTableKeepsTheFirstEntry) {
-  KernelTable table;
   CHECK(table.Find(1) == nullptr);
   HistEntry* first = table.Add(1, NewEntry("a"));
   CHECK(table.Find(1) == first);
@@ -43,7 +45,7 @@ TEST(KernelTableKeepsTheFirstEntry) {
 }
 
 TEST(KernelTableKeepsTheFirstVariant) {
-  HistEntry entry;
+  HistEntry& entry = *table.Add(2, NewEntry("b"));
   CHECK(entry.variants[5].load() == nullptr);
   KernelTable::AddVariant(entry, 5, NewKernel());
   const HistKernel* first = entry.variants[5].load();
@@ -62,14 +64,13 @@ TEST(KernelTableKeepsTheFirstVariant) {
 
 TEST(KernelTableFromManyThreads) {
   constexpr int kThreads = 8, kKeys = 40;
-  KernelTable table;
   std::latch start(kThreads);
   std::vector<std::vector<const HistKernel*>> seen(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       start.arrive_and_wait();
-      for (int64_t key = 0; key < kKeys; ++key) {
+      for (int64_t key = 100; key < 100 + kKeys; ++key) {
         const std::string spec = "spec " + std::to_string(key);
         HistEntry* entry = table.Find(key);
         if (entry == nullptr) entry = table.Add(key, NewEntry(spec));

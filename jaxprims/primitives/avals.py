@@ -1,0 +1,17 @@
+"""Abstract values of results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) -> Any:
+    """A result's aval, made from an operand's (which carries what ``shard_map`` wants to know). Where a mesh has explicit axes, the
+    operand's ``batch_axes`` leading axes keep their sharding; no other is sharded."""
+    sharding = like.sharding
+    if getattr(sharding, "mesh", None) is None or sharding.mesh.empty:
+        return like.update(shape=shape, dtype=dtype, weak_type=False)
+    spec = (*sharding.spec[:batch_axes], *(None,) * (len(shape) - batch_axes))
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding.update(spec=jax.sharding.PartitionSpec(*spec)))

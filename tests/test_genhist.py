@@ -1,0 +1,508 @@
+"""``genhist`` and ``reduce_by_index``: what they compute, against a sequential loop."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import references
+from references import BY_NAME, CASES, Case, assert_close
+
+import jaxprims as jp
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+# --- operators ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_operators(case: Case) -> None:
+    """Every operator: empty, tiny and ordinary inputs; with and without dest."""
+    f = jax.jit(
+        lambda v, i, d: jp.reduce_by_index(v, i, 7, case.op, identity=case.given, dest=d)  # one trace for each N
+    )
+    for n in (0, 1, 200):
+        values = case.sample(rng(), n)
+        index = rng().integers(-2, 9, n).astype(np.int32)
+        dest = case.sample(np.random.default_rng(1), 7)
+        for d in (None, dest) if n == 200 else (None,):
+            wanted = references.reduce_by_index(values, index, 7, case.reference, case.identity, d)
+            assert_close(f(values, index, d), wanted, case.tolerance)
+
+
+def test_identity_is_not_needed_with_dest() -> None:
+    case = BY_NAME["einstein"]
+    values, index, dest = case.sample(rng(), 500), rng().integers(0, 5, 500), case.sample(rng(), 5)
+    got = jp.reduce_by_index(values, index, 5, case.op, dest=dest)
+    assert_close(got, references.reduce_by_index(values, index, 5, case.reference, dest=dest), 1e-4)
+
+
+def test_an_operator_that_kernels_lack_warns_and_works() -> None:
+    """Without a kernel: the same results through plain XLA, and a warning that says why."""
+
+    def op(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.lax.linalg.lu(a @ b)[0] * 0 + a @ b if a.ndim == 2 else a + b
+
+    values, index = references.circulant(rng(), 30), rng().integers(-1, 4, 30)
+    with pytest.warns(jp.FallbackWarning, match="op cannot be compiled into a kernel .*lu"):
+        got = jp.reduce_by_index(values, index, 3, op, identity=np.eye(2, dtype=np.float32))
+    assert_close(got, references.reduce_by_index(values, index, 3, np.matmul, np.eye(2)), 1e-4)
+
+    def f(m: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return i, jnp.linalg.det(m)
+
+    with pytest.warns(jp.FallbackWarning, match="f cannot be compiled into a kernel"):
+        got = jp.genhist(f, (references.normal(rng(), 30, 4, 4), index), jp.Bins(3))
+    dets = np.linalg.det(references.normal(rng(), 30, 4, 4).astype(np.float64))
+    assert_close(got, references.reduce_by_index(dets, index, 3, np.add, 0), 1e-3)
+
+
+# --- dtypes --------------------------------------------------------------------------------------------------------------
+
+REAL = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "bfloat16", "float32")
+WIDE = ("int64", "uint64", "float64")
+
+
+def sample_of(dtype: str, n: int) -> np.ndarray:
+    if dtype == "bool":
+        return rng().integers(0, 2, n).astype(bool)
+    if "complex" in dtype:
+        return (rng().integers(-2, 3, n) + 1j * rng().integers(-2, 3, n)).astype(dtype)
+    if "int" in dtype:
+        info = np.iinfo(dtype)
+        return rng().integers(info.min, info.max, n, dtype, endpoint=True)
+    return rng().integers(-4, 5, n).astype(jnp.dtype(dtype))
+
+
+def check_dtype(dtype: str) -> None:
+    """Recognised operators and one more of each kind, all in one kernel."""
+    n, h = 300, 6
+    values, index = sample_of(dtype, n), rng().integers(-1, h + 1, n).astype(np.int32)
+    kind = "b" if dtype == "bool" else "c" if "complex" in dtype else "i" if "int" in dtype else "f"
+    ops: list[tuple[Any, Any]] = {
+        "b": [(jnp.logical_or, np.logical_or), (jnp.logical_and, np.logical_and), (jnp.not_equal, np.not_equal)],
+        "i": [(jnp.add, np.add), (jnp.multiply, np.multiply), (jnp.minimum, np.minimum), (jnp.maximum, np.maximum),
+              (jnp.bitwise_and, np.bitwise_and), (jnp.bitwise_or, np.bitwise_or), (jnp.bitwise_xor, np.bitwise_xor)],
+        "f": [(jnp.add, np.add), (jnp.minimum, np.minimum), (jnp.maximum, np.maximum)],
+        "c": [(jnp.add, np.add)],
+    }[kind]  # fmt: skip
+    got = jp.genhist(lambda i, v: [(i, v)] * len(ops), (index, values), [jp.Bins(h, op) for op, _ in ops])
+    for g, (_, reference) in zip(got, ops, strict=True):
+        assert g.dtype == dtype
+        inside = (index >= 0) & (index < h)
+        wide = references.wide(values)
+        for b in range(h):
+            mine = wide[inside & (index == b)]
+            wanted = reference.reduce(mine, dtype=mine.dtype) if mine.size else None
+            if wanted is not None:
+                np.testing.assert_allclose(references.wide(g[b]), wanted, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bool", *REAL, "complex64"])
+def test_dtypes(dtype: str) -> None:
+    check_dtype(dtype)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", [*WIDE, "complex128", "int8", "float16"])
+def test_dtypes_x64(dtype: str) -> None:
+    check_dtype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_sums_accumulate_in_float32(dtype: Any) -> None:
+    """4,096 ones: in bfloat16 a running sum would stop at 256, in float16 at 2,048."""
+    for n in (4096, 60_000):
+        for h in (1, 5):
+            index = np.zeros(n, np.int32)
+            got = jp.reduce_by_index(jnp.ones(n, dtype), index, h)
+            assert got.dtype == dtype and float(got[0]) == float(dtype(min(n, 65504) if dtype == jnp.float16 else n))
+        with_dest = jp.reduce_by_index(jnp.ones(n, dtype), index, 5, dest=jnp.full(5, 2, dtype))
+        assert float(with_dest[0]) == float(dtype(n + 2)) and float(with_dest[4]) == 2
+
+
+def test_specials_of_floats() -> None:
+    """NaN, infinities and signed zeros go through max, min and add as through jax.numpy's reductions."""
+    values = np.array([np.nan, 1, np.inf, 2, -np.inf, np.inf, -0.0, 0.0, -0.0, -0.0], np.float32)
+    index = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4], np.int32)
+    for name in ("max", "min", "sum"):
+        op = {"max": jnp.maximum, "min": jnp.minimum, "sum": jnp.add}[name]
+        got = jp.reduce_by_index(values, index, 5, op)
+        wanted = [getattr(jnp, name)(values[index == h]) for h in range(5)]
+        np.testing.assert_array_equal(got, np.array(wanted))
+        if name != "sum":
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(np.array(wanted)))
+    # where() is not maximum: its result depends on the order of NaN, and where the NaN comes first it is lost
+    lost = jp.reduce_by_index(values[:2], index[:2], 1, lambda a, b: jnp.where(a > b, a, b), identity=-jnp.inf)
+    assert float(lost[0]) == 1
+
+
+# --- indices ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize("mode", ["drop", "clip", "wrap"])
+def test_modes(mode: str, dtype: str) -> None:
+    """Every mode and index dtype; extremes, and more bins than the dtype has values."""
+    info = np.iinfo(dtype)
+    extremes = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 6, 7, 8]
+    index = np.concatenate([np.array([e for e in extremes if info.min <= e <= info.max]), rng().integers(0, 9, 50)]).astype(dtype)
+    values = np.arange(len(index), dtype=np.int32)
+    for h in (7, 1, 300) if info.bits == 8 else (7,):
+        got = jp.reduce_by_index(values, index, h, mode=mode)
+        assert_close(got, references.reduce_by_index(values, index, h, np.add, 0, mode=mode))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_modes_x64(dtype: str) -> None:
+    """Indices that would be in range, were they cut to 32 bits."""
+    info = np.iinfo(dtype)
+    index = np.array([0, 3, 2**32, 2**32 + 3, 2**31, info.max, info.min, info.max - 2**32 + 1, 2**63 - 1], dtype)
+    values = np.arange(1, 10, dtype=np.int64)
+    for mode in ("drop", "clip", "wrap"):
+        for h in (5, (5,)):
+            given = index if h == 5 else (index,)
+            got = jp.reduce_by_index(values, given, h, mode=mode)
+            assert_close(got, references.reduce_by_index(values, given, h, np.add, 0, mode=mode))
+    got = jp.genhist(lambda i, v: (i + jnp.asarray(0, dtype), v), (index, values), jp.Bins(5))
+    assert_close(got, references.reduce_by_index(values, index, 5, np.add, 0))
+
+
+@pytest.mark.parametrize("mode", ["drop", "clip", "wrap"])
+def test_bins_of_several_dimensions(mode: str) -> None:
+    """A pair that is out of range in one dimension is not in range in the flattened bins."""
+    n, sizes = 400, (3, 4, 5)
+    index = tuple(rng().integers(-2, s + 2, n).astype(d) for s, d in zip(sizes, ("int32", "int8", "int16"), strict=True))
+    index[0][:3] = INT_MIN, INT_MAX, 2**30  # products of these wrap around
+    values = references.normal(rng(), n, 2)
+    for h, given in ((sizes, index), (sizes[:2], index[:2]), (sizes[:1], index[:1])):
+        got = jp.reduce_by_index(values, given, h, mode=mode)
+        assert_close(got, references.reduce_by_index(values, given, h, np.add, 0.0, mode=mode))
+    dest = references.normal(rng(), 3, 4, 2)
+    got = jp.reduce_by_index(values, index[:2], sizes[:2], jnp.maximum, dest=dest)
+    assert_close(got, references.reduce_by_index(values, index[:2], sizes[:2], np.maximum, dest=dest))
+
+
+def test_a_float_that_becomes_an_index() -> None:
+    """Conversion saturates, NaN gives 0: never undefined."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.9, -0.5, 3e9], np.float32)
+    got = jp.genhist(lambda x: (x.astype(jnp.int32), 1), x, jp.Bins(4))
+    assert got.tolist() == [2, 0, 1, 0]  # NaN and -0.5, then 2.9
+    large = jp.genhist(lambda x: (x.astype(jnp.int32) - (INT_MAX - 3), 1), x, jp.Bins(4))
+    assert large.tolist() == [0, 0, 0, 3]
+
+
+def test_no_bins_and_no_elements() -> None:
+    index = np.array([0, -1, 5], np.int32)
+    for mode in ("drop", "clip", "wrap"):
+        assert jp.reduce_by_index(np.ones(3, np.float32), index, 0, mode=mode).shape == (0,)
+        assert jp.reduce_by_index(np.ones((3, 2), np.float32), (index, index), (3, 0), mode=mode).shape == (3, 0, 2)
+    empty, none = np.zeros(0, np.float32), np.zeros(0, np.int32)
+    assert jp.reduce_by_index(empty, none, 0).shape == (0,)
+    assert jp.reduce_by_index(empty, none, 3).tolist() == [0, 0, 0]
+    assert jp.reduce_by_index(empty, none, 3, jnp.minimum).tolist() == [np.inf] * 3
+    assert jp.reduce_by_index(empty, none, 2, dest=np.array([4, 5], np.float32)).tolist() == [4, 5]
+    assert jp.reduce_by_index(np.ones((5, 0), np.float32), np.zeros(5, np.int32), 3).shape == (3, 0)
+    assert jp.reduce_by_index(np.ones((5, 2, 0, 3), np.float32), np.zeros(5, np.int32), 3, jnp.maximum).shape == (3, 2, 0, 3)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int16", "uint32"])
+def test_sorted(dtype: str) -> None:
+    for n, h in ((0, 3), (70, 4), (70_000, 3), (70_000, 50_000), (70_000, 200)):
+        index = np.sort(rng().integers(0 if dtype == "uint32" else -2, min(h + 2, 30_000), n)).astype(dtype)
+        values = rng().integers(-9, 9, n).astype(np.int32)
+        got = jp.reduce_by_index(values, index, h, indices_are_sorted=True)
+        np.testing.assert_array_equal(got, jp.reduce_by_index(values, index, h))
+        inside = (index >= 0) & (index < h)
+        np.testing.assert_array_equal(got, np.bincount(index[inside].astype(np.int64), values[inside], h))
+
+
+# --- shapes of bins, pytrees ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (32,), (33,), (256,), (4, 64), (1, 1, 1)])
+def test_bin_shapes(shape: tuple[int, ...]) -> None:
+    """Small ones are structs, large ones arrays with a vectorised operator."""
+    n, h = 150, 6
+    index = rng().integers(-1, h + 1, n).astype(np.int32)
+    values = references.normal(rng(), n, *shape)
+    whole = rng().integers(0, 100, (n, *shape)).astype(np.int32)
+    for op, reference, identity in (
+        (jnp.add, np.add, 0),
+        (jnp.maximum, np.maximum, -np.inf),
+        (references.einstein, references.einstein, 0),
+    ):
+        v = values / 8 if op is references.einstein else values
+        got = jp.reduce_by_index(v, index, h, op, identity=0.0 if op is references.einstein else None)
+        assert_close(got, references.reduce_by_index(v, index, h, reference, identity), 1e-4)
+    got = jp.reduce_by_index((values, whole), index, h, lambda a, b: (a[0] + b[0], jnp.minimum(a[1], b[1])))
+    wanted = references.reduce_by_index(
+        (values, whole), index, h, lambda a, b: (a[0] + b[0], np.minimum(a[1], b[1])), (0, np.iinfo(np.int32).max)
+    )
+    assert_close(got, wanted, 1e-5)
+
+
+def test_an_identity_for_each_lane() -> None:
+    """An array-valued identity, on a bin that is a struct and on one of many lanes."""
+    for lanes in (3, 4):
+        identity = np.arange(lanes, dtype=np.int32)
+        values = rng().integers(lanes, 100, (50, lanes)).astype(np.int32)
+        index = rng().integers(0, 3, 50).astype(np.int32)
+        got = jp.reduce_by_index(values, index, 5, lambda a, b, e=identity: a + b - e, identity=identity)
+        assert_close(got, references.reduce_by_index(values, index, 5, lambda a, b, e=identity: a + b - e, identity))
+
+
+def test_pytrees() -> None:
+    """Dicts, tuples and lists of leaves of different dtypes and shapes; dest and identity of the same structure."""
+    n, h = 200, 5
+    values = {
+        "sum": references.normal(rng(), n),
+        "pair": (rng().integers(0, 9, n).astype(np.int32), [references.normal(rng(), n, 2)]),
+        "any": rng().integers(0, 2, n).astype(bool),
+    }
+
+    def op(m: Any) -> Any:
+        return lambda a, b: {
+            "sum": a["sum"] + b["sum"],
+            "pair": (m.maximum(a["pair"][0], b["pair"][0]), [a["pair"][1][0] + b["pair"][1][0]]),
+            "any": m.logical_or(a["any"], b["any"]),
+        }
+
+    identity = {"sum": 0.0, "pair": (-(2**31), [0.0]), "any": False}
+    index = rng().integers(0, h, n).astype(np.int32)
+    wanted = references.reduce_by_index(values, index, h, op(np), identity)
+    assert_close(jp.reduce_by_index(values, index, h, op(jnp), identity=identity), wanted)
+    assert_close(jp.reduce_by_index(values, index, h, op(jnp)), wanted)  # every part's identity is known
+    assert_close(jp.reduce_by_index(values, index, h, op(jnp), dest=jax.tree.map(lambda v: v[:h], values)),
+                 references.reduce_by_index(values, index, h, op(np), dest=jax.tree.map(lambda v: v[:h], values)))  # fmt: skip
+    monoid = jp.Monoid(op(jnp), identity)
+    got = jp.genhist(lambda i, v: (i, v), (index, values), jp.Bins(h, monoid))
+    assert_close(got, wanted)
+    for name in ("add", "mul", "min", "max"):
+        m = getattr(jp.monoids, name)
+        two = jp.reduce_by_index({"a": values["sum"], "b": values["pair"][0]}, index, h, m)
+        one = jp.reduce_by_index(values["pair"][0], index, h, m)
+        np.testing.assert_array_equal(two["b"], one)
+
+
+# --- genhist ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_how_f_gets_its_arguments() -> None:
+    x, y = references.normal(rng(), 10), np.arange(10, dtype=np.int32)
+    wanted = references.reduce_by_index(x, y % 3, 3, np.add, 0.0)
+    bins = jp.Bins(3)
+    three = jnp.int32(3)
+    for f, arrays in (
+        (lambda y, x: (y % three, x), (y, x)),
+        (lambda y, x: (y % three, x), [y, x]),
+        (lambda yx: (yx[0] % three, yx[1]), (y, x)),
+        (lambda d: (d["y"] % three, d["x"]), {"x": x, "y": y}),
+        (lambda p, d: (p % three, d["x"]), (jp.positions, {"x": x})),
+        (lambda *a: (a[0] % three, a[1]), (y, x)),
+    ):
+        assert_close(jp.genhist(f, arrays, bins), wanted)
+    assert_close(jp.genhist(lambda row: (row[0].astype(int) % three, row[1]), np.stack([y.astype(np.float32), x], 1), bins), wanted)
+
+
+def test_positions() -> None:
+    """Among values, arrays, alone with an index, on either side; int32, and right in every chunk."""
+    n = 5000
+    index = rng().integers(0, 7, n).astype(np.int32)
+    values = rng().integers(0, 50, n).astype(np.float32)
+    got = jp.reduce_by_index((values, jp.positions), index, 7, jp.monoids.argmax)
+    for h in range(7):
+        mine = np.flatnonzero(index == h)
+        assert got[0][h] == values[mine].max() and got[1][h] == mine[np.argmax(values[mine])]
+    assert got[1].dtype == jnp.int32
+    last = jp.reduce_by_index(jp.positions, index, 7, jnp.maximum)
+    assert last.tolist() == [np.flatnonzero(index == h).max() for h in range(7)]
+    bins = jp.Bins(10, jnp.maximum)
+    assert jp.genhist(lambda p, v: (p // 500, p), (jp.positions, values), bins).tolist() == list(range(499, n, 500))
+    assert repr(jp.positions) == "jp.positions"
+
+
+def test_updates() -> None:
+    """k pairs from one element, with indices of several dimensions, dropped ones, and bins that are arrays."""
+    n, k = 120, 3
+    x = rng().uniform(0, 5, n).astype(np.float32)
+
+    def f(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        at = jnp.floor(x).astype(jnp.int32) + jnp.arange(k, dtype=jnp.int32) - 1
+        return at, 1 / (1 + jnp.arange(k, dtype=jnp.float32) + x)
+
+    index = np.floor(x).astype(np.int32)[:, None] + np.arange(k, dtype=np.int32) - 1
+    weight = 1 / (1 + np.arange(k) + x[:, None])
+    flat = references.reduce_by_index(weight.reshape(-1), index.reshape(-1), 4, np.add, 0.0)
+    assert_close(jp.genhist(f, x, jp.Bins(4)), flat)
+
+    both = jp.genhist(lambda x: ((f(x)[0], f(x)[0][::-1]), f(x)[1]), x, jp.Bins((4, 5)))
+    wanted = references.reduce_by_index(weight.reshape(-1), (index.reshape(-1), index[:, ::-1].reshape(-1)), (4, 5), np.add, 0.0)
+    assert_close(both, wanted)
+    constant = jp.genhist(lambda x: (f(x)[0], 1), x, jp.Bins(4))
+    assert_close(constant, references.reduce_by_index(np.ones(n * k, np.int32), index.reshape(-1), 4, np.add, 0))
+    arrays = jp.genhist(lambda x: (f(x)[0], jnp.stack([f(x)[1], -f(x)[1]], 1)), x, jp.Bins(4, jnp.maximum))
+    wanted = references.reduce_by_index(np.stack([weight, -weight], 2).reshape(-1, 2), index.reshape(-1), 4, np.maximum, -np.inf)
+    assert_close(arrays, wanted)
+    one = jp.genhist(lambda x: (f(x)[0][:1], f(x)[1][:1]), x, jp.Bins(4))
+    assert_close(one, references.reduce_by_index(weight[:, 0], index[:, 0], 4, np.add, 0.0))
+    none = jp.genhist(lambda x: (f(x)[0][:0], f(x)[1][:0]), x, jp.Bins(4))
+    assert none.tolist() == [0] * 4
+
+
+def test_updates_of_one_element_to_the_same_bin() -> None:
+    got = jp.genhist(lambda x: (jnp.zeros(4, jnp.int32), x * jnp.arange(4, dtype=jnp.int32)), np.arange(100, dtype=np.int32), jp.Bins(2))
+    assert got.tolist() == [6 * 4950, 0]
+
+
+def test_large_bins_computed_by_f() -> None:
+    """Array-valued bins whose values are not an array's rows."""
+    x = references.normal(rng(), 60, 64)
+    index = rng().integers(0, 4, 60).astype(np.int32)
+    got = jp.genhist(lambda i, r: (i, r * 2), (index, x), jp.Bins(4))
+    assert_close(got, references.reduce_by_index(2 * x, index, 4, np.add, 0.0))
+    got = jp.genhist(lambda i, r: (i, r[::-1]), (index, x), jp.Bins(4))
+    assert_close(got, references.reduce_by_index(x[:, ::-1], index, 4, np.add, 0.0))
+    got = jp.genhist(lambda i, r: (jnp.stack([i, i + 1]), jnp.stack([r, -r])), (index, x), jp.Bins(5))
+    wanted = references.reduce_by_index(np.concatenate([x, -x]), np.concatenate([index, index + 1]), 5, np.add, 0.0)
+    assert_close(got, wanted)
+
+
+def test_several_histograms_in_one_pass() -> None:
+    """Different sizes, dimensions, operators, dests and numbers of updates; each as if alone."""
+    n = 3000
+    x, i = references.normal(rng(), n), rng().integers(-1, 9, n).astype(np.int32)
+    dest = references.normal(rng(), 8)
+    bins = [
+        jp.Bins(8, jnp.maximum, dest=dest),
+        jp.Bins((3, 2)),
+        jp.Bins(5, references.mean_variance(jnp.where), (0, 0, 0)),
+        jp.Bins(100),
+        jp.Bins(0),
+    ]
+    two, zero = jnp.int32(2), jnp.float32(0)
+
+    def f(x: jax.Array, i: jax.Array) -> list[Any]:
+        one = jnp.float32(1)
+        several = jnp.stack([i, i + 50])
+        return [(i, x), ((i, i % two), 1), (i, (one, x, zero)), (several, x), (i, one)]
+
+    got = jp.genhist(f, (x, i), bins)
+    assert isinstance(got, tuple) and len(got) == 5
+    for k, b in enumerate(bins):
+        assert_close(jp.genhist(lambda x, i, k=k: f(x, i)[k], (x, i), b), got[k], 1e-5)
+    assert_close(got[0], references.reduce_by_index(x, i, 8, np.maximum, dest=dest))
+    ones = np.ones(n, np.int32)
+    assert_close(got[1], references.reduce_by_index(ones, (i, i % 2), (3, 2), np.add, 0))
+    wide = np.concatenate([x, x])
+    assert_close(got[3], references.reduce_by_index(wide, np.concatenate([i, i + 50]), 100, np.add, 0.0))
+
+
+def test_captured_arrays() -> None:
+    """Indexed at computed places, out of range too; constants, NumPy arrays and tracers; in f and in op."""
+    n = 300
+    table, lut = references.normal(rng(), 40), rng().integers(0, 6, 11).astype(np.int8)
+    x = rng().integers(0, 11, n).astype(np.int32)
+    hist = lambda table, lut, x: jp.genhist(lambda x: (lut[x], table[x * 3]), x, jp.Bins(6))  # noqa: E731
+    wanted = references.reduce_by_index(table[x * 3], lut[x], 6, np.add, 0.0)
+    assert_close(hist(jnp.asarray(table), jnp.asarray(lut), x), wanted)
+    assert_close(jax.jit(hist)(table, lut, x), wanted)
+    assert_close(jax.jit(lambda x: hist(jnp.asarray(table), jnp.asarray(lut), x))(x), wanted)
+
+    m = jnp.asarray(13, jnp.int32)
+    modular = lambda m, x: jp.reduce_by_index(x, x % jnp.int32(3), 3, lambda a, b: (a + b) % m, identity=0)  # noqa: E731
+    wanted = references.reduce_by_index(x, x % 3, 3, lambda a, b: (a + b) % 13, 0)
+    assert_close(modular(m, x), wanted)
+    assert_close(jax.jit(modular)(m, x), wanted)
+    assert_close(jax.jit(modular)(jnp.int32(7), x), references.reduce_by_index(x, x % 3, 3, lambda a, b: (a + b) % 7, 0))
+
+    cayley = jnp.asarray([[(a + b) % 5 for b in range(5)] for a in range(5)], jnp.int32)  # a group, as its table
+    y = x % 5
+    group = lambda table, y: jp.reduce_by_index(y, x % jnp.int32(3), 3, lambda a, b: table[a, b], identity=0)  # noqa: E731
+    wanted = references.reduce_by_index(y, x % 3, 3, lambda a, b: (a + b) % 5, 0)
+    assert_close(group(cayley, y), wanted)
+    assert_close(jax.jit(group)(cayley, y), wanted)
+
+
+def test_an_identity_and_a_dest_that_are_traced() -> None:
+    values, index = references.normal(rng(), 20), rng().integers(0, 3, 20).astype(np.int32)
+
+    @jax.jit
+    def f(low: jax.Array, dest: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def clipped_max(a: jax.Array, b: jax.Array) -> jax.Array:
+            return jnp.maximum(jnp.maximum(a, b), low)
+
+        return (
+            jp.reduce_by_index(values, index, 5, clipped_max, identity=low),
+            jp.reduce_by_index(values, index, 5, clipped_max, dest=dest),
+        )
+
+    got, with_dest = f(jnp.float32(0.5), jnp.full(5, -1, jnp.float32))
+    wanted = references.reduce_by_index(values, index, 5, np.maximum, 0.5)
+    assert_close(got, wanted)
+    assert_close(with_dest[:3], wanted[:3])
+    assert with_dest[3:].tolist() == [-1, -1]
+
+
+def test_more_of_the_bins_than_elements() -> None:
+    """The paper's sparse case: the result is updated where it lies."""
+    h = 1_000_000
+    index = np.array([0, h - 1, 5, 5, h, -1], np.int32)
+    for op, identity in ((jnp.add, 0), (references.einstein, 0), (jnp.maximum, -np.inf)):
+        values = np.array([0.25, 0.5, 0.125, 0.5, 1, 1], np.float32)
+        got = jp.reduce_by_index(values, index, h, op, identity=float(identity))
+        wanted = {0: 0.25, h - 1: 0.5, 5: 0.5 if op is jnp.maximum else float(op(values[2], values[3]))}
+        for place, value in wanted.items():
+            assert math.isclose(float(got[place]), value, rel_tol=1e-6)
+        assert int((got != identity).sum()) == 3
+
+
+def test_values_that_numpy_and_python_make() -> None:
+    """Lists, scalars of Python and NumPy arrays are taken as jax.numpy takes them; ml_dtypes too."""
+    assert jp.reduce_by_index(np.arange(4.0), [0, 1, 0, 1], 2).tolist() == [2, 4]
+    assert jp.reduce_by_index(np.arange(4.0), np.array([0, 1, 0, 1]), np.int64(2)).dtype == jnp.float32
+    assert jp.reduce_by_index(np.ones(3, ml_dtypes.bfloat16), np.zeros(3, np.uint8), 1).dtype == jnp.bfloat16
+    got = jp.genhist(lambda x: (0, 1.0), np.arange(5), jp.Bins(2))
+    assert got.tolist() == [5, 0] and got.dtype == jnp.float32
+    got = jp.genhist(lambda x: (np.int8(1), True), np.arange(5), jp.Bins(2, jnp.logical_or))
+    assert got.tolist() == [False, True]
+
+
+def test_weak_types_follow_dest() -> None:
+    dest = jnp.zeros(2, jnp.bfloat16)
+    got = jp.genhist(lambda x: (0, 1), np.arange(5), jp.Bins(2, dest=dest))
+    assert got.dtype == jnp.bfloat16 and got.tolist() == [5, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+def test_dtypes_without_kernels(dtype: str) -> None:
+    """What kernels cannot hold, XLA adds up."""
+    values = jnp.asarray(np.arange(6) % 3, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jp.FallbackWarning)
+        got = jp.reduce_by_index(values, np.array([0, 1, 0, 1, -1, 2], np.int32), 2)
+    assert got.dtype == dtype and got.astype(jnp.float32).tolist() == [2, 1]
+
+
+def test_wrong_identities_are_noticed() -> None:
+    values, index = np.arange(4, dtype=np.float32), np.zeros(4, np.int32)
+    with pytest.warns(jp.IdentityWarning, match="not op's neutral element"):
+        jp.reduce_by_index(values, index, 1, jnp.add, identity=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jp.reduce_by_index(values, index, 1, jnp.maximum, identity=0.0) if False else None
+        jp.reduce_by_index(values, index, 1, jnp.add, identity=0)

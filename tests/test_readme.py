@@ -1,0 +1,52 @@
+"""What the README and the docstrings show is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxprims
+
+README = Path(__file__).parent.parent / "README.md"
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+MODULES = sorted(
+    m.name for m in pkgutil.walk_packages(jaxprims.__path__, "jaxprims.") if not m.ispkg and m.name != "jaxprims._cpu"
+)
+
+
+def readme() -> doctest.DocTest:
+    """The README's Python blocks as one session."""
+    session = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
+    return doctest.DocTestParser().get_doctest(session, {}, "README", str(README), 0)
+
+
+def test_readme() -> None:
+    result = doctest.DocTestRunner(optionflags=OPTIONS).run(readme())
+    assert result.attempted > 20 and result.failed == 0
+
+
+def test_readme_on_eight_devices() -> None:
+    source = "import sys; sys.path.insert(0, sys.argv[1]); import test_readme; test_readme.test_readme()"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    command = [sys.executable, "-W", "error", "-c", source, str(Path(__file__).parent)]
+    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name), optionflags=OPTIONS).failed == 0
+
+
+@pytest.mark.parametrize("name", [n for n in jaxprims.__all__ if inspect.isfunction(getattr(jaxprims, n))])
+def test_public_functions_show_an_example(name: str) -> None:
+    assert ">>>" in (getattr(jaxprims, name).__doc__ or "")
