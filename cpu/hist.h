@@ -94,23 +94,26 @@ class HistMember {
         dests_(call.dests.size()), outs_(call.outs.size()), tables_(soa ? call.outs.size() : shape.bins.size()) {}
 
   void Select(int64_t member) {
-    std::array<int64_t, kMaxBatchRank> at{};
     for (size_t axis = call_.batch.size(); axis-- > 0;) {
-      at[axis] = member % call_.batch[axis];
+      at_[axis] = member % call_.batch[axis];
       member /= call_.batch[axis];
     }
-    auto place = [&](const std::vector<Operand>& operands, std::vector<char*>& out) {
-      for (size_t i = 0; i < operands.size(); ++i) {
-        char* p = operands[i].data;
-        for (size_t axis = 0; axis < call_.batch.size(); ++axis) p += at[axis] * operands[i].strides[axis];
-        out[i] = p;
-      }
-    };
-    place(call_.arrays, arrays_);
-    place(call_.uniforms, uniforms_);
-    place(call_.dests, dests_);
-    place(call_.outs, outs_);
-    if (soa_) tables_ = outs_;
+    ForEachOperand([&](const Operand& operand, char*& p) {
+      p = operand.data;
+      for (size_t axis = 0; axis < call_.batch.size(); ++axis) p += at_[axis] * operand.strides[axis];
+    });
+  }
+
+  // The member after the selected one: with a hundred thousand tiny histograms, divisions would count.
+  void Next() {
+    const size_t last = call_.batch.size() - 1;
+    if (++at_[last] == call_.batch[last]) {
+      int64_t member = 0;
+      for (size_t axis = 0; axis <= last; ++axis) member = member * call_.batch[axis] + at_[axis];
+      Select(member);
+      return;
+    }
+    ForEachOperand([&](const Operand& operand, char*& p) { p += operand.strides[last]; });
   }
 
   // The subhistogram that starts at `table`: one table for each histogram, in a row.
@@ -191,6 +194,18 @@ class HistMember {
   }
 
  private:
+  template <class F>
+  void ForEachOperand(F f) {
+    auto each = [&](const std::vector<Operand>& operands, std::vector<char*>& pointers) {
+      for (size_t i = 0; i < operands.size(); ++i) f(operands[i], pointers[i]);
+    };
+    each(call_.arrays, arrays_);
+    each(call_.uniforms, uniforms_);
+    each(call_.dests, dests_);
+    each(call_.outs, outs_);
+    if (soa_) tables_ = outs_;
+  }
+
   int64_t SortedIndex(const char* data, int64_t i) const {
     if (call_.sorted_bytes == 8) return reinterpret_cast<const int64_t*>(data)[i];
     return reinterpret_cast<const int32_t*>(data)[i];
@@ -200,6 +215,7 @@ class HistMember {
   const HistCall& call_;
   const HistKernel& kernel_;
   const bool soa_;
+  std::array<int64_t, kMaxBatchRank> at_{};
   std::vector<char*> arrays_, uniforms_, dests_, outs_, tables_;
 };
 
@@ -224,15 +240,16 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
     Workspace workspace(static_cast<size_t>(table_bytes * Tables(plan)));
     WorkAssist(pool, (units + grain - 1) / grain, plan.threads, [&](int64_t task, int worker) {
       internal::HistMember member(shape, call, kernel, plan.soa);
+      member.Select(task * grain / ranges);
+      if (!plan.soa) member.SelectTable(workspace.data() + worker * table_bytes, plan.copies);
       for (int64_t unit = task * grain; unit < std::min(units, (task + 1) * grain); ++unit) {
-        const int64_t r = unit % ranges;
-        member.Select(unit / ranges);
+        const int64_t r = ranges == 1 ? 0 : unit % ranges;
+        if (unit > task * grain && r == 0) member.Next();
         int64_t lo = internal::Part(bins, ranges, r), hi = internal::Part(bins, ranges, r + 1), first = 0, last = n;
         if (call.sorted_array >= 0 && ranges > 1) {
           lo = member.SortedBoundary(r, ranges, bins), hi = std::max(lo, member.SortedBoundary(r + 1, ranges, bins));
           first = member.LowerBound(lo), last = member.LowerBound(hi);
         }
-        if (!plan.soa) member.SelectTable(workspace.data() + worker * table_bytes, plan.copies);
         member.Fill(lo, hi);
         member.Update(first, last, lo, hi);
         if (!plan.soa) member.Combine(1, table_bytes, lo, hi);

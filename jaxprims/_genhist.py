@@ -16,7 +16,7 @@ from ._monoid import Monoid, as_monoid
 from ._warnings import FallbackWarning, IdentityWarning
 from .frontend import classify
 from .frontend.lower import Unsupported, hoist, to_program
-from .frontend.operator import Operator, make_operators, make_traced, scalar_name, slots_of, trace
+from .frontend.operator import Operator, identity_leaves, make_operators, make_traced, scalar_name, slots_of, trace
 from .primitives import hist_xla
 from .primitives.hist import Hist, Part, bind, can_fuse
 
@@ -536,7 +536,7 @@ def _run(call: _Call, group: Sequence[Bins], single: bool, sorted_indices: bool)
     for h in histograms:
         starts.append(at)
         at += 1 + len(h.pair.shapes)
-    if all(h.parts is not None for h in histograms) and not any(0 in s for h in histograms for s in h.pair.shapes):
+    if all(h.parts is not None and h.pair.updates > 0 and not any(0 in s for s in h.pair.shapes) for h in histograms):
         outs = _fused(call, closed, histograms, starts, sorted_indices)
         if outs is not None:
             return outs
@@ -615,7 +615,12 @@ def _unfused(call: _Call, closed: Any, histograms: Sequence[_Histogram], starts:
 
 def _plain(h: _Histogram, index: Any, values: Sequence[Any]) -> list[Any]:
     fn = jax.extend.core.jaxpr_as_fun(h.closed)
-    identity = None if h.identity is None else [jnp.asarray(i) for i in h.identity]
+    identity = h.identity
+    if identity is None and h.dest is None:  # known from the operator
+        assert h.parts is not None
+        found = {k: i for leaves, op, _ in h.parts for k, i in zip(leaves, identity_leaves(op), strict=True)}
+        identity = [found[k] for k in range(len(values))]
+    identity = None if identity is None else [jnp.asarray(i) for i in identity]
     return hist_xla.reduce_by_index(index, values, h.total, lambda a, b: fn(*a, *b), identity, h.dest)
 
 

@@ -1,4 +1,4 @@
-"""What the README and the docstrings show is what happens."""
+"""What the README, the documentation and the docstrings show is what happens."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ import pytest
 
 import jaxprims
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "docs/semantics.md"]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = sorted(
     m.name for m in pkgutil.walk_packages(jaxprims.__path__, "jaxprims.") if not m.ispkg and m.name != "jaxprims._cpu"
 )
 
 
-def readme() -> doctest.DocTest:
-    """The README's Python blocks as one session."""
-    session = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
-    return doctest.DocTestParser().get_doctest(session, {}, "README", str(README), 0)
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page: str) -> None:
+    """The page's Python blocks are one session."""
+    session = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(session, {}, page, page, 0)
+    assert len(test.examples) > 10
+    assert doctest.DocTestRunner(optionflags=OPTIONS).run(test).failed == 0
 
 
-def test_readme() -> None:
-    result = doctest.DocTestRunner(optionflags=OPTIONS).run(readme())
-    assert result.attempted > 20 and result.failed == 0
+@pytest.mark.parametrize("page", [*PAGES, "docs/histograms.md", "docs/design.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert [to for to in links if "://" not in to and not (ROOT / page).parent.joinpath(to).exists()] == []
 
 
 def test_readme_on_eight_devices() -> None:
-    source = "import sys; sys.path.insert(0, sys.argv[1]); import test_readme; test_readme.test_readme()"
+    source = "import sys; sys.path.insert(0, sys.argv[1]); import test_readme; test_readme.test_page('README.md')"
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     command = [sys.executable, "-W", "error", "-c", source, str(Path(__file__).parent)]
     done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, check=False)

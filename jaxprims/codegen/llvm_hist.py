@@ -297,7 +297,7 @@ class _Update:
     """Builds ``update``. See the module's docstring for the two phases."""
 
     def __init__(self, module: ir.Module, spec: HistSpec, variant: Variant, vector_bytes: int):
-        self.module, self.spec, self.variant = module, spec, variant
+        self.module, self.spec, self.variant, self.vector_bytes = module, spec, variant, vector_bytes
         widest = max([4, *(itemsize(i.dtype) for i in spec.f.walk() if i.dtype not in ("tuple", "s64") and i.op != "arg")])
         self.width = vector_bytes // widest
         self.offset_type = I64 if variant.wide or (variant.soa and spec.index == "s64") else I32
@@ -479,14 +479,27 @@ class _Update:
         place = b.add(_splat(b, b.trunc(j, I32), width), ir.Constant(ir.VectorType(I32, width), list(range(width))))
         rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
         rows += [(v, self.value_buffers[s.number]) for s, v in values]
-        for v, buffer in rows:
-            t = v.type.element
-            name = f"llvm.experimental.vector.compress.v{width}{_suffix(t)}"
-            f = _intrinsic(self.module, name, v.type, [v.type, keep.type, v.type])
-            squeezed = b.call(f, [v, keep, ir.Constant(v.type, ir.Undefined)])
-            b.store(squeezed, self._buffer_at(buffer, n, t), align=1)
         bits = b.bitcast(keep, ir.IntType(width))
+        for v, buffer in rows:
+            self._compress(v, keep, bits, buffer, n)
         b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
+
+    def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
+        """Stores the kept lanes in a row from place n on, one register's worth at a time (LLVM 22 spills a wider vector's second half
+        with an aligned store to an unaligned place)."""
+        b, t = self.b, v.type.element
+        piece = min(self.width, self.vector_bytes // (_bytes_of(t)))
+        name = f"llvm.experimental.vector.compress.v{piece}{_suffix(t)}"
+        part_type, mask_type = ir.VectorType(t, piece), ir.VectorType(I1, piece)
+        compress = _intrinsic(self.module, name, part_type, [part_type, mask_type, part_type])
+        for first in range(0, self.width, piece):
+            lanes = ir.Constant(ir.VectorType(I32, piece), list(range(first, first + piece)))
+            part = b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes)
+            mask = b.shuffle_vector(keep, ir.Constant(keep.type, ir.Undefined), lanes)
+            before = b.and_(bits, ir.Constant(bits.type, (1 << first) - 1))
+            place = b.add(n, b.zext(b.ctpop(before), I64)) if first else n
+            squeezed = b.call(compress, [part, mask, ir.Constant(part_type, ir.Undefined)])
+            b.store(squeezed, self._buffer_at(buffer, place, t), align=1)
 
     # --- phase two
 
@@ -736,6 +749,10 @@ class _Update:
         b.ret_void()
         self.b = outer
         return fn
+
+
+def _bytes_of(t: ir.Type) -> int:
+    return {"i8": 1, "i16": 2, "i64": 8, "double": 8}.get(str(t), 4)
 
 
 def _suffix(t: ir.Type) -> str:

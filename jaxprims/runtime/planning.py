@@ -45,7 +45,7 @@ def plan_of(
     """The plan; ``forced`` is (M, S, C, soa, prefetch), for tests and benchmarks."""
     plan = _cpu.make_plan(problem_of(spec, elements, bins, batch, sorted_indices), _cpu.Machine(threads or cpu_threads()))
     if forced:
-        plan.subhistograms, plan.ranges, plan.copies, plan.soa, plan.prefetch = forced
+        plan.subhistograms, plan.ranges, plan.copies, plan.soa, plan.prefetch = *forced[:3], bool(forced[3]), bool(forced[4])
     return plan
 
 
