@@ -44,6 +44,7 @@ struct HistShape {
     int64_t entry_bytes = 0;          // of one bin in a subhistogram
     int64_t lanes = 1;
     int64_t updates = 1;
+    int64_t slots = 1;
     bool dest = false;
     bool identity = true;
     bool in_place = true;
@@ -72,6 +73,7 @@ inline HistProblem Describe(const HistShape& shape, const HistCall& call) {
     p.bins = std::max(p.bins, call.bins[g]);
     p.bin_bytes += bins.entry_bytes;
     p.updates += bins.updates;
+    p.slots = std::max(p.slots, bins.slots);
     p.lanes = std::max(p.lanes, bins.lanes);
     p.in_place = p.in_place && bins.in_place;
     p.must_in_place = p.must_in_place || !bins.identity;
@@ -123,6 +125,9 @@ class HistMember {
       table += TableBytes(shape_, call_, g, copies);
     }
   }
+
+  // The first leaf of the selected member's result.
+  char* out() const { return outs_[0]; }
 
   static int64_t TableBytes(const HistShape& shape, const HistCall& call, size_t g, int64_t copies) {
     return ((call.bins[g] + 1) * shape.bins[g].entry_bytes * copies + 127) / 64 * 64;
@@ -236,8 +241,13 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
     // No subhistogram outlives its task: each worker has one (or none), used for one member of the batch after the other.
     const int64_t units = problem.batch * ranges;
     const int64_t cost = std::max<int64_t>(1, n * problem.updates * problem.lanes + bins);
-    const int64_t grain = std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (4 * plan.threads)));
+    const int64_t grain = std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (int64_t{4} * plan.threads)));
     Workspace workspace(static_cast<size_t>(table_bytes * Tables(plan)));
+    // A result that looks like a subhistogram is one, but for the spare bin behind it: that is the next member's first bin, which the
+    // same worker fills afterwards. The last member of a task has no such neighbour.
+    const auto& only = shape.bins[0];
+    const bool in_place = !plan.soa && plan.copies == 1 && shape.bins.size() == 1 && only.in_place && !only.dest &&
+                          only.leaf_bytes.size() == 1 && only.leaf_bytes[0] == only.entry_bytes && ranges == 1;
     WorkAssist(pool, (units + grain - 1) / grain, plan.threads, [&](int64_t task, int worker) {
       internal::HistMember member(shape, call, kernel, plan.soa);
       member.Select(task * grain / ranges);
@@ -245,6 +255,13 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
       for (int64_t unit = task * grain; unit < std::min(units, (task + 1) * grain); ++unit) {
         const int64_t r = ranges == 1 ? 0 : unit % ranges;
         if (unit > task * grain && r == 0) member.Next();
+        if (in_place && unit + 1 < std::min(units, (task + 1) * grain)) {
+          member.SelectTable(member.out(), 1);
+          member.Fill(0, bins);
+          member.Update(0, n, 0, bins);
+          continue;
+        }
+        if (in_place) member.SelectTable(workspace.data() + worker * table_bytes, 1);
         int64_t lo = internal::Part(bins, ranges, r), hi = internal::Part(bins, ranges, r + 1), first = 0, last = n;
         if (call.sorted_array >= 0 && ranges > 1) {
           lo = member.SortedBoundary(r, ranges, bins), hi = std::max(lo, member.SortedBoundary(r + 1, ranges, bins));
@@ -269,7 +286,7 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
       member.Fill(lo, hi);
       member.Update(internal::Part(n, parts, p), internal::Part(n, parts, p + 1), lo, hi);
     });
-    const int64_t blocks = std::clamp<int64_t>(bins * problem.lanes * parts * plan.copies / kUpdatesPerThread, 1, 8 * plan.threads);
+    const int64_t blocks = std::clamp<int64_t>(bins * problem.lanes * parts * plan.copies / kUpdatesPerThread, 1, int64_t{8} * plan.threads);
     WorkAssist(pool, blocks, plan.threads, [&](int64_t task, int) {
       internal::HistMember member(shape, call, kernel, false);
       member.Select(b);

@@ -23,6 +23,7 @@ struct HistProblem {
   int64_t bins = 0;       // H, of the largest histogram when several are made in one pass
   int64_t bin_bytes = 4;  // of one bin in a subhistogram, all histograms of the pass together
   int64_t updates = 1;    // from one element, all histograms together
+  int64_t slots = 1;      // scalars that are updated together, at most
   int64_t lanes = 1;      // scalars in an array-valued bin that are updated on their own
   bool in_place = true;   // the result can be updated where it lies: it has the accumulator's type
   bool sorted = false;         // by index
@@ -48,6 +49,7 @@ struct HistPlan {
 
 inline constexpr int64_t kUpdatesPerThread = 16 << 10;  // below this a second thread costs more than it saves
 inline constexpr int64_t kMaxCopies = 8;
+inline constexpr int64_t kStructTables = 4;   // last-level caches that one table of structs may take
 inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
 
 inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
@@ -59,14 +61,15 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t batch = std::max<int64_t>(1, p.batch);
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
+  plan.prefetch = table > m.l2 / 2;
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
-  const bool few = p.in_place && p.elements * p.updates < p.bins;
+  const bool few = p.elements * p.updates < p.bins;
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3;
-  plan.prefetch = table > m.l2;
-  const bool sorted = p.sorted && p.in_place && threads > 1;
-  if (p.must_in_place || few || past_cache || sorted) {
-    plan.soa = p.in_place;
+  if (p.must_in_place || few || past_cache) {
+    // A tuple's leaves are separate arrays in the result: one table of structs costs less, while it is not too much memory.
+    const bool structs = p.slots > 1 && !few && !p.sorted && table <= kStructTables * m.l3;
+    plan.soa = p.must_in_place || (p.in_place && !structs);
     plan.ranges = std::clamp<int64_t>(threads, 1, std::max<int64_t>(1, p.bins));
     plan.wide = !plan.soa && table >= (int64_t{1} << 31);
     return plan;

@@ -242,6 +242,7 @@ NB_MODULE(_cpu, m) {
           row.entry_bytes = nb::cast<int64_t>(h["entry_bytes"]);
           row.lanes = nb::cast<int64_t>(h["lanes"]);
           row.updates = nb::cast<int64_t>(h["updates"]);
+          row.slots = nb::cast<int64_t>(h["slots"]);
           row.dest = nb::cast<bool>(h["dest"]);
           row.identity = nb::cast<bool>(h["identity"]);
           row.in_place = nb::cast<bool>(h["in_place"]);
@@ -283,6 +284,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("bins", &HistProblem::bins)
       .def_rw("bin_bytes", &HistProblem::bin_bytes)
       .def_rw("updates", &HistProblem::updates)
+      .def_rw("slots", &HistProblem::slots)
       .def_rw("lanes", &HistProblem::lanes)
       .def_rw("in_place", &HistProblem::in_place)
       .def_rw("sorted", &HistProblem::sorted)

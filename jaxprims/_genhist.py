@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -144,6 +145,8 @@ def reduce_by_index(
     """
     if mode not in _MODES:
         raise ValueError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
+    if not isinstance(indices_are_sorted, (bool, np.bool_)):
+        raise TypeError(f"indices_are_sorted must be True or False, got {indices_are_sorted!r}")
     sizes = _sizes(num_bins)
     index = tuple(indices) if isinstance(indices, (tuple, list)) and isinstance(num_bins, tuple) else (indices,)
     if len(index) != len(sizes):
@@ -185,7 +188,18 @@ def _sizes(num_bins: Any) -> tuple[int, ...]:
             raise TypeError(f"num_bins must be known when the function is traced, got {num_bins!r}") from None
         if out[-1] < 0:
             raise ValueError(f"num_bins must not be negative, got {num_bins!r}")
+    if math.prod(out) >= 2**47:
+        raise ValueError(f"num_bins must be fewer than any memory has bytes (2^47), got {num_bins!r}")
     return tuple(out)
+
+
+def _called(name: str, fn: Callable[..., Any], *args: Any) -> Any:
+    """What the user's function returns; what it raises becomes a TypeError or ValueError that names it."""
+    try:
+        return fn(*args)
+    except Exception as e:
+        kind = TypeError if isinstance(e, TypeError) else ValueError
+        raise kind(f"{name} raised {type(e).__name__} when it was traced: {e}") from e
 
 
 def _as_array(x: Any, name: str) -> Any:
@@ -265,6 +279,8 @@ class _Call:
             if leaf is positions:
                 continue
             x = _as_array(leaf, "indices" if k < self.num_index else self.name)
+            if x.dtype == jax.dtypes.float0:
+                raise TypeError(f"{self.name} must be numbers, got float0")
             if x.ndim == 0:
                 raise ValueError(f"{self.name}: every leaf needs a leading axis [N], got a scalar of {x.dtype}")
             given.append(x)
@@ -289,10 +305,10 @@ class _Call:
     def on_element(self, *element: Any) -> Any:
         """f on one element, given flat."""
         if self.tree is None:
-            return self.f(*element)
+            return _called("f", self.f, *element)
         structured = jax.tree.unflatten(self.tree, element)
         spread = type(structured) in (tuple, list) and _takes(self.f, len(structured))
-        return self.f(*structured) if spread else self.f(structured)
+        return _called("f", self.f, *structured) if spread else _called("f", self.f, structured)
 
 
 def _takes(f: Callable[..., Any], n: int) -> bool:
@@ -340,12 +356,15 @@ def _flat_function(call: _Call, group: Sequence[Bins], single: bool, found: list
 
 
 def _shown(x: Any) -> str:
-    return str(jax.tree.map(lambda v: str(jax.typeof(v)) if hasattr(v, "dtype") else repr(v), x))[:200]
+    return repr(x)[:200]
 
 
 def _checked_pair(index: Any, value: Any, bins: Bins, found: list[_Pair]) -> list[Any]:
     sizes = _sizes(bins.num_bins)
-    parts = tuple(index) if isinstance(index, (tuple, list)) and isinstance(bins.num_bins, tuple) else (index,)
+    several = isinstance(index, (tuple, list))
+    if several and not isinstance(bins.num_bins, tuple):
+        raise TypeError(f"f's index must be one integer, or an array [k] of them, for num_bins={bins.num_bins!r}, got {_shown(index)}")
+    parts = tuple(index) if several else (index,)
     if len(parts) != len(sizes):
         raise ValueError(f"f: num_bins={bins.num_bins!r} wants an index of {len(sizes)} integers, got {len(parts)}")
     arrays = []
@@ -406,11 +425,11 @@ def _histogram(bins: Bins, pair: _Pair) -> _Histogram:
     n = len(avals)
 
     def flat(*leaves: Any) -> list[Any]:
-        out = monoid.op(jax.tree.unflatten(pair.tree, leaves[:n]), jax.tree.unflatten(pair.tree, leaves[n:]))
-        got, tree = jax.tree.flatten(out)
+        a, b = jax.tree.unflatten(pair.tree, leaves[:n]), jax.tree.unflatten(pair.tree, leaves[n:])
+        got, tree = _called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
         if tree != pair.tree:
             raise TypeError(f"op must return the structure of its arguments, {pair.tree}, got {tree}")
-        return [jnp.asarray(x) for x in got]
+        return [_as_array(x, "op's result") for x in got]
 
     closed = trace(monoid.op, [*avals, *avals], ("op", pair.tree), flat)
     for a, o in zip(avals, closed.out_avals, strict=True):
@@ -489,6 +508,8 @@ def _checked_identity(monoid: Monoid, pair: _Pair) -> tuple[list[Any] | None, bo
         if isinstance(leaf, jax.core.Tracer):
             concrete = False
             value: Any = leaf
+        elif jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
+            raise TypeError(f"identity must be a number of dtype {d}, got {leaf!r}")
         else:
             value = np.asarray(_as_array(leaf, "identity") if not isinstance(leaf, (int, float, complex, np.ndarray, np.generic)) else leaf)
             if value.dtype.kind not in "biufcV":

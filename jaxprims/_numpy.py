@@ -21,8 +21,8 @@ from jax import lax
 from ._genhist import Bins, genhist
 from .frontend.program import dtype_name
 
-MAX_CELLS = 1 << 18
-"""Of the grid that speeds up the search for unequal bins: 1 MiB."""
+MAX_CELLS = 1 << 20
+"""Of the grid that speeds up the search for unequal bins: 4 MiB."""
 
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
 
@@ -297,7 +297,7 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
 def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
-    finders = [_bin_finder(e) for e in edges]
+    finders = [_bin_finder(e, columns[0].shape[0]) for e in edges]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
         found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]
@@ -321,7 +321,7 @@ def _sum_by(f: Callable, elements: Any, weights: jax.Array | None, num_bins: int
     return genhist(lambda x, w: f(x, w.astype(dtype)), (elements, weights), Bins(num_bins, jnp.add, identity=0))
 
 
-def _bin_finder(edges: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
+def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
     """``bin_of(x)``: ``searchsorted(edges, x, side="right") - 1``, the last edge inclusive; outside [0, n) if in no bin. And n.
 
     The bin is guessed as if the bins were equal: g(x) = (x - lo) * scale - 1/2, a function that never decreases, rounding
@@ -378,7 +378,8 @@ def _bin_finder(edges: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax
     def truncated(x: jax.Array) -> jax.Array:
         return jnp.where(x == hi, bins - 1, jnp.where(x >= lo, place(x).astype(np.int32), -1))
 
-    search = _searcher(edges, jnp.where(usable, zero, np.nan), scale / n)
+    gridded = usable & jnp.all(edges[:-1] <= edges[1:])
+    search = _searcher(edges, lambda x: place(x) / n, gridded, ~even, elements)
 
     def bin_of(x: jax.Array) -> jax.Array:
         x = x.astype(dtype)
@@ -387,22 +388,29 @@ def _bin_finder(edges: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax
     return bin_of, bins
 
 
-def _searcher(edges: jax.Array, lo: jax.Array, scale: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """The bin by binary search. A grid of equal cells over the edges (``lo`` NaN: none) says how many edges lie in lower cells
-    than x, so that only those in x's own cell are searched. A cell's number never decreases with x, so this too is exact.
+def _searcher(
+    edges: jax.Array, place: Callable[[jax.Array], jax.Array], ascending: jax.Array, wanted: jax.Array, elements: int
+) -> Callable[[jax.Array], jax.Array]:
+    """The bin by binary search. A grid of equal cells over [0, 1), the range of ``place``, says how many edges lie in lower
+    cells than x, so that only those in x's own cell are searched. ``place`` never decreases, so this too is exact. Edges that
+    do not ascend are searched whole, and nothing is prepared if it is not ``wanted``.
     """
-    cells = min(2 << edges.size.bit_length(), MAX_CELLS)
+    size = edges.size
+    cells = min(8 << size.bit_length(), MAX_CELLS, 1 << elements.bit_length())
 
     def cell(x: jax.Array) -> jax.Array:
-        return jnp.clip((x - lo) * (scale * cells), 0, cells - 1).astype(np.int32)
+        return jnp.clip(place(x) * cells, 0, cells - 1).astype(np.int32)
 
-    gridded = ~jnp.isnan(lo) & jnp.all(edges[:-1] <= edges[1:])
-    lower = jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(1).cumsum(dtype=np.int32)
-    size = jnp.arange(edges.size + 1)[-1].astype(np.int32)
+    def counted() -> jax.Array:
+        return jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(1).cumsum(dtype=np.int32)
+
+    grid = ascending & wanted
+    lower = lax.cond(grid, counted, lambda: jnp.zeros(cells + 1, np.int32))
+    all_edges = jnp.arange(size + 1)[-1].astype(np.int32)  # not compiled in
 
     def search(x: jax.Array) -> jax.Array:
         c = cell(x)
-        bounds = jnp.where(gridded, _at(lower, c), 0), jnp.where(gridded, _at(lower, c + 1), size)
+        bounds = jnp.where(grid, _at(lower, c), 0), jnp.where(grid, _at(lower, c + 1), all_edges)
 
         def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             low, high = bounds
@@ -412,7 +420,7 @@ def _searcher(edges: jax.Array, lo: jax.Array, scale: jax.Array) -> Callable[[ja
 
         low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, bounds)
         i = low - 1 + ((low < high) & (_at(edges, low) <= x))
-        return jnp.where(x == edges[-1], size - 2, i)
+        return jnp.where(x == edges[-1], all_edges - 2, i)
 
     return search
 

@@ -45,7 +45,7 @@ def images() -> list[np.ndarray]:
 def test_registration_recovers_the_shift(images: list[np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     registration = importlib.import_module("registration")
     plot = tmp_path / "registration.png"
-    found = registration.main(images, repeats=1, plot=plot)
+    found = registration.main(images, scales=(4, 1), repeats=1, plot=plot)
     assert np.abs(found - registration.TRUE_SHIFT).max() < 0.2
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "recovered shift" in capsys.readouterr().out

@@ -65,11 +65,13 @@ class Kit:
         return intrinsic(self.b, "copysign", self.t, self.of(x), sign)
 
     def polynomial(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-        """Horner's rule, highest power first."""
-        total: ir.Value | float = coefficients[0]
-        for c in coefficients[1:]:
-            total = self.mul_add(total, x, c)
-        return self.of(total)
+        """The polynomial with these coefficients, highest power first: by Estrin's scheme, whose chain is short."""
+        terms: list[ir.Value | float] = list(reversed(coefficients))
+        while len(terms) > 1:
+            pairs = [self.mul_add(high, x, low) for low, high in zip(terms[::2], terms[1::2], strict=False)]
+            terms = pairs + terms[len(terms) - len(terms) % 2 :]
+            x = self.mul(x, x)
+        return self.of(terms[0])
 
     def int(self, value: int) -> ir.Constant:
         return literal(self.word, value)
@@ -102,43 +104,47 @@ class Kit:
         series = self.polynomial(r, [1 / math.factorial(k) for k in range(terms, 1, -1)])
         return self.mul_add(self.mul(r, r), series, r)
 
-    def scaled(self, x: ir.Value, n: ir.Value) -> ir.Value:
-        """x 2^n in two steps, so that only the result over- or underflows."""
-        half = self.b.ashr(n, self.int(1))
-        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.b.sub(n, half)))
+    def scaled(self, p: ir.Value, n: ir.Value, x: ir.Value, low: float, high: float) -> ir.Value:
+        """p 2^n for p near 1, where low <= x < high and so the result is normal; below 0, above infinity."""
+        b = self.b
+        value = b.bitcast(b.add(b.bitcast(p, self.word), b.shl(n, self.int(self.mantissa))), self.t)
+        value = self.where(self.less(x, low), 0.0, value)
+        return self.where(self.less(x, high), value, self.add(x, math.inf))
 
     def log_parts(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f, and n as a float. For normal positive x."""
+        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f and n. For normal positive x."""
         b = self.b
         root = b.bitcast(self.of(math.sqrt(0.5)), self.word)
         above = b.sub(b.bitcast(x, self.word), root)
         n = b.ashr(above, self.int(self.mantissa))
         fraction = b.and_(above, self.int((1 << self.mantissa) - 1))
-        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), b.sitofp(n, self.t)
+        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), n
 
-    def log_of(self, f: ir.Value, n: ir.Value, correction: ir.Value | float = 0.0) -> ir.Value:
-        """log(2^n (1 + f)) + correction, by the series of atanh(f / (2 + f)), large terms last."""
+    def log_of(self, f: ir.Value, n: ir.Value) -> ir.Value:
+        """log(2^n (1 + f)) by the series of 2 atanh(f / (2 + f)), small terms first."""
         s = self.div(f, self.add(f, 2.0))
         z = self.mul(s, s)
         terms = 11 if self.double else 5
         series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(terms, 0, -1)]))
         half_square = self.mul(0.5, self.mul(f, f))
         high, low = self.ln2
-        small = self.add(self.mul_add(n, low, correction), self.mul(s, self.add(half_square, series)))
-        return self.mul_add(n, high, self.sub(f, self.sub(half_square, small)))
+        whole = self.b.sitofp(n, self.t)
+        small = self.mul_add(whole, low, self.mul(s, self.add(half_square, series)))
+        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, small)))
 
 
 def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
-    r, n = k.reduce(k.clamp(x, *((-746.0, 710.0) if k.double else (-104.0, 89.0))))
-    return k.scaled(k.add(k.small_expm1(r), 1.0), n)
+    r, n = k.reduce(x)
+    low, high = (-708.396418532264, 709.782712893384) if k.double else (-87.33654, 88.72284)
+    return k.scaled(k.add(k.small_expm1(r), 1.0), n, x, low, high)
 
 
 def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
-    x = k.clamp(x, *((-1076.0, 1024.0) if k.double else (-151.0, 128.0)))
     whole, n = k.nearest(x)
-    return k.scaled(k.add(k.small_expm1(k.mul(k.sub(x, whole), math.log(2))), 1.0), n)
+    p = k.add(k.small_expm1(k.mul(k.sub(x, whole), math.log(2))), 1.0)
+    return k.scaled(p, n, x, 1.0 - k.bias, 1.0 + k.bias)
 
 
 def expm1(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -151,22 +157,23 @@ def expm1(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 def log(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
-    tiny = k.less(x, 2.0 ** (1 - k.bias))
-    lift = float(k.mantissa + 2)
-    f, n = k.log_parts(k.where(tiny, k.mul(x, 2.0**lift), x))
-    value = k.log_of(f, k.where(tiny, k.sub(n, lift), n))
-    value = k.where(k.less(x, math.inf), value, x)  # infinity and NaN
-    return k.where(k.less(0.0, x), value, k.where(k.equal(x, 0.0), -math.inf, math.nan))
+    tiny = 2.0 ** (1 - k.bias)  # denormals count as 0
+    value = k.where(k.less(x, math.inf), k.log_of(*k.log_parts(x)), x)  # infinity and NaN are themselves
+    outside = k.where(k.less(k.abs(x), tiny), -math.inf, math.nan)
+    return k.where(k.less(x, tiny), outside, value)
 
 
 def log1p(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     u = k.add(x, 1.0)
-    lost = k.where(k.less(x, 1.0), k.sub(x, k.sub(u, 1.0)), k.sub(1.0, k.sub(u, x)))
-    value = k.log_of(*k.log_parts(u), k.div(lost, u))
-    value = k.where(k.less(x, math.inf), value, x)
-    value = k.where(k.less(-1.0, x), value, k.where(k.equal(x, -1.0), -math.inf, math.nan))
-    return k.where(k.equal(x, 0.0), x, value)
+    lost = k.sub(x, k.sub(u, 1.0))  # what rounding took from u, put back where it counts most: with n = 0, f is x itself
+    f, n = k.log_parts(u)
+    scale = k.power_of_two(b.sub(k.int(0), intrinsic(b, "smin", k.word, n, k.int(k.mantissa + 2))))  # then nothing is lost
+    f = k.mul_add(lost, scale, f)
+    value = k.where(k.less(x, math.inf), k.log_of(f, n), x)
+    outside = k.where(k.equal(x, -1.0), -math.inf, math.nan)
+    value = k.where(k.equal(x, 0.0), x, value)
+    return k.where(k.less(-1.0, x), value, k.where(k.less(x, 0.0), outside, x))
 
 
 def tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -191,10 +198,10 @@ def cosh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _half_exp(k: Kit, x: ir.Value) -> ir.Value:
-    """e^x / 2, which overflows later than e^x."""
-    x = k.clamp(x, -1.0, 712.0 if k.double else 91.0)
+    """e^x / 2 for x >= 0, which overflows later than e^x."""
     r, n = k.reduce(x)
-    return k.scaled(k.add(k.small_expm1(r), 1.0), k.b.sub(n, k.int(1)))
+    high = 710.475860073943 if k.double else 89.41598
+    return k.scaled(k.add(k.small_expm1(r), 1.0), k.b.sub(n, k.int(1)), x, 0.0, high)
 
 
 def asinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:

@@ -366,7 +366,6 @@ class _Update:
         self.position_buffers = [[_alloca(b, I32, room) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
         self.value_buffers = [_alloca(b, expr.memory_type(t), room) for t in self.buffers]
         self.counts = [[_alloca(b, I64) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
-        tails = self._copy_tail(lo, hi)
         with _loop(b, lo, hi, chunk) as first:
             left = b.sub(hi, first)
             count = b.select(b.icmp_signed("<", left, _i64(chunk)), left, _i64(chunk))
@@ -374,51 +373,69 @@ class _Update:
                 for c in row:
                     b.store(_i64(0), c)
             with _loop(b, _i64(0), count, width) as j:
-                self._vector_phase(first, j, count, tails)
+                self._vector_phase(first, j, count)
             for g in range(len(spec.bins)):
                 self._scalar_phase(g, first, count)
         b.ret_void()
 
-    def _copy_tail(self, lo: ir.Value, hi: ir.Value) -> list[ir.Value | None]:
-        """The last, partial vector of each array is read from a copy, filled up with its last element: no lane sees a value
-        that the user did not give (a loop inside f might never end on one).
-        """
-        b, out = self.b, []
-        rest = b.and_(b.sub(hi, lo), _i64(self.width - 1))
-        memcpy = _intrinsic(self.module, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [PTR, PTR, I64, I1])
-        used = {self.param_of[k][0] for k in self.used_params}
-        for k, a in enumerate(self.spec.arrays):
-            if not a.slots or k not in used:
-                out.append(None)
-                continue
-            size = itemsize(a.dtype) * a.slots
-            tail = _alloca(b, expr.memory_type(a.dtype), self.width * a.slots)
-            with b.if_then(b.icmp_signed("!=", rest, _i64(0))), _loop(b, _i64(0), _i64(self.width)) as lane:
-                last = b.sub(rest, _i64(1))
-                source = b.add(b.sub(hi, rest), b.select(b.icmp_signed("<", lane, last), lane, last))
-                to, start = _at(b, tail, _scaled(b, lane, size)), _at(b, self.arrays[k], _scaled(b, source, size))
-                b.call(memcpy, [to, start, _i64(size), ir.Constant(I1, 0)])
-            out.append(tail)
+    def _load_tail(self, p: ir.Value, a: ArraySpec, wanted: Sequence[int], rest: ir.Value) -> list[ir.Value]:
+        """The last, partial vector: ``rest`` elements, the spare lanes filled with the first of them. No lane sees a value that the
+        user did not give: a loop inside f might never end on one."""
+        b, width, t = self.b, self.width, expr.memory_type(a.dtype)
+        row, flags = ir.VectorType(t, width * a.slots), ir.VectorType(I1, width * a.slots)
+        lane = ir.Constant(ir.VectorType(I32, width * a.slots), list(range(width * a.slots)))
+        mask = b.icmp_unsigned("<", lane, _splat(b, b.trunc(_scaled(b, rest, a.slots), I32), width * a.slots))
+        name = f"llvm.masked.load.v{width * a.slots}{_suffix(t)}.p0"
+        load = _intrinsic(self.module, name, row, [PTR, flags, row])
+        loaded = b.call(load, [p, mask, ir.Constant(row, None)])
+        out = []
+        for s in wanted:
+            v = self._slot(loaded, s, a.slots)
+            first = _splat(b, b.extract_element(v, ir.Constant(I32, 0)), width)
+            out.append(b.select(self._slot(mask, 0, a.slots), v, first))
         return out
 
-    def _vector_phase(self, first: ir.Value, j: ir.Value, count: ir.Value, tails: list[ir.Value | None]) -> None:
+    def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
+        lanes = ir.Constant(ir.VectorType(I32, self.width), [i * slots + s for i in range(self.width)])
+        return row if slots == 1 else self.b.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
+
+    def _load_elements(self, k: int, i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
+        """A vector of the elements from i on, for each slot of array k that f uses; ``rest`` of them are left."""
+        b, a = self.b, self.spec.arrays[k]
+        wanted = [s for p, (q, s) in enumerate(self.param_of) if q == k and p in self.used_params]
+        if not wanted:
+            return {}
+        p = _at(b, self.arrays[k], _scaled(b, i, itemsize(a.dtype) * a.slots))
+        t = ir.VectorType(expr.memory_type(a.dtype), self.width)
+        with b.if_else(b.icmp_signed(">=", rest, _i64(self.width)), likely=True) as (then, otherwise):
+            with then:
+                row = b.load(p, typ=ir.VectorType(t.element, self.width * a.slots), align=itemsize(a.dtype))
+                whole = [self._slot(row, s, a.slots) for s in wanted]
+                whole_block = b.block
+            with otherwise:
+                tail = self._load_tail(p, a, wanted, rest)
+                tail_block = b.block
+        out = {}
+        for s, v, w in zip(wanted, whole, tail, strict=True):
+            phi = b.phi(t)
+            phi.add_incoming(v, whole_block)
+            phi.add_incoming(w, tail_block)
+            out[s] = phi
+        return {s: expr.from_memory(b, v, a.dtype) for s, v in out.items()}
+
+    def _vector_phase(self, first: ir.Value, j: ir.Value, count: ir.Value) -> None:
         b, spec, width = self.b, self.spec, self.width
         i = b.add(first, j)
-        whole = b.icmp_signed("<=", b.add(j, _i64(width)), count)
+        rest = b.sub(count, j)
         slots: dict[tuple[int, int], ir.Value] = {}
         for k, a in enumerate(spec.arrays):
-            wanted = [s for p, (q, s) in enumerate(self.param_of) if q == k and p in self.used_params]
-            if not wanted:
-                continue
-            if not a.slots:
+            if a.slots:
+                slots |= {(k, s): v for s, v in self._load_elements(k, i, rest).items()}
+            elif any(q == k and p in self.used_params for p, (q, _) in enumerate(self.param_of)):
                 t = I32 if itemsize(a.dtype) == 4 else I64
                 lane = ir.Constant(ir.VectorType(t, width), list(range(width)))
                 base = b.trunc(i, I32) if t is I32 else i
                 slots[k, 0] = b.add(_splat(b, base, width), lane)  # past the end in the last vector's spare lanes
-                continue
-            p = b.select(whole, _at(b, self.arrays[k], _scaled(b, i, itemsize(a.dtype) * a.slots)), tails[k])
-            for s, v in _load_slots(b, p, a.dtype, width, a.slots, wanted).items():
-                slots[k, s] = v
         blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
         args = [slots.get(self.param_of[p], blank[p]) for p in range(len(spec.f.params))]
         values = expr.emit(b, self.f, args, self.uniforms, width)
@@ -756,4 +773,5 @@ def _bytes_of(t: ir.Type) -> int:
 
 
 def _suffix(t: ir.Type) -> str:
+    """A scalar type in an intrinsic's name."""
     return {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64"}[str(t)]

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from .jaxprs import CALLS, called, opened
+from .jaxprs import CALLS, RULES, called, opened
 
 LARGE = 64
 """An array made from nothing is large from so many numbers on."""
@@ -35,8 +35,8 @@ def hoist(closed: ClosedJaxpr) -> tuple[Callable[..., list[Any]], ClosedJaxpr]:
     """``(pre, inner)``: ``inner.jaxpr`` is what is left for each element; ``pre(*closed.consts)`` are its constvars' values.
 
     (``inner.consts`` only hold their shapes and dtypes; with the values it is ``ClosedJaxpr(inner.jaxpr, pre(*closed.consts))``.)
-    ``pre`` is traceable JAX, so the captured arrays may be tracers. Calls (``jit``, ``custom_jvp`` and the like) of which a part
-    needs the element are inlined, the others are kept whole.
+    ``pre`` is traceable JAX, so the captured arrays may be tracers. Calls (``jit`` and the like) of which a part needs the element
+    are inlined; those with differentiation rules of their own (``custom_jvp``) are kept whole, as are calls that don't need it.
     """
     jaxpr, _ = opened(closed)
     parting = _Parting(jaxpr)
@@ -72,7 +72,7 @@ class _Parting:
         for eqn in jaxpr.eqns:
             operands = [rename(v) for v in eqn.invars]
             depends = _ELEMENT if eqn.effects else max((self.of(v) for v in operands), default=_NOTHING)
-            inner = called(eqn) if depends == _ELEMENT and eqn.primitive.name in CALLS else None
+            inner = called(eqn) if depends == _ELEMENT and eqn.primitive.name in CALLS - RULES else None
             if inner is not None:
                 body, consts = inner
                 held = [Var(v.aval) for v in body.constvars]

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-CALLS = frozenset(
+RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+"""Calls with differentiation rules of their own."""
+
+CALLS = RULES | frozenset(
     {"jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr", "call_hi_primitive", "remat", "remat2", "checkpoint"}
-    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 )
 """Primitives that only evaluate a jaxpr."""
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 from . import classify
+from .jaxprs import RULES
 from .lower import Unsupported, hoist, lower_elementwise, to_program
 from .program import Program, dtype_name, from_bits, numpy_dtype, to_bits
 from .representation import Representation, represent
@@ -25,7 +26,7 @@ from .representation import Representation, represent
 MAX_STRUCT_SLOTS = 32
 """A bin of more scalars than this is an array: its operator has to be vectorised (``map ⊕``) or run on plain XLA."""
 
-_RULES = frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr stop_gradient".split())
+_RULES = RULES | {"stop_gradient"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -51,6 +51,7 @@ def _described(bins: BinsSpec) -> dict[str, object]:
         "entry_bytes": llvm_hist.slot_offsets(bins)[1] * bins.lanes,
         "lanes": bins.lanes,
         "updates": bins.updates,
+        "slots": bins.slots,
         "dest": bins.dest,
         "identity": bins.identity is not None,
         "in_place": bins.finish is None,

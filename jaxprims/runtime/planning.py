@@ -26,6 +26,7 @@ def problem_of(spec: HistSpec, elements: int, bins: Sequence[int], batch: Sequen
         p.batch *= size
     p.bin_bytes = sum(slot_offsets(b)[1] * b.lanes for b in spec.bins)
     p.updates = sum(b.updates for b in spec.bins)
+    p.slots = max(b.slots for b in spec.bins)
     p.lanes = max(b.lanes for b in spec.bins)
     p.in_place = all(b.finish is None for b in spec.bins)
     p.must_in_place = any(b.identity is None for b in spec.bins)

@@ -34,7 +34,7 @@ void Fail(const char* file, int line, const Parts&... parts) {
   text << file << ":" << line << ": ";
   (text << ... << parts);
   const std::lock_guard lock(mutex);
-  std::cerr << text.str() << std::endl;
+  std::cerr << text.str() << "\n" << std::flush;
 }
 
 }  // namespace jaxprims::test
