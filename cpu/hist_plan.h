@@ -93,6 +93,16 @@ inline int64_t Tables(const HistPlan& plan) {
   return plan.subhistograms == 1 && plan.ranges == 1 ? plan.threads : plan.subhistograms;
 }
 
+// The plan with M, S, C, soa and prefetch as given: for tests and benchmarks.
+inline HistPlan Forced(HistPlan plan, int64_t subhistograms, int64_t ranges, int64_t copies, bool soa, bool prefetch) {
+  plan.soa = soa;
+  plan.ranges = std::max<int64_t>(1, ranges);
+  plan.subhistograms = soa ? 1 : std::max<int64_t>(1, subhistograms);
+  plan.copies = plan.ranged() ? 1 : std::clamp<int64_t>(copies, 1, kMaxCopies);  // a ranged kernel knows no copies
+  plan.prefetch = prefetch;
+  return plan;
+}
+
 // Bytes of workspace that a plan needs, at most: part of the promise that a call uses a bounded amount beyond its input and output.
 // Every histogram has an update at least, so there are no more gaps between them than updates.
 inline int64_t WorkspaceBytes(const HistProblem& p, const HistPlan& plan) {

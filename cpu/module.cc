@@ -146,13 +146,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     problem.sorted = true;
   }
   HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-  if (forced.size() == 5) {
-    plan.subhistograms = forced[0];
-    plan.ranges = forced[1];
-    plan.copies = forced[2];
-    plan.soa = forced[3] != 0;
-    plan.prefetch = forced[4] != 0;
-  }
+  if (forced.size() == 5) plan = Forced(plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
   const auto variant = static_cast<size_t>(plan.variant());
   const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
   try {
@@ -290,15 +284,17 @@ NB_MODULE(_cpu, m) {
       .def_rw("sorted", &HistProblem::sorted)
       .def_rw("must_in_place", &HistProblem::must_in_place);
   nb::class_<HistPlan>(m, "HistPlan")
-      .def_rw("subhistograms", &HistPlan::subhistograms)
-      .def_rw("ranges", &HistPlan::ranges)
-      .def_rw("copies", &HistPlan::copies)
-      .def_rw("soa", &HistPlan::soa)
-      .def_rw("prefetch", &HistPlan::prefetch)
+      .def_ro("subhistograms", &HistPlan::subhistograms)
+      .def_ro("ranges", &HistPlan::ranges)
+      .def_ro("copies", &HistPlan::copies)
+      .def_ro("soa", &HistPlan::soa)
+      .def_ro("prefetch", &HistPlan::prefetch)
       .def_ro("wide", &HistPlan::wide)
       .def_ro("threads", &HistPlan::threads)
       .def_prop_ro("variant", &HistPlan::variant);
   m.def("make_plan", &MakePlan, nb::arg("problem"), nb::arg("machine"));
+  m.def("forced", &Forced, nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"), nb::arg("soa"),
+        nb::arg("prefetch"));
   m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
 }
 

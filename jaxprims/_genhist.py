@@ -601,8 +601,7 @@ def _fused(
     outs = []
     for h, order in zip(histograms, layout, strict=True):
         mine, flat = flat[: len(order)], flat[len(order) :]
-        leaves = [x for _, x in sorted(zip(order, mine, strict=True), key=lambda pair: pair[0])]
-        outs.append(_shaped(h, leaves))
+        outs.append(_shaped(h, [x for _, x in sorted(zip(order, mine, strict=True), key=lambda pair: pair[0])]))
     return outs
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import functools
 import math
+import operator
 import platform
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -363,15 +365,17 @@ def test_loops() -> None:
     row = rows.finish([rows.emit("add", "s32", rows.arg(1), rows.emit("mul", "s32", rows.arg(3), mixed))])
     body = P.Builder(("s32", "s32", "s32", "s32"))  # row, sum, power, x
     inner = body.emit("loop", "tuple", body.arg(1), body.arg(0), body.arg(3), attr=(3, row))
-    doubled = body.emit("add", "s32", body.arg(2), body.arg(2))
+    rows_xor = body.emit("xor", "s32", body.arg(2), body.arg(0))
+    many = body.finish([body.emit("item", "s32", inner, attr=0), rows_xor])
     b = P.Builder(("s32",))
-    outer = b.emit("loop", "tuple", b.const(0, "s32"), b.const(1, "s32"), b.arg(0),
-                   attr=(7, body.finish([body.emit("item", "s32", inner, attr=0), doubled])))  # fmt: skip
-    never = b.emit("loop", "tuple", b.arg(0), b.const(5, "s32"), b.arg(0), attr=(0, body.finish([body.arg(2), body.arg(1)])))
-    program = b.finish([b.emit("item", "s32", t, attr=k) for t in (outer, never) for k in (0, 1)])
+    start = [b.const(0, "s32"), b.const(1, "s32")]
+    loops = {n: b.emit("loop", "tuple", *start, b.arg(0), attr=(n, many)) for n in (0, 7, 101)}  # unrolled if they are short
+    program = b.finish([b.emit("item", "s32", t, attr=k) for t in loops.values() for k in (0, 1)])
     x = np.arange(-48, 48, dtype=np.int32)
-    total = sum(r ^ c for r in range(7) for c in range(3))
-    compare_all(program, [x], [x * total, np.full(96, 128), x, np.full(96, 5)])
+    want = []
+    for n in loops:
+        want += [x * sum(r ^ c for r in range(n) for c in range(3)), np.full(96, functools.reduce(operator.xor, range(n), 1))]
+    compare_all(program, [x], want)
 
 
 def _collatz() -> P.Program:

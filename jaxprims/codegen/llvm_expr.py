@@ -259,6 +259,9 @@ and control flow."""
 EXACT = frozenset(["max", "min", "neg", "abs", "sign", "floor", "ceil", "round_away", "round_even", "nextafter"])
 """What needs no rounding in f16 and bf16."""
 
+UNROLLED = 256
+"""Instructions that a loop's unrolled body may have."""
+
 _DEAR = CONTROL | {"div", "rem", "load"} | set(MATH)
 
 
@@ -354,9 +357,11 @@ class _Emission:
         count = len(body.results)
         varying = _varying_control(instr, [lanes(v.type) > 1 for v in operands])
         carries, invariants = self._carries(operands[:count], varying), operands[count:]
-        if n <= 0:
-            return carries
         s32 = ir.IntType(32)
+        if n * sum(1 for _ in body.walk()) <= UNROLLED:
+            for k in range(n):
+                carries = self.program(body, [s32(k), *carries, *invariants], mask)
+            return carries
         before, head, after = b.block, b.append_basic_block("loop"), b.append_basic_block("looped")
         b.branch(head)
         b.position_at_end(head)

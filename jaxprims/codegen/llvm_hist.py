@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ..frontend.program import Builder, Program, itemsize
+from ..frontend.program import Builder, Program, from_bits, itemsize
 from . import llvm_expr as expr
 from .spec import BinsSpec, HistSpec
 
@@ -311,10 +311,14 @@ class _Update:
         self.sources: list[list[list[_Source]]] = []  # by histogram, update, slot
         self.indices: list[list[int]] = []  # by histogram, update: place among the computed
         self.buffers: list[str] = []  # dtypes of the value buffers
+        self.constant: list[int | None] = []  # by histogram: the bin, if it is the same for every element
         at = 0
         for bins in spec.bins:
+            index = spec.f.body[results[at]]
+            same = index.op == "const" and bins.updates == 1 and bins.lanes == 1 and not self.variant.ranged
+            self.constant.append(int(from_bits(index.attr, index.dtype)) if same else None)
             self.indices.append(list(range(len(computed), len(computed) + bins.updates)))
-            computed += results[at : at + bins.updates]
+            computed += [] if same else results[at : at + bins.updates]
             at += bins.updates
             rows = []
             for _ in range(bins.updates):
@@ -441,12 +445,13 @@ class _Update:
         values = expr.emit(b, self.f, args, self.uniforms, width)
         for g, h in enumerate(spec.bins):
             for u in range(h.updates):
-                index = values[self.indices[g][u]]
+                index = None if self.constant[g] is not None else values[self.indices[g][u]]
                 mine = [(s, expr.to_memory(b, values[s.slot], self.buffers[s.number])) for s in self.sources[g][u] if s.kind == "buffer"]
                 if self.variant.ranged:
                     self._squeeze(g, u, index, mine, j, count)
                     continue
-                b.store(self._offsets(g, index), self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), align=4)
+                if index is not None:
+                    b.store(self._offsets(g, index), self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), align=4)
                 for s, v in mine:
                     at = self._buffer_at(self.value_buffers[s.number], j, v.type.element)
                     b.store(v, at, align=itemsize(self.buffers[s.number]))
@@ -522,6 +527,9 @@ class _Update:
 
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
+        if self.constant[g] is not None:
+            self._apply_constant(g, first, count)
+            return
         if h.lanes > 1 or h.updates > 1 or self.variant.ranged:
             self._apply_all(g, first, count)
             return
@@ -695,10 +703,6 @@ class _Update:
         b.store(nowhere, bin_of_run)
         flush = self._flush(g)
 
-        def keep(now: Sequence[ir.Value]) -> None:
-            for p, t, v in zip(run, h.acc, now, strict=True):
-                _store(b, v, p, t)
-
         def end_run() -> None:
             current = b.load(bin_of_run, typ=self.offset_type)
             with b.if_then(b.icmp_unsigned("!=", current, nowhere)):
@@ -713,17 +717,41 @@ class _Update:
                     with b.if_else(b.icmp_unsigned("==", offset, b.load(bin_of_run, typ=self.offset_type))) as (same, other):
                         with same:
                             now = [_load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
-                            keep(expr.emit(b, h.op, now + values, self.uniforms, width))
+                            self._keep(run, g, expr.emit(b, h.op, now + values, self.uniforms, width))
                         with other:
                             end_run()
                             b.store(offset, bin_of_run)
-                            keep(values)
+                            self._keep(run, g, values)
                 with otherwise:
                     end_run()
                     b.store(nowhere, bin_of_run)
                     with _loop(b, j, b.add(j, _i64(width))) as k:
                         self._apply(g, 0, first, k, self._offset(g, 0, k))
         end_run()
+
+    def _apply_constant(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """Every element goes to one bin: the chunk is reduced on vectors, what is left of it element by element."""
+        b, h, width, bin_ = self.b, self.spec.bins[g], self.width, self.constant[g]
+        assert bin_ is not None
+        if bin_ < 0:
+            return
+        with b.if_then(b.icmp_signed("<", _i64(bin_), self.num_bins[g])):
+            entry = _at(b, self.tables[g][0], _i64(bin_ * self._entry_bytes(g) * self.variant.copies))
+            run = [_alloca(b, expr.memory_type(t), width) for t in h.acc]
+            whole = b.and_(count, _i64(-width))
+            with b.if_then(b.icmp_signed("!=", whole, _i64(0))):
+                self._keep(run, g, self._vector_values(g, first, _i64(0)))
+                with _loop(b, _i64(width), whole, width) as j:
+                    now = [_load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
+                    self._keep(run, g, expr.emit(b, h.op, now + self._vector_values(g, first, j), self.uniforms, width))
+                b.call(self._flush(g), [entry, *run, *self.uniforms])
+            places = [_at(b, entry, _i64(o)) for o in slot_offsets(h)[0]]
+            with _loop(b, whole, count) as j:
+                self._apply_at(g, places, [self._value(g, 0, s, first, j) for s in range(h.slots)])
+
+    def _keep(self, run: Sequence[ir.Value], g: int, now: Sequence[ir.Value]) -> None:
+        for p, t, v in zip(run, self.spec.bins[g].acc, now, strict=True):
+            _store(self.b, v, p, t)
 
     def _vector_values(self, g: int, first: ir.Value, j: ir.Value) -> list[ir.Value]:
         """The values of updates [j, j + width), by slot."""

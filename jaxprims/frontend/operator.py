@@ -214,7 +214,7 @@ def make_operators(
         program = to_program(inner.jaxpr)
         op = _operator(make_traced(inner.jaxpr, program), program, 1, shapes, dtypes, identity)
         return [(tuple(range(n)), op, captured)], op.identity is not None
-    out = []
+    out: list[tuple[tuple[int, ...], Operator, list[Any]]] = []
     for k in range(n):
         one = closed if n == 1 else _restricted(closed, k, n)
         pre, inner = hoist(one)

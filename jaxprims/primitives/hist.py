@@ -127,7 +127,9 @@ def spec_of(
     results = [r for i, v in zip(indices, values, strict=True) for r in i + [s for row in v for s in row]]
     program = builder.finish(results)
 
-    arrays, keep, first = [], [], 0
+    arrays: list[ArraySpec] = []
+    keep: list[int] = []
+    first = 0
     used = {i.attr for i in program.body if i.op == "arg"}
     for position, (shape, dtype) in zip(hist.positions, array_avals, strict=True):
         n = 1 if position is not None else slots_of(shape, dtype)

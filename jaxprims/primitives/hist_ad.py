@@ -115,8 +115,12 @@ def _sum(index: Any, values: Leaves, num_bins: int, dest: Leaves | None = None) 
 
 def _gather(x: Any, index: Any, fill: float = 0) -> Any:
     """``x[index]``, and ``fill`` for elements that were dropped."""
-    inside = jnp.where((index >= 0) & (index < x.shape[0]), index, x.shape[0])
-    return jnp.asarray(x).at[inside].get(mode="fill", fill_value=fill)  # a cotangent may be a NumPy array
+    x = jnp.asarray(x)  # a cotangent may be a NumPy array
+    if x.shape[0] == 0:
+        return jnp.full((index.shape[0], *x.shape[1:]), fill, x.dtype)
+    inside = (index >= 0) & (index < x.shape[0])
+    there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds")
+    return jnp.where(_like(inside, there), there, jnp.asarray(fill, x.dtype))
 
 
 def _zero_if_none(tangent: Any, like: Any) -> Any:

@@ -46,7 +46,8 @@ def plan_of(
     """The plan; ``forced`` is (M, S, C, soa, prefetch), for tests and benchmarks."""
     plan = _cpu.make_plan(problem_of(spec, elements, bins, batch, sorted_indices), _cpu.Machine(threads or cpu_threads()))
     if forced:
-        plan.subhistograms, plan.ranges, plan.copies, plan.soa, plan.prefetch = *forced[:3], bool(forced[3]), bool(forced[4])
+        m, s, c, soa, prefetch = forced
+        plan = _cpu.forced(plan, m, s, c, bool(soa), bool(prefetch))
     return plan
 
 

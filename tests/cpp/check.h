@@ -51,7 +51,7 @@ void Fail(const char* file, int line, const Parts&... parts) {
 
 #define CHECK_EQ(got, want)                                                                                       \
   do {                                                                                                            \
-    const auto check_got = (got);                                                                                 \
-    const auto check_want = (want);                                                                               \
+    const auto& check_got = (got);                                                                                 \
+    const auto& check_want = (want);                                                                               \
     if (!(check_got == check_want)) ::jaxprims::test::Fail(__FILE__, __LINE__, #got, ": ", check_got, ", not ", check_want); \
   } while (false)

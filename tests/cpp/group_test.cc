@@ -24,7 +24,8 @@ void CheckGroup(Pool& pool, const std::vector<Index>& indices, int64_t bins, int
   };
   std::vector<Position> want(indices.size());
   std::iota(want.begin(), want.end(), Position{0});
-  std::stable_sort(want.begin(), want.end(), [&](Position a, Position b) { return bin_of(a) < bin_of(b); });
+  std::sort(want.begin(), want.end(),
+            [&](Position a, Position b) { return bin_of(a) != bin_of(b) ? bin_of(a) < bin_of(b) : a < b; });
   std::vector<Position> order(indices.size(), -1), offsets(static_cast<size_t>(bins) + 1, -1);
   GroupByIndex(pool, threads, indices.data(), n, bins, order.data(), offsets.data());
   CHECK(order == want);

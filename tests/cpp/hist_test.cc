@@ -288,7 +288,7 @@ TEST(HistOfSortedIndices) {
 TEST(HistOfIndicesThatAreNotSortedAsPromised) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     Problem<float, int64_t> problem;
-    problem.n = seed % 7 * 50;
+    problem.n = int64_t{50} * (seed % 7);
     problem.bins = {100, 100};
     problem.Draw(seed, [](std::mt19937& random) {
       const int64_t extreme = random() % 2 == 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...contestant import Case, Inputs, Prepare
+from ...contestant import Case, Check, Inputs, Prepare, equal
 from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native
@@ -46,9 +46,16 @@ def boost_sum(bh: Any, threads: int, values: np.ndarray, indices: np.ndarray, bi
 
 
 def sum_by_index(
-    group: str, name: str, n: int, bins: int, targets: Mapping[str, float], indices: Indices = uniform, are_sorted: bool = False
+    group: str,
+    name: str,
+    n: int,
+    bins: int,
+    targets: Mapping[str, float],
+    indices: Indices = uniform,
+    are_sorted: bool = False,
+    check: Check = equal,
 ) -> Case:
-    """A sum by index of n float32, by everyone."""
+    """A sum by index of n float32, by everyone. Equal to the last bit unless a bin's sum passes 2^24."""
     contestants: dict[str, Prepare] = {
         **native("sum_by_index", bins),
         "jaxprims": arrays.jaxprims(lambda jp, v, i: jp.reduce_by_index(v, i, bins, indices_are_sorted=are_sorted)),
@@ -58,4 +65,4 @@ def sum_by_index(
         "boost": arrays.boost(lambda bh, threads, v, i: boost_sum(bh, threads, v, i, bins)),
         "futhark": futhark("sum_by_index", bins),
     }
-    return Case(group, name, n, values_and_indices(n, bins, indices), contestants, targets=targets, params={"bins": bins})
+    return Case(group, name, n, values_and_indices(n, bins, indices), contestants, check, targets, {"bins": bins})

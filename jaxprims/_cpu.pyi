@@ -1,0 +1,45 @@
+"""What Python sees of the C++ half (``cpu/module.cc``)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+def hist_handler() -> Any: ...
+def group_handler() -> Any: ...
+def add_hist(key: int, spec: str, positions: Sequence[bool], uniforms: int, bins: list[dict[str, Any]]) -> bool: ...
+def add_hist_variant(key: int, variant: int, update: int, fill: Sequence[int], combine: Sequence[int]) -> None: ...
+def has_hist_variant(key: int, variant: int, /) -> bool: ...
+
+class Machine:
+    threads: int
+    l1: int
+    l2: int
+    l3: int
+    def __init__(self, threads: int) -> None: ...
+
+class HistProblem:
+    elements: int
+    batch: int
+    bins: int
+    bin_bytes: int
+    updates: int
+    slots: int
+    lanes: int
+    in_place: bool
+    sorted: bool
+    must_in_place: bool
+
+class HistPlan:
+    subhistograms: int
+    ranges: int
+    copies: int
+    soa: bool
+    prefetch: bool
+    @property
+    def wide(self) -> bool: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def variant(self) -> int: ...
+
+def make_plan(problem: HistProblem, machine: Machine) -> HistPlan: ...
+def workspace_bytes(problem: HistProblem, plan: HistPlan) -> int: ...

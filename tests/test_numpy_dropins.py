@@ -1,0 +1,398 @@
+"""bincount and the histograms give what jax.numpy gives: values, edges, dtypes, errors; eagerly and under every transformation."""
+
+import functools
+
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxprims import _numpy as jp
+
+NAN, INF = np.nan, np.inf
+few = settings(max_examples=25, deadline=None)
+
+
+def outcome(f):
+    """What f returns, as comparable values, or the kind of error it raises."""
+    try:
+        result = f()
+    except Exception as error:
+        # JAX's errors about tracers are one kind: which of them it is changes between its versions
+        return "TypeError" if isinstance(error, TypeError) else type(error).__name__
+    leaves, tree = jax.tree.flatten(result)
+    return tree, [(str(x.dtype), x.weak_type, x.shape, np.asarray(x)) for x in leaves]
+
+
+def assert_same(f):
+    got, want = outcome(lambda: f(jp)), outcome(lambda: f(jnp))
+    if isinstance(want, str):
+        assert got == want
+        return
+    assert not isinstance(got, str), got
+    assert got[0] == want[0]
+    for g, w in zip(got[1], want[1], strict=True):
+        assert g[:3] == w[:3]
+        np.testing.assert_array_equal(g[3], w[3])
+
+
+def assert_close(f, rtol=1e-5):
+    """For sums of floats in another order."""
+    got, want = f(jp), f(jnp)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (g.dtype, g.shape) == (w.dtype, w.shape)
+        np.testing.assert_allclose(g, w, rtol=rtol, atol=rtol)
+
+
+X = np.array([0, 1, 2, 3, 4], np.float32)
+I5 = np.arange(5)
+
+HISTOGRAMS = {
+    "default": lambda m: m.histogram(X),
+    "int": lambda m: m.histogram(I5, 4),
+    "uint8": lambda m: m.histogram(I5.astype("uint8"), 4),
+    "bool": lambda m: m.histogram(np.array([True, False]), 2),
+    "float16": lambda m: m.histogram(X.astype("float16"), 3),
+    "bfloat16": lambda m: m.histogram(jnp.asarray(X, "bfloat16"), 3),
+    "complex": lambda m: m.histogram(X.astype("complex64"), 4),
+    "rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 2),
+    "scalar": lambda m: m.histogram(3.0, 2),
+    "range": lambda m: m.histogram(X, 4, (1, 3)),
+    "range array": lambda m: m.histogram(X, 3, jnp.array([0, 2.0])),
+    "range of ints": lambda m: m.histogram(I5, 3, (0.5, 3.5)),
+    "range beyond dtype": lambda m: m.histogram(I5.astype("uint8"), 3, (-5, 300)),
+    "range reversed": lambda m: m.histogram(X, 3, (3, 1)),
+    "range empty": lambda m: m.histogram(X, 3, (0, 0)),
+    "range infinite": lambda m: m.histogram(X, 3, (0, INF)),
+    "range NaN": lambda m: m.histogram(X, 3, (0, NAN)),
+    "range of three": lambda m: m.histogram(X, 3, (0, 2.0, 3)),
+    "edges": lambda m: m.histogram(X, jnp.array([0, 1, 4.0])),
+    "edges int": lambda m: m.histogram(I5.astype("int8"), jnp.array([0, 1, 400])),
+    "edges float64": lambda m: m.histogram(X, np.array([0, 1.1, 2])),
+    "edges float32 for float16": lambda m: m.histogram(X.astype("float16"), jnp.array([0, 1.1, 2.0])),
+    "edges twice": lambda m: m.histogram(X, jnp.array([0, 1, 1, 1, 4.0])),
+    "last edge twice": lambda m: m.histogram(X, jnp.array([0, 1, 4, 4.0])),
+    "edges infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), jnp.array([-INF, 1, 2, INF])),
+    "edges NaN": lambda m: m.histogram(jnp.array([0, INF, -INF, 2, NAN]), jnp.array([0, 1, 2, NAN])),
+    "edges unsorted": lambda m: m.histogram(X, jnp.array([0, 3, 1, 4.0])),
+    "edges one": lambda m: m.histogram(X, jnp.array([1.0])),
+    "edges none": lambda m: m.histogram(X, jnp.array([])),
+    "edges rank 2": lambda m: m.histogram(X, jnp.ones((2, 2))),
+    "edges list": lambda m: m.histogram(X, [0, 1, 2.0]),
+    "NaN": lambda m: m.histogram(jnp.array([0, 1, NAN, 2]), 2),
+    "NaN in range": lambda m: m.histogram(jnp.array([0, 1, NAN, 2]), 2, (0, 2)),
+    "infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), 2),
+    "infinite in range": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), 2, (0, 2)),
+    "empty": lambda m: m.histogram(jnp.array([]), 3),
+    "empty in range": lambda m: m.histogram(jnp.array([]), 3, (1, 2)),
+    "empty, edges": lambda m: m.histogram(jnp.array([]), jnp.array([1.0, 2, 3])),
+    "empty, density": lambda m: m.histogram(jnp.array([]), 3, (1, 2), density=True),
+    "all equal": lambda m: m.histogram(jnp.array([2.0, 2]), 3),
+    "all equal, large": lambda m: m.histogram(jnp.array([1e10, 1e10]), 3),
+    "0 bins": lambda m: m.histogram(X, 0),
+    "-1 bins": lambda m: m.histogram(X, -1),
+    "2.5 bins": lambda m: m.histogram(X, 2.5),
+    "bins an array": lambda m: m.histogram(X, jnp.array(2)),
+    "bins a string": lambda m: m.histogram(X, "auto"),
+    "bins traced": lambda m: jax.jit(lambda n: m.histogram(X, n))(3),
+    "density": lambda m: m.histogram(X, 3, density=True),
+    "density traced": lambda m: jax.jit(lambda d: m.histogram(X, 3, density=d))(True),
+    "density float16": lambda m: m.histogram(X.astype("float16"), 2, density=True),
+    "weights bool": lambda m: m.histogram(X, 2, weights=np.ones(5, bool)),
+    "weights int8": lambda m: m.histogram(X, 2, weights=np.ones(5, "int8")),
+    "weights float16": lambda m: m.histogram(X, 2, weights=np.ones(5, "float16")),
+    "weights float16, ints": lambda m: m.histogram(I5, 2, weights=np.ones(5, "float16")),
+    "weights complex": lambda m: m.histogram(X, 2, weights=np.arange(5) * (1 + 2j)),
+    "weights and density": lambda m: m.histogram(X, 2, weights=X, density=True),
+    "weights rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 2, weights=np.arange(6.0).reshape(2, 3)),
+    "weights shape": lambda m: m.histogram(X, 2, weights=np.ones(4)),
+    "weights list": lambda m: m.histogram(X, 2, weights=[1, 2, 3, 4, 5]),
+    "list": lambda m: m.histogram([1, 2, 3.0], 3),
+    "None": lambda m: m.histogram(None, 2),
+    "string": lambda m: m.histogram("abc", 2),
+    "large ints": lambda m: m.histogram(np.array([2**31 - 1, 2**31 - 2, -(2**31)]), 3),
+}
+
+S = np.array([[0, 0], [1, 2], [2, 1], [3, 4]], np.float32)
+S_NAN = np.concatenate([S, np.array([[3, NAN]], np.float32)])
+
+HISTOGRAMS_ND = {
+    "one number": lambda m: m.histogramdd(S, 2),
+    "numbers": lambda m: m.histogramdd(S, (2, 3)),
+    "array of numbers": lambda m: m.histogramdd(S, jnp.array([2, 3])),
+    "edges": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0]), jnp.array([0, 2, 3.0, 4])]),
+    "mixed": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0]), 2]),
+    "too few": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0])]),
+    "too many": lambda m: m.histogramdd(S, (2, 3, 4)),
+    "lists of edges": lambda m: m.histogramdd(S, [[0, 1, 3.0], [0, 2, 4]]),
+    "NaN": lambda m: m.histogramdd(S_NAN, 2),
+    "NaN in range": lambda m: m.histogramdd(S_NAN, 2, [(0, 3), (0, 4)]),
+    "range None": lambda m: m.histogramdd(S, 2, [None, (0, 4)]),
+    "range array": lambda m: m.histogramdd(S, 2, jnp.array([[0, 3], [0, 2.0]])),
+    "range short": lambda m: m.histogramdd(S, 2, [(0, 3)]),
+    "int": lambda m: m.histogramdd(S.astype(int), 2),
+    "bool": lambda m: m.histogramdd(np.ones((3, 2), bool), 2),
+    "float16": lambda m: m.histogramdd(S.astype("float16"), 2),
+    "complex": lambda m: m.histogramdd(S.astype("complex64"), 2),
+    "weights": lambda m: m.histogramdd(S, 2, weights=np.arange(4)),
+    "weights complex": lambda m: m.histogramdd(S, 2, weights=np.arange(4) * 1j),
+    "weights shape": lambda m: m.histogramdd(S, 2, weights=np.ones((4, 1))),
+    "density": lambda m: m.histogramdd(S, 2, density=True),
+    "density and weights": lambda m: m.histogramdd(S, 2, density=True, weights=np.arange(4)),
+    "rank 1": lambda m: m.histogramdd(X, 2),
+    "rank 3": lambda m: m.histogramdd(np.ones((2, 2, 2)), 2),
+    "columns": lambda m: m.histogramdd([X, X], 2),
+    "empty": lambda m: m.histogramdd(np.ones((0, 2), np.float32), 2),
+    "no axes": lambda m: m.histogramdd(np.ones((3, 0)), 2),
+    "one axis": lambda m: m.histogramdd(np.ones((3, 1)), 2),
+    "three axes": lambda m: m.histogramdd(np.arange(12.0).reshape(4, 3) % 5, (2, 3, 4)),
+    "0 bins": lambda m: m.histogramdd(S, (2, 0)),
+    "outside": lambda m: m.histogramdd(S, [jnp.array([1, 2.0]), jnp.array([1.0, 3])]),
+    "2d": lambda m: m.histogram2d(X, X[::-1]),
+    "2d numbers": lambda m: m.histogram2d(X, X[::-1], (2, 3)),
+    "2d edges for both": lambda m: m.histogram2d(X, X[::-1], jnp.array([0, 1, 3.0])),
+    "2d list of edges for both": lambda m: m.histogram2d(X, X, [0, 1, 3.0]),
+    "2d edges and number": lambda m: m.histogram2d(X, X, [jnp.array([0, 1, 3.0]), 2]),
+    "2d two floats": lambda m: m.histogram2d(X, X, jnp.array([0, 3.0])),
+    "2d two ints": lambda m: m.histogram2d(X, X, jnp.array([1, 3])),
+    "2d one": lambda m: m.histogram2d(X, X, jnp.array([3.0])),
+    "2d lengths": lambda m: m.histogram2d(X, X[:3]),
+    "2d ranks": lambda m: m.histogram2d(S, S),
+    "2d scalars": lambda m: m.histogram2d(1.0, 2.0, 2),
+    "2d dtypes": lambda m: m.histogram2d(I5.astype("int8"), X.astype("float16"), 2),
+    "2d range": lambda m: m.histogram2d(X, X, 2, [[0, 3], [0, 4]]),
+    "2d weights": lambda m: m.histogram2d(X, X, 2, weights=I5),
+    "2d density": lambda m: m.histogram2d(X, X, 2, density=True),
+    "2d list": lambda m: m.histogram2d([0.0, 1], [1.0, 2], 2),
+}
+
+N4 = np.array([0, -1, -3, 5])
+
+BINCOUNTS = {
+    "plain": lambda m: m.bincount(np.array([0, 1, 1, 5])),
+    "negative": lambda m: m.bincount(N4),
+    "all negative": lambda m: m.bincount(np.array([-1, -3])),
+    "length": lambda m: m.bincount(np.array([0, -1, -3, 5, 2]), length=3),
+    "length 0": lambda m: m.bincount(N4, length=0),
+    "length negative": lambda m: m.bincount(N4, length=-4),
+    "length float": lambda m: m.bincount(N4, length=2.0),
+    "minlength": lambda m: m.bincount(np.array([0, 1]), minlength=4),
+    "minlength negative": lambda m: m.bincount(np.array([0, 1]), minlength=-4),
+    "minlength float": lambda m: m.bincount(np.array([0, 1]), minlength=2.0),
+    "minlength and length": lambda m: m.bincount(np.array([0, 1]), minlength=4, length=2),
+    "empty": lambda m: m.bincount(np.array([], int)),
+    "empty, minlength": lambda m: m.bincount(np.array([], int), minlength=2),
+    "empty, weights": lambda m: m.bincount(np.array([], int), np.array([])),
+    "float": lambda m: m.bincount(np.array([0.0])),
+    "bool": lambda m: m.bincount(np.array([True, False])),
+    "uint8 and a long result": lambda m: m.bincount(np.array([200, 2], "uint8"), length=300),
+    "uint8 and a short result": lambda m: m.bincount(np.array([200, 2], "uint8"), length=100),
+    "uint32": lambda m: m.bincount(np.array([2**32 - 1, 2], "uint32"), length=100),
+    "rank 0": lambda m: m.bincount(3),
+    "rank 2": lambda m: m.bincount(np.ones((2, 2), int)),
+    "list": lambda m: m.bincount([1, 2]),
+    "weights float16": lambda m: m.bincount(N4, np.ones(4, "float16")),
+    "weights uint8": lambda m: m.bincount(N4, np.full(4, 200, "uint8")),
+    "weights complex": lambda m: m.bincount(N4, np.arange(4) * (1 + 2j)),
+    "weights bool": lambda m: m.bincount(N4, np.ones(4, bool)),
+    "weights shape": lambda m: m.bincount(N4, np.ones(3)),
+    "weights scalar": lambda m: m.bincount(N4, 2.0),
+    "weights list": lambda m: m.bincount(N4, [1, 1, 1, 1]),
+    "traced": lambda m: jax.jit(m.bincount)(N4),
+    "traced, length": lambda m: jax.jit(functools.partial(m.bincount, length=3))(N4),
+    "length traced": lambda m: jax.jit(lambda n: m.bincount(N4, length=n))(3),
+    "minlength traced": lambda m: jax.jit(lambda n: m.bincount(N4, minlength=n, length=3))(3),
+}
+
+CASES = {
+    f"{name}: {case}": f
+    for name, cases in (("histogram", HISTOGRAMS), ("histogramdd", HISTOGRAMS_ND), ("bincount", BINCOUNTS))
+    for case, f in cases.items()
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_as_jax_numpy(case):
+    assert_same(CASES[case])
+
+
+@pytest.mark.parametrize("case", ["int", "uint8", "bool", "edges float64", "weights float16", "weights complex", "large ints", "NaN"])
+def test_histogram_with_x64(case):
+    with jax.enable_x64(True):
+        assert_same(HISTOGRAMS[case])
+
+
+@pytest.mark.parametrize("case", ["int", "bool", "weights", "three axes", "2d dtypes"])
+def test_histogramdd_with_x64(case):
+    with jax.enable_x64(True):
+        assert_same(HISTOGRAMS_ND[case])
+
+
+@pytest.mark.parametrize("case", ["plain", "uint8 and a long result", "weights float16"])
+def test_bincount_with_x64(case):
+    with jax.enable_x64(True):
+        assert_same(BINCOUNTS[case])
+        assert_same(lambda m: m.bincount(np.array([2**40, -(2**40), 1, 2**63 - 1]), length=5))
+
+
+# --- every element's bin is the exact one ----------------------------------------------------------------------------------
+
+N = 512
+
+
+def near_edges(rng, edges, dtype):
+    """Elements inside, on, and just beside edges, far outside, NaN."""
+    edges = np.asarray(edges, dtype)
+    on = rng.choice(edges, N)
+    finite = edges[np.isfinite(edges)]
+    lo, hi = (finite.min(), finite.max()) if finite.size else (0, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        inside = (lo + rng.random(N) * (float(hi) - float(lo))).astype(dtype)
+        outside = (inside + (float(hi) - float(lo)) * rng.choice([-3, -1, 1, 2, 1e5], N)).astype(dtype)
+    special = rng.choice(np.array([NAN, INF, -INF, 0.0, -0.0, 1e-30, np.finfo(dtype).max], dtype), N)
+    below, above = np.nextafter(on, dtype(-INF)), np.nextafter(on, dtype(INF))
+    return np.choose(rng.integers(0, 6, N), [on, inside, outside, special, below, above]).astype(dtype)
+
+
+def numbers(width):
+    return st.floats(width=width, allow_nan=False, allow_infinity=False, allow_subnormal=False)
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 7, 10, 100, 256]), numbers(32), numbers(32))
+def test_equal_bins(seed, n, lo, hi):
+    limits = sorted((np.float32(lo), np.float32(hi)))
+    x = near_edges(np.random.default_rng(seed), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float32)
+    assert_same(lambda m: m.histogram(x, n, limits))
+
+
+@pytest.mark.parametrize("limits", [(0, 1), (-1, 1), (0, 256), (1, 1.0001), (1e6, 1e6 + 3), (-1e-30, 1e-30), (0, 1e38), (-3e38, 3e38)])
+@pytest.mark.parametrize("n", [3, 256, 10_000])
+def test_equal_bins_of_hard_ranges(limits, n):
+    x = near_edges(np.random.default_rng(n), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float32)
+    assert_same(lambda m: m.histogram(x, n, limits))
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 10, 256, 5000]), numbers(64), numbers(64))
+def test_equal_bins_of_float64(seed, n, lo, hi):
+    with jax.enable_x64(True):
+        limits = sorted((lo, hi))
+        x = near_edges(np.random.default_rng(seed), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float64)
+        assert_same(lambda m: m.histogram(x, n, limits))
+
+
+@few
+@given(
+    st.integers(0, 2**32 - 1),
+    hnp.arrays(np.float32, st.sampled_from([2, 3, 17, 100]), elements=st.floats(-100, 100, width=32, allow_subnormal=False)),
+    st.booleans(),
+)
+def test_any_edges(seed, edges, infinite):
+    edges = np.sort(edges)
+    if infinite:
+        edges[0], edges[-1] = -INF, INF
+    x = near_edges(np.random.default_rng(seed), edges, np.float32)
+    assert_same(lambda m: m.histogram(x, jnp.asarray(edges)))
+
+
+@pytest.mark.parametrize("edges", [np.logspace(-6, 3, 200), np.r_[0, 1 + np.arange(50) * 1e-6, 2], np.r_[np.zeros(9), 1], np.linspace(-2, 5, 78)])
+def test_clustered_edges(edges):
+    edges = edges.astype(np.float32)
+    x = near_edges(np.random.default_rng(0), edges, np.float32)
+    assert_same(lambda m: m.histogram(x, jnp.asarray(edges)))
+
+
+@few
+@given(
+    st.sampled_from(["float16", "bfloat16", "int8", "uint8", "int16", "int32", "uint32", "bool"]),
+    st.sampled_from([1, 5, 64]),
+    st.integers(0, 2**32 - 1),
+)
+def test_histograms_of_every_dtype(dtype, n, seed):
+    rng = np.random.default_rng(seed)
+    x = jnp.asarray(rng.integers(0, 256, N).astype("uint8")).view("int8").astype(dtype)
+    assert_same(lambda m: m.histogram(x, n))
+    assert_same(lambda m: m.histogram(x, n, (-3, 60)))
+
+
+@few
+@given(hnp.arrays(np.int32, 64), st.sampled_from([1, 5, 100]))
+def test_bincount(x, length):
+    assert_same(lambda m: m.bincount(x, length=length))
+    assert_close(lambda m: m.bincount(x % 7, x.astype(np.float32) / 2**31))
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(3, 2), (10, 10), (1, 50)]))
+def test_histogram2d(seed, bins):
+    rng = np.random.default_rng(seed)
+    x, y = (near_edges(rng, np.linspace(-1, 1, b + 1), np.float32) for b in bins)
+    assert_same(lambda m: m.histogram2d(x, y, bins, [(-1, 1), (-1, 1)]))
+    assert_close(lambda m: m.histogram2d(x, y, bins, [(-1, 1), (-1, 1)], weights=rng.normal(size=0).astype("f4").sum() + np.arange(N)))
+
+
+def test_counts_are_exact():
+    x = np.zeros(5000, np.float16)  # float16 counts by ones end at 2048
+    assert jp.histogram(x, 1)[0].tolist() == [5000.0]
+
+
+def test_every_number_of_bins_has_one_kernel():
+    from jaxprims.runtime import compiler
+
+    x = np.linspace(0, 1, 4321, dtype=np.float32)
+    jp.histogram(x, 11, (0, 1))
+    known = len(compiler._compiled)
+    for n in (12, 13, 57):
+        jp.histogram(x, n, (0, 1))
+    assert len(compiler._compiled) == known
+
+
+# --- transformations ---------------------------------------------------------------------------------------------------------
+
+rng = np.random.default_rng(7)
+A = rng.normal(size=(4, 300)).astype(np.float32)
+W = rng.normal(size=(4, 300)).astype(np.float32)
+E = np.sort(rng.normal(size=(4, 9)).astype(np.float32), axis=1)
+K = rng.integers(-2, 9, (4, 300))
+
+
+def square(y):
+    return (jax.tree.leaves(y)[0] ** 2).sum()
+
+
+TRANSFORMED = {
+    "jit": lambda m: jax.jit(lambda a: m.histogram(a, 7))(A),
+    "jit, range traced": lambda m: jax.jit(lambda a, hi: m.histogram(a, 7, (0, hi)))(A, 2.0),
+    "jit, edges traced": lambda m: jax.jit(m.histogram)(A, E[0]),
+    "jit, two axes": lambda m: jax.jit(lambda a, r: m.histogramdd(a, (2, 3), r))(A[:2].T, np.array([[-1, 1], [-2, 3.0]])),
+    "vmap": lambda m: jax.vmap(lambda a: m.histogram(a, 7))(A),
+    "vmap in a range": lambda m: jax.vmap(lambda a: m.histogram(a, 7, (-1, 1)))(A),
+    "vmap over edges": lambda m: jax.vmap(lambda e: m.histogram(A[0], e))(E),
+    "vmap over both": lambda m: jax.vmap(m.histogram)(A, E),
+    "vmap over columns": lambda m: jax.vmap(lambda a: m.histogram(a, 7), in_axes=1)(A.reshape(-1, 3)),
+    "vmap over weights": lambda m: jax.vmap(lambda w: m.histogram(A[0], 5, weights=w))(W),
+    "vmap, density": lambda m: jax.vmap(lambda a, w: m.histogram(a, 5, weights=w, density=True))(A, W * W),
+    "vmap, two axes": lambda m: jax.jit(jax.vmap(lambda a, w: m.histogram2d(a, w, 5)))(A, W),
+    "vmap of vmap": lambda m: jax.vmap(jax.vmap(lambda a: m.histogram(a, 5)))(A.reshape(2, 2, 300)),
+    "vmap, bincount": lambda m: jax.vmap(lambda k, w: m.bincount(k, w, length=4))(K, W),
+    "grad of weights": lambda m: jax.grad(lambda w: square(m.histogram(A, 5, weights=w)))(W),
+    "grad of weights, density": lambda m: jax.grad(lambda w: square(m.histogram(A, 5, weights=w, density=True)))(W * W),
+    "grad of weights, two axes": lambda m: jax.grad(lambda w: square(m.histogram2d(A[0], A[1], 5, weights=w)))(W[0]),
+    "grad of weights, bincount": lambda m: jax.grad(lambda w: square(m.bincount(K[0], w, length=4)))(W[0]),
+    "grad of data": lambda m: jax.grad(lambda a: square(m.histogram(a, 5, weights=W)))(A),
+    "grad of edges by data": lambda m: jax.grad(lambda a: square(m.histogram(a, 5)[1]))(A),
+    "grad of edges": lambda m: jax.grad(lambda e: square(m.histogram(A, e, weights=W)))(E[0]),
+    "jvp": lambda m: jax.jvp(lambda w: m.histogram(A, 5, weights=w)[0], (W,), (A,)),
+    "hessian": lambda m: jax.hessian(lambda w: (m.histogram(A[0, :20], 5, weights=w)[0] ** 3).sum())(W[0, :20]),
+    "vmap of grad": lambda m: jax.vmap(jax.grad(lambda w: square(m.histogram(A[0], 5, weights=w))))(W),
+}
+
+
+@pytest.mark.parametrize("case", TRANSFORMED)
+def test_transformations(case):
+    assert_close(TRANSFORMED[case], 1e-4)
