@@ -1,7 +1,7 @@
 // Stable counting sort by index: count, exclusive scan, stable scatter (what a histogram's general derivative starts from).
 //
-// The elements are cut into parts; each part counts its own bins, so that a part knows where in each bin its elements go and parts can
-// scatter at once. The counts of parts x bins are the workspace; with many bins there are fewer parts.
+// The elements are cut into parts; each part counts its own bins, so that a part knows where in each bin its elements go and
+// parts can scatter at once. The counts of parts x bins are the workspace; with many bins there are fewer parts.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ inline int64_t GroupParts(int64_t elements, int64_t bins, int threads) {
   return std::min<int64_t>({int64_t{threads}, fit, worth});
 }
 
-// order [n]: element numbers by bin, in their order within it, dropped ones (index outside [0, bins)) last. offsets [bins + 1]: where
-// each bin starts in it; the last one is where the dropped ones start. Work O(n + bins * parts).
+// order [n]: element numbers by bin, in their order within it, dropped ones (index outside [0, bins)) last. offsets [bins + 1]:
+// where each bin starts in it; the last one is where the dropped ones start. Work O(n + bins * parts).
 template <class Index, class Position, class Pool>
 void GroupByIndex(Pool& pool, int threads, const Index* indices, int64_t n, int64_t bins, Position* order, Position* offsets) {
   const int64_t parts = GroupParts(n, bins, threads), row = bins + 1;

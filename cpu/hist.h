@@ -30,8 +30,8 @@ struct HistKernel {
   using Update = void (*)(const void* const* arrays, const void* const* uniforms, void* const* tables, const int64_t* bins,
                           int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi);
   using Fill = void (*)(void* const* tables, int64_t lo, int64_t hi);
-  using Combine = void (*)(void* const* outs, const void* const* dests, const void* const* uniforms, const void* table, int64_t parts,
-                           int64_t stride, int64_t lo, int64_t hi);
+  using Combine = void (*)(void* const* outs, const void* const* dests, const void* const* uniforms, const void* table,
+                           int64_t parts, int64_t stride, int64_t lo, int64_t hi);
   Update update = nullptr;
   std::vector<Fill> fill;        // by histogram
   std::vector<Combine> combine;  // by histogram
@@ -54,8 +54,8 @@ struct HistShape {
 
 struct HistCall {
   int64_t elements = 0;
-  std::vector<int64_t> batch;        // sizes of the batch axes
-  std::vector<Operand> arrays;       // position arrays are left out: null
+  std::vector<int64_t> batch;   // sizes of the batch axes
+  std::vector<Operand> arrays;  // position arrays are left out: null
   std::vector<Operand> uniforms;
   std::vector<Operand> dests, outs;  // by leaf, all histograms in a row
   std::vector<int64_t> bins;         // H, by histogram
@@ -92,8 +92,15 @@ inline int64_t Part(int64_t size, int64_t parts, int64_t k) {
 class HistMember {
  public:
   HistMember(const HistShape& shape, const HistCall& call, const HistKernel& kernel, bool soa)
-      : shape_(shape), call_(call), kernel_(kernel), soa_(soa), arrays_(call.arrays.size()), uniforms_(call.uniforms.size()),
-        dests_(call.dests.size()), outs_(call.outs.size()), tables_(soa ? call.outs.size() : shape.bins.size()) {}
+      : shape_(shape),
+        call_(call),
+        kernel_(kernel),
+        soa_(soa),
+        arrays_(call.arrays.size()),
+        uniforms_(call.uniforms.size()),
+        dests_(call.dests.size()),
+        outs_(call.outs.size()),
+        tables_(soa ? call.outs.size() : shape.bins.size()) {}
 
   void Select(int64_t member) {
     for (size_t axis = call_.batch.size(); axis-- > 0;) {
@@ -137,8 +144,8 @@ class HistMember {
     size_t leaf = 0;
     for (size_t g = 0; g < shape_.bins.size(); ++g) {
       const auto& bins = shape_.bins[g];
-      // The spare bin, where dropped elements go, starts from the identity too: the operator never sees arbitrary bits. It belongs to
-      // the range that has the last bin.
+      // The spare bin, where dropped elements go, starts from the identity too: the operator never sees arbitrary bits. It
+      // belongs to the range that has the last bin.
       const bool spare = !soa_ && hi >= call_.bins[g] && (lo < call_.bins[g] || lo == 0);
       const int64_t top = std::min(hi, call_.bins[g]) + (spare ? 1 : 0);
       if (lo < top) {
@@ -226,9 +233,9 @@ class HistMember {
 
 }  // namespace internal
 
-// With sorted indices the ranges (of a plan that has them) are cut so that each has as many elements, and each reads only its own:
-// the result is updated where it lies, in order, by all threads, and every element is read once. Indices that are not sorted as
-// promised give a wrong result, never an access out of bounds.
+// With sorted indices the ranges (of a plan that has them) are cut so that each has as many elements, and each reads only its
+// own: the result is updated where it lies, in order, by all threads, and every element is read once. Indices that are not sorted
+// as promised give a wrong result, never an access out of bounds.
 template <class Pool>
 void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const HistKernel& kernel, const HistPlan& plan) {
   const HistProblem problem = Describe(shape, call);
@@ -241,10 +248,11 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
     // No subhistogram outlives its task: each worker has one (or none), used for one member of the batch after the other.
     const int64_t units = problem.batch * ranges;
     const int64_t cost = std::max<int64_t>(1, n * problem.updates * problem.lanes + bins);
-    const int64_t grain = std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (int64_t{4} * plan.threads)));
+    const int64_t grain =
+        std::clamp<int64_t>(kUpdatesPerThread / cost, 1, std::max<int64_t>(1, units / (int64_t{4} * plan.threads)));
     Workspace workspace(static_cast<size_t>(table_bytes * Tables(plan)));
-    // A result that looks like a subhistogram is one, but for the spare bin behind it: that is the next member's first bin, which the
-    // same worker fills afterwards. The last member of a task has no such neighbour.
+    // A result that looks like a subhistogram is one, but for the spare bin behind it: that is the next member's first bin, which
+    // the same worker fills afterwards. The last member of a task has no such neighbour.
     const auto& only = shape.bins[0];
     const bool in_place = !plan.soa && plan.copies == 1 && shape.bins.size() == 1 && only.in_place && !only.dest &&
                           only.leaf_bytes.size() == 1 && only.leaf_bytes[0] == only.entry_bytes && ranges == 1;
@@ -286,7 +294,8 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
       member.Fill(lo, hi);
       member.Update(internal::Part(n, parts, p), internal::Part(n, parts, p + 1), lo, hi);
     });
-    const int64_t blocks = std::clamp<int64_t>(bins * problem.lanes * parts * plan.copies / kUpdatesPerThread, 1, int64_t{8} * plan.threads);
+    const int64_t blocks =
+        std::clamp<int64_t>(bins * problem.lanes * parts * plan.copies / kUpdatesPerThread, 1, int64_t{8} * plan.threads);
     WorkAssist(pool, blocks, plan.threads, [&](int64_t task, int) {
       internal::HistMember member(shape, call, kernel, false);
       member.Select(b);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace jaxprims {
@@ -20,12 +21,12 @@ struct Machine {
 struct HistProblem {
   int64_t elements = 0;  // N, of each histogram
   int64_t batch = 1;
-  int64_t bins = 0;       // H, of the largest histogram when several are made in one pass
-  int64_t bin_bytes = 4;  // of one bin in a subhistogram, all histograms of the pass together
-  int64_t updates = 1;    // from one element, all histograms together
-  int64_t slots = 1;      // scalars that are updated together, at most
-  int64_t lanes = 1;      // scalars in an array-valued bin that are updated on their own
-  bool in_place = true;   // the result can be updated where it lies: it has the accumulator's type
+  int64_t bins = 0;            // H, of the largest histogram when several are made in one pass
+  int64_t bin_bytes = 4;       // of one bin in a subhistogram, all histograms of the pass together
+  int64_t updates = 1;         // from one element, all histograms together
+  int64_t slots = 1;           // scalars that are updated together, at most
+  int64_t lanes = 1;           // scalars in an array-valued bin that are updated on their own
+  bool in_place = true;        // the result can be updated where it lies: it has the accumulator's type
   bool sorted = false;         // by index
   bool must_in_place = false;  // no identity is known: bins can only start from dest
 };
@@ -49,7 +50,7 @@ struct HistPlan {
 
 inline constexpr int64_t kUpdatesPerThread = 16 << 10;  // below this a second thread costs more than it saves
 inline constexpr int64_t kMaxCopies = 8;
-inline constexpr int64_t kStructTables = 4;   // last-level caches that one table of structs may take
+inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
 inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
 
 inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
@@ -98,13 +99,14 @@ inline HistPlan Forced(HistPlan plan, int64_t subhistograms, int64_t ranges, int
   plan.soa = soa;
   plan.ranges = std::max<int64_t>(1, ranges);
   plan.subhistograms = soa ? 1 : std::max<int64_t>(1, subhistograms);
-  plan.copies = plan.ranged() ? 1 : std::clamp<int64_t>(copies, 1, kMaxCopies);  // a ranged kernel knows no copies
+  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(copies, 1, kMaxCopies))));
+  plan.copies = plan.ranged() ? 1 : power;  // a ranged kernel knows no copies
   plan.prefetch = prefetch;
   return plan;
 }
 
-// Bytes of workspace that a plan needs, at most: part of the promise that a call uses a bounded amount beyond its input and output.
-// Every histogram has an update at least, so there are no more gaps between them than updates.
+// Bytes of workspace that a plan needs, at most: part of the promise that a call uses a bounded amount beyond its input and
+// output. Every histogram has an update at least, so there are no more gaps between them than updates.
 inline int64_t WorkspaceBytes(const HistProblem& p, const HistPlan& plan) {
   return Tables(plan) * ((p.bins + 1) * p.bin_bytes * plan.copies + 128 * p.updates);
 }

@@ -72,8 +72,8 @@ ffi::ErrorOr<Operand> BatchedOperand(void* data, ffi::Span<const int64_t> dims, 
   return operand;
 }
 
-// Operands: arrays (without positions), uniforms, then the dests of each histogram that has them. `masks`: which batch axes each has.
-// `sorted`: the array of sorted indices or -1. `plan`: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
+// Operands: arrays (without positions), uniforms, then the dests of each histogram that has them. `masks`: which batch axes each
+// has. `sorted`: the array of sorted indices or -1. `plan`: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
 ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                 int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
                 ffi::Span<const int64_t> forced) {
@@ -177,7 +177,8 @@ XLA_FFI_DEFINE_HANDLER(kHist, Hist,
                            .Attr<ffi::Span<const int64_t>>("plan"));
 
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
-ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order, ffi::Result<ffi::AnyBuffer> offsets) {
+ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,
+                 ffi::Result<ffi::AnyBuffer> offsets) {
   const auto rows = indices.dimensions(), ends = offsets->dimensions();
   const int64_t n = rows.back(), bins = ends.back() - 1;
   int64_t batch = 1;
@@ -190,7 +191,8 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
     const auto* in = static_cast<const Index*>(indices.untyped_data());
     auto* out = static_cast<Position*>(order->untyped_data());
     auto* starts = static_cast<Position*>(offsets->untyped_data());
-    for (int64_t b = 0; b < batch; ++b) GroupByIndex(assistants, threads, in + b * n, n, bins, out + b * n, starts + b * (bins + 1));
+    for (int64_t b = 0; b < batch; ++b)
+      GroupByIndex(assistants, threads, in + b * n, n, bins, out + b * n, starts + b * (bins + 1));
   };
   const bool wide_index = indices.element_type() == ffi::DataType::S64, wide = order->element_type() == ffi::DataType::S64;
   if ((!wide_index && indices.element_type() != ffi::DataType::S32) || (!wide && order->element_type() != ffi::DataType::S32) ||
@@ -222,7 +224,8 @@ F FunctionAt(uint64_t address) {
 NB_MODULE(_cpu, m) {
   m.doc() = "The C++ half of jaxprims: the FFI handler, the kernel table, the plan.";
   m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The histogram's handler, as a capsule.");
-  m.def("group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
+  m.def(
+      "group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
   m.def(
       "add_hist",
       [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
@@ -266,7 +269,8 @@ NB_MODULE(_cpu, m) {
   });
 
   nb::class_<Machine>(m, "Machine")
-      .def("__init__", [](Machine* self, int threads) { new (self) Machine(MachineWith(threads)); }, nb::arg("threads"))
+      .def(
+          "__init__", [](Machine* self, int threads) { new (self) Machine(MachineWith(threads)); }, nb::arg("threads"))
       .def_rw("threads", &Machine::threads)
       .def_rw("l1", &Machine::l1)
       .def_rw("l2", &Machine::l2)

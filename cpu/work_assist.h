@@ -1,13 +1,14 @@
 // Work assisting: tasks [0, n) from one atomic counter.
 //
-// The caller works through the tasks itself; helpers put on the pool join whenever they get a thread and find nothing if they come
-// late. The caller waits only for tasks that a helper has already claimed, and a claimed task always runs to its end (it waits for
-// nobody), so a busy pool, a pool of one thread, or a pool that never runs a helper cannot block the caller: no deadlock.
+// The caller works through the tasks itself; helpers put on the pool join whenever they get a thread and find nothing if they
+// come late. The caller waits only for tasks that a helper has already claimed, and a claimed task always runs to its end (it
+// waits for nobody), so a busy pool, a pool of one thread, or a pool that never runs a helper cannot block the caller: no
+// deadlock.
 //
 // Memory order. What the caller wrote before WorkAssist is visible to a helper because the pool's queue synchronises. What a task
 // wrote is visible to the caller because `finished` is incremented with release after the task and read with acquire. `next` only
-// hands out numbers: relaxed. A helper that comes late touches only the counters, which it co-owns, never `run`, which lives on the
-// caller's stack.
+// hands out numbers: relaxed. A helper that comes late touches only the counters, which it co-owns, never `run`, which lives on
+// the caller's stack.
 #pragma once
 
 #include <atomic>
@@ -44,8 +45,9 @@ void Assist(WorkState& state, Run& run) {
 
 }  // namespace internal
 
-// Calls run(task, worker) once for each task in [0, tasks), on the caller and on up to `threads - 1` helpers from `pool`, which has
-// `Schedule(callable)`. Returns when all are finished. run must not throw; worker is in [0, threads) and never in use twice at once.
+// Calls run(task, worker) once for each task in [0, tasks), on the caller and on up to `threads - 1` helpers from `pool`, which
+// has `Schedule(callable)`. Returns when all are finished. run must not throw; worker is in [0, threads) and never in use twice
+// at once.
 template <class Pool, class Run>
 void WorkAssist(Pool& pool, int64_t tasks, int threads, Run run) {
   if (threads <= 1 || tasks <= 1) {

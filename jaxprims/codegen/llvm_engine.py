@@ -98,7 +98,7 @@ def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = True
     tuning.slp_vectorization = True
-    tuning.loop_unrolling = False  # who writes a loop knows what is worth unrolling; it costs a third of the time and gains nothing
+    tuning.loop_unrolling = False  # a third of the time for nothing: what is worth unrolling was written so
     passes = llvm.create_pass_builder(machine, tuning)
     passes.getModulePassManager().run(module, passes)
     return module

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from .llvm_elementary import EXPANSIONS
+from .llvm_elementary import EXPANSIONS, Kit
 from .llvm_engine import has_symbol, target, vector_function
-from .llvm_types import call, intrinsic, lanes, literal, scalar_of, shared, take, with_scalar
+from .llvm_types import call, intrinsic, lanes, scalar_of, shared, take, with_scalar
 
 Math = Callable[..., ir.Value]
 """(builder, operands...) -> result, all of one type."""
@@ -72,33 +72,14 @@ def lane_by_lane(b: ir.IRBuilder, f: Callable[..., ir.Value], args: Sequence[ir.
     return result
 
 
-def polynomial(b: ir.IRBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    """Horner's rule, highest power first."""
-    total: ir.Value = literal(x.type, coefficients[0])
-    for c in coefficients[1:]:
-        total = b.fadd(b.fmul(total, x), literal(x.type, c))
-    return total
-
-
-def sqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return intrinsic(b, "sqrt", x.type, x)
-
-
 def rsqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return b.fdiv(literal(x.type, 1.0), sqrt(b, x))
+    k = Kit(b, x.type)
+    return k.div(1.0, k.sqrt(x))
 
 
 def logistic(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    one = literal(x.type, 1.0)
-    return b.fdiv(one, b.fadd(one, MATH["exp"](b, b.fneg(x))))
-
-
-def magnitude(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return intrinsic(b, "fabs", x.type, x)
-
-
-def with_sign(b: ir.IRBuilder, x: ir.Value, sign: ir.Value) -> ir.Value:
-    return intrinsic(b, "copysign", x.type, x, sign)
+    k = Kit(b, x.type)
+    return k.div(1.0, k.add(1.0, MATH["exp"](b, b.fneg(x))))
 
 
 def in_f64(f: Math) -> Math:
@@ -125,22 +106,19 @@ _ERF_INV_TAIL = [
 
 def erf_inv(b: ir.IRBuilder, y: ir.Value) -> ir.Value:
     """Two polynomials; for f64, then one step of Halley's method, which cubes their error."""
-    t = y.type
-    one = literal(t, 1.0)
-    size = magnitude(b, y)
-    rest = b.fsub(one, size)
-    w = b.fneg(MATH["log"](b, b.fmul(rest, b.fadd(one, size))))
-    centre = polynomial(b, b.fsub(w, literal(t, 2.5)), _ERF_INV_CENTRE)
-    tail = polynomial(b, b.fsub(sqrt(b, w), literal(t, 4.2)), _ERF_INV_TAIL)
-    x = b.fmul(size, b.select(b.fcmp_ordered("<", w, literal(t, 5.0)), centre, tail))
-    if scalar_of(t) == ir.DoubleType():
-        beyond = b.fsub(rest, MATH["erfc"](b, x))  # near 1 only the complement tells values apart, near 0 only erf itself
-        error = b.select(b.fcmp_ordered("<", size, literal(t, 0.5)), b.fsub(MATH["erf"](b, x), size), beyond)
-        slope = b.fmul(literal(t, 2 / math.sqrt(math.pi)), MATH["exp"](b, b.fneg(b.fmul(x, x))))
-        newton = b.fdiv(error, slope)
-        x = b.fsub(x, b.fdiv(newton, b.fadd(one, b.fmul(newton, x))))
-    x = b.select(b.fcmp_ordered("==", size, one), literal(t, math.inf), x)
-    return with_sign(b, x, y)
+    k = Kit(b, y.type)
+    size = k.abs(y)
+    rest = k.sub(1.0, size)
+    w = b.fneg(MATH["log"](b, k.mul(rest, k.add(1.0, size))))
+    centre = k.polynomial(k.sub(w, 2.5), _ERF_INV_CENTRE)
+    tail = k.polynomial(k.sub(k.sqrt(w), 4.2), _ERF_INV_TAIL)
+    x = k.mul(size, k.where(k.less(w, 5.0), centre, tail))
+    if k.double:
+        beyond = k.sub(rest, MATH["erfc"](b, x))  # near 1 only the complement tells values apart, near 0 only erf itself
+        error = k.where(k.less(size, 0.5), k.sub(MATH["erf"](b, x), size), beyond)
+        newton = k.div(error, k.mul(2 / math.sqrt(math.pi), MATH["exp"](b, b.fneg(k.mul(x, x)))))
+        x = k.sub(x, k.div(newton, k.mul_add(newton, x, 1.0)))
+    return k.with_sign(k.where(k.equal(size, 1.0), math.inf, x), y)
 
 
 _DIGAMMA_FROM = 10
@@ -148,27 +126,25 @@ _DIGAMMA_SERIES = [1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1
 
 
 def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Reflection below 0, upward recurrence to 10, and there the asymptotic series."""
-    t = x.type
-    zero, one = literal(t, 0.0), literal(t, 1.0)
-    reflect = b.fcmp_ordered("<", x, literal(t, 0.5))
-    y = b.select(reflect, b.fsub(one, x), x)
-    shift = zero
+    """Reflection below 1/2, upward recurrence to 10, and there the asymptotic series."""
+    k = Kit(b, x.type)
+    reflect = k.less(x, 0.5)
+    y = k.where(reflect, k.sub(1.0, x), x)
+    shift = k.of(0.0)
     for _ in range(_DIGAMMA_FROM):
-        low = b.fcmp_ordered("<", y, literal(t, float(_DIGAMMA_FROM)))
-        shift = b.fadd(shift, b.select(low, b.fdiv(one, y), zero))
-        y = b.select(low, b.fadd(y, one), y)
-    inverse = b.fdiv(one, y)
-    square = b.fmul(inverse, inverse)
-    series = b.fadd(b.fmul(inverse, literal(t, 0.5)), b.fmul(square, polynomial(b, square, _DIGAMMA_SERIES)))
-    value = b.fsub(b.fsub(MATH["log"](b, y), series), shift)
-    # pi cot(pi x) from x's distance to the nearest integer, so that it is exact near the poles
-    part = b.fmul(b.fsub(x, intrinsic(b, "roundeven", t, x)), literal(t, math.pi))
-    reflected = b.fsub(value, b.fdiv(literal(t, math.pi), MATH["tan"](b, part)))
-    pole = b.and_(reflect, b.fcmp_ordered("==", x, intrinsic(b, "floor", t, x)))
-    at_zero = with_sign(b, literal(t, math.inf), b.fneg(x))
-    at_pole = b.select(b.fcmp_ordered("==", x, zero), at_zero, literal(t, math.nan))
-    return b.select(pole, at_pole, b.select(reflect, reflected, value))
+        low = k.less(y, float(_DIGAMMA_FROM))
+        shift = k.add(shift, k.where(low, k.div(1.0, y), 0.0))
+        y = k.where(low, k.add(y, 1.0), y)
+    inverse = k.div(1.0, y)
+    square = k.mul(inverse, inverse)
+    series = k.mul_add(square, k.polynomial(square, _DIGAMMA_SERIES), k.mul(inverse, 0.5))
+    value = k.sub(k.sub(MATH["log"](b, y), series), shift)
+    # pi cot(pi x) from x's distance to the nearest integer, which is exact near the poles
+    part = k.mul(k.sub(x, intrinsic(b, "roundeven", k.t, x)), math.pi)
+    reflected = k.sub(value, k.div(math.pi, MATH["tan"](b, part)))
+    pole = b.and_(reflect, k.equal(x, intrinsic(b, "floor", k.t, x)))
+    at_pole = k.where(k.equal(x, 0.0), k.with_sign(math.inf, b.fneg(x)), math.nan)
+    return k.where(pole, at_pole, k.where(reflect, reflected, value))
 
 
 def _shared(name: str, f: Math) -> Math:
@@ -181,7 +157,7 @@ _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},
     **{name: _shared(name, f) for name, f in _LONG.items()},
-    "sqrt": sqrt,
+    "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
     "rsqrt": rsqrt,
 }
 """How each mathematical operation is emitted."""

@@ -232,7 +232,8 @@ def wrong_identity(op: Program, identity: tuple[int, ...]) -> str | None:
     """A sentence on a value x for which op(identity, x) is not x, or None; ``identity``: bits by slot.
 
     Only fair witnesses count: results of the operator, where it is associative, since many operators are monoids on
-    some of the dtype's values (counts that are positive, sums under a bound). A NaN that the operator ignores is none.
+    some of the dtype's values (counts that are positive, sums under a bound). A NaN that the operator ignores is none, nor is
+    a NaN that it makes of an infinity.
     """
     dtypes = _struct(op)
     if dtypes is None or identity == identity_of(op, recognise(op)):
@@ -242,6 +243,7 @@ def wrong_identity(op: Program, identity: tuple[int, ...]) -> str | None:
         x = _results(op, dtypes)
         got = evaluate(op, [*(np.broadcast_to(n, v.shape) for n, v in zip(neutral, x, strict=True)), *x])
         wrong = ~_close(got, x) & ~np.any([(v != v) & same(g, n) for g, v, n in zip(got, x, neutral, strict=True)], axis=0)
+        wrong &= ~np.any([_infinite(v) & (g != g) for g, v in zip(got, x, strict=True)], axis=0)
         fair = _associative(op, dtypes, x) if wrong.any() else wrong
     except NotEvaluable:
         return None
@@ -251,6 +253,10 @@ def wrong_identity(op: Program, identity: tuple[int, ...]) -> str | None:
     first = witnesses[0]
     shown = [_shown([v if v.ndim == 0 else v[first] for v in values]) for values in (neutral, x, got)]
     return f"op(identity, x) = {shown[2]} is not x = {shown[1]} for identity = {shown[0]}"
+
+
+def _infinite(v: np.ndarray) -> np.ndarray:
+    return np.abs(v) == np.inf if v.dtype.kind not in "biu" else np.zeros(v.shape, np.bool_)
 
 
 _POSITIVE, _NEGATIVE = (1, 2, 3, 5, 7), (-11, -17, -29)  # no two of them add up to zero

@@ -44,14 +44,14 @@ void Fail(const char* file, int line, const Parts&... parts) {
   static const ::jaxprims::test::Registration registration_of_##name(#name, Test##name); \
   static void Test##name()
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
     if (!(condition)) ::jaxprims::test::Fail(__FILE__, __LINE__, #condition, " is false"); \
   } while (false)
 
-#define CHECK_EQ(got, want)                                                                                       \
-  do {                                                                                                            \
-    const auto& check_got = (got);                                                                                 \
-    const auto& check_want = (want);                                                                               \
+#define CHECK_EQ(got, want)                                                                                                  \
+  do {                                                                                                                       \
+    const auto& check_got = (got);                                                                                           \
+    const auto& check_want = (want);                                                                                         \
     if (!(check_got == check_want)) ::jaxprims::test::Fail(__FILE__, __LINE__, #got, ": ", check_got, ", not ", check_want); \
   } while (false)

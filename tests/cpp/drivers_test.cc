@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
     const auto start = Clock::now();
     test.run();
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-    std::cout << (jaxprims::test::failures == before ? "ok     " : "FAILED ") << test.name << " (" << ms << " ms)" << "\n" << std::flush;
+    std::cout << (jaxprims::test::failures == before ? "ok     " : "FAILED ") << test.name << " (" << ms << " ms)" << "\n"
+              << std::flush;
     ++run;
   }
   std::cout << run << " tests, " << jaxprims::test::failures << " failed checks" << "\n" << std::flush;

@@ -42,7 +42,8 @@ void CheckSizes() {
     for (const int64_t bins : {0, 1, 17, 1000}) {
       std::mt19937 random(static_cast<unsigned>(n + bins));
       std::vector<Index> indices(static_cast<size_t>(n));
-      for (auto& index : indices) index = static_cast<Index>(static_cast<int64_t>(random() % static_cast<uint64_t>(bins + 3)) - 1);
+      for (auto& index : indices)
+        index = static_cast<Index>(static_cast<int64_t>(random() % static_cast<uint64_t>(bins + 3)) - 1);
       if (n > 1) indices[0] = std::numeric_limits<Index>::min(), indices[1] = std::numeric_limits<Index>::max();
       for (const int threads : {1, 2, 8}) {
         NeverPool never;

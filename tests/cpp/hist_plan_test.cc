@@ -116,15 +116,16 @@ TEST(PlanOfExamples) {
   const auto batch = [](int64_t size) { return [size](HistProblem& p) { p.batch = size; }; };
   const auto lanes = [](int64_t n) { return [n](HistProblem& p) { p.lanes = n; }; };
   const std::vector<Example> examples = {
-      {"few bins: parts to balance, and copies so that equal neighbours do not wait for each other", Problem(50 * kMillion, 100), 2,
-       "M=8 S=1 C=8 threads=2"},
+      {"few bins: parts to balance, and copies so that equal neighbours do not wait for each other", Problem(50 * kMillion, 100),
+       2, "M=8 S=1 C=8 threads=2"},
       {"the same on one thread", Problem(50 * kMillion, 100), 1, "M=1 S=1 C=8 threads=1"},
       {"a table past L1 has no room for copies", Problem(50 * kMillion, 60'000), 2, "M=8 S=1 C=1 threads=2"},
-      {"combining more than a table for each thread would show", Problem(50 * kMillion, 1'500'000), 2, "M=2 S=1 C=1 prefetch threads=2"},
+      {"combining more than a table for each thread would show", Problem(50 * kMillion, 1'500'000), 2,
+       "M=2 S=1 C=1 prefetch threads=2"},
       {"tables past the last-level cache: bin ranges in the result", Problem(50 * kMillion, 6 * kMillion), 2,
        "M=1 S=2 C=1 soa prefetch threads=2"},
-      {"the same with an accumulator of another type than the result", With(Problem(50 * kMillion, 6 * kMillion), not_in_place), 2,
-       "M=1 S=2 C=1 prefetch threads=2"},
+      {"the same with an accumulator of another type than the result", With(Problem(50 * kMillion, 6 * kMillion), not_in_place),
+       2, "M=1 S=2 C=1 prefetch threads=2"},
       {"past 2^31 bytes", With(Problem(50 * kMillion, int64_t{1} << 29), not_in_place), 2, "M=1 S=2 C=1 prefetch wide threads=2"},
       {"a small call is for one thread", Problem(1000, 100), 2, "M=1 S=1 C=1 threads=1"},
       {"no elements", Problem(0, 100), 2, "M=1 S=1 C=1 soa threads=1"},

@@ -32,7 +32,9 @@ struct Problem {
   int64_t Members(int mask) const { return (mask & 1 ? batch[0] : 1) * (mask & 2 ? batch[1] : 1); }
 
   // Which of an operand's members belongs to member (i, j) of the batch.
-  int64_t Member(int mask, int64_t i, int64_t j) const { return (mask & 1 ? i : 0) * (mask & 2 ? batch[1] : 1) + (mask & 2 ? j : 0); }
+  int64_t Member(int mask, int64_t i, int64_t j) const {
+    return (mask & 1 ? i : 0) * (mask & 2 ? batch[1] : 1) + (mask & 2 ? j : 0);
+  }
 
   template <class MakeIndex>
   void Draw(unsigned seed, MakeIndex make_index) {
@@ -60,7 +62,8 @@ struct Problem {
     call.elements = n;
     call.batch = batch;
     call.bins = bins;
-    call.arrays = {At(index.data(), index_mask, n * int64_t{sizeof(Index)}), At(value.data(), value_mask, n * int64_t{sizeof(T)}), {}};
+    call.arrays = {
+        At(index.data(), index_mask, n * int64_t{sizeof(Index)}), At(value.data(), value_mask, n * int64_t{sizeof(T)}), {}};
     call.uniforms = {At(scale.data(), scale_mask, sizeof(T))};
     const auto leaves = [&](const Results<T>& results, int mask) {
       return std::vector<Operand>{At(results.sums.data(), mask, bins[0] * int64_t{sizeof(T)}),
@@ -90,7 +93,8 @@ struct Problem {
     }
     const HistShape shape = ShapeOfSumCountLast<T>(dest);
     int64_t bytes = 0;
-    for (size_t g = 0; g < bins.size(); ++g) bytes += Tables(plan) * internal::HistMember::TableBytes(shape, call, g, plan.copies);
+    for (size_t g = 0; g < bins.size(); ++g)
+      bytes += Tables(plan) * internal::HistMember::TableBytes(shape, call, g, plan.copies);
     CHECK(bytes <= WorkspaceBytes(Describe(shape, call), plan));
     RunHist(pool, shape, call, KernelOf<T, Index>(plan), plan);
     return out;
@@ -114,7 +118,8 @@ struct Problem {
         for (int64_t k = 0; k < n; ++k) {
           const int64_t b = index[static_cast<size_t>(Member(index_mask, i, j) * n + k)];
           if (b >= 0 && b < bins[0]) {
-            sums[b] += scale[static_cast<size_t>(Member(scale_mask, i, j))] * value[static_cast<size_t>(Member(value_mask, i, j) * n + k)];
+            sums[b] += scale[static_cast<size_t>(Member(scale_mask, i, j))] *
+                       value[static_cast<size_t>(Member(value_mask, i, j) * n + k)];
             counts[b] += 1;
           }
           if (b >= 0 && b < bins[1]) last[b] = std::max(last[b], k);
@@ -244,6 +249,42 @@ TEST(HistBatchesWhereEachOperandHasItsOwnAxes) {
   }
 }
 
+// Results that are their own subhistograms, with dropped elements, whose spare bin is the next member's first.
+TEST(HistOfManyTinyMembers) {
+  for (const int64_t batch : {1, 2, 5, 3000}) {
+    for (const int64_t bins : {1, 5, 40}) {
+      const int64_t n = 7;
+      std::mt19937 random(static_cast<unsigned>(batch + bins));
+      std::vector<int32_t> index(static_cast<size_t>(batch * n));
+      std::vector<int64_t> got(static_cast<size_t>(batch * bins), -77), want(got.size(), 0);
+      for (size_t i = 0; i < index.size(); ++i) {
+        index[i] = static_cast<int32_t>(Around(bins)(random));
+        if (index[i] >= 0 && index[i] < bins) want[i / n * static_cast<size_t>(bins) + static_cast<size_t>(index[i])] += 1;
+      }
+      HistCall call;
+      call.elements = n;
+      call.batch = {batch};
+      call.bins = {bins};
+      call.arrays.resize(1);
+      call.arrays[0].data = reinterpret_cast<char*>(index.data());
+      call.arrays[0].strides[0] = n * int64_t{sizeof(int32_t)};
+      call.dests.resize(1);
+      call.outs.resize(1);
+      call.outs[0].data = reinterpret_cast<char*>(got.data());
+      call.outs[0].strides[0] = bins * int64_t{sizeof(int64_t)};
+      for (const bool soa : {false, true}) {
+        for (const int threads : {1, 2, 16}) {
+          std::fill(got.begin(), got.end(), -77);
+          BurstPool pool;
+          RunHist(pool, Count<true>::Shape(), call, soa ? Count<true>::Kernel() : Count<false>::Kernel(),
+                  Plan(1, 1, 1, soa, threads));
+          CHECK(got == want);
+        }
+      }
+    }
+  }
+}
+
 TEST(HistOfAPlanForItsSize) {
   for (const int64_t bins : {int64_t{10}, int64_t{3000}, int64_t{300'000}}) {
     for (const int64_t batch : {1, 3, 9}) {
@@ -272,7 +313,9 @@ void CheckSorted() {
       problem.n = 2500;
       problem.bins = {bins, bins};
       problem.dest = spread == 4;
-      problem.Draw(7, [&](std::mt19937& random) { return static_cast<int64_t>(random() % static_cast<uint64_t>(spread)) - 10 + bins / 2; });
+      problem.Draw(7, [&](std::mt19937& random) {
+        return static_cast<int64_t>(random() % static_cast<uint64_t>(spread)) - 10 + bins / 2;
+      });
       std::sort(problem.index.begin(), problem.index.end());
       CheckAllPlans(problem, true);
     }

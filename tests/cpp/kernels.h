@@ -1,4 +1,5 @@
-// Kernels written by hand, with the layout of the compiled ones (jaxprims/codegen/llvm_hist.py), and their result by a plain loop.
+// Kernels written by hand, with the layout of the compiled ones (jaxprims/codegen/llvm_hist.py), and their result by a plain
+// loop.
 //
 // One pass makes two histograms from the arrays (index [n], value [n]) and the element's position:
 //   0: (sum of scale * value, count), a result of two leaves, an entry of 16 bytes; scale is a uniform
@@ -65,8 +66,8 @@ struct SumCountLast {
     std::fill(table + lo * kCopies, table + hi * kCopies, kNone);
   }
 
-  static void CombineSums(void* const* outs, const void* const* dests, const void* const* /*uniforms*/, const void* table, int64_t parts,
-                          int64_t stride, int64_t lo, int64_t hi) {
+  static void CombineSums(void* const* outs, const void* const* dests, const void* const* /*uniforms*/, const void* table,
+                          int64_t parts, int64_t stride, int64_t lo, int64_t hi) {
     for (int64_t b = lo; b < hi; ++b) {
       Entry<T> all{0, 0};
       if (dests[0] != nullptr) all = {static_cast<const T*>(dests[0])[b], static_cast<const int64_t*>(dests[1])[b]};
@@ -79,8 +80,8 @@ struct SumCountLast {
     }
   }
 
-  static void CombineLast(void* const* outs, const void* const* dests, const void* const* /*uniforms*/, const void* table, int64_t parts,
-                          int64_t stride, int64_t lo, int64_t hi) {
+  static void CombineLast(void* const* outs, const void* const* dests, const void* const* /*uniforms*/, const void* table,
+                          int64_t parts, int64_t stride, int64_t lo, int64_t hi) {
     for (int64_t b = lo; b < hi; ++b) {
       int64_t last = dests[0] != nullptr ? static_cast<const int64_t*>(dests[0])[b] : kNone;
       ForEachCopy<int64_t>(table, parts, stride, b, [&](int64_t part) { last = std::max(last, part); });
@@ -105,6 +106,47 @@ struct SumCountLast {
       const auto* part = reinterpret_cast<const E*>(static_cast<const char*>(table) + p * stride);
       for (int64_t c = 0; c < kCopies; ++c) f(part[b * kCopies + c]);
     }
+  }
+};
+
+// The simplest kernel: how often each index occurs. Its result looks like a subhistogram.
+template <bool kSoa>
+struct Count {
+  static void Update(const void* const* arrays, const void* const* /*uniforms*/, void* const* tables, const int64_t* bins,
+                     int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi) {
+    auto* table = static_cast<int64_t*>(tables[0]);
+    for (int64_t i = lo; i < hi; ++i) {
+      const int64_t b = static_cast<const int32_t*>(arrays[0])[i];
+      const bool inside = b >= 0 && b < bins[0];
+      if (kSoa && !(inside && b >= bin_lo && b < bin_hi)) continue;
+      table[inside ? b : bins[0]] += 1;
+    }
+  }
+
+  static void Fill(void* const* tables, int64_t lo, int64_t hi) {
+    auto* table = static_cast<int64_t*>(tables[0]);
+    std::fill(table + lo, table + hi, 0);
+  }
+
+  static void Combine(void* const* outs, const void* const* /*dests*/, const void* const* /*uniforms*/, const void* table,
+                      int64_t parts, int64_t stride, int64_t lo, int64_t hi) {
+    for (int64_t b = lo; b < hi; ++b) {
+      int64_t all = 0;
+      for (int64_t p = 0; p < parts; ++p) {
+        all += reinterpret_cast<const int64_t*>(static_cast<const char*>(table) + p * stride)[b];
+      }
+      static_cast<int64_t*>(outs[0])[b] = all;
+    }
+  }
+
+  static HistKernel Kernel() { return {Update, {Fill}, {Combine}}; }
+
+  static HistShape Shape() {
+    HistShape shape;
+    shape.bins.resize(1);
+    shape.bins[0].leaf_bytes = {sizeof(int64_t)};
+    shape.bins[0].entry_bytes = sizeof(int64_t);
+    return shape;
   }
 };
 

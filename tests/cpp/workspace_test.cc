@@ -22,7 +22,8 @@ TEST(WorkspaceOfNothing) {
 }
 
 TEST(WorkspaceIsAligned) {
-  for (const size_t bytes : {size_t{1}, size_t{63}, size_t{64}, size_t{4096}, size_t{4097}, kMegabyte, 2 * kMegabyte, 5 * kMegabyte + 1}) {
+  for (const size_t bytes :
+       {size_t{1}, size_t{63}, size_t{64}, size_t{4096}, size_t{4097}, kMegabyte, 2 * kMegabyte, 5 * kMegabyte + 1}) {
     const Workspace workspace(bytes);
     CHECK_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % 64, uintptr_t{0});
     std::fill_n(workspace.data(), bytes, '\1');
@@ -57,16 +58,22 @@ TEST(WorkspaceTakesTheSmallestBlockThatFitsAndNoneThatIsFarTooLarge) {
 }
 
 TEST(WorkspaceOfASmallCallIsUsedAgain) {
-  { const Workspace warm_up(100); }
+  {
+    const Workspace warm_up(100);
+  }
   const size_t kept = WorkspaceCache::Instance().Kept();
   for (int round = 0; round < 100; ++round) const Workspace small(static_cast<size_t>(round + 1));
   CHECK_EQ(WorkspaceCache::Instance().Kept(), kept);
 }
 
 TEST(WorkspaceKeepsABoundedAmountTheLatest) {
-  { const Workspace given_last(100 * kMegabyte), given_first(90 * kMegabyte); }
+  {
+    const Workspace given_last(100 * kMegabyte), given_first(90 * kMegabyte);
+  }
   CHECK_EQ(WorkspaceCache::Instance().Kept(), 100 * kMegabyte);
-  { const Workspace too_large(WorkspaceCache::kKept + 1); }
+  {
+    const Workspace too_large(WorkspaceCache::kKept + 1);
+  }
   CHECK_EQ(WorkspaceCache::Instance().Kept(), 100 * kMegabyte);
 }
 
