@@ -16,6 +16,8 @@
 #include <memory>
 #include <utility>
 
+#include "float_mode.h"
+
 namespace jaxprims {
 
 namespace internal {
@@ -23,6 +25,7 @@ namespace internal {
 struct WorkState {
   explicit WorkState(int64_t count) : tasks(count) {}
   const int64_t tasks;
+  const uint64_t float_mode = GetFloatMode();
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<int64_t> finished{0};
   alignas(64) std::atomic<int> workers{0};
@@ -57,7 +60,10 @@ void WorkAssist(Pool& pool, int64_t tasks, int threads, Run run) {
   auto state = std::make_shared<internal::WorkState>(tasks);
   const int64_t helpers = threads - 1 < tasks - 1 ? threads - 1 : tasks - 1;
   for (int64_t h = 0; h < helpers; ++h) {
-    pool.Schedule([state, &run] { internal::Assist(*state, run); });
+    pool.Schedule([state, &run] {
+      const ScopedFloatMode mode(state->float_mode);
+      internal::Assist(*state, run);
+    });
   }
   internal::Assist(*state, run);
   for (int spin = 0;; ++spin) {

@@ -328,7 +328,7 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
     included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
     edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
     edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
-    near one. All that depends on n is captured, not compiled in: one kernel serves every number of bins.
+    near one. What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins.
 
     Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
     """
@@ -339,6 +339,7 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
     eps = float(jnp.finfo(dtype).eps)
     steps = jnp.arange(edges.size, dtype=dtype)
     lo, hi, n = edges[0], edges[-1], steps[-1]
+    padded = jnp.pad(edges, (0, (1 << edges.size.bit_length()) - edges.size), constant_values=np.nan)
     bins = n.astype(np.int32)
     scale = n / (hi - lo)
     usable = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
@@ -370,7 +371,7 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
         )
 
     def beside(x: jax.Array, i: jax.Array) -> jax.Array:
-        return jnp.where(x == hi, bins - 1, jnp.where(x >= _at(edges, i), i, i - 1))
+        return jnp.where(x == hi, bins - 1, jnp.where(x >= _at(padded, i), i, i - 1))
 
     # Where the place is exact (an image's grey values, say), even an x on an edge is certain
     exact = even & (zero == 0) & (jnp.frexp(scale)[0] == 0.5) & jnp.all(place(edges) == steps)
@@ -379,7 +380,7 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
         return jnp.where(x == hi, bins - 1, jnp.where(x >= lo, place(x).astype(np.int32), -1))
 
     gridded = usable & jnp.all(edges[:-1] <= edges[1:])
-    search = _searcher(edges, lambda x: place(x) / n, gridded, ~even, elements)
+    search = _searcher(padded, bins + 1, hi, place, gridded & ~even, elements)
 
     def bin_of(x: jax.Array) -> jax.Array:
         x = x.astype(dtype)
@@ -389,28 +390,28 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
 
 
 def _searcher(
-    edges: jax.Array, place: Callable[[jax.Array], jax.Array], ascending: jax.Array, wanted: jax.Array, elements: int
+    edges: jax.Array, size: jax.Array, hi: jax.Array, place: Callable[[jax.Array], jax.Array], gridded: jax.Array, elements: int
 ) -> Callable[[jax.Array], jax.Array]:
-    """The bin by binary search. A grid of equal cells over [0, 1), the range of ``place``, says how many edges lie in lower
-    cells than x, so that only those in x's own cell are searched. ``place`` never decreases, so this too is exact. Edges that
-    do not ascend are searched whole, and nothing is prepared if it is not ``wanted``.
+    """The bin by binary search among the first ``size`` of ``edges``; the rest are NaN.
+
+    A grid of equal cells, if it is of use, says how many edges lie in lower cells than x, so that only those in x's own cell are
+    searched. ``place``, from 0 at the first edge to size - 1 at the last, never decreases, so this too is exact.
     """
-    size = edges.size
-    cells = min(8 << size.bit_length(), MAX_CELLS, 1 << elements.bit_length())
+    cells = min(8 * edges.size, MAX_CELLS, 1 << elements.bit_length())
+    cells_of_bin = cells / (size - 1).astype(edges.dtype)
 
     def cell(x: jax.Array) -> jax.Array:
-        return jnp.clip(place(x) * cells, 0, cells - 1).astype(np.int32)
+        return jnp.clip(place(x) * cells_of_bin, 0, cells - 1).astype(np.int32)
 
     def counted() -> jax.Array:
-        return jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(1).cumsum(dtype=np.int32)
+        one = (jnp.arange(edges.size) < size).astype(np.int32)
+        return jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(one).cumsum(dtype=np.int32)
 
-    grid = ascending & wanted
-    lower = lax.cond(grid, counted, lambda: jnp.zeros(cells + 1, np.int32))
-    all_edges = jnp.arange(size + 1)[-1].astype(np.int32)  # not compiled in
+    lower = lax.cond(gridded, counted, lambda: jnp.zeros(cells + 1, np.int32))
 
     def search(x: jax.Array) -> jax.Array:
         c = cell(x)
-        bounds = jnp.where(grid, _at(lower, c), 0), jnp.where(grid, _at(lower, c + 1), all_edges)
+        bounds = jnp.where(gridded, _at(lower, c), 0), jnp.where(gridded, _at(lower, c + 1), size)
 
         def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             low, high = bounds
@@ -420,10 +421,10 @@ def _searcher(
 
         low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, bounds)
         i = low - 1 + ((low < high) & (_at(edges, low) <= x))
-        return jnp.where(x == edges[-1], all_edges - 2, i)
+        return jnp.where(x == hi, size - 2, i)
 
     return search
 
 
 def _at(a: jax.Array, i: jax.Array) -> jax.Array:
-    return lax.dynamic_index_in_dim(a, i, keepdims=False)
+    return lax.dynamic_index_in_dim(a, i, keepdims=False, allow_negative_indices=False)

@@ -30,13 +30,14 @@ CLASSES = (
     "add", "max", "mul", "logaddexp", "einstein", "mean_variance", "argmax", "complex_mul", "saturating", "packed", "max5", "circulant",
     "two_best", "add300",
 )  # fmt: skip
-SMOOTH = ("add", "max", "mul", "logaddexp", "einstein", "mean_variance", "max5", "circulant")
+SMOOTH = ("add", "max", "mul", "logaddexp", "einstein", "mean_variance")
 
 
 def sample(case: Case, n: int, seed: int = 0, wide: bool = False) -> Any:
     values = case.sample(np.random.default_rng(seed), n)
     if wide:
-        values = jax.tree.map(lambda v: v.astype(np.float64) if v.dtype == np.float32 else v, values)
+        double = {"float32": np.float64, "complex64": np.complex128}
+        values = jax.tree.map(lambda v: v.astype(double.get(v.dtype.name, v.dtype)), values)
     return jax.tree.map(jnp.asarray, values)
 
 
@@ -134,8 +135,9 @@ def floats(tree: Any) -> list[Any]:
 def test_second_order(name: str) -> None:
     """Against finite differences, both modes, with dest."""
     case = BY_NAME[name]
-    f = jax.jit(lambda v, d: floats(jp.reduce_by_index(v, INDEX, H, case.op, identity=case.given, dest=d)))
-    check_grads(f, (sample(case, N, 0, True), sample(case, H, 1, True)), 2, ("fwd", "rev"))
+    index = np.array([0, 1, 0, -1, 0], np.int32)
+    f = jax.jit(lambda v, d: floats(jp.reduce_by_index(v, index, 2, case.op, identity=case.given, dest=d)))
+    check_grads(f, (sample(case, 5, 0, True), sample(case, 2, 1, True)), 2, ("fwd", "rev"))
 
 
 def fold(case: Case, values: Any, start: Any) -> Any:
@@ -149,7 +151,7 @@ def fold(case: Case, values: Any, start: Any) -> Any:
 
 
 @pytest.mark.usefixtures("x64", "strict")
-@pytest.mark.parametrize("name", ["max", "einstein", "mean_variance", "argmax", "complex_mul", "a+b+ab on 40"])
+@pytest.mark.parametrize("name", ["max", "mean_variance", "argmax", "complex_mul", "circulant", "a+b+ab on 40"])
 def test_gradients_compose(name: str) -> None:
     """grad, value_and_grad, vmap of grad, grad of vmap, checkpoint and a scan around it, with JAX's gradient of a loop."""
     case = BY_NAME[name]
@@ -157,7 +159,7 @@ def test_gradients_compose(name: str) -> None:
     dest = sample(case, H, 5, True)
 
     def scalar(bins: Any) -> jax.Array:
-        weights = (jnp.cos(jnp.arange(x.size, dtype=jnp.float64)).reshape(x.shape) for x in floats(bins))
+        weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.real.dtype) for x in floats(bins))
         return sum(jnp.sum(w * jnp.real(x) ** 2) for w, x in zip(weights, floats(bins), strict=True))
 
     def loss(v: Any, d: Any) -> jax.Array:
@@ -308,14 +310,13 @@ def test_through_captured_arrays() -> None:
         for k in range(3):
             assert_close(jax.jit(jax.jacrev(f, k))(x, table, scale), jax.jit(jax.jacrev(reference, k))(x, table, scale))
             assert_close(jax.jit(jax.jacfwd(f, k))(x, table, scale), jax.jit(jax.jacfwd(reference, k))(x, table, scale))
-    check_grads(jax.jit(of_f), (x, table, scale), 2, ("fwd", "rev"))
+    check_grads(jax.jit(lambda table, scale: of_f(x, table, scale)), (table, scale), 2, ("fwd", "rev"))
 
     def of_op(x: Any, scale: Any, dest: Any) -> Any:
-        return jp.reduce_by_index(x / 4, INDEX, H, lambda a, b: a + b + scale * a * b, identity=0.0, dest=dest)
+        return jp.reduce_by_index(x / 4, INDEX[: len(x)], H, lambda a, b: a + b + scale * a * b, identity=0.0, dest=dest)
 
-    check_grads(jax.jit(of_op), (x, scale, jnp.linspace(-0.5, 0.5, H)), 2, ("fwd", "rev"))
-    no_dest = jax.jit(lambda x, scale: of_op(x, scale, None))
-    check_grads(no_dest, (x, scale), 1, ("fwd", "rev"))
+    check_grads(jax.jit(of_op), (x, scale, jnp.linspace(-0.5, 0.5, H)), 1, ("fwd", "rev"))
+    check_grads(jax.jit(lambda s: of_op(x[:4], s, None)), (scale,), 2, ("fwd", "rev"))
 
 
 @pytest.mark.usefixtures("x64", "strict")
@@ -433,7 +434,6 @@ def exported(v: Any, i: Any, table: Any) -> Any:
 
 def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it: kernels are compiled on demand. Symbolic sizes too."""
-    pytest.importorskip("flatbuffers")
     v = {name: sample(BY_NAME[name], N) for name in EXPORTED}
     table = jnp.arange(4.0)
     checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]

@@ -119,7 +119,12 @@ def _gather(x: Any, index: Any, fill: float = 0) -> Any:
     if x.shape[0] == 0:
         return jnp.full((index.shape[0], *x.shape[1:]), fill, x.dtype)
     inside = (index >= 0) & (index < x.shape[0])
-    there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds")
+    sharding = jax.typeof(inside).sharding
+    if getattr(sharding, "mesh", None) is not None and any(axis is not None for axis in sharding.spec):  # a mesh with explicit axes
+        spec = jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1))
+        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=spec))
+    else:
+        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds")
     return jnp.where(_like(inside, there), there, jnp.asarray(fill, x.dtype))
 
 

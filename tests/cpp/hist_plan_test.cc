@@ -26,7 +26,7 @@ std::string Text(const HistPlan& plan) {
 std::string Text(const HistProblem& p, const Machine& m) {
   std::ostringstream text;
   text << "N=" << p.elements << " batch=" << p.batch << " H=" << p.bins << " bytes=" << p.bin_bytes << " updates=" << p.updates
-       << " lanes=" << p.lanes << (p.in_place ? " in place" : "") << (p.sorted ? " sorted" : "")
+       << " slots=" << p.slots << " lanes=" << p.lanes << (p.in_place ? " in place" : "") << (p.sorted ? " sorted" : "")
        << (p.must_in_place ? " must be in place" : "") << " on " << m.threads << " threads";
   return text.str();
 }
@@ -49,8 +49,8 @@ void CheckPlan(const HistProblem& p, const Machine& m) {
   CHECK(plan.threads > 1 || (plan.subhistograms == 1 && plan.ranges == 1));
   CHECK(plan.copies >= 1 && plan.copies <= kMaxCopies && (plan.copies & (plan.copies - 1)) == 0);
   CHECK(plan.copies == 1 || plan.copies * table <= m.l1);
-  if (plan.soa) CHECK(p.in_place && plan.subhistograms == 1 && plan.copies == 1);
-  if (p.must_in_place && p.in_place) CHECK(plan.soa);
+  if (plan.soa) CHECK((p.in_place || p.must_in_place) && plan.subhistograms == 1 && plan.copies == 1);
+  if (p.must_in_place) CHECK(plan.soa);
   CHECK(plan.soa || plan.wide == (table >= int64_t{1} << 31));
   CHECK(plan.variant() >= 0 && plan.variant() < 64);
   CHECK_EQ(plan.variant() & 1, plan.soa ? 1 : 0);
@@ -75,6 +75,7 @@ TEST(PlanOfRandomProblems) {
     p.bin_bytes = 1 + Size(random, 8);
     p.updates = 1 + Size(random, 5);
     p.lanes = std::min(p.bin_bytes, 1 + Size(random, 4));
+    p.slots = 1 + Size(random, 3);
     p.in_place = random() % 4 != 0;
     p.sorted = random() % 4 == 0;
     p.must_in_place = random() % 8 == 0;
@@ -114,6 +115,7 @@ TEST(PlanOfExamples) {
   const auto sorted = [](HistProblem& p) { p.sorted = true; };
   const auto without_identity = [](HistProblem& p) { p.must_in_place = true; };
   const auto batch = [](int64_t size) { return [size](HistProblem& p) { p.batch = size; }; };
+  const auto slots = [](int64_t n) { return [n](HistProblem& p) { p.slots = n; }; };
   const auto lanes = [](int64_t n) { return [n](HistProblem& p) { p.lanes = n; }; };
   const std::vector<Example> examples = {
       {"few bins: parts to balance, and copies so that equal neighbours do not wait for each other", Problem(50 * kMillion, 100),
@@ -131,8 +133,12 @@ TEST(PlanOfExamples) {
       {"no elements", Problem(0, 100), 2, "M=1 S=1 C=1 soa threads=1"},
       {"no bins", Problem(1000, 0), 2, "M=1 S=1 C=8 threads=1"},
       {"few elements for many bins: only what they touch", Problem(1000, kMillion), 2, "M=1 S=2 C=1 soa prefetch threads=2"},
-      {"sorted: each thread has its own bins", With(Problem(50 * kMillion, 60'000), sorted), 2, "M=1 S=2 C=1 soa threads=2"},
-      {"sorted, one thread: as if it were not", With(Problem(50 * kMillion, 60'000), sorted), 1, "M=1 S=1 C=1 threads=1"},
+      {"tuples past the cache: one table of structs, so that an update touches one cache line",
+       With(Problem(50 * kMillion, 2 * kMillion, 16), slots(3)), 2, "M=1 S=2 C=1 prefetch threads=2"},
+      {"unless it would be far too large", With(Problem(50 * kMillion, 20 * kMillion, 16), slots(3)), 2,
+       "M=1 S=2 C=1 soa prefetch threads=2"},
+      {"or neighbours are updated one after the other anyway",
+       With(With(Problem(50 * kMillion, 2 * kMillion, 16), slots(3)), sorted), 2, "M=1 S=2 C=1 soa prefetch threads=2"},
       {"no identity: bins can only start from dest", With(Problem(50 * kMillion, 100), without_identity), 2,
        "M=1 S=2 C=1 soa threads=2"},
       {"a batch that keeps all threads busy", With(Problem(kMillion, 100), batch(64)), 2, "M=1 S=1 C=8 threads=2"},

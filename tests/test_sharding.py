@@ -1,0 +1,212 @@
+"""The histograms on several devices: eight forced host devices, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from references import BY_NAME, assert_close
+
+import jaxprims as jp
+
+FLAG = "--xla_force_host_platform_device_count=8"
+H = 5
+
+if FLAG not in os.environ.get("XLA_FLAGS", ""):
+
+    def test_on_eight_devices() -> None:
+        """Runs this file's tests where there are eight devices."""
+        env = {**os.environ, "XLA_FLAGS": FLAG}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], capture_output=True, text=True, env=env
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+else:
+
+    def mesh(*sizes: int, explicit: bool = False) -> jax.sharding.Mesh:
+        kind = AxisType.Explicit if explicit else AxisType.Auto
+        return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(kind,) * len(sizes))
+
+    def data(*shape: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return references.normal(rng, *shape), rng.integers(-1, H + 1, shape).astype(np.int32)
+
+    def sums(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return references.reduce_by_index(values, index, H, np.add, 0.0)
+
+    def assert_no_communication(compiled: Any) -> None:
+        text = compiled.as_text()
+        for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+            assert op not in text, text
+
+    def test_batch_axes_are_split_without_communication() -> None:
+        """Values, indices, both, and two batch axes of a nested vmap; what is not batched is the same on every device."""
+        m = mesh(8)
+        rows = NamedSharding(m, P("x"))
+        v, i = data(16, 300)
+        one = lambda v, i: jp.reduce_by_index(v, i, H)  # noqa: E731
+        mean = lambda v, i: jp.reduce_by_index(  # noqa: E731
+            (jnp.ones_like(v), v, jnp.zeros_like(v)), i, H, BY_NAME["mean_variance"].op, identity=(0.0, 0.0, 0.0)
+        )
+        for f, args, shardings in (
+            (jax.vmap(one), (v, i), (rows, rows)),
+            (jax.vmap(one, (0, None)), (v, i[0]), (rows, None)),
+            (jax.vmap(one, (None, 0)), (v[0], i), (None, rows)),
+            (jax.vmap(mean), (v, i), (rows, rows)),
+        ):
+            compiled = jax.jit(f, in_shardings=shardings).lower(*args).compile()
+            assert_no_communication(compiled)
+            placed = [x if s is None else jax.device_put(x, s) for x, s in zip(args, shardings, strict=True)]
+            got = compiled(*placed)
+            assert all(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(got))
+            for k in range(0, 16, 5):
+                alone = f.__wrapped__(*(a[k] if s is not None else a for a, s in zip(args, shardings, strict=True)))
+                assert_close(jax.tree.map(lambda x, k=k: x[k], got), jax.tree.map(np.asarray, alone), 1e-5)
+
+    def test_two_batch_axes_over_two_mesh_axes() -> None:
+        m = mesh(4, 2)
+        v, i = data(8, 6, 200)
+        f = jax.vmap(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H, jnp.maximum)))
+        both = NamedSharding(m, P("x", "y"))
+        compiled = jax.jit(f, in_shardings=(both, both)).lower(v, i).compile()
+        assert_no_communication(compiled)
+        got = compiled(jax.device_put(v, both), jax.device_put(i, both))
+        assert got.sharding.spec == P("x", "y")
+        assert_close(got[7, 5], references.reduce_by_index(v[7, 5], i[7, 5], H, np.maximum, -np.inf))
+
+    def test_gradients_of_a_split_batch() -> None:
+        rows = NamedSharding(mesh(8), P("x"))
+        v, i = data(8, 100)
+        loss = lambda v, i: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H, jnp.logaddexp))(v, i)[:, :2] ** 2)  # noqa: E731
+        f = jax.jit(jax.grad(loss), in_shardings=(rows, rows))
+        got = f(jax.device_put(v, rows), jax.device_put(i, rows))
+        assert_close(got, np.asarray(jax.grad(loss)(v, i)), 1e-5)
+
+    def test_split_elements_are_gathered_if_nobody_says_how_to_combine() -> None:
+        """Right, though not without communication: ``shard_map`` is the way, below."""
+        rows = NamedSharding(mesh(8), P("x"))
+        v, i = data(800)
+        got = jax.jit(lambda v, i: jp.reduce_by_index(v, i, H), in_shardings=(rows, rows))(v, i)
+        assert_close(got, sums(v, i))
+
+    @pytest.mark.parametrize("name", ["add", "max", "argmax", "packed", "einstein"])
+    def test_each_device_its_own_histogram(name: str) -> None:
+        """Elements split: partial histograms, then a collective, or all of them gathered and combined by the operator in order."""
+        case = BY_NAME[name]
+        m = mesh(8)
+        v, i = case.sample(np.random.default_rng(0), 800), data(800)[1]
+
+        @jax.jit
+        @jax.shard_map(mesh=m, in_specs=(P("x"), P("x")), out_specs=P(), check_vma=name in ("add", "max"))
+        def f(v: Any, i: Any) -> Any:
+            mine = jp.reduce_by_index(v, i, H, case.op, identity=case.given)
+            if name == "add":
+                return jax.lax.psum(mine, "x")
+            if name == "max":
+                return jax.lax.pmax(mine, "x")
+            all_of_them = jax.tree.map(lambda x: jax.lax.all_gather(x, "x"), mine)
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), all_of_them)
+            which = jnp.tile(jnp.arange(H), 8)
+            return jp.reduce_by_index(flat, which, H, case.op, identity=case.given)
+
+        assert_close(f(v, i), references.reduce_by_index(v, i, H, case.reference, case.identity), 1e-4)
+
+    @pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.multiply, references.einstein])
+    def test_gradients_under_shard_map(op: Any) -> None:
+        """Inside and through ``shard_map``; with replicated captured arrays, indices and dest beside varying values."""
+        m = mesh(8)
+        v, i = data(80)
+        v = np.tanh(v) / 2 + 0.75 if op is not references.einstein else v / 8
+        table, dest = jnp.linspace(0.5, 1.5, 4), jnp.linspace(0.1, 0.4, H)
+
+        def local(v: Any, i: Any, table: Any, dest: Any) -> Any:
+            mine = jp.genhist(lambda i, v: (i, v * table[i % 4]), (i, v), jp.Bins(H, op, identity=None, dest=dest))
+            return jnp.sum(jnp.sin(mine))
+
+        @jax.shard_map(mesh=m, in_specs=(P("x"), P("x"), P(), P()), out_specs=P())
+        def total(v: Any, i: Any, table: Any, dest: Any) -> Any:
+            return jax.lax.psum(local(v, i, table, dest), "x")
+
+        def reference(v: Any, i: Any, table: Any, dest: Any) -> Any:
+            parts = [local(*(x[k : k + 10] for x in (v, i)), table, dest) for k in range(0, 80, 10)]
+            return sum(parts)
+
+        got = jax.jit(jax.grad(total, (0, 2, 3)))(v, i, table, dest)
+        assert_close(got, jax.tree.map(np.asarray, jax.jit(jax.grad(reference, (0, 2, 3)))(v, i, table, dest)), 1e-4)
+
+        @jax.jit
+        @jax.shard_map(mesh=m, in_specs=(P("x"), P("x"), P(), P()), out_specs=(P("x"), P()))
+        def inside(v: Any, i: Any, table: Any, dest: Any) -> Any:
+            gv, gd = jax.grad(local, (0, 3))(v, i, table, dest)
+            return gv, gd
+
+        per_device, replicated = inside(v, i, table, dest)
+        assert_close(per_device, np.asarray(got[0]), 1e-4)
+        assert_close(replicated, np.asarray(got[2]), 1e-4)  # the gradient of what is replicated is summed over the devices
+
+    def test_mixed_varying_and_replicated() -> None:
+        """Replicated values with varying indices, positions, a vmap inside."""
+        m = mesh(8)
+        v, i = data(64)
+
+        @jax.jit
+        @jax.shard_map(mesh=m, in_specs=(P(), P("x")), out_specs=P("x"))
+        def f(v: Any, i: Any) -> Any:
+            return jp.reduce_by_index((v[: i.shape[0]], jp.positions), i, H, jp.monoids.argmax)[0][None]
+
+        got = f(v, i)
+        for k in range(8):
+            wanted = references.reduce_by_index(v[:8], i[8 * k : 8 * k + 8], H, np.maximum, -np.inf)
+            assert_close(got[k], wanted)
+
+        @jax.jit
+        @jax.shard_map(mesh=m, in_specs=(P(), P("x")), out_specs=P("x"))
+        def g(v: Any, i: Any) -> Any:
+            return jax.vmap(lambda s: jp.reduce_by_index(s * v[: i.shape[0]], i, H))(jnp.arange(2.0))[None]
+
+        assert_close(g(v, i)[3, 1], sums(v[:8], i[24:32]))
+
+    def test_explicit_sharding() -> None:
+        """On a mesh of explicit axes: a split batch stays split; elements that are split are one device's after the call."""
+        m = mesh(8, explicit=True)
+        v, i = data(16, 200)
+        with jax.set_mesh(m):
+            pv, pi = (jax.device_put(x, NamedSharding(m, P("x"))) for x in (v, i))
+            f = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H)))
+            got = f(pv, pi)
+            assert jax.typeof(got).sharding.spec == P("x", None)
+            assert_close(got[3], sums(v[3], i[3]))
+            only = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H), (0, None)))(pv, i[0])
+            assert_close(only[5], sums(v[5], i[0]))
+            grad = jax.jit(jax.grad(lambda v: jnp.sum(f(v, pi) ** 2)))(pv)
+            assert_close(grad, np.asarray(jax.grad(lambda v: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H))(v, i) ** 2))(v)), 1e-5)
+
+    def test_export_for_several_devices() -> None:
+        """An executable for eight devices runs on another mesh of eight."""
+        m = mesh(8)
+        rows = NamedSharding(m, P("x"))
+        v, i = data(16, 100)
+        f = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H)), in_shardings=(rows, rows))
+        checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+        exported = jax.export.export(f, disabled_checks=checks)(v, i)
+        assert exported.nr_devices == 8
+        again = jax.export.deserialize(bytearray(exported.serialize()))
+        got = jax.jit(again.call, in_shardings=(rows, rows))(jax.device_put(v, rows), jax.device_put(i, rows))
+        for k in range(16):
+            assert_close(got[k], sums(v[k], i[k]))
+
+
+def test_the_forced_flag_is_the_only_difference() -> None:
+    """Both halves of this file see the package that is tested."""
+    assert Path(jp.__file__).exists() and jax.device_count() in (1, 8)
