@@ -127,7 +127,13 @@ def _hist(eqn: Any) -> PlannedCall:
     batched = f" (a batch of {' x '.join(map(str, batch))})" if rank else ""
     strategy, reason = _words(problem, plan)
     return PlannedCall(
-        "generalized histogram", "; ".join(parts) + batched, strategy, reason, _cpu.workspace_bytes(problem, plan), spec, plan.variant
+        "generalized histogram",
+        "; ".join(parts) + batched,
+        strategy,
+        reason,
+        _cpu.workspace_bytes(problem, plan),
+        spec,
+        plan.variant,
     )
 
 

@@ -18,6 +18,7 @@ from ._warnings import FallbackWarning, IdentityWarning
 from .frontend import classify
 from .frontend.lower import Unsupported, hoist, to_program
 from .frontend.operator import Operator, identity_leaves, make_operators, make_traced, scalar_name, slots_of, trace
+from .frontend.varying import Axes, axes_of, element_aval, vary
 from .primitives import hist_xla
 from .primitives.hist import Hist, Part, bind, can_fuse
 
@@ -296,9 +297,12 @@ class _Call:
         self.position_dtype = np.dtype(np.int32 if not isinstance(self.elements, int) or self.elements <= 2**31 else np.int64)
         if self.position_dtype == np.int64 and any(self.is_position) and not jax.config.jax_enable_x64:
             raise ValueError(f"{self.name}: positions pass 2^31 here: jax_enable_x64 is needed")
-        rest = iter(given)
-        self.avals = [
-            jax.ShapeDtypeStruct((), self.position_dtype) if p else jax.ShapeDtypeStruct((x := next(rest)).shape[1:], x.dtype)
+
+    def avals(self, axes: Axes) -> list[Any]:
+        """Of one element."""
+        rest = iter(self.given)
+        return [
+            element_aval((), self.position_dtype, axes) if p else element_aval((x := next(rest)).shape[1:], x.dtype, axes)
             for p in self.is_position
         ]
 
@@ -336,7 +340,7 @@ class _Pair:
     dtypes: tuple[np.dtype, ...]
 
 
-def _flat_function(call: _Call, group: Sequence[Bins], single: bool, found: list[_Pair]) -> Callable[..., list[Any]]:
+def _flat_function(call: _Call, group: Sequence[Bins], single: bool, axes: Axes, found: list[_Pair]) -> Callable[..., list[Any]]:
     """f on flat elements: index and value leaves of each histogram in a row. Fills ``found``."""
 
     def flat(*element: Any) -> list[Any]:
@@ -350,7 +354,7 @@ def _flat_function(call: _Call, group: Sequence[Bins], single: bool, found: list
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise TypeError(f"f must return a pair (index, value) for each of bins, got {_shown(pair)}")
             out += _checked_pair(pair[0], pair[1], bins, found)
-        return out
+        return [vary(x, axes) for x in out]
 
     return flat
 
@@ -418,10 +422,10 @@ class _Histogram:
         return int(np.prod(_sizes(self.bins.num_bins), dtype=object))
 
 
-def _histogram(bins: Bins, pair: _Pair) -> _Histogram:
+def _histogram(bins: Bins, pair: _Pair, axes: Axes) -> _Histogram:
     monoid = as_monoid(bins.op, bins.identity)
     sizes = _sizes(bins.num_bins)
-    avals = [jax.ShapeDtypeStruct(s, d) for s, d in zip(pair.shapes, pair.dtypes, strict=True)]
+    avals = [element_aval(s, d, axes) for s, d in zip(pair.shapes, pair.dtypes, strict=True)]
     n = len(avals)
 
     def flat(*leaves: Any) -> list[Any]:
@@ -429,7 +433,7 @@ def _histogram(bins: Bins, pair: _Pair) -> _Histogram:
         got, tree = _called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
         if tree != pair.tree:
             raise TypeError(f"op must return the structure of its arguments, {pair.tree}, got {tree}")
-        return [_as_array(x, "op's result") for x in got]
+        return [vary(_as_array(x, "op's result"), axes) for x in got]
 
     closed = trace(monoid.op, [*avals, *avals], ("op", pair.tree), flat)
     for a, o in zip(avals, closed.out_avals, strict=True):
@@ -550,9 +554,16 @@ def _cast_identity(value: np.ndarray, dtype: np.dtype, given: Any) -> np.ndarray
 
 
 def _run(call: _Call, group: Sequence[Bins], single: bool, sorted_indices: bool) -> list[Any]:
-    found: list[_Pair] = []
-    closed = jax.make_jaxpr(_flat_function(call, group, single, found))(*call.avals)
-    histograms = [_histogram(b, p) for b, p in zip(group, found, strict=True)]
+    axes = axes_of(x for x in jax.tree.leaves([call.given, [[b.dest, b.identity] for b in group]]) if isinstance(x, jax.Array))
+    while True:
+        found: list[_Pair] = []
+        closed = jax.make_jaxpr(_flat_function(call, group, single, axes, found))(*call.avals(axes))
+        histograms = [_histogram(b, p, axes) for b, p in zip(group, found, strict=True)]
+        seen = axes | axes_of([*closed.consts, *(c for h in histograms for c in h.closed.consts)])
+        if seen == axes:
+            break
+        axes = seen  # inside shard_map, and a captured array varies over more than the operands: once more, for all of them
+    call.given = [vary(x, axes) for x in call.given]
     starts, at = [], 0
     for h in histograms:
         starts.append(at)
@@ -569,13 +580,13 @@ def _fused(
 ) -> list[Any] | None:
     """All histograms in one kernel, f inlined; None where f or its arrays cannot be compiled."""
     try:
-        for aval in call.avals:
+        for aval in call.avals(axes_of(call.given)):
             scalar_name(aval.dtype)
     except KeyError:
         return None
     pre, inner = hoist(closed)
     passes_on = all(v in inner.jaxpr.invars for v in inner.jaxpr.outvars if not hasattr(v, "val")) and not inner.jaxpr.eqns
-    big = sum(slots_of(a.shape, a.dtype) for a in call.avals) > 4096
+    big = sum(slots_of(a.shape, a.dtype) for a in call.avals(axes_of(call.given))) > 4096
     if big and not passes_on:
         return None
     try:
@@ -613,7 +624,8 @@ def _shaped(h: _Histogram, leaves: Sequence[Any]) -> Any:
 def _unfused(call: _Call, closed: Any, histograms: Sequence[_Histogram], starts: Sequence[int]) -> list[Any]:
     """f on every element by XLA, then each histogram on its own, with a kernel where its operator has one."""
     rest = iter(call.given)
-    full = [jnp.arange(call.elements, dtype=call.position_dtype) if p else next(rest) for p in call.is_position]
+    axes = axes_of(call.given)
+    full = [vary(jnp.arange(call.elements, dtype=call.position_dtype), axes) if p else next(rest) for p in call.is_position]
     results = jax.vmap(jax.extend.core.jaxpr_as_fun(closed))(*full)
     outs = []
     for h, start in zip(histograms, starts, strict=True):
@@ -641,7 +653,8 @@ def _plain(h: _Histogram, index: Any, values: Sequence[Any]) -> list[Any]:
         found = {k: i for leaves, op, _ in h.parts for k, i in zip(leaves, identity_leaves(op), strict=True)}
         identity = [found[k] for k in range(len(values))]
     identity = None if identity is None else [jnp.asarray(i) for i in identity]
-    return hist_xla.reduce_by_index(index, values, h.total, lambda a, b: fn(*a, *b), identity, h.dest)
+    dest = None if h.dest is None else [vary(d, axes_of(values)) for d in h.dest]
+    return hist_xla.reduce_by_index(index, values, h.total, lambda a, b: fn(*a, *b), identity, dest)
 
 
 def _one_part(

@@ -71,7 +71,7 @@ else:
             got = compiled(*placed)
             assert all(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(got))
             for k in range(0, 16, 5):
-                alone = f.__wrapped__(*(a[k] if s is not None else a for a, s in zip(args, shardings, strict=True)))
+                alone = jax.tree.map(lambda x, k=k: x[k], jax.jit(f)(*args))
                 assert_close(jax.tree.map(lambda x, k=k: x[k], got), jax.tree.map(np.asarray, alone), 1e-5)
 
     def test_two_batch_axes_over_two_mesh_axes() -> None:
@@ -186,9 +186,9 @@ else:
             f = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H)))
             got = f(pv, pi)
             assert jax.typeof(got).sharding.spec == P("x", None)
-            assert_close(got[3], sums(v[3], i[3]))
+            assert_close(np.asarray(got)[3], sums(v[3], i[3]))
             only = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H), (0, None)))(pv, i[0])
-            assert_close(only[5], sums(v[5], i[0]))
+            assert_close(np.asarray(only)[5], sums(v[5], i[0]))
             grad = jax.jit(jax.grad(lambda v: jnp.sum(f(v, pi) ** 2)))(pv)
             assert_close(grad, np.asarray(jax.grad(lambda v: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H))(v, i) ** 2))(v)), 1e-5)
 

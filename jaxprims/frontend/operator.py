@@ -21,6 +21,7 @@ from . import classify
 from .jaxprs import RULES
 from .lower import Unsupported, hoist, lower_elementwise, to_program
 from .program import Program, dtype_name, from_bits, numpy_dtype, to_bits
+from .varying import axes_of, element_aval, vary
 from .representation import Representation, represent
 
 MAX_STRUCT_SLOTS = 32
@@ -77,18 +78,20 @@ class _Identity:
 
 def make_traced(jaxpr: Jaxpr, program: Program) -> Traced:
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
-    return Traced(jaxpr, program, (program, signature, _Identity(jaxpr) if _has_rules(jaxpr) else None))
+    own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
+    return Traced(jaxpr, program, (program, signature, _Identity(jaxpr) if own else None))
 
 
 _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
-def trace(fn: Callable[..., Any], avals: Sequence[jax.ShapeDtypeStruct], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
+def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
     """``jax.make_jaxpr(flat)(*avals)``, remembered for a plain ``fn`` (one that closes over nothing) under ``key``.
 
     ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
     """
-    remembered = _traces.setdefault(fn, {}) if getattr(fn, "__closure__", 0) is None else {}
+    plain = getattr(fn, "__closure__", 0) is None and not axes_of(avals)
+    remembered = _traces.setdefault(fn, {}) if plain else {}
     full = (key, tuple((a.shape, str(a.dtype)) for a in avals), bool(jax.config.jax_enable_x64))
     if full not in remembered:
         closed = jax.make_jaxpr(flat)(*avals)
@@ -263,9 +266,9 @@ def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:
         raise Unsupported("operator", "leaves of array-valued bins that depend on each other")
 
     def one(a: jax.Array, b: jax.Array) -> jax.Array:
-        args = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        args = [vary(jnp.zeros(v.aval.shape, v.aval.dtype), axes_of([v.aval])) for v in jaxpr.invars]
         args[k], args[n + k] = a, b
         return jaxpr_as_fun(closed)(*args)[k]
 
-    aval = closed.out_avals[k]
-    return jax.make_jaxpr(one)(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype),) * 2)
+    aval = jaxpr.invars[k].aval
+    return jax.make_jaxpr(one)(*(element_aval(aval.shape, aval.dtype, axes_of([aval])),) * 2)

@@ -14,4 +14,6 @@ def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) 
     if getattr(sharding, "mesh", None) is None or sharding.mesh.empty:
         return like.update(shape=shape, dtype=dtype, weak_type=False)
     spec = (*sharding.spec[:batch_axes], *(None,) * (len(shape) - batch_axes))
-    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding.update(spec=jax.sharding.PartitionSpec(*spec)))
+    return like.update(
+        shape=shape, dtype=dtype, weak_type=False, sharding=sharding.update(spec=jax.sharding.PartitionSpec(*spec))
+    )

@@ -23,6 +23,7 @@ from jax.interpreters import batching, mlir, xla
 from ..codegen.spec import ArraySpec, BinsSpec, HistSpec
 from ..frontend.operator import Operator, Traced, scalar_name, slots_of
 from ..frontend.program import Builder, Program
+from ..frontend.varying import axes_of, vary
 from ..runtime import compiler, ffi, planning
 from . import hist_xla
 from .avals import result_aval
@@ -75,7 +76,8 @@ class Hist:
         """f on every element, unfused: its results with a leading axis [N]. What differentiation and plain XLA start from."""
         rest = iter(arrays)
         n = arrays[0].shape[0]
-        full = [jnp.arange(n, dtype=p) if p is not None else next(rest) for p in self.positions]
+        axes = axes_of(arrays)
+        full = [vary(jnp.arange(n, dtype=p), axes) if p is not None else next(rest) for p in self.positions]
         return jax.vmap(lambda *xs: self.f(captured, *xs))(*full)
 
     def pairs(self, part: Part, results: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -178,9 +180,9 @@ def can_fuse(hist: Hist) -> bool:
     f = hist.f.program
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
-    first_params = np.concatenate(
-        [[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.invars])]
-    ).astype(int)
+    first_params = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.invars])]).astype(
+        int
+    )
     for p in hist.parts:
         if p.operator.lanes == 1:
             continue
@@ -204,12 +206,10 @@ def can_fuse(hist: Hist) -> bool:
 def bind(hist: Hist, operands: Sequence[Any]) -> list[jax.Array]:
     """Binds the primitive on unbatched operands. Under ``shard_map``, what is replicated is first made to vary like the rest."""
     operands = [jnp.asarray(x) for x in operands]
-    varying = [getattr(jax.typeof(x), "manual_axis_type", None) for x in operands]
-    axes = frozenset().union(*(v.varying for v in varying if v is not None))
-    for k, v in enumerate(varying):
-        missing = tuple(sorted(axes - v.varying)) if v is not None else ()
-        if missing:
-            operands[k] = jax.lax.pcast(operands[k], missing, to="varying")
+    axes = axes_of(operands)
+    first = hist.num_arrays
+    last = first + hist.f.captured + sum(p.captured for p in hist.parts)  # f and the operators make their captured arrays vary
+    operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
     return hist_p.bind(*operands, hist=hist, masks=(0,) * len(operands), rank=0)
 
 

@@ -26,7 +26,9 @@ def _inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, hist: Hist, masks: tuple[int, ...], rank: int) -> tuple[Leaves, Leaves]:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, hist: Hist, masks: tuple[int, ...], rank: int
+) -> tuple[Leaves, Leaves]:
     outs = hist_p.bind(*primals, hist=hist, masks=masks, rank=rank)
     active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
     n = len(primals)
@@ -38,9 +40,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, hist: Hist, masks: 
 
     every = (*masks, *(masks[k] for k in active), *(full for _ in outs))
     computed = iter(over_batch(one, every, rank)(*primals, *(tangents[k] for k in active), *outs))
-    return outs, [
-        next(computed) if _inexact(o) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs
-    ]
+    return outs, [next(computed) if _inexact(o) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
 
 
 ad.primitive_jvps[hist_p] = _jvp
@@ -68,8 +68,11 @@ def _tangents(hist: Hist, operands: Sequence[Any], dots: dict[int, Any], outs: L
     for part, consts, dest in zip(hist.parts, per_operator, dests, strict=True):
         count = len(part.values)
         index, values = hist.pairs(part, results)
-        dot = [d if d is not None and _inexact(v) else None for d, v in zip(hist.pairs(part, result_dots)[1], values, strict=True)] \
-            if inner else [None] * count
+        dot = (
+            [d if d is not None and _inexact(v) else None for d, v in zip(hist.pairs(part, result_dots)[1], values, strict=True)]
+            if inner
+            else [None] * count
+        )
         dest_dot = [dots.get(at_dest + k) for k in range(count)] if dest is not None else [None] * count
         const_dots = [dots.get(at_operator + k) for k in range(part.captured)]
         out = outs[at_out : at_out + count]
@@ -120,7 +123,9 @@ def _gather(x: Any, index: Any, fill: float = 0) -> Any:
         return jnp.full((index.shape[0], *x.shape[1:]), fill, x.dtype)
     inside = (index >= 0) & (index < x.shape[0])
     sharding = jax.typeof(inside).sharding
-    if getattr(sharding, "mesh", None) is not None and any(axis is not None for axis in sharding.spec):  # a mesh with explicit axes
+    if getattr(sharding, "mesh", None) is not None and any(
+        axis is not None for axis in sharding.spec
+    ):  # a mesh with explicit axes
         spec = jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1))
         there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=spec))
     else:
@@ -132,9 +137,7 @@ def _zero_if_none(tangent: Any, like: Any) -> Any:
     return jnp.zeros_like(like) if tangent is None else tangent
 
 
-def _weighted_sum(
-    num_bins: int, index: Any, weight: Any, dot: Any, dest_weight: Any, dest_dot: Any
-) -> Any:
+def _weighted_sum(num_bins: int, index: Any, weight: Any, dot: Any, dest_weight: Any, dest_dot: Any) -> Any:
     """Σ weightᵢ · v̇ᵢ by index, plus dest's own: every rule ends like this."""
     total = None if dot is None else _sum(index, [weight * dot], num_bins)[0]
     if dest_dot is not None:
@@ -325,9 +328,7 @@ def _through_captured(
             args[k] = x
         captured = args[len(args) - part.captured :]
         base = args[n : 2 * n] if dest is not None else None
-        out = reduce_by_index(
-            index, args[:n], part.num_bins, lambda a, b: part.operator.traced(captured, *a, *b), identity, base
-        )
+        out = reduce_by_index(index, args[:n], part.num_bins, lambda a, b: part.operator.traced(captured, *a, *b), identity, base)
         return [x for x in out if _inexact(x)]
 
     _, moved = jax.jvp(run, tuple(given[k] for k in active), tuple(dots[k] for k in active))

@@ -10,7 +10,7 @@ import functools
 import threading
 
 from .. import _cpu
-from ..codegen import llvm_engine, llvm_hist
+from ..codegen import hist_layout, llvm_engine, llvm_hist
 from ..codegen.spec import BinsSpec, HistSpec
 from ..frontend.program import itemsize
 
@@ -48,7 +48,7 @@ def _enter(spec: HistSpec) -> None:
 def _described(bins: BinsSpec) -> dict[str, object]:
     return {
         "leaf_bytes": [itemsize(dtype) * slots * bins.lanes for dtype, slots in bins.leaves],
-        "entry_bytes": llvm_hist.slot_offsets(bins)[1] * bins.lanes,
+        "entry_bytes": hist_layout.slot_offsets(bins)[1] * bins.lanes,
         "lanes": bins.lanes,
         "updates": bins.updates,
         "slots": bins.slots,
@@ -63,7 +63,7 @@ def _variant(spec: HistSpec, variant: int) -> llvm_engine.Compiled:
     with _lock:
         known = _compiled.get(key)
     if known is None:
-        module = llvm_hist.generate(spec, llvm_hist.Variant.decode(variant), llvm_engine.target().vector_bytes)
+        module = llvm_hist.generate(spec, hist_layout.Variant.decode(variant), llvm_engine.target().vector_bytes)
         fresh = llvm_engine.compile_ir(module, llvm_hist.function_names(spec))
         with _lock:
             known = _compiled.setdefault(key, fresh)

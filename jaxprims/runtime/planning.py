@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from .. import _cpu
-from ..codegen.llvm_hist import Variant, slot_offsets
+from ..codegen.hist_layout import Variant, slot_offsets
 from ..codegen.spec import HistSpec
 
 
@@ -17,7 +17,9 @@ def cpu_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def problem_of(spec: HistSpec, elements: int, bins: Sequence[int], batch: Sequence[int], sorted_indices: bool) -> _cpu.HistProblem:
+def problem_of(
+    spec: HistSpec, elements: int, bins: Sequence[int], batch: Sequence[int], sorted_indices: bool
+) -> _cpu.HistProblem:
     """What the plan depends on."""
     p = _cpu.HistProblem()
     p.elements = elements
