@@ -67,8 +67,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Plan]:
       fn: any function that ``jax.make_jaxpr`` can trace.
 
     Returns:
-      A function of ``fn``'s arguments (arrays or ``jax.ShapeDtypeStruct``) that returns a printable :class:`Plan`; each of its ``calls``
-      has ``strategy``, ``reason``, ``workspace_bytes``, and ``llvm()`` and ``assembly()`` with the kernel's code.
+      A function of ``fn``'s arguments (arrays or ``jax.ShapeDtypeStruct``) that returns a printable :class:`Plan`; each of its
+      ``calls`` has ``strategy``, ``reason``, ``workspace_bytes``, and ``llvm()`` and ``assembly()`` with the kernel's code.
 
     Raises:
       TypeError: ``fn`` is not callable; what tracing ``fn`` raises.

@@ -367,7 +367,8 @@ def _checked_pair(index: Any, value: Any, bins: Bins, found: list[_Pair]) -> lis
     sizes = _sizes(bins.num_bins)
     several = isinstance(index, (tuple, list))
     if several and not isinstance(bins.num_bins, tuple):
-        raise TypeError(f"f's index must be one integer, or an array [k] of them, for num_bins={bins.num_bins!r}, got {_shown(index)}")
+        what = f"one integer, or an array [k] of them, for num_bins={bins.num_bins!r}"
+        raise TypeError(f"f's index must be {what}, got {_shown(index)}")
     parts = tuple(index) if several else (index,)
     if len(parts) != len(sizes):
         raise ValueError(f"f: num_bins={bins.num_bins!r} wants an index of {len(sizes)} integers, got {len(parts)}")

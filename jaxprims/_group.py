@@ -94,8 +94,9 @@ def race_factor(indices: Any, num_bins: int) -> jax.Array:
       num_bins: H.
 
     Returns:
-      A float32 scalar, at least 1: H divided by the average number of distinct bins in up to 8 sampled groups of min(H, N) consecutive
-      elements (in groups shorter than H: the group's length divided by it). Indices uniform over all bins give e / (e - 1), about 1.6.
+      A float32 scalar, at least 1: H divided by the average number of distinct bins in up to 8 sampled groups of min(H, N)
+      consecutive elements (in groups shorter than H: the group's length divided by it). Indices uniform over all bins give e /
+      (e - 1), about 1.6.
 
     Raises:
       TypeError: indices that are not integers. ValueError: a shape that is not [N], a negative or many-dimensional num_bins.

@@ -49,7 +49,9 @@ def bincount(
 
     Cost: O(N + length) work, O(log N) span, one read of ``x``; a second where ``length`` must be found.
 
-    >>> bincount(jnp.array([0, 1, 1, 3]), length=5)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.bincount(jnp.array([0, 1, 1, 3]), length=5)
     Array([1, 2, 0, 1, 0], dtype=int32)
     """
     plain = functools.partial(jnp.bincount, x, weights, minlength, length=length, out_sharding=out_sharding)
@@ -107,7 +109,9 @@ def histogram(
     Cost: O(N + num_bins) work for equal bins (also when given as edges), O(N log num_bins) for others; O(log N) span; one read
     of ``a`` and ``weights``, one more of ``a`` where the range must be found; no temporary arrays of N elements.
 
-    >>> counts, edges = histogram(jnp.array([0.0, 1.0, 1.5, 4.0]), 4)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> counts, edges = jp.histogram(jnp.array([0.0, 1.0, 1.5, 4.0]), 4)
     >>> counts
     Array([1., 2., 0., 1.], dtype=float32)
     >>> edges
@@ -141,7 +145,9 @@ def histogram2d(
 
     Raises and cost: as :func:`histogramdd`.
 
-    >>> counts, _, _ = histogram2d(jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 2.0, 2.0]), bins=2)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> counts, _, _ = jp.histogram2d(jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 2.0, 2.0]), bins=2)
     >>> counts
     Array([[1, 0],
            [0, 2]], dtype=int32)
@@ -177,7 +183,9 @@ def histogramdd(
 
     Cost: O(N D + n1 ... nD) work for equal bins, O(log N) span; one read of ``sample``, one more where a range must be found.
 
-    >>> counts, edges = histogramdd(jnp.array([[0.0, 0.0], [1.0, 2.0], [1.0, 1.0]]), bins=(1, 2))
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> counts, edges = jp.histogramdd(jnp.array([[0.0, 0.0], [1.0, 2.0], [1.0, 1.0]]), bins=(1, 2))
     >>> counts
     Array([[1, 2]], dtype=int32)
     """

@@ -60,7 +60,7 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
                 reduce_mode = _mode(mode)
             except (TypeError, ValueError):  # traced, or not what they should be
                 n = 0
-            if n > 0 and (bucket_size is None or (bucket_size > 0 and np.size(ids) > 0)):
+            if n > 0 and (bucket_size is None or (bucket_size > 0 and np.ndim(ids) == 1 and np.size(ids) > 0)):
                 return _reduce(jnp.asarray(data), jnp.asarray(ids), name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
         args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
         return plain(*args, out_sharding=out_sharding)
@@ -86,7 +86,9 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
 
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, one read of the arguments.
 
-    >>> segment_{name}(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_{name}(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3)
     Array({example}, dtype=int32)
     """
     return segment_reduce
@@ -161,7 +163,9 @@ def segment_mean(
 
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass for data [N].
 
-    >>> segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
     Array([3., 2.], dtype=float32)
     """
     data, ids, n = _checked(data, segment_ids, num_segments, mode, np.number)
@@ -198,7 +202,9 @@ def segment_logsumexp(
 
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum).
 
-    >>> segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
     Array([1000.6931,    3.    ], dtype=float32)
     """
     data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
@@ -232,7 +238,9 @@ def segment_softmax(
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum) and
     two gathers.
 
-    >>> segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
     Array([0.5, 0.5, 1. ], dtype=float32)
     """
     data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
@@ -272,7 +280,9 @@ def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..
 
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass.
 
-    >>> segment_{name}(jnp.array([5, 1, 2, 5]), jnp.array([0, 0, 2, 0]), 3)
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_{name}(jnp.array([5, 1, 2, 5]), jnp.array([0, 0, 2, 0]), 3)
     Array({example}, dtype=int32)
     """
     return segment_arg

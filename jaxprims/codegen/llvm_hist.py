@@ -3,9 +3,9 @@
 Three kinds of function, called by the driver in ``cpu/hist.h``:
 
 ``update(arrays, uniforms, tables, bins, lo, hi, bin_lo, bin_hi)``
-    Elements [lo, hi) into the tables, chunk by chunk. Phase one evaluates f on vectors and leaves each update's place and value in
-    small buffers. Phase two applies the operator, scalar and branchless, from the buffers; it is all stores and loads that hit L1
-    when the table does.
+    Elements [lo, hi) into the tables, chunk by chunk. Phase one evaluates f on vectors and leaves each update's place and value
+    in small buffers. Phase two applies the operator, scalar and branchless, from the buffers; it is all stores and loads that
+    hit L1 when the table does.
 ``fill_g(tables, lo, hi)``
     Bins [lo, hi) of histogram g to the identity.
 ``combine_g(outs, dests, uniforms, table, parts, stride, lo, hi)``

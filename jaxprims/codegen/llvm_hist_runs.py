@@ -125,7 +125,8 @@ class Update(ScalarPhase):
         return out
 
     def _flush(self, g: int) -> ir.Function:
-        """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the result."""
+        """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the
+        result."""
         h, outer = self.spec.bins[g], self.b
         fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR] * (1 + h.slots + len(self.uniforms))), f"flush_{g}")
         fn.linkage = "internal"

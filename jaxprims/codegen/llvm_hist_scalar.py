@@ -20,7 +20,8 @@ class ScalarPhase(VectorPhase):
     def _apply_all(self, g: int, first: ir.Value, count: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
         if h.updates > 1 and not self.variant.ranged:
-            # Element by element: neighbours often share bins, the updates of one element seldom do and so don't wait for each other.
+            # Element by element: neighbours often share bins, the updates of one element seldom do and so don't wait for each
+            # other.
             with loop(b, i64(0), count) as j:
                 for u in range(h.updates):
                     self._apply(g, u, first, j, self._offset(g, u, j))

@@ -90,7 +90,7 @@ class VectorPhase:
             self.sources.append(rows)
         builder = Builder(spec.f.params)
         values = builder.inline(spec.f, [builder.arg(k) for k in range(len(spec.f.params))])
-        number = {old: new for old, new in zip(spec.f.results, values, strict=True)}
+        number = dict(zip(spec.f.results, values, strict=True))
         self.f: Program = builder.finish([number[r] for r in computed])
         self.used_params = {i.attr for i in self.f.body if i.op == "arg"}
 
@@ -134,9 +134,13 @@ class VectorPhase:
                 self._scalar_phase(g, first, count)
         b.ret_void()
 
+    def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """Phase two for histogram g: what ``llvm_hist_runs.Update`` adds."""
+        raise AssertionError("phase one alone is no kernel")
+
     def _load_tail(self, p: ir.Value, a: ArraySpec, wanted: Sequence[int], rest: ir.Value) -> list[ir.Value]:
-        """The last, partial vector: ``rest`` elements, the spare lanes filled with the first of them. No lane sees a value that the
-        user did not give: a loop inside f might never end on one."""
+        """The last, partial vector: ``rest`` elements, the spare lanes filled with the first of them. No lane sees a value that
+        the user did not give: a loop inside f might never end on one."""
         b, width, t = self.b, self.width, expr.memory_type(a.dtype)
         row, flags = ir.VectorType(t, width * a.slots), ir.VectorType(I1, width * a.slots)
         lane = ir.Constant(ir.VectorType(I32, width * a.slots), list(range(width * a.slots)))
@@ -263,8 +267,8 @@ class VectorPhase:
         b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
 
     def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
-        """Stores the kept lanes in a row from place n on, one register's worth at a time (LLVM 22 spills a wider vector's second half
-        with an aligned store to an unaligned place)."""
+        """Stores the kept lanes in a row from place n on, one register's worth at a time (LLVM 22 spills a wider vector's
+        second half with an aligned store to an unaligned place)."""
         b, t = self.b, v.type.element
         piece = min(self.width, self.vector_bytes // (bytes_of(t)))
         name = f"llvm.experimental.vector.compress.v{piece}{suffix(t)}"

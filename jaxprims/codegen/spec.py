@@ -37,8 +37,8 @@ class BinsSpec:
     """One histogram's bins.
 
     ``lanes == 1``: a bin is a struct of scalars (slots) and ``op`` maps two of them to one. ``lanes > 1``: the operator is
-    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own. f's values are in the form
-    that working copies hold, ``finish`` makes the leaves' slots of it.
+    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own. f's values are in
+    the form that working copies hold, ``finish`` makes the leaves' slots of it.
     """
 
     updates: int  # index-value pairs from one element

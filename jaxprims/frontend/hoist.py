@@ -34,9 +34,10 @@ _NOTHING, _CAPTURED, _ELEMENT = 0, 1, 2  # what a variable depends on
 def hoist(closed: ClosedJaxpr) -> tuple[Callable[..., list[Any]], ClosedJaxpr]:
     """``(pre, inner)``: ``inner.jaxpr`` is what is left for each element; ``pre(*closed.consts)`` are its constvars' values.
 
-    (``inner.consts`` only hold their shapes and dtypes; with the values it is ``ClosedJaxpr(inner.jaxpr, pre(*closed.consts))``.)
-    ``pre`` is traceable JAX, so the captured arrays may be tracers. Calls (``jit`` and the like) of which a part needs the element
-    are inlined; those with differentiation rules of their own (``custom_jvp``) are kept whole, as are calls that don't need it.
+    (``inner.consts`` only hold their shapes and dtypes; with the values it is ``ClosedJaxpr(inner.jaxpr,
+    pre(*closed.consts))``.) ``pre`` is traceable JAX, so the captured arrays may be tracers. Calls (``jit`` and the like) of
+    which a part needs the element are inlined; those with differentiation rules of their own (``custom_jvp``) are kept whole,
+    as are calls that don't need it.
     """
     jaxpr, _ = opened(closed)
     parting = _Parting(jaxpr)

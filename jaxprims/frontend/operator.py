@@ -1,7 +1,7 @@
 """A user's function, traced: its Program for the kernels, its jaxpr for everything that JAX does itself (derivatives, fallbacks).
 
-Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew; unless they carry
-differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show.
+Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew; unless they
+carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from . import classify
 from .jaxprs import RULES
 from .lower import Unsupported, hoist, lower_elementwise, to_program
 from .program import Program, dtype_name, from_bits, numpy_dtype, to_bits
-from .varying import axes_of, element_aval, vary
 from .representation import Representation, represent
+from .varying import axes_of, element_aval, vary
 
 MAX_STRUCT_SLOTS = 32
 """A bin of more scalars than this is an array: its operator has to be vectorised (``map ⊕``) or run on plain XLA."""
@@ -148,7 +148,8 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True)
 class DerivativeGroup:
-    """Leaves of an operator that depend on each other only; ``kind`` is ``classify.derivative_class``'s, ``name`` the operator's."""
+    """Leaves of an operator that depend on each other only; ``kind`` is ``classify.derivative_class``'s, ``name`` the
+    operator's."""
 
     leaves: tuple[int, ...]
     kind: str
@@ -229,7 +230,8 @@ def make_operators(
             raise Unsupported("operator", "an identity that differs from lane to lane of an array-valued bin")
         lanes = int(np.prod(shapes[k], dtype=np.int64))
         given = None if flat is None else [flat[:1].reshape(())]
-        out.append(((k,), _operator(make_traced(inner.jaxpr, lane), lane, lanes, shapes[k : k + 1], dtypes[k : k + 1], given), list(pre(*one.consts))))
+        op = _operator(make_traced(inner.jaxpr, lane), lane, lanes, shapes[k : k + 1], dtypes[k : k + 1], given)
+        out.append(((k,), op, list(pre(*one.consts))))
     return out, all(op.identity is not None for _, op, _ in out)
 
 

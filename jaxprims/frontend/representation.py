@@ -1,7 +1,7 @@
 """What a histogram's working copies hold: the values themselves, or a better form of a recognised operator.
 
-``start`` takes a value to its form (f's Program ends with it), the operator works on forms, ``finish`` takes the combined form back.
-The result is the operator's, to the bit; only sums of f16 and bf16 are meant to differ: they are kept in f32.
+``start`` takes a value to its form (f's Program ends with it), the operator works on forms, ``finish`` takes the combined form
+back. The result is the operator's, to the bit; only sums of f16 and bf16 are meant to differ: they are kept in f32.
 """
 
 from __future__ import annotations

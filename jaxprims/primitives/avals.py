@@ -8,8 +8,8 @@ import jax
 
 
 def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) -> Any:
-    """A result's aval, made from an operand's (which carries what ``shard_map`` wants to know). Where a mesh has explicit axes, the
-    operand's ``batch_axes`` leading axes keep their sharding; no other is sharded."""
+    """A result's aval, made from an operand's (which carries what ``shard_map`` wants to know). Where a mesh has explicit axes,
+    the operand's ``batch_axes`` leading axes keep their sharding; no other is sharded."""
     sharding = like.sharding
     if getattr(sharding, "mesh", None) is None or sharding.mesh.empty:
         return like.update(shape=shape, dtype=dtype, weak_type=False)

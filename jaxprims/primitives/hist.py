@@ -1,8 +1,8 @@
 """``hist_p``: the generalized histogram as a jax primitive (paper 1's genhist).
 
-Operands: the arrays (those that are not positions), the captured arrays of f, those of each part's operator, and the dests, leaf by
-leaf, of the parts that have them. Any operand may have any subset of the batch axes, leading; what is not batched is not copied.
-Results: the leaves of each part, ``[*batch, num_bins, *bin_shape]``.
+Operands: the arrays (those that are not positions), the captured arrays of f, those of each part's operator, and the dests,
+leaf by leaf, of the parts that have them. Any operand may have any subset of the batch axes, leading; what is not batched is
+not copied. Results: the leaves of each part, ``[*batch, num_bins, *bin_shape]``.
 
 A *part* is what a kernel updates as one: a histogram of a struct of scalars or of one array-valued leaf.
 """
@@ -200,7 +200,7 @@ def can_fuse(hist: Hist) -> bool:
     return True
 
 
-# --- the primitive ---------------------------------------------------------------------------------------------------------------
+# --- the primitive ----------------------------------------------------------------------------------------------------
 
 
 def bind(hist: Hist, operands: Sequence[Any]) -> list[jax.Array]:
@@ -256,7 +256,7 @@ def _batch(
 batching.primitive_batchers[hist_p] = _batch
 
 
-# --- lowering --------------------------------------------------------------------------------------------------------------------
+# --- lowering ---------------------------------------------------------------------------------------------------------
 
 
 def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpec:
@@ -289,7 +289,23 @@ def elements_of(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> Any:
     return avals[0].shape[masks[0].bit_count()]
 
 
+def _batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> list[Any]:
+    """Operands that all have all batch axes."""
+    sizes = _batch_shape([jax.typeof(x) for x in operands], masks, rank)
+    out = []
+    for x, mask in zip(operands, masks, strict=True):
+        element = x.shape[mask.bit_count() :]
+        ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
+        out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
+    return out
+
+
 def _lower_cpu(ctx: Any, *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> Any:
+    full = ((1 << rank) - 1,) * len(masks)
+    if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+        # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
+        alike = functools.partial(_batched_alike, masks=masks, rank=rank)
+        return mlir.lower_fun(lambda *xs: hist_p.bind(*alike(xs), hist=hist, masks=full, rank=rank))(ctx, *operands)
     spec = call_spec(hist, ctx.avals_in, masks)
     n = elements_of(hist, ctx.avals_in, masks)
     batch = _batch_shape(ctx.avals_in, masks, rank)

@@ -1,8 +1,8 @@
 """Derivatives of ``hist_p``.
 
-One JVP, linear in its tangents and built from the same primitive, serves forward and reverse mode and higher orders; the only thing
-that has to be transposed is a sum by index, whose transpose is a gather. The fused call is differentiated unfused: f on every element
-(by JAX's own rules), then each part by the cheapest rule that its operator allows.
+One JVP, linear in its tangents and built from the same primitive, serves forward and reverse mode and higher orders; the only
+thing that has to be transposed is a sum by index, whose transpose is a gather. The fused call is differentiated unfused: f on
+every element (by JAX's own rules), then each part by the cheapest rule that its operator allows.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def _part(
     part: Part, index: Any, values: Leaves, dest: Leaves | None, consts: Leaves, out: Leaves, dot: Leaves, dest_dot: Leaves
 ) -> list[Any]:
     tangents: list[Any] = [None] * len(values)
-    for group in part.operator.derivative_groups:
-        leaves = group.leaves
+    for members in part.operator.derivative_groups:
+        leaves = members.leaves
         if all(dot[k] is None and dest_dot[k] is None for k in leaves):
             continue
-        rule = _WEIGHTED.get(group.name or "") if group.kind == "result" else _RULES.get(group.kind)
+        rule = _WEIGHTED.get(members.name or "") if members.kind == "result" else _RULES.get(members.kind)
         if rule is None:
             return _general(part, index, values, dest, consts, dot, dest_dot)
         start = None if dest is None else [dest[k] for k in leaves]
@@ -104,7 +104,7 @@ def _part(
     return tangents
 
 
-# --- the pieces: sum by index, and gather, its transpose ---------------------------------------------------------------------------
+# --- the pieces: sum by index, and gather, its transpose --------------------------------------------------------------
 
 
 def _sum(index: Any, values: Leaves, num_bins: int, dest: Leaves | None = None) -> Leaves:
@@ -146,7 +146,7 @@ def _weighted_sum(num_bins: int, index: Any, weight: Any, dot: Any, dest_weight:
     return total
 
 
-# --- the rules ---------------------------------------------------------------------------------------------------------------------
+# --- the rules --------------------------------------------------------------------------------------------------------
 
 
 def _add_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves, dot: Leaves, dest_dot: Leaves) -> Leaves:
@@ -243,8 +243,10 @@ def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
 
 
 _WEIGHTED = {
-    "logaddexp": _result_rule(_logaddexp_weight), "logaddexp2": _result_rule(_logaddexp2_weight), "hypot": _result_rule(_hypot_weight),
-}  # fmt: skip
+    "logaddexp": _result_rule(_logaddexp_weight),
+    "logaddexp2": _result_rule(_logaddexp2_weight),
+    "hypot": _result_rule(_hypot_weight),
+}
 
 _RULES: dict[str, Callable[..., Leaves]] = {
     "add": _add_rule, "select": _select_rule, "mul": _mul_rule, "arg": _arg_rule,
@@ -336,13 +338,12 @@ def _through_captured(
     return [next(rest) if _inexact(v) else None for v in values]
 
 
-# --- transposition: of a sum by index, to a gather -----------------------------------------------------------------------------------
+# --- transposition: of a sum by index, to a gather --------------------------------------------------------------------
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
     """The call is linear in its values and dests: a sum of arrays by index, as the rules above bind it."""
-    place = {k: x for k, x in enumerate(operands)}
-    arrays, captured, _, dests = hist.split(list(place))
+    arrays, _, _, dests = hist.split(range(len(operands)))
     out: list[Any] = [None] * len(operands)
     at = 0
     argument = hist.f.jaxpr.invars

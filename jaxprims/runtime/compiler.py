@@ -1,7 +1,7 @@
 """From a spec to an entry in the C++ kernel table.
 
-Lowering calls :func:`compile_hist` so that errors show when a function is compiled. The handler calls it, by the spec's text alone,
-when an executable came from another process (``jax.export``, the persistent compilation cache).
+Lowering calls :func:`compile_hist` so that errors show when a function is compiled. The handler calls it, by the spec's text
+alone, when an executable came from another process (``jax.export``, the persistent compilation cache).
 """
 
 from __future__ import annotations

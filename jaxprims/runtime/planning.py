@@ -1,5 +1,5 @@
-"""The plan of a call on the CPU. The choice itself is a pure function in C++ (``cpu/hist_plan.h``), so that a call that comes from
-another process, or with sizes known only when it runs, is planned by the same rule.
+"""The plan of a call on the CPU. The choice itself is a pure function in C++ (``cpu/hist_plan.h``), so that a call that comes
+from another process, or with sizes known only when it runs, is planned by the same rule.
 """
 
 from __future__ import annotations

@@ -1,0 +1,273 @@
+"""segment_sum, prod, max and min give what jax.ops gives; the others what a loop over the segments gives."""
+
+import functools
+
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.lax import GatherScatterMode
+from jax.test_util import check_grads
+
+from jaxprims import _segment as jp
+
+few = settings(max_examples=20, deadline=None)
+NAMES = ("sum", "prod", "max", "min")
+DATA = np.arange(1, 7, dtype=np.float32)
+IDS = np.array([-1, 0, 2, 3, 7, -5])
+
+
+def outcome(f):
+    try:
+        result = f()
+    except Exception as error:
+        return "TypeError" if isinstance(error, TypeError) else type(error).__name__
+    return str(result.dtype), result.weak_type, result.shape, np.asarray(result).astype(np.complex128)
+
+
+def assert_same(name, *args, **options):
+    got, want = (outcome(lambda m=m: getattr(m, f"segment_{name}")(*args, **options)) for m in (jp, jax.ops))
+    assert got[:3] == want[:3]
+    if not isinstance(want, str):
+        np.testing.assert_array_equal(got[3], want[3])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bucket_size", [None, 2])
+@pytest.mark.parametrize(
+    "mode",
+    [None, "drop", "clip", "fill", "promise_in_bounds", GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, "wrap", "?"],
+)
+def test_modes(name, mode, bucket_size):
+    for ids in (IDS, IDS.astype("int8"), np.array([200, 0, 2, 3, 7, 0], "uint8")):
+        assert_same(name, DATA, ids, 4, mode=mode, bucket_size=bucket_size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "uint32", "bool", "complex64", "int4", "float8_e4m3fn"],
+)
+def test_dtypes_and_empty_segments(name, dtype):
+    assert_same(name, jnp.asarray([3, 1, 1], dtype), np.array([0, 0, 2]), 4)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_dtypes_of_64_bits(x64, dtype):
+    for name in NAMES:
+        assert_same(name, jnp.asarray([3, 1, 1], dtype), np.array([0, 0, 2]), 4)
+
+
+def test_ids_of_64_bits(x64):
+    # jax.ops loses their upper halves
+    ids = np.array([2**40, -(2**40), 0, 1, 2**62, -(2**63)])
+    assert jp.segment_sum(DATA, ids, 4).tolist() == [3, 4, 0, 0]
+    assert jp.segment_sum(DATA, ids, 4, mode="clip").tolist() == [11, 4, 0, 6]
+
+
+SHAPES = {
+    "rank 2": ((6, 3), (6,)),
+    "rank 4": ((6, 2, 1, 3), (6,)),
+    "ids of rank 2": ((3,), (2, 3)),
+    "ids of rank 2, data of one column": ((2, 1), (2, 3)),
+    "ids and data of rank 2": ((2, 2), (2, 2)),
+    "ids and data of rank 2, not to be broadcast": ((2, 3), (2, 3)),
+    "one row": ((1, 3), (2,)),
+    "rows and ids differ": ((5, 3), (2,)),
+    "scalar data": ((), (2,)),
+    "scalars": ((), ()),
+    "scalar id": ((3,), ()),
+    "empty": ((0,), (0,)),
+    "empty rows": ((2, 0), (2,)),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("bucket_size", [None, 2])
+def test_shapes(case, bucket_size):
+    data, ids = SHAPES[case]
+    rng = np.random.default_rng(0)
+    values = rng.integers(-9, 9, data).astype(np.float32)
+    assert_same("sum", values, rng.integers(0, 3, ids), 3, bucket_size=bucket_size)
+    assert_same("max", values, rng.integers(0, 3, ids), 3, bucket_size=bucket_size)
+
+
+ODD = {
+    "num_segments found": ((DATA, np.array([0, 3, 1, 1, 0, 2])), {}),
+    "num_segments found, rank 2": ((DATA, np.array([[0, 3, 1], [1, 0, 2]])[0]), {}),
+    "all negative": ((np.ones(2), np.array([-4, -2])), {}),
+    "no ids": ((np.ones(0), np.array([], int)), {}),
+    "0": ((DATA, IDS, 0), {}),
+    "negative": ((DATA, IDS, -3), {}),
+    "float": ((DATA, IDS, 2.0), {}),
+    "NumPy integer": ((DATA, IDS, np.int64(3)), {}),
+    "float ids": ((DATA, IDS.astype(float), 3), {}),
+    "list of ids": ((DATA, [0, 1], 3), {}),
+    "list of data": (([1.0, 2.0], np.array([0, 1]), 3), {}),
+    "sorted": ((DATA, np.array([0, 0, 1, 1, 1, 3]), 4), {"indices_are_sorted": True}),
+    "unique": ((DATA, np.array([5, 0, 1, 2, 4, 3]), 6), {"unique_indices": True}),
+    "NaN": ((np.array([1, np.nan, 2, np.nan], np.float32), np.array([0, 0, 1, 2]), 4), {}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_arguments(name, case):
+    args, options = ODD[case]
+    assert_same(name, *args, **options)
+
+
+def test_traced_num_segments():
+    for f in (jp.segment_sum, jp.segment_mean, jp.segment_argmax):
+        with pytest.raises(jax.errors.ConcretizationTypeError, match="num_segments"):
+            jax.jit(f)(DATA, IDS)
+
+
+@few
+@given(hnp.arrays(np.int32, (50, 2), elements=st.integers(-1000, 1000)), hnp.arrays(np.int32, 50, elements=st.integers(-2, 8)))
+def test_random(data, ids):
+    for name in NAMES:
+        assert_same(name, data, ids, 7)
+    assert_same("sum", data, ids, 7, mode="clip")
+
+
+rng = np.random.default_rng(3)
+X = rng.normal(size=60).astype(np.float32)
+X2 = rng.normal(size=(60, 3)).astype(np.float32)
+segments = rng.integers(-1, 8, 60)  # with ids out of range, and an empty segment
+segments[segments == 4] = 5
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min"])
+@pytest.mark.parametrize("x", [X, X2], ids=["rank 1", "rank 2"])
+def test_drop_ins_transformed(name, x):
+    ours, theirs = getattr(jp, f"segment_{name}"), getattr(jax.ops, f"segment_{name}")
+
+    def both(transform):
+        np.testing.assert_allclose(transform(ours), transform(theirs), rtol=1e-5, atol=1e-6)
+
+    batch, ids = np.stack([x, -x]), np.stack([segments, segments[::-1]])
+    both(lambda f: jax.jit(f, static_argnums=2)(x, segments, 7))
+    both(lambda f: jax.vmap(lambda x: f(x, segments, 7))(batch))
+    both(lambda f: jax.vmap(lambda x, i: f(x, i, 7))(batch, ids))
+    both(lambda f: jax.vmap(lambda i: f(x, i, 7))(ids))
+
+    def loss(f, x):
+        y = f(x, segments, 7)
+        return (jnp.where(jnp.isfinite(y), y, 0) ** 2).sum()
+
+    both(lambda f: jax.grad(functools.partial(loss, f))(x))
+    both(lambda f: jax.jvp(lambda x: f(x, segments, 7), (x,), (x,))[1])
+
+
+# --- against a loop ------------------------------------------------------------------------------------------------------------
+
+
+def by_loop(f, x, ids, n, empty):
+    return np.stack([f(x[ids == k]) if (ids == k).any() else np.full(x.shape[1:], empty) for k in range(n)])
+
+
+@pytest.mark.parametrize("x", [X, X2, (X * 10).astype(int), (X2 * 10).astype("int8"), X > 0, X.astype("float16")])
+def test_mean(x):
+    got = jp.segment_mean(x, segments, 7)
+    assert got.dtype == jnp.mean(x).dtype
+    want = by_loop(lambda v: v.astype(float).mean(0), x, segments, 7, np.nan)
+    np.testing.assert_allclose(got, want, rtol=1e-3 if x.dtype == np.float16 else 1e-5, atol=1e-6)
+
+
+def test_mean_does_not_overflow():
+    assert jp.segment_mean(np.full(1000, 1000, np.float16), np.zeros(1000, int), 1).tolist() == [1000.0]
+    assert jp.segment_mean(np.array([1 + 2j, 3]), np.zeros(2, int), 1).tolist() == [2 + 1j]
+
+
+@pytest.mark.parametrize("x", [X, X2, X * 1000, np.where(X > 0, -np.inf, X), np.where(X > 1, np.inf, X), (X * 10).astype(int)])
+def test_logsumexp(x):
+    got = jp.segment_logsumexp(x, segments, 7)
+    want = by_loop(lambda v: jax.nn.logsumexp(jnp.asarray(v, np.float32), axis=0), x, segments, 7, -np.inf)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("x", [X, X2, X * 1000, np.where(X > 0, -np.inf, X), (X * 10).astype(int)])
+def test_softmax(x):
+    want = np.zeros(x.shape)
+    for k in range(7):
+        here = np.flatnonzero(segments == k)
+        want[here] = jax.nn.softmax(jnp.asarray(x[here], np.float32), axis=0)
+    np.testing.assert_allclose(jp.segment_softmax(x, segments, 7), want, rtol=1e-5, atol=1e-6)
+
+
+WITH_TIES = rng.integers(-3, 3, (60, 2))
+WITH_NAN = np.where(X > 1, np.nan, X)
+
+
+@pytest.mark.parametrize("x", [X, X2, WITH_TIES, WITH_TIES.astype("uint8"), WITH_NAN, X > 0, np.full(60, -np.inf, np.float32)])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_arg(x, name):
+    def position(k):
+        here = np.flatnonzero(segments == k)
+        return here[getattr(np, name)(x[here], axis=0)] if here.size else np.full(x.shape[1:], len(x))
+
+    got = getattr(jp, f"segment_{name}")(x, segments, 7)
+    assert got.dtype == jnp.argmax(x).dtype
+    np.testing.assert_array_equal(got, np.stack([position(k) for k in range(7)]))
+
+
+@pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "argmax"])
+def test_clip(name):
+    f = getattr(jp, f"segment_{name}")
+    ids = np.arange(60) % 10 - 2
+    np.testing.assert_allclose(f(X, ids, 5, mode="clip"), f(X, ids.clip(0, 4), 5), rtol=1e-6)
+    np.testing.assert_allclose(f(X, np.abs(ids).astype("uint8"), 5, mode="clip"), f(X, np.abs(ids).clip(0, 4), 5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax"])
+@pytest.mark.parametrize("x", [X, X2], ids=["rank 1", "rank 2"])
+def test_gradients(name, x):
+    ids = np.where(segments == 6, 7, segments)
+
+    def f(x):
+        y = getattr(jp, f"segment_{name}")(x, ids, 7)
+        return jnp.where(jnp.isfinite(y), y, 0)
+
+    check_grads(f, (x,), order=2, modes=["fwd", "rev"], atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "argmax"])
+def test_batches(name):
+    f = getattr(jp, f"segment_{name}")
+    batch, ids = np.stack([X, -X]), np.stack([segments, segments[::-1]])
+    got = jax.vmap(lambda x, i: f(x, i, 7))(batch, ids)
+    np.testing.assert_allclose(got, np.stack([f(x, i, 7) for x, i in zip(batch, ids, strict=True)]), rtol=1e-6)
+    got = jax.jit(jax.vmap(lambda x: f(x, segments, 7)))(batch)
+    np.testing.assert_allclose(got, np.stack([f(x, segments, 7) for x in batch]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "argmax", "argmin"])
+def test_errors(name):
+    f = getattr(jp, f"segment_{name}")
+    with pytest.raises(TypeError, match="segment_ids"):
+        f(X, segments.astype(float), 7)
+    with pytest.raises(ValueError, match="segment_ids"):
+        f(X, segments[:5], 7)
+    with pytest.raises(ValueError, match="segment_ids"):
+        f(X, segments.reshape(6, 10), 7)
+    with pytest.raises(ValueError, match="num_segments"):
+        f(X, segments, -1)
+    with pytest.raises(ValueError, match="num_segments"):
+        f(X[:0], segments[:0])
+    with pytest.raises(ValueError):
+        f(X, segments, 7, mode="?")
+    if name != "mean":
+        with pytest.raises(TypeError, match="data"):
+            f(X * 1j, segments, 7)
+
+
+def test_empty():
+    ids = np.zeros(0, int)
+    assert jp.segment_logsumexp(np.zeros((0, 2)), ids, 1).tolist() == [[-np.inf, -np.inf]]
+    assert jp.segment_softmax(np.zeros(0), ids, 3).shape == (0,)
+    assert jp.segment_argmax(np.zeros(0), ids, 2).tolist() == [0, 0]
+    assert np.isnan(jp.segment_mean(np.zeros(0), ids, 2)).tolist() == [True, True]
