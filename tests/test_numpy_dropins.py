@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxprims import _numpy as jp
+import jaxprims as jp
 
 NAN, INF = np.nan, np.inf
 few = settings(max_examples=20, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.lax import GatherScatterMode
 from jax.test_util import check_grads
 
-from jaxprims import _segment as jp
+import jaxprims as jp
 
 few = settings(max_examples=20, deadline=None)
 NAMES = ("sum", "prod", "max", "min")

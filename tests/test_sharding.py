@@ -56,9 +56,8 @@ else:
         rows = NamedSharding(m, P("x"))
         v, i = data(16, 300)
         one = lambda v, i: jp.reduce_by_index(v, i, H)  # noqa: E731
-        mean = lambda v, i: jp.reduce_by_index(  # noqa: E731
-            (jnp.ones_like(v), v, jnp.zeros_like(v)), i, H, BY_NAME["mean_variance"].op, identity=(0.0, 0.0, 0.0)
-        )
+        bins = jp.Bins(H, BY_NAME["mean_variance"].op, (0.0, 0.0, 0.0))
+        mean = lambda v, i: jp.genhist(lambda v, i: (i, (1.0, v, 0.0)), (v, i), bins)  # noqa: E731
         for f, args, shardings in (
             (jax.vmap(one), (v, i), (rows, rows)),
             (jax.vmap(one, (0, None)), (v, i[0]), (rows, None)),

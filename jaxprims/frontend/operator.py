@@ -50,6 +50,10 @@ class Traced:
     def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(captured)))(*args)
 
+    def __repr__(self) -> str:
+        params, results = ", ".join(self.program.params), ", ".join(self.program.result_dtypes)
+        return f"({params}) -> ({results})" if len(params) + len(results) < 200 else f"{len(self.program.params)} slots"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Traced) and self.key == other.key
 
@@ -115,6 +119,9 @@ class Operator:
     dtypes: tuple[np.dtype, ...]
     name: str | None
     identity: tuple[int, ...] | None  # bits, by slot
+
+    def __repr__(self) -> str:
+        return self.name or repr(self.traced)
 
     @property
     def leaf_slots(self) -> tuple[tuple[str, int], ...]:

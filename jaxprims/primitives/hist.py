@@ -44,6 +44,9 @@ class Part:
     updates: int  # k index-value pairs from one element
     dest: bool
 
+    def __repr__(self) -> str:
+        return f"{self.operator!r} into {self.num_bins} bins"
+
 
 @dataclasses.dataclass(frozen=True)
 class Hist:
@@ -54,6 +57,9 @@ class Hist:
     positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
     sorted: bool = False  # the first argument's values, the indices, ascend
     plan: tuple[int, ...] = ()  # empty: chosen; else (M, S, C, soa, prefetch)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self.parts))}]"
 
     @property
     def num_arrays(self) -> int:

@@ -30,6 +30,7 @@ def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, hist: Hist, masks: tuple[int, ...], rank: int
 ) -> tuple[Leaves, Leaves]:
     outs = hist_p.bind(*primals, hist=hist, masks=masks, rank=rank)
+    primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
     active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
     n = len(primals)
     full = (1 << rank) - 1

@@ -31,6 +31,9 @@ def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], ran
     ``masks`` say which batch axes an operand has; one that has none is the same on every device.
     """
     op = results[0].owner if hasattr(results[0], "owner") else results[0][0].owner
+    types = [mlir.ir.RankedTensorType(x.type) for x in (*op.operands, *op.results)]
+    if not all(t.has_static_shape for t in types):  # exported for sizes to come: the rule would have to name them
+        return
     letters: dict[tuple[str, int, int], int] = {}
 
     def factor(*key: Any) -> int:
