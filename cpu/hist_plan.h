@@ -66,7 +66,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
   const bool few = p.elements * p.updates < p.bins;
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
-  const bool past_cache = threads * table > m.l3;
+  const bool past_cache = threads * table > m.l3 / 4 * 3;
   if (p.must_in_place || few || past_cache) {
     // A tuple's leaves are separate arrays in the result: one table of structs costs less, while it is not too much memory.
     const bool structs = p.slots > 1 && !few && !p.sorted && table <= kStructTables * m.l3;

@@ -283,15 +283,21 @@ def _extent(columns: tuple[jax.Array, ...]) -> list[jax.Array]:
     """[least, greatest] of every column, NaN if it has one, in one pass."""
     columns = tuple(c.astype(np.uint8) if c.dtype == bool else c for c in columns)
 
-    def limit(dtype: Any, sign: int) -> Any:
-        if jnp.issubdtype(dtype, np.floating):
-            return np.asarray(sign * np.inf, dtype)
-        return np.asarray(jnp.iinfo(dtype).max if sign > 0 else jnp.iinfo(dtype).min, dtype)
+    def f(*point: jax.Array) -> tuple[int, list[tuple[jax.Array, jax.Array]]]:
+        return 0, [(x, x) for x in _coordinates(point)]
+
+    def op(a: Any, b: Any) -> Any:
+        return [(jnp.minimum(low, x), jnp.maximum(high, y)) for (low, high), (x, y) in zip(a, b, strict=True)]
 
     dtypes = [c.dtype for c in columns for _ in builtins.range(c.size // c.shape[0])]
-    bins = [Bins(1, op, identity=limit(d, sign)) for d in dtypes for op, sign in ((jnp.minimum, 1), (jnp.maximum, -1))]
-    found = genhist(lambda *point: tuple((0, x) for x in _coordinates(point) for _ in "<>"), columns, tuple(bins))
-    return [jnp.concatenate(found[i : i + 2]) for i in builtins.range(0, len(found), 2)]
+    found = genhist(f, columns, Bins(1, op, identity=[_limits(d) for d in dtypes]))
+    return [jnp.concatenate(pair) for pair in found]
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    if jnp.issubdtype(dtype, np.floating):
+        return np.asarray(np.inf, dtype), np.asarray(-np.inf, dtype)
+    return np.asarray(jnp.iinfo(dtype).max, dtype), np.asarray(jnp.iinfo(dtype).min, dtype)
 
 
 # --- the histogram -----------------------------------------------------------------------------------------------------------
@@ -336,102 +342,109 @@ def _bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], 
     included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
     edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
     edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
-    near one. What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins.
+    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
 
-    Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
+    What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins.
     """
     edges = edges.real if jnp.iscomplexobj(edges) else edges
     if edges.dtype.itemsize < 4:
         edges = edges.astype(np.float32)  # exact, and so is x
-    dtype = edges.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    steps = jnp.arange(edges.size, dtype=dtype)
-    lo, hi, n = edges[0], edges[-1], steps[-1]
-    padded = jnp.pad(edges, (0, (1 << edges.size.bit_length()) - edges.size), constant_values=np.nan)
-    bins = n.astype(np.int32)
-    scale = n / (hi - lo)
+    dtype, size = edges.dtype, edges.size
+    info, bits = jnp.finfo(dtype), np.int32 if dtype == np.float32 else np.int64
+    eps = float(info.eps)
+    steps = jnp.arange(size, dtype=np.int32)
+    bins = steps[-1]
+    lo, hi = edges[0], edges[-1]
+    scale = (size - 1) / (hi - lo)
     usable = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
     zero, scale = jnp.where(usable, lo, 0), jnp.where(usable, scale, 1)
 
-    def place(x: jax.Array) -> jax.Array:
+    def place(x: jax.Array, zero: jax.Array, scale: jax.Array) -> jax.Array:
         return (x - zero) * scale
 
-    def guess(x: jax.Array) -> jax.Array:
-        return place(x) - 0.5
-
-    off = jnp.max(jnp.abs(guess(edges) - (steps - 0.5)))
-    off += 2 * eps * edges.size  # in case XLA evaluates the guess in another way than the kernel
+    off = jnp.max(jnp.abs(place(edges, zero, scale) - steps.astype(dtype)))
+    # An image's grey values, say: where the place is exact, even an x on an edge is certain
+    power_of_2 = lax.bitcast_convert_type(scale, bits) & ((1 << info.nmant) - 1) == 0
+    exact = usable & (off == 0) & (zero == 0) & power_of_2
+    off += 2 * eps * size  # what subtracting 1/2 rounds; and XLA may fuse a multiplication and an addition, the kernel not
     even = usable & (off < 0.5)  # False for NaN
-    certain = 0.5 - off
+    certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
+    # few operands, so that small inputs do not wait for many small computations
+    captured = jnp.stack([lo, hi, zero, scale, certain])
+    padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.nan)
+    bounds_of = _grid(edges, lambda x: place(x, zero, scale), bins, even, elements)
+
+    def search(x: jax.Array, zero: jax.Array, scale: jax.Array) -> jax.Array:
+        def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = bounds
+            middle = (low + high) >> 1
+            above = _at(padded, middle) <= x
+            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+        start = (jnp.int32(0), bins + 1) if bounds_of is None else bounds_of(place(x, zero, scale))
+        low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, start)
+        return low - 1 + ((low < high) & (_at(padded, low) <= x))
+
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's
     magic = np.asarray(1 / eps + 1, dtype)
-    bits = np.int32 if dtype == np.float32 else np.int64
-
-    def guessed(x: jax.Array) -> jax.Array:
-        g = guess(x)
-        i = lax.bitcast_convert_type(g + magic, bits) - magic.view(bits)
-        doubtful = jnp.abs(g - i.astype(dtype)) >= certain
-        if bits == np.int64:
-            i = jnp.clip(i, -1, 2**31 - 1).astype(np.int32)
-        return lax.cond(
-            doubtful, lambda: beside(x, lax.round(g + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)), lambda: i
-        )
-
-    def beside(x: jax.Array, i: jax.Array) -> jax.Array:
-        return jnp.where(x == hi, bins - 1, jnp.where(x >= _at(padded, i), i, i - 1))
-
-    # Where the place is exact (an image's grey values, say), even an x on an edge is certain
-    exact = even & (zero == 0) & (jnp.frexp(scale)[0] == 0.5) & jnp.all(place(edges) == steps)
-
-    def truncated(x: jax.Array) -> jax.Array:
-        return jnp.where(x == hi, bins - 1, jnp.where(x >= lo, place(x).astype(np.int32), -1))
-
-    gridded = usable & jnp.all(edges[:-1] <= edges[1:])
-    search = _searcher(padded, bins + 1, hi, place, gridded & ~even, elements)
 
     def bin_of(x: jax.Array) -> jax.Array:
         x = x.astype(dtype)
-        return lax.cond(exact, lambda: truncated(x), lambda: lax.cond(even, lambda: guessed(x), lambda: search(x)))
+        lo, hi, zero, scale, certain = (captured[k] for k in range(5))
+
+        def truncated() -> jax.Array:
+            return last(jnp.where(x >= lo, place(x, zero, scale).astype(np.int32), -1))
+
+        def guessed() -> jax.Array:
+            g = place(x, zero, scale) - 0.5
+            i = lax.bitcast_convert_type(g + magic, bits) - magic.view(bits)
+            doubtful = jnp.abs(g - i.astype(dtype)) >= certain
+            if bits == np.int64:
+                i = jnp.clip(i, -1, 2**31 - 1).astype(np.int32)
+            return lax.cond(
+                doubtful, lambda: beside(lax.round(g + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)), lambda: i
+            )
+
+        def beside(i: jax.Array) -> jax.Array:
+            return last(jnp.where(x >= _at(padded, i), i, i - 1))
+
+        def last(i: jax.Array) -> jax.Array:
+            return jnp.where(x == hi, bins - 1, i)
+
+        return lax.cond(certain == 1, truncated, lambda: lax.cond(certain > 0, guessed, lambda: last(search(x, zero, scale))))
 
     return bin_of, bins
 
 
-def _searcher(
-    edges: jax.Array, size: jax.Array, hi: jax.Array, place: Callable[[jax.Array], jax.Array], gridded: jax.Array, elements: int
-) -> Callable[[jax.Array], jax.Array]:
-    """The bin by binary search among the first ``size`` of ``edges``; the rest are NaN.
+def _grid(
+    edges: jax.Array, place: Callable[[jax.Array], jax.Array], bins: jax.Array, even: jax.Array, elements: int
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]] | None:
+    """From a place to (the number of edges that are certainly not above x, that of those that may not be).
 
-    A grid of equal cells, if it is of use, says how many edges lie in lower cells than x, so that only those in x's own cell are
-    searched. ``place``, from 0 at the first edge to size - 1 at the last, never decreases, so this too is exact.
+    Equal cells over the places hold the number of edges in lower cells: a cell's number never decreases with x, so only the
+    edges in x's own cell are left to search. Nothing is prepared where the bins are ``even``; None: too few elements to be worth it.
     """
-    cells = min(8 * edges.size, MAX_CELLS, 1 << elements.bit_length())
-    cells_of_bin = cells / (size - 1).astype(edges.dtype)
+    cells = min(8 << edges.size.bit_length(), MAX_CELLS)
+    if elements < cells:
+        return None
+    cells_of_bin = cells / bins.astype(edges.dtype)
 
-    def cell(x: jax.Array) -> jax.Array:
-        return jnp.clip(place(x) * cells_of_bin, 0, cells - 1).astype(np.int32)
+    def cell(place: jax.Array) -> jax.Array:
+        return jnp.clip(place * cells_of_bin, 0, cells - 1).astype(np.int32)
 
     def counted() -> jax.Array:
-        one = (jnp.arange(edges.size) < size).astype(np.int32)
-        return jnp.zeros(cells + 1, np.int32).at[cell(edges) + 1].add(one).cumsum(dtype=np.int32)
+        return jnp.zeros(cells + 1, np.int32).at[cell(place(edges)) + 1].add(1).cumsum(dtype=np.int32)
 
-    lower = lax.cond(gridded, counted, lambda: jnp.zeros(cells + 1, np.int32))
+    of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
+    lower = lax.cond(of_use, counted, lambda: jnp.zeros(cells + 1, np.int32))
+    beyond = jnp.where(of_use, 0, bins + 1)
 
-    def search(x: jax.Array) -> jax.Array:
-        c = cell(x)
-        bounds = jnp.where(gridded, _at(lower, c), 0), jnp.where(gridded, _at(lower, c + 1), size)
+    def bounds(place: jax.Array) -> tuple[jax.Array, jax.Array]:
+        c = cell(place)
+        return _at(lower, c), _at(lower, c + 1) + beyond
 
-        def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = bounds
-            middle = (low + high) >> 1
-            above = _at(edges, middle) <= x
-            return jnp.where(above, middle, low), jnp.where(above, high, middle)
-
-        low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, bounds)
-        i = low - 1 + ((low < high) & (_at(edges, low) <= x))
-        return jnp.where(x == hi, size - 2, i)
-
-    return search
+    return bounds
 
 
 def _at(a: jax.Array, i: jax.Array) -> jax.Array:

@@ -205,7 +205,7 @@ def segment_logsumexp(
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
     >>> jp.segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
-    Array([1000.6931,    3.    ], dtype=float32)
+    Array([1000.6932,    3.    ], dtype=float32)
     """
     data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
     return _logsumexp(data, ids, n, bool(indices_are_sorted))
@@ -215,9 +215,20 @@ def segment_logsumexp(
 def _logsumexp(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
     top = jnp.where(jnp.isfinite(top), top, 0)
-    inside, of_segment = _gather(ids, n, data)
-    terms = jnp.exp(jnp.where(inside, data - of_segment(top), -np.inf))
-    return jnp.log(reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)) + top
+    return jnp.log(_sums_of_exp(data, ids, n, top, indices_are_sorted)) + top
+
+
+def _sums_of_exp(data: jax.Array, ids: jax.Array, n: int, top: jax.Array, indices_are_sorted: bool) -> jax.Array:
+    """The sum of ``exp(data - top[segment])`` over each segment."""
+
+    def term(x: jax.Array, i: jax.Array) -> jax.Array:
+        # an element of no segment has no effect, nor may it have a derivative that is infinite
+        inside = (i >= 0) & (i < n)
+        return jnp.exp(jnp.where(_rows(inside, x) if i.ndim else inside, x - top.at[i].get(mode="clip"), -np.inf))
+
+    if data.ndim == 1:
+        return genhist(lambda x, i: (i, term(x, i)), (data, ids), Bins(n, jnp.add, identity=0))
+    return reduce_by_index(term(data, ids), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
 
 
 def segment_softmax(
@@ -250,10 +261,10 @@ def segment_softmax(
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _softmax(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
-    inside, of_segment = _gather(ids, n, data)
-    terms = jnp.exp(jnp.where(inside, data - of_segment(top), -np.inf))
-    sums = reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
-    return terms / jnp.where(inside, of_segment(sums), 1)
+    sums = _sums_of_exp(data, ids, n, top, indices_are_sorted)
+    inside = _rows((ids >= 0) & (ids < n), data)
+    terms = jnp.exp(jnp.where(inside, data - top.at[ids].get(mode="clip"), -np.inf))
+    return terms / jnp.where(inside, sums.at[ids].get(mode="clip"), 1)
 
 
 def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:
@@ -325,12 +336,6 @@ def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: ty
     if _mode(mode) == "clip":
         ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
     return data, ids, n
-
-
-def _gather(ids: jax.Array, n: int, data: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Which elements are of a segment, and a function that takes each one's segment's value."""
-    inside = _rows((ids >= 0) & (ids < n), data)
-    return inside, lambda values: values.at[ids].get(mode="clip")
 
 
 def _rows(a: jax.Array, like: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..frontend.program import itemsize
+from ..frontend.program import Builder, itemsize
 from . import llvm_expr as expr
 from .hist_layout import leaf_of_slot, slot_offsets
 from .llvm_build import I32, I64, PTR, address, i64, intrinsic, load, load_slots, loop, scaled, store, store_slots
@@ -126,14 +126,23 @@ class ScalarPhase(VectorPhase):
             return
         # An array-valued bin, lane by lane; the lanes of bin and value lie in a row, so vectors of them do.
         source = self.sources[g][u][0]
-        size = itemsize(h.acc[0])
+        array = self.spec.arrays[source.number]
+        size, given = itemsize(h.acc[0]), itemsize(array.dtype)
         row = b.add(first, self._element(g, u, j))
-        value = address(b, self.arrays[source.number], scaled(b, row, self.spec.arrays[source.number].slots * size))
+        value = address(b, self.arrays[source.number], scaled(b, row, array.slots * given))
         bin_, dtype, wanted = places[0], h.acc[0], range(h.slots)
 
+        def converted(values: list[ir.Value], width: int) -> list[ir.Value]:
+            if array.dtype == dtype:
+                return values
+            c = Builder((array.dtype,) * len(values))
+            return expr.emit(b, c.finish([c.emit("convert", dtype, c.arg(k)) for k in range(len(values))]), values, [], width)
+
         def lanes(at: ir.Value, width: int) -> None:
-            there, here = (address(b, p, scaled(b, at, h.slots * size)) for p in (bin_, value))
-            args = [v for p in (there, here) for v in load_slots(b, p, dtype, width, h.slots, wanted).values()]
+            there = address(b, bin_, scaled(b, at, h.slots * size))
+            here = address(b, value, scaled(b, at, h.slots * given))
+            args = list(load_slots(b, there, dtype, width, h.slots, wanted).values())
+            args += converted(list(load_slots(b, here, array.dtype, width, h.slots, wanted).values()), width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
             store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
 
@@ -142,8 +151,8 @@ class ScalarPhase(VectorPhase):
             lanes(lane, self.width)
         with loop(b, i64(whole), i64(h.lanes)) as lane:
             there = [address(b, p, scaled(b, lane, size * h.slots)) for p in places]
-            here = [address(b, value, b.add(scaled(b, lane, size * h.slots), i64(s * size))) for s in wanted]
-            self._apply_at(g, there, [load(b, p, dtype) for p in here])
+            here = [address(b, value, b.add(scaled(b, lane, given * h.slots), i64(s * given))) for s in wanted]
+            self._apply_at(g, there, converted([load(b, p, array.dtype) for p in here], 1))
 
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]

@@ -128,7 +128,7 @@ def spec_of(
         second = builder.body[rows[0][1]] if len(rows[0]) > 1 else None
         ordered = second is not None and second.op == "arg" and second.attr in narrow_positions
         form = p.operator.represent(packed and p.updates == 1 and ordered)
-        if form.start is not None:
+        if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
             rows = [builder.inline(form.start, row) for row in rows]
         forms.append(form)
         values.append(rows)

@@ -15,7 +15,7 @@
 namespace jaxprims::test {
 namespace {
 
-template <class Index, class Position, class Pool>
+template <class Index, class Position>
 void CheckGroup(Pool& pool, const std::vector<Index>& indices, int64_t bins, int threads) {
   const auto n = static_cast<int64_t>(indices.size());
   const auto bin_of = [&](Position i) {

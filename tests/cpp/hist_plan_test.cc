@@ -67,7 +67,7 @@ void CheckPlan(const HistProblem& p, const Machine& m) {
 
 TEST(PlanOfRandomProblems) {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 200'000; ++round) {
+  for (int round = 0; round < 50'000; ++round) {
     HistProblem p;
     p.elements = Size(random, 33);
     p.batch = Size(random, 12);

@@ -83,7 +83,6 @@ struct Problem {
     return out;
   }
 
-  template <class Pool>
   Results<T> Run(Pool& pool, const HistPlan& plan, bool sorted = false) const {
     Results<T> out = Empty();
     HistCall call = Call(out);

@@ -11,27 +11,33 @@
 
 namespace jaxprims::test {
 
+using Helper = std::function<void()>;
+
+// One type for all of them, so that drivers are compiled once.
+struct Pool {
+  Pool() = default;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  virtual ~Pool() = default;
+  virtual void Schedule(Helper helper) = 0;
+};
+
 // Never runs a helper: a pool whose threads are busy for good.
-struct NeverPool {
-  template <class F>
-  void Schedule(F&& /*helper*/) {}
+struct NeverPool : Pool {
+  void Schedule(Helper /*helper*/) override {}
 };
 
 // Runs a helper inside Schedule, so that it does all the work before the caller starts.
-struct InlinePool {
-  template <class F>
-  void Schedule(F&& helper) {
-    std::forward<F>(helper)();
-  }
+struct InlinePool : Pool {
+  void Schedule(Helper helper) override { helper(); }
 };
 
 // Runs the helpers when told to: after the call that put them there has returned.
-class LatePool {
+class LatePool : public Pool {
  public:
-  template <class F>
-  void Schedule(F&& helper) {
+  void Schedule(Helper helper) override {
     const std::lock_guard lock(mutex_);
-    late_.emplace_back(std::forward<F>(helper));
+    late_.emplace_back(std::move(helper));
   }
   size_t RunLate() {
     for (auto& helper : late_) helper();
@@ -42,21 +48,15 @@ class LatePool {
 
  private:
   std::mutex mutex_;
-  std::vector<std::function<void()>> late_;
+  std::vector<Helper> late_;
 };
 
 // A thread for each helper at once, more than there are cores.
-class BurstPool {
+class BurstPool : public Pool {
  public:
-  BurstPool() = default;
-  BurstPool(const BurstPool&) = delete;
-  BurstPool& operator=(const BurstPool&) = delete;
-  ~BurstPool() { Join(); }
+  ~BurstPool() override { Join(); }
 
-  template <class F>
-  void Schedule(F&& helper) {
-    threads_.emplace_back(std::forward<F>(helper));
-  }
+  void Schedule(Helper helper) override { threads_.emplace_back(std::move(helper)); }
   void Join() {
     for (auto& thread : threads_) thread.join();
     threads_.clear();
@@ -67,14 +67,12 @@ class BurstPool {
 };
 
 // A queue and some threads, as XLA has it: shared by all callers, and by the tasks that call again from inside.
-class QueuePool {
+class QueuePool : public Pool {
  public:
   explicit QueuePool(int threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
   }
-  QueuePool(const QueuePool&) = delete;
-  QueuePool& operator=(const QueuePool&) = delete;
-  ~QueuePool() {
+  ~QueuePool() override {
     {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -83,11 +81,10 @@ class QueuePool {
     for (auto& thread : threads_) thread.join();
   }
 
-  template <class F>
-  void Schedule(F&& helper) {
+  void Schedule(Helper helper) override {
     {
       const std::lock_guard lock(mutex_);
-      queue_.emplace_back(std::forward<F>(helper));
+      queue_.emplace_back(std::move(helper));
     }
     ready_.notify_one();
   }
@@ -95,7 +92,7 @@ class QueuePool {
  private:
   void Work() {
     for (;;) {
-      std::function<void()> next;
+      Helper next;
       {
         std::unique_lock lock(mutex_);
         ready_.wait(lock, [this] { return closed_ || !queue_.empty(); });
@@ -109,7 +106,7 @@ class QueuePool {
 
   std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<std::function<void()>> queue_;
+  std::deque<Helper> queue_;
   bool closed_ = false;
   std::vector<std::thread> threads_;
 };

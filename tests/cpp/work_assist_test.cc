@@ -27,7 +27,6 @@ int64_t Busy(int64_t rounds) {
 }
 
 // One call, checked. `results` is written and read without atomics: the thread sanitizer sees whether the caller may read it.
-template <class Pool>
 void CheckCall(Pool& pool, int64_t tasks, int threads, int64_t rounds = 10) {
   std::vector<int64_t> results(static_cast<size_t>(tasks), 0);
   std::vector<std::atomic<int>> in_use(static_cast<size_t>(std::max(threads, 1)));
@@ -42,7 +41,6 @@ void CheckCall(Pool& pool, int64_t tasks, int threads, int64_t rounds = 10) {
   for (int64_t task = 0; task < tasks; ++task) CHECK_EQ(results[static_cast<size_t>(task)], task + 1);
 }
 
-template <class Pool>
 void CheckSizes(Pool& pool) {
   for (int threads = 1; threads <= kMaxThreads; ++threads) {
     for (const int64_t tasks : {0, 1, 2, 3, 15, 16, 17, 300}) CheckCall(pool, tasks, threads);
