@@ -1,8 +1,11 @@
 # Everything from a clean clone, with Python 3.11 or later, make and g++ alone: each target makes the virtual environment it needs.
 # Another Python: make test PYTHON=python3.13 VENV=.venv-newest
 
+MAKEFLAGS += --no-print-directory
+
 PYTHON ?= python3
 VENV ?= .venv
+JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
 SANITIZERS := none thread address,undefined
 CPP := $(wildcard cpu/*.h cpu/*.cc tests/cpp/*.h tests/cpp/*.cc)
@@ -31,8 +34,8 @@ bench: $(VENV)/package
 cpp-test: $(SANITIZERS:%=cpp-test-%)
 
 $(SANITIZERS:%=cpp-test-%): cpp-test-%: $(VENV)/package
-	$(BIN)/cmake -S . -B build/cpp-$* -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$(filter-out none,$*)
-	$(BIN)/cmake --build build/cpp-$* --parallel 2
+	@$(BIN)/cmake --log-level=WARNING -S . -B build/cpp-$* -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$(filter-out none,$*)
+	$(BIN)/cmake --build build/cpp-$* --parallel $(JOBS)
 	build/cpp-$*/drivers_test
 
 # clang-tidy reads the C++ tests' compile database: they include every header of cpu/ and need no JAX.
@@ -41,8 +44,8 @@ lint: $(VENV)/linters
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
-	$(BIN)/cmake -S . -B build/cpp-none -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE= >/dev/null
-	printf '%s\n' $(filter tests/cpp/%.cc,$(CPP)) | xargs -n 1 -P 2 $(BIN)/clang-tidy --quiet -p build/cpp-none
+	@$(BIN)/cmake --log-level=WARNING -S . -B build/cpp-none -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=
+	printf '%s\n' $(filter tests/cpp/%.cc,$(CPP)) | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/cpp-none
 
 format: $(VENV)/linters
 	$(BIN)/ruff check --fix --exit-zero

@@ -1,5 +1,5 @@
-// The thread's floating-point mode (denormals, rounding). XLA runs with denormals flushed to zero; tasks take over the mode of the
-// thread that XLA called, so that a result does not depend on which thread computed it.
+// The thread's floating-point mode (denormals, rounding). XLA runs with denormals flushed to zero; tasks take over the mode of
+// the thread that XLA called, so that a result does not depend on which thread computed it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 """Data-parallel primitives with arbitrary operators inside JAX. See the README."""
 
+from ._bins import Bins, positions
 from ._explain import Plan, PlannedCall, explain
-from ._genhist import Bins, genhist, positions, reduce_by_index
+from ._genhist import genhist, reduce_by_index
 from ._group import Offsets, group_by_index, race_factor
 from ._monoid import Monoid, check_monoid, monoids
 from ._numpy import bincount, histogram, histogram2d, histogramdd

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._genhist import _as_array, _check_index, _flat_index, _sizes, reduce_by_index
+from ._bins import as_array, check_index, flat_index, sizes_of
+from ._genhist import reduce_by_index
 from .primitives.group import group
 
 SAMPLES = 8
@@ -28,8 +29,8 @@ class Offsets:
     """
 
     def __init__(self, offsets: Any):
-        self.offsets = _as_array(offsets, "offsets")
-        _check_index(self.offsets.dtype, "offsets")
+        self.offsets = as_array(offsets, "offsets")
+        check_index(self.offsets.dtype, "offsets")
         if self.offsets.ndim != 1 or self.offsets.shape[0] == 0:
             raise ValueError(f"offsets must have shape [num_segments + 1], got {self.offsets.shape}")
 
@@ -47,14 +48,14 @@ class Offsets:
 
 
 def _index_array(indices: Any, num_bins: Any) -> tuple[Any, int]:
-    sizes = _sizes(num_bins)
+    sizes = sizes_of(num_bins)
     if len(sizes) != 1:
         raise ValueError(f"num_bins must be one integer, got {num_bins!r}")
-    index = _as_array(indices, "indices")
-    _check_index(index.dtype, "indices")
+    index = as_array(indices, "indices")
+    check_index(index.dtype, "indices")
     if index.ndim != 1:
         raise ValueError(f"indices must have shape [N], got {index.shape}")
-    return _flat_index((index,), sizes), sizes[0]
+    return flat_index((index,), sizes), sizes[0]
 
 
 def group_by_index(indices: Any, num_bins: int) -> tuple[jax.Array, Offsets]:

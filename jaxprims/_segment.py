@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._genhist import Bins, genhist, positions, reduce_by_index
+from ._bins import Bins, positions
+from ._genhist import genhist, reduce_by_index
 from ._monoid import Monoid, monoids
 from ._numpy import _extent
 from .frontend.program import dtype_name
@@ -215,20 +216,17 @@ def segment_logsumexp(
 def _logsumexp(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
     top = jnp.where(jnp.isfinite(top), top, 0)
-    return jnp.log(_sums_of_exp(data, ids, n, top, indices_are_sorted)) + top
-
-
-def _sums_of_exp(data: jax.Array, ids: jax.Array, n: int, top: jax.Array, indices_are_sorted: bool) -> jax.Array:
-    """The sum of ``exp(data - top[segment])`` over each segment."""
-
-    def term(x: jax.Array, i: jax.Array) -> jax.Array:
-        # an element of no segment has no effect, nor may it have a derivative that is infinite
-        inside = (i >= 0) & (i < n)
-        return jnp.exp(jnp.where(_rows(inside, x) if i.ndim else inside, x - top.at[i].get(mode="clip"), -np.inf))
-
     if data.ndim == 1:
-        return genhist(lambda x, i: (i, term(x, i)), (data, ids), Bins(n, jnp.add, identity=0))
-    return reduce_by_index(term(data, ids), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+        sums = genhist(lambda x, i: (i, _shifted_exp(x, i, n, top)), (data, ids), Bins(n, jnp.add, identity=0))
+    else:
+        sums = reduce_by_index(_shifted_exp(data, ids, n, top), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+    return jnp.log(sums) + top
+
+
+def _shifted_exp(x: jax.Array, i: jax.Array, n: int, top: jax.Array) -> jax.Array:
+    """``exp(x - top[i])``, of one element or of all; 0 for one of no segment, whose derivative must not be infinite either."""
+    inside = ((i >= 0) & (i < n)).reshape(i.shape + (1,) * (x.ndim - i.ndim))
+    return jnp.exp(jnp.where(inside, x - top.at[i].get(mode="clip"), -np.inf))
 
 
 def segment_softmax(
@@ -261,10 +259,9 @@ def segment_softmax(
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _softmax(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
-    sums = _sums_of_exp(data, ids, n, top, indices_are_sorted)
-    inside = _rows((ids >= 0) & (ids < n), data)
-    terms = jnp.exp(jnp.where(inside, data - top.at[ids].get(mode="clip"), -np.inf))
-    return terms / jnp.where(inside, sums.at[ids].get(mode="clip"), 1)
+    terms = _shifted_exp(data, ids, n, top)
+    sums = reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+    return terms / jnp.where(_rows((ids >= 0) & (ids < n), data), sums.at[ids].get(mode="clip"), 1)
 
 
 def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:

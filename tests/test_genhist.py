@@ -132,6 +132,10 @@ def test_half_sums_accumulate_in_float32(dtype: Any) -> None:
             assert got.dtype == dtype and float(got[0]) == float(dtype(min(n, 65504) if dtype == jnp.float16 else n))
         with_dest = jp.reduce_by_index(jnp.ones(n, dtype), index, 5, dest=jnp.full(5, 2, dtype))
         assert float(with_dest[0]) == float(dtype(n + 2)) and float(with_dest[4]) == 2
+    for lanes in (3, 33, 64, 256):
+        rows = jnp.ones((4096, lanes), dtype).at[:, 1].set(2)
+        got = jp.reduce_by_index(rows, np.arange(4096, dtype=np.int32) % 2, 2, dest=jnp.full((2, lanes), 1, dtype))
+        assert got.dtype == dtype and got[:, :3].astype(jnp.float32).tolist() == [[float(dtype(x)) for x in (2049, 4097, 2049)]] * 2
 
 
 def test_specials_of_floats() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxprims as jp
+from jaxprims._bin_finder import bin_finder
 
 NAN, INF = np.nan, np.inf
 few = settings(max_examples=20, deadline=None)
@@ -241,7 +242,7 @@ def test_bincount_with_x64(case):
 
 # --- every element's bin is the exact one ----------------------------------------------------------------------------------
 
-N = 512
+N = 4096  # enough for the grid that speeds up the search
 
 
 def near_edges(rng, edges, dtype):
@@ -335,6 +336,19 @@ def test_histograms_of_16_bits(dtype, n):
     # jax.numpy's sums of ones in 16 bits stop early: its bins are the same, counted in float32
     want = jnp.histogram(x.astype(np.float32), edges.astype(np.float32))[0].astype(dtype)
     np.testing.assert_array_equal(counts, want)
+
+
+@pytest.mark.parametrize("edges", [*CLUSTERED.values(), np.arange(257), np.linspace(-3, 1e3, 100)])
+@pytest.mark.parametrize("elements", [0, N])
+def test_bin_finder_in_plain_xla(edges, elements):
+    edges = edges.astype(np.float32)
+    x = near_edges(np.random.default_rng(1), edges, np.float32)
+    above = np.asarray(jnp.searchsorted(edges, x, side="right"))  # as XLA compares: denormals are zeros
+    want = np.where(x == edges[-1], len(edges) - 2, above - 1)
+    got = np.asarray(jax.jit(jax.vmap(bin_finder(jnp.asarray(edges), elements)[0]))(x))
+    inside = (want >= 0) & (want < len(edges) - 1)
+    np.testing.assert_array_equal(got[inside], want[inside])
+    assert not ((got >= 0) & (got < len(edges) - 1))[~inside].any()
 
 
 @few

@@ -194,8 +194,9 @@ class VectorPhase:
             elif any(q == k and p in self.used_params for p, (q, _) in enumerate(self.param_of)):
                 t = I32 if itemsize(a.dtype) == 4 else I64
                 lane = ir.Constant(ir.VectorType(t, width), list(range(width)))
-                base = b.trunc(i, I32) if t is I32 else i
-                slots[k, 0] = b.add(splat(b, base, width), lane)  # past the end in the last vector's spare lanes
+                base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
+                lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
+                slots[k, 0] = b.add(splat(b, base, width), lane)  # spare lanes: the first one's, as for arrays
         blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
         args = [slots.get(self.param_of[p], blank[p]) for p in range(len(spec.f.params))]
         values = expr.emit(b, self.f, args, self.uniforms, width)

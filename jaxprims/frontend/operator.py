@@ -62,9 +62,7 @@ class Traced:
 
 
 def _has_rules(jaxpr: Jaxpr) -> bool:
-    return any(
-        eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns
-    )
+    return any(eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns)
 
 
 class _Identity:
@@ -126,9 +124,7 @@ class Operator:
     @property
     def leaf_slots(self) -> tuple[tuple[str, int], ...]:
         """Dtype of a scalar and number of slots (in a lane), by leaf."""
-        return tuple(
-            (scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True)
-        )
+        return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
 
     def represent(self, ordered: bool) -> Representation:
         """What working copies hold. ``ordered``: the second slot is the element's own position."""

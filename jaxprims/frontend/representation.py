@@ -41,7 +41,7 @@ def represent(op: Program, dtypes: Sequence[str], identity: tuple[int, ...] | No
             return dataclasses.replace(packed, identity=(to_bits(neutral[0], "s64"),))
     halves = [s for s, t in enumerate(dtypes) if t in ("f16", "bf16")]
     wide = {s for s in halves if (s,) in classify.parts(op) and classify.recognise(classify.restrict(op, (s,))) == "add"}
-    if wide:
+    if wide and identity is not None:  # without one, bins start from dest, where the result lies
         return _wide_sums(op, dtypes, identity, wide)
     return Representation(dtypes, op, identity)
 

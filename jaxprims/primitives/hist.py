@@ -182,14 +182,18 @@ def _shifted_loads(p: Program, by: int) -> Program:
 
 
 def can_fuse(hist: Hist) -> bool:
-    """Array-valued bins take their values from memory: can this f's be found there, lane after lane?"""
+    """Array-valued bins take their values from memory: can this f's be found there, lane after lane? And can all parts be made in
+    one pass?"""
     f = hist.f.program
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.outvars]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     first_params = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in hist.f.jaxpr.invars])]).astype(
         int
     )
+    unknown = any(p.operator.identity is None for p in hist.parts)  # then all work on the result's own arrays
     for p in hist.parts:
+        if unknown and p.operator.represent(ordered=False).finish is not None:
+            return False
         if p.operator.lanes == 1:
             continue
         if p.updates > 1:
@@ -284,6 +288,8 @@ def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpe
     bins = [p.num_bins for p in hist.parts]
     if hist.plan:
         plain = bool(hist.plan[3])
+    elif any(b.identity is None for b in packed.bins):
+        plain = True  # whatever N is, known now or not
     else:  # is there a plan that works on the result itself?
         one = spec_of(hist, tuple(arrays), captured, packed=False)
         plain = isinstance(n, int) and planning.plan_of(one, n, bins, (), hist.sorted).soa

@@ -110,9 +110,9 @@ def _part(
 
 def _sum(index: Any, values: Leaves, num_bins: int, dest: Leaves | None = None) -> Leaves:
     """Sums by index, in one pass."""
-    from .. import _genhist  # the user's functions are built on this module
+    from .. import _bins, _genhist  # the user's functions are built on this module
 
-    bins = [_genhist.Bins(num_bins, jnp.add, dest=None if dest is None else d) for d in dest or values]
+    bins = [_bins.Bins(num_bins, jnp.add, dest=None if dest is None else d) for d in dest or values]
     out = _genhist.genhist(lambda i, *vs: [(i, v) for v in vs], (index, *values), bins)
     return list(out)
 
@@ -197,13 +197,13 @@ def _mul_rule(num_bins: int, index: Any, values: Leaves, dest: Any, out: Leaves,
     The derivative by a factor is the product of all the others: p / v or p where no *other* factor is zero. Sums s and q of the
     zeros and of their squares (0 themselves) carry its dependence on them, so that a second derivative is right as well.
     """
-    from .. import _genhist
+    from .. import _bins, _genhist
 
     v = values[0]
     zero = v == 0
     safe = jnp.where(zero, 1, v)
     h = num_bins
-    bins = [_genhist.Bins(h, jnp.multiply), _genhist.Bins(h, jnp.add), _genhist.Bins(h, jnp.add)]
+    bins = [_bins.Bins(h, jnp.multiply), _bins.Bins(h, jnp.add), _bins.Bins(h, jnp.add)]
     p, z, s = _genhist.genhist(
         lambda i, a, b, c: [(i, a), (i, b), (i, c)], (index, safe, zero.astype(v.dtype), jnp.where(zero, v, 0)), bins
     )

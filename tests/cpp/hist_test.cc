@@ -231,7 +231,7 @@ TEST(HistOfExtremeIndices) {
 }
 
 TEST(HistBatchesWhereEachOperandHasItsOwnAxes) {
-  for (const std::vector<int64_t>& batch : std::vector<std::vector<int64_t>>{{3, 4}, {1, 5}, {40, 1}, {0, 4}}) {
+  for (const std::vector<int64_t>& batch : std::vector<std::vector<int64_t>>{{3, 2}, {1, 5}, {9, 1}, {0, 4}}) {
     for (const int mask : {0, 1, 2, 3}) {
       Problem<float, int32_t> problem;
       problem.batch = batch;
@@ -240,7 +240,7 @@ TEST(HistBatchesWhereEachOperandHasItsOwnAxes) {
       problem.scale_mask = mask ^ 1;
       problem.dest_mask = mask ^ 2;
       problem.dest = true;
-      problem.n = 300;
+      problem.n = 100;
       problem.bins = {20, 33};
       problem.Draw(static_cast<unsigned>(mask), Around(33));
       CheckAllPlans(problem);

@@ -131,5 +131,23 @@ TEST(WorkAssistNested) {
   CHECK_EQ(leaves.load(), 20 * 6 * 5 * 3);
 }
 
+#if defined(__x86_64__)
+TEST(WorkAssistInTheFloatModeOfTheCaller) {
+  constexpr uint64_t kFlushToZero = 0x8000;
+  const uint64_t usual = GetFloatMode();
+  BurstPool burst;
+  InlinePool at_once;
+  for (Pool* pool : {static_cast<Pool*>(&burst), static_cast<Pool*>(&at_once)}) {
+    const ScopedFloatMode mode(usual | kFlushToZero);
+    WorkAssist(*pool, 100, 4, [&](int64_t, int) {
+      CHECK_EQ(GetFloatMode(), usual | kFlushToZero);
+      Busy(1000);
+    });
+    CHECK_EQ(GetFloatMode(), usual | kFlushToZero);
+  }
+  CHECK_EQ(GetFloatMode(), usual);
+}
+#endif
+
 }  // namespace
 }  // namespace jaxprims::test

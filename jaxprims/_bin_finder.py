@@ -1,0 +1,131 @@
+"""In which bin of a histogram a number lies: exactly, and mostly without looking at the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+MAX_CELLS = 1 << 20
+"""Of the grid that speeds up the search for unequal bins: 4 MiB."""
+
+
+def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
+    """``bin_of(x)``: ``searchsorted(edges, x, side="right") - 1``, the last edge inclusive; outside [0, n) if in no bin. And n.
+
+    The bin is guessed as if the bins were equal: g(x) = (x - lo) * scale - 1/2, a function that never decreases, rounding
+    included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
+    edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
+    edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
+    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
+
+    What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins.
+    """
+    edges = edges.real if jnp.iscomplexobj(edges) else edges
+    if edges.dtype.itemsize < 4:
+        edges = edges.astype(np.float32)  # exact, and so is x
+    dtype, size = edges.dtype, edges.size
+    info, bits = jnp.finfo(dtype), np.int32 if dtype == np.float32 else np.int64
+    eps = float(info.eps)
+    steps = jnp.arange(size, dtype=np.int32)
+    bins = steps[-1]
+    lo, hi = edges[0], edges[-1]
+    scale = (size - 1) / (hi - lo)
+    usable = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
+    zero, scale = jnp.where(usable, lo, 0), jnp.where(usable, scale, 1)
+
+    off = jnp.max(jnp.abs(_place(edges, zero, scale) - steps.astype(dtype)))
+    # An image's grey values, say: where the place is exact, even an x on an edge is certain
+    power_of_2 = lax.bitcast_convert_type(scale, bits) & ((1 << info.nmant) - 1) == 0
+    exact = usable & (off == 0) & (zero == 0) & power_of_2
+    off += 2 * eps * size  # what subtracting 1/2 rounds; and XLA may fuse a multiplication and an addition, the kernel not
+    even = usable & (off < 0.5)  # False for NaN
+    certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
+    cells = min(8 << size.bit_length(), MAX_CELLS)
+    cell_scale = scale * (cells / bins.astype(dtype))
+    bounds_of = None if elements < cells else _grid(edges, zero, cell_scale, cells, even)
+    # few operands, so that small inputs do not wait for many small computations
+    captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
+    padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.nan)
+
+    def search(x: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
+        def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = bounds
+            middle = (low + high) >> 1
+            above = _at(padded, middle) <= x
+            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+        start = (jnp.int32(0), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
+        low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, start)
+        return low - 1 + ((low < high) & (_at(padded, low) <= x))
+
+    # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
+    # as a number that is no bin's
+    magic = np.asarray(1 / eps + 1, dtype)
+
+    def bin_of(x: jax.Array) -> jax.Array:
+        x = x.astype(dtype)
+        lo, hi, zero, scale, certain, cell_scale = (captured[k] for k in range(6))
+
+        def truncated() -> jax.Array:
+            return last(jnp.where(x >= lo, _place(x, zero, scale).astype(np.int32), -1))
+
+        def guessed() -> jax.Array:
+            g = _place(x, zero, scale) - 0.5
+            i = lax.bitcast_convert_type(g + magic, bits) - magic.view(bits)
+            doubtful = jnp.abs(g - i.astype(dtype)) >= certain
+            if bits == np.int64:
+                i = jnp.clip(i, -1, 2**31 - 1).astype(np.int32)
+            return lax.cond(
+                doubtful, lambda: beside(lax.round(g + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)), lambda: i
+            )
+
+        def beside(i: jax.Array) -> jax.Array:
+            return last(jnp.where(x >= _at(padded, i), i, i - 1))
+
+        def last(i: jax.Array) -> jax.Array:
+            return jnp.where(x == hi, bins - 1, i)
+
+        return lax.cond(
+            certain == 1, truncated, lambda: lax.cond(certain > 0, guessed, lambda: last(search(x, zero, cell_scale)))
+        )
+
+    return bin_of, bins
+
+
+def _place(x: jax.Array, zero: jax.Array, scale: jax.Array) -> jax.Array:
+    # one rounding after the other, which no compiler may exchange or merge: the same in XLA's code and in a kernel
+    return (x - zero) * scale
+
+
+def _grid(
+    edges: jax.Array, zero: jax.Array, scale: jax.Array, cells: int, even: jax.Array
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """From a place to (the number of edges that are certainly not above x, that of those that may not be).
+
+    Equal cells over the places hold the number of edges in lower cells: a cell's number never decreases with x, so only the
+    edges in x's own cell are left to search. Nothing is prepared where the bins are ``even``.
+    """
+
+    def cell(place: jax.Array) -> jax.Array:
+        return jnp.clip(place, 0, cells - 1).astype(np.int32)
+
+    def counted() -> jax.Array:
+        return jnp.zeros(cells + 1, np.int32).at[cell(_place(edges, zero, scale)) + 1].add(1).cumsum(dtype=np.int32)
+
+    of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
+    lower = lax.cond(of_use, counted, lambda: jnp.zeros(cells + 1, np.int32))
+    beyond = jnp.where(of_use, 0, jnp.arange(edges.size + 1, dtype=np.int32)[-1])
+
+    def bounds(place: jax.Array) -> tuple[jax.Array, jax.Array]:
+        c = cell(place)
+        return _at(lower, c), _at(lower, c + 1) + beyond
+
+    return bounds
+
+
+def _at(a: jax.Array, i: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(a, i, keepdims=False, allow_negative_indices=False)
