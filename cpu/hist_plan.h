@@ -94,13 +94,14 @@ inline int64_t Tables(const HistPlan& plan) {
   return plan.subhistograms == 1 && plan.ranges == 1 ? plan.threads : plan.subhistograms;
 }
 
-// The plan with M, S, C, soa and prefetch as given: for tests and benchmarks.
-inline HistPlan Forced(HistPlan plan, int64_t subhistograms, int64_t ranges, int64_t copies, bool soa, bool prefetch) {
-  plan.soa = soa;
+// The plan with M, S, C, soa and prefetch as given, as far as the problem allows: for tests and benchmarks.
+inline HistPlan Forced(const HistProblem& p, HistPlan plan, int64_t subhistograms, int64_t ranges, int64_t copies, bool soa,
+                       bool prefetch) {
+  plan.soa = (soa && p.in_place) || p.must_in_place;
   plan.ranges = std::max<int64_t>(1, ranges);
-  plan.subhistograms = soa ? 1 : std::max<int64_t>(1, subhistograms);
-  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(copies, 1, kMaxCopies))));
-  plan.copies = plan.ranged() ? 1 : power;  // a ranged kernel knows no copies
+  plan.subhistograms = plan.soa ? 1 : std::max<int64_t>(1, subhistograms);
+  // Neither ranged kernels nor array-valued bins know copies.
+  plan.copies = plan.ranged() || p.lanes > 1 ? 1 : std::clamp<int64_t>(copies, 1, kMaxCopies);
   plan.prefetch = prefetch;
   return plan;
 }

@@ -146,7 +146,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     problem.sorted = true;
   }
   HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-  if (forced.size() == 5) plan = Forced(plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
+  if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
   const auto variant = static_cast<size_t>(plan.variant());
   const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
   try {
@@ -297,7 +297,7 @@ NB_MODULE(_cpu, m) {
       .def_ro("threads", &HistPlan::threads)
       .def_prop_ro("variant", &HistPlan::variant);
   m.def("make_plan", &MakePlan, nb::arg("problem"), nb::arg("machine"));
-  m.def("forced", &Forced, nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"), nb::arg("soa"),
+  m.def("forced", &Forced, nb::arg("problem"), nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"), nb::arg("soa"),
         nb::arg("prefetch"));
   m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
 }

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxprims as jp
+
 Op = Callable[[Any, Any], Any]
 
 
@@ -57,9 +59,7 @@ def reduce_by_index(
                 h = h * size + int(c[n])
             a = jax.tree.unflatten(tree, bins[h])
             bins[h] = jax.tree.leaves(op(a, jax.tree.unflatten(tree, [v[n] for v in leaves])))
-    out = [
-        np.array([b[k] for b in bins]).reshape(*sizes, *v.shape[1:]).astype(v.dtype) for k, v in enumerate(leaves)
-    ]
+    out = [np.array([b[k] for b in bins]).reshape(*sizes, *v.shape[1:]).astype(v.dtype) for k, v in enumerate(leaves)]
     return jax.tree.unflatten(tree, out)
 
 
@@ -183,7 +183,8 @@ CASES = (
     Case("logaddexp", jnp.logaddexp, np.logaddexp, -np.inf, normal, known=True, smooth=True, tolerance=1e-5),
     Case("a+b+ab", lambda a, b: a + b + a * b, lambda a, b: a + b + a * b, 0.0, lambda r, n: 0.3 * normal(r, n), smooth=True,
          tolerance=1e-5),
-    Case("einstein", einstein, einstein, 0.0, lambda r, n: r.uniform(-0.5, 0.5, n).astype(np.float32), smooth=True, tolerance=1e-5),
+    Case("einstein", einstein, einstein, 0.0, lambda r, n: r.uniform(-0.5, 0.5, n).astype(np.float32),
+         smooth=True, tolerance=1e-5),
     Case(
         "harmonic", lambda a, b: 1 / (1 / a + 1 / b), lambda a, b: 1 / (1 / a + 1 / b), np.inf,
         lambda r, n: r.uniform(0.5, 2, n).astype(np.float32), tolerance=1e-5,
@@ -201,7 +202,8 @@ CASES = (
         lambda r, n: np.exp(1j * r.uniform(0, 6, n)).astype(np.complex64), known=True, tolerance=1e-4,
     ),
     Case(
-        "saturating", lambda a, b: jnp.minimum(a + b, jnp.uint32(2**24 - 1)), lambda a, b: np.minimum(a + b, np.uint32(2**24 - 1)),
+        "saturating", lambda a, b: jnp.minimum(a + b, jnp.uint32(2**24 - 1)),
+        lambda a, b: np.minimum(a + b, np.uint32(2**24 - 1)),
         0, lambda r, n: r.integers(0, 2**22, n, np.uint32),
     ),
     Case("packed", packed(jnp.maximum), packed(np.maximum), 0, bits),
@@ -222,8 +224,33 @@ CASES = (
         "add300", jnp.add, np.add, 0.0, lambda r, n: normal(r, n, 300), known=True, smooth=True,
     ),
     Case(
-        "a+b+ab on 40", lambda a, b: a + b + a * b, lambda a, b: a + b + a * b, 0.0, lambda r, n: 0.3 * normal(r, n, 8, 5), smooth=True,
-        tolerance=1e-5,
+        "a+b+ab on 40", lambda a, b: a + b + a * b, lambda a, b: a + b + a * b, 0.0, lambda r, n: 0.3 * normal(r, n, 8, 5),
+        smooth=True, tolerance=1e-5,
     ),
 )  # fmt: skip
 BY_NAME = {c.name: c for c in CASES}
+
+
+# --- one small histogram ------------------------------------------------------------------------------------------------
+
+N, H = 10, 4
+INDEX = np.array([0, 1, 3, 0, -1, 1, 0, 3, 4, 1], np.int32)  # bin 2 stays empty, two elements are dropped
+
+
+def sample(case: Case, n: int, seed: int = 0, wide: bool = False) -> Any:
+    """Values for an operator; ``wide``: in double precision."""
+    values = case.sample(np.random.default_rng(seed), n)
+    if wide:
+        double = {"float32": np.float64, "complex64": np.complex128}
+        values = jax.tree.map(lambda v: v.astype(double.get(v.dtype.name, v.dtype)), values)
+    return jax.tree.map(jnp.asarray, values)
+
+
+def histogram(case: Case) -> Callable[..., Any]:
+    """Of values, indices and dest."""
+    return lambda v, i=INDEX, d=None: jp.reduce_by_index(v, i, H, case.op, identity=case.given, dest=d)
+
+
+def stack(*trees: Any) -> Any:
+    """Leaf by leaf."""
+    return jax.tree.map(lambda *xs: np.stack(xs), *trees)

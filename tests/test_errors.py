@@ -194,7 +194,9 @@ class Ordinary:
 
 def base(values: Any, op: Any, **more: Any) -> Callable[[], dict[str, Any]]:
     def arguments() -> dict[str, Any]:
-        v = jax.tree.map(lambda shape: np.ones(shape, np.float32), values, is_leaf=lambda s: isinstance(s, tuple) and isinstance(s[0], int))
+        v = jax.tree.map(
+            lambda shape: np.ones(shape, np.float32), values, is_leaf=lambda s: isinstance(s, tuple) and isinstance(s[0], int)
+        )
         return {"values": v, "indices": INDEX, "num_bins": 3, "op": op, "identity": None, "dest": None, **more}
 
     return arguments
@@ -214,7 +216,10 @@ CALLS = (
     Ordinary("hundreds", base((N, 100), lambda a, b: a * b), 0),
     Ordinary("unknown operator", base((N,), lambda a, b: a + b + a * b * 0, identity=0.0, mode="clip"), 0),
 )
-FUNCTION_CALLS = (Ordinary("genhist", of_f(lambda i, v: (i, v)), 0), Ordinary("k updates", of_f(lambda i, v: (i + jnp.arange(2), v)), 0))
+FUNCTION_CALLS = (
+    Ordinary("genhist", of_f(lambda i, v: (i, v)), 0),
+    Ordinary("k updates", of_f(lambda i, v: (i + jnp.arange(2), v)), 0),
+)
 
 
 def hostile() -> Iterator[tuple[Ordinary, tuple[Bad, ...]]]:
@@ -307,7 +312,16 @@ def test_under_transformations() -> None:
 
 
 def test_identities_that_their_dtype_cannot_hold() -> None:
-    for dtype, identity in (("int8", 300), ("int8", -129), ("uint8", -1), ("int32", 0.5), ("int32", np.nan), ("bool", 2), ("uint32", 2**32), ("int32", np.inf)):
+    for dtype, identity in (
+        ("int8", 300),
+        ("int8", -129),
+        ("uint8", -1),
+        ("int32", 0.5),
+        ("int32", np.nan),
+        ("bool", 2),
+        ("uint32", 2**32),
+        ("int32", np.inf),
+    ):
         values = np.zeros(N, dtype)
         with pytest.raises(TypeError, match="identity must be of dtype"):
             jp.reduce_by_index(values, INDEX, 3, lambda a, b: a | b if dtype == "bool" else a + b, identity=identity)

@@ -1,7 +1,7 @@
 """Random operators, dtypes, shapes and indices against the sequential loop.
 
-An operator is drawn as an expression tree that is associative and commutative by construction: a base monoid, seen through a random
-bijection g, is g⁻¹(g(a) ⊕ g(b)); several of them side by side are a product. The same Python runs on ``jax.numpy`` and on NumPy.
+An operator is drawn as an expression tree that is associative and commutative by construction: a base monoid, seen through a
+random bijection g, is g⁻¹(g(a) ⊕ g(b)); several of them side by side are a product. The same Python runs on ``jax.numpy`` and on NumPy.
 More examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_properties.py``.
 """
 
@@ -89,7 +89,9 @@ def bijections(draw: st.DrawFn, dtype: str) -> Bijection:
         return Bijection(lambda xp, x: ~x, lambda xp, x: ~x, "~")
     if kind == "negate":
         return Bijection(lambda xp, x: -x, lambda xp, x: -x, "-")
-    return Bijection(lambda xp, x: (x.astype(unsigned) ^ (x.astype(unsigned) >> unsigned.type(k))).astype(t), undo_xorshift, f"x>>{k}")
+    return Bijection(
+        lambda xp, x: (x.astype(unsigned) ^ (x.astype(unsigned) >> unsigned.type(k))).astype(t), undo_xorshift, f"x>>{k}"
+    )
 
 
 @st.composite
@@ -144,8 +146,8 @@ def float_leaves(draw: st.DrawFn) -> Leaf:
 def bool_leaves(draw: st.DrawFn) -> Leaf:
     name, op, identity = draw(
         st.sampled_from([
-            ("and", lambda xp, a, b: a & b, True), ("or", lambda xp, a, b: xp.logical_or(a, b), False), ("xor", lambda xp, a, b: a ^ b, False),
-            ("equal", lambda xp, a, b: a == b, True),
+            ("and", lambda xp, a, b: a & b, True), ("or", lambda xp, a, b: xp.logical_or(a, b), False),
+            ("xor", lambda xp, a, b: a ^ b, False), ("equal", lambda xp, a, b: a == b, True),
         ])
     )  # fmt: skip
     return Leaf("bool", op, identity, f"bool: {name}")
@@ -191,11 +193,19 @@ def equal(got: Any, wanted: Any) -> None:
 @common
 @given(
     st.lists(leaves, min_size=1, max_size=3), st.sampled_from([(), (), (), (3,), (2, 2), (40,)]), st.integers(0, 2**32 - 1),
-    st.sampled_from([0, 1, 2, 7, 30, 60, 1500]), st.sampled_from([0, 1, 2, 5, 33, 3000]), st.sampled_from(["drop", "clip", "wrap"]),
-    st.sampled_from(INTEGERS), st.booleans(), st.booleans(),
+    st.sampled_from([0, 1, 2, 7, 30, 60, 1500]), st.sampled_from([0, 1, 2, 5, 33, 3000]),
+    st.sampled_from(["drop", "clip", "wrap"]), st.sampled_from(INTEGERS), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_random_operators(
-    monoid: list[Leaf], shape: tuple[int, ...], seed: int, n: int, h: int, mode: str, index_dtype: str, with_dest: bool, sort: bool
+    monoid: list[Leaf],
+    shape: tuple[int, ...],
+    seed: int,
+    n: int,
+    h: int,
+    mode: str,
+    index_dtype: str,
+    with_dest: bool,
+    sort: bool,
 ) -> None:
     if n * h > 100_000 or shape == (40,):
         n = min(n, 60)
@@ -209,9 +219,7 @@ def test_random_operators(
         return lambda a, b: tuple(leaf.op(xp, x, y) for leaf, x, y in zip(monoid, a, b, strict=True))
 
     identity = tuple(leaf.identity for leaf in monoid)
-    got = jp.reduce_by_index(
-        values, index, h, op(jnp), identity=identity, dest=dest, mode=mode, indices_are_sorted=sort
-    )
+    got = jp.reduce_by_index(values, index, h, op(jnp), identity=identity, dest=dest, mode=mode, indices_are_sorted=sort)
     equal(got, references.reduce_by_index(values, index, h, op(np), identity, dest, mode))
 
 

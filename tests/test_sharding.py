@@ -102,7 +102,7 @@ else:
 
     @pytest.mark.parametrize("name", ["add", "max", "argmax", "packed", "einstein"])
     def test_each_device_its_own_histogram(name: str) -> None:
-        """Elements split: partial histograms, then a collective, or all of them gathered and combined by the operator in order."""
+        """Elements split: partial histograms, then a collective, or all gathered and combined by the operator."""
         case = BY_NAME[name]
         m = mesh(8)
         v, i = case.sample(np.random.default_rng(0), 800), data(800)[1]
@@ -190,7 +190,11 @@ else:
             only = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H), (0, None)))(pv, i[0])
             assert_close(np.asarray(only)[5], sums(v[5], i[0]))
             grad = jax.jit(jax.grad(lambda v: jnp.sum(f(v, pi) ** 2)))(pv)
-            assert_close(grad, np.asarray(jax.grad(lambda v: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H))(v, i) ** 2))(v)), 1e-5)
+            assert_close(
+                grad,
+                np.asarray(jax.grad(lambda v: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H))(v, i) ** 2))(v)),
+                1e-5,
+            )
 
     def test_export_for_several_devices() -> None:
         """An executable for eight devices runs on another mesh of eight."""

@@ -226,3 +226,52 @@ def test_same_bits_every_time() -> None:
         first = np.asarray(f(index, v))
         for _ in range(10):
             np.testing.assert_array_equal(np.asarray(f(index, v)), first)
+
+
+@pytest.mark.parametrize("plan", [(1, 3, 1, 0, 0), (1, 3, 1, 1, 0)], ids=str)
+def test_narrow_values_beside_wide_ones(plan: Plan) -> None:
+    """Bytes computed as wide as doubles: fewer lanes than the narrowest register has bytes."""
+    index, v = indices(500, 30, 12), np.random.default_rng(13).integers(-50, 50, 500).astype(np.float64)
+
+    def f(i: jax.Array, v: jax.Array) -> Any:
+        bins = [jp.Bins(30), jp.Bins(30, jnp.bitwise_xor)]
+        return jp.genhist(lambda i, v: [(i, v * 2), (i, (v * v > 100).astype(jnp.int8))], (i, v), bins)
+
+    with jax.enable_x64(True):
+        got = run(plan, f, index, v)
+    keep = inside(index, 30)
+    np.testing.assert_array_equal(got[0], np.bincount(index[keep], 2 * v[keep], 30))
+    np.testing.assert_array_equal(got[1], np.bincount(index[keep], v[keep] ** 2 > 100, 30).astype(np.int8) % 2)
+
+
+def test_sums_of_halves_without_an_identity() -> None:
+    """Where a leaf's neutral element is not known everything is updated where the result lies: sums of halves beside it too."""
+    index = indices(600, 20, 14)
+    v = np.random.default_rng(15).integers(-1, 2, 600).astype(np.float16)
+    keep = inside(index, 20)
+    for group in (False, True):
+
+        def f(i: jax.Array, v: jax.Array, d: Any, group: bool = group) -> Any:
+            odd = lambda a, b: (a | b) - (a & b)  # noqa: E731
+            if not group:
+                return jp.reduce_by_index((v, i), i, 20, lambda a, b: (a[0] + b[0], odd(a[1], b[1])), dest=d)
+            bins = [jp.Bins(20, dest=d[0]), jp.Bins(20, odd, dest=d[1])]
+            return jp.genhist(lambda i, v: [(i, v), (i, i)], (i, v), bins)
+
+        dest = (np.zeros(20, np.float16), np.zeros(20, np.int32))
+        got = jax.jit(f)(index, v, dest)
+        wanted = np.zeros(20, np.int32)
+        np.bitwise_xor.at(wanted, index[keep], index[keep])
+        np.testing.assert_array_equal(got[0], np.bincount(index[keep], v[keep].astype(np.float64), 20).astype(np.float16))
+        np.testing.assert_array_equal(got[1], wanted)
+
+
+def test_loops_end_in_spare_lanes() -> None:
+    """A loop that ends for the positions of elements only: the last, partial vector has no others."""
+    n = 1003
+
+    def f(x: jax.Array, p: jax.Array) -> Any:
+        far = jax.lax.while_loop(lambda c: c[0] != n, lambda c: (c[0] + 1, (c[1] * 3 + c[0]) % 1009), (p, jnp.int32(1)))
+        return (far[1] + x) % 3, 1
+
+    assert int(jp.genhist(f, (jnp.arange(n), jp.positions), jp.Bins(3)).sum()) == n

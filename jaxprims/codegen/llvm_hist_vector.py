@@ -103,7 +103,7 @@ class VectorPhase:
         each = sum(self.offset_type.width // 8 * h.updates for h in spec.bins) + sum(map(itemsize, self.buffers))
         if variant.ranged:
             each += 4 * sum(h.updates for h in spec.bins)
-        chunk = 1024
+        chunk = 512
         while chunk > 4 * width and chunk * each > BUFFER_BYTES:
             chunk //= 2
         self.chunk = chunk
@@ -268,9 +268,12 @@ class VectorPhase:
         b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
 
     def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
-        """Stores the kept lanes in a row from place n on, one register's worth at a time (LLVM 22 spills a wider vector's
-        second half with an aligned store to an unaligned place)."""
-        b, t = self.b, v.type.element
+        """Stores the kept lanes in a row from place n on, one register's worth at a time: LLVM 22 spills a wider vector's second
+        half with an aligned store to an unaligned place, and does not compile what is narrower than the narrowest register."""
+        b, narrow = self.b, v.type.element
+        least = ir.IntType(max(8, 128 // self.width))
+        t = least if isinstance(narrow, ir.IntType) and narrow.width < least.width else narrow
+        v = v if t is narrow else b.zext(v, ir.VectorType(t, self.width))
         piece = min(self.width, self.vector_bytes // (bytes_of(t)))
         name = f"llvm.experimental.vector.compress.v{piece}{suffix(t)}"
         part_type, mask_type = ir.VectorType(t, piece), ir.VectorType(I1, piece)
@@ -282,4 +285,5 @@ class VectorPhase:
             before = b.and_(bits, ir.Constant(bits.type, (1 << first) - 1))
             place = b.add(n, b.zext(b.ctpop(before), I64)) if first else n
             squeezed = b.call(compress, [part, mask, ir.Constant(part_type, ir.Undefined)])
-            b.store(squeezed, self._buffer_at(buffer, place, t), align=1)
+            squeezed = squeezed if t is narrow else b.trunc(squeezed, ir.VectorType(narrow, piece))
+            b.store(squeezed, self._buffer_at(buffer, place, narrow), align=1)

@@ -59,7 +59,7 @@ def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], ran
 
 def _letter(n: int) -> str:
     """Shardy's names of dimensions: i, j, ... z, then z_1, z_2, ..."""
-    return chr(ord("i") + n) if n < 17 else f"z_{n - 16}"
+    return chr(ord("i") + n) if n < 18 else f"z_{n - 17}"
 
 
 def _sizes(op: Any, letters: dict[tuple[str, int, int], int], masks: Sequence[int], rank: int) -> str:

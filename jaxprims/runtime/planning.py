@@ -46,10 +46,11 @@ def plan_of(
     threads: int | None = None,
 ) -> _cpu.HistPlan:
     """The plan; ``forced`` is (M, S, C, soa, prefetch), for tests and benchmarks."""
-    plan = _cpu.make_plan(problem_of(spec, elements, bins, batch, sorted_indices), _cpu.Machine(threads or cpu_threads()))
+    problem = problem_of(spec, elements, bins, batch, sorted_indices)
+    plan = _cpu.make_plan(problem, _cpu.Machine(threads or cpu_threads()))
     if forced:
         m, s, c, soa, prefetch = forced
-        plan = _cpu.forced(plan, m, s, c, bool(soa), bool(prefetch))
+        plan = _cpu.forced(problem, plan, m, s, c, bool(soa), bool(prefetch))
     return plan
 
 

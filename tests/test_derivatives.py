@@ -1,0 +1,326 @@
+"""Derivatives of the histograms: each row of the rules, first and second order, both modes, and their gaps elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from jax.test_util import check_grads
+from references import BY_NAME, INDEX, Case, H, N, assert_close, histogram, sample, stack
+
+import jaxprims as jp
+
+SMOOTH = ("add", "max", "mul", "logaddexp", "einstein", "mean_variance")
+
+
+def floats(tree: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+
+@pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_order(name: str) -> None:
+    """Against finite differences, both modes, with dest."""
+    case = BY_NAME[name]
+    index = np.array([0, 1, 0, -1, 0], np.int32)
+    f = jax.jit(lambda v, d: floats(jp.reduce_by_index(v, index, 2, case.op, identity=case.given, dest=d)))
+    check_grads(f, (sample(case, 5, 0, True), sample(case, 2, 1, True)), 2, ("fwd", "rev"))
+
+
+def fold(case: Case, values: Any, start: Any) -> Any:
+    """The histogram as a loop over the elements, for JAX to differentiate."""
+    bins = start
+    for n, h in enumerate(INDEX.tolist()):
+        if 0 <= h < H:
+            new = case.op(*(jax.tree.map(lambda x, at=at: x[at], t) for t, at in ((bins, h), (values, n))))
+            bins = jax.tree.map(lambda b, x, h=h: b.at[h].set(x), bins, new)
+    return bins
+
+
+@pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.parametrize("name", ["max", "mean_variance", "argmax", "complex_mul", "circulant", "a+b+ab on 40"])
+def test_gradients_compose(name: str) -> None:
+    """grad, value_and_grad, vmap of grad, grad of vmap, checkpoint and a scan around it, with JAX's gradient of a loop."""
+    case = BY_NAME[name]
+    values = [sample(case, N, seed, True) for seed in range(2)]
+    dest = sample(case, H, 5, True)
+
+    def scalar(bins: Any) -> jax.Array:
+        weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.real.dtype) for x in floats(bins))
+        return sum(jnp.sum(w * jnp.real(x) ** 2) for w, x in zip(weights, floats(bins), strict=True))
+
+    def loss(v: Any, d: Any) -> jax.Array:
+        return scalar(histogram(case)(v, INDEX, d))
+
+    integers = any(not jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(dest))
+    grad = lambda f: jax.grad(f, (0, 1), allow_int=integers)  # noqa: E731
+    both = stack(*values)
+
+    @jax.jit
+    def every(both: Any, d: Any) -> list[Any]:
+        first = jax.tree.map(lambda x: x[0], both)
+
+        def scanned(both: Any, d: Any) -> jax.Array:
+            return jnp.sum(jax.lax.scan(lambda c, v: (c + 1, loss(v, d)), 0, both)[1])
+
+        def mapped(both: Any, d: Any) -> jax.Array:
+            return jnp.sum(jax.vmap(loss, (0, None))(both, d))
+
+        out = [
+            jax.value_and_grad(loss, (0, 1), allow_int=integers)(first, d),
+            jax.vmap(grad(loss), (0, None))(both, d),
+            grad(mapped)(both, d),
+            grad(jax.checkpoint(loss))(first, d),
+            grad(scanned)(both, d),
+        ]
+        return [floats(jax.tree.map(lambda g: jnp.zeros(()) if g.dtype == jax.dtypes.float0 else g, o)) for o in out]
+
+    wanted = jax.jit(
+        lambda v, d: floats(
+            jax.tree.map(
+                lambda g: jnp.zeros(()) if g.dtype == jax.dtypes.float0 else g,
+                jax.value_and_grad(lambda v, d: scalar(fold(case, v, d)), (0, 1), allow_int=integers)(v, d),
+            )
+        )
+    )
+    alone = [wanted(v, dest) for v in values]
+    got = every(both, dest)
+    close = lambda a, b: jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9), a, b)  # noqa: E731
+    count = (len(alone[0]) - 1) // 2
+    close(got[0], alone[0])
+    close(got[1], [np.stack([a[1 + k], b[1 + k]]) for a, b in [alone] for k in range(2 * count)])
+    shared = [np.stack([alone[0][1 + k], alone[1][1 + k]]) for k in range(count)]
+    shared += [alone[0][1 + k] + alone[1][1 + k] for k in range(count, 2 * count)]
+    close(got[2], shared)
+    close(got[3], alone[0][1:])
+    close(got[4], shared)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum])
+def test_ties_share_evenly(op: Any) -> None:
+    """As in jax.numpy.max, among elements and with dest."""
+    v, i = jnp.array([1.0, 3, 3, 2, 3, 5, 5]), np.array([0, 0, 0, 0, 0, 1, 2], np.int32)
+    v = v if op is jnp.maximum else -v
+    reduce = jnp.max if op is jnp.maximum else jnp.min
+    grad = jax.grad(lambda v: jp.reduce_by_index(v, i, 3, op)[0])(v)
+    assert_close(grad[:5], jax.grad(reduce)(v[:5]))
+    assert grad[5:].tolist() == [0, 0]
+    dest = jnp.array([3.0, 5, 9]) * (1 if op is jnp.maximum else -1)
+    grads = jax.grad(lambda v, d: jp.reduce_by_index(v, i, 3, op, dest=d).sum(), (0, 1))(v, dest)
+    assert_close(grads, (np.array([0, 0.25, 0.25, 0, 0.25, 0.5, 0]), np.array([0.25, 0.5, 1])))
+    tangent = jax.jvp(lambda v: jp.reduce_by_index(v, i, 3, op), (v,), (jnp.arange(7.0),))[1]
+    assert_close(tangent, np.array([7 / 3, 5, 6]))
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_products_with_zeros() -> None:
+    """None, one, two and three zeros in a bin; first and second derivatives, with and without dest."""
+    i = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 9], np.int32)
+    v = jnp.array([2.0, 3, 0, 5, 0, 7, 0, 0, 0, 0, 1])
+    dest = jnp.array([2.0, -1, 3, 0])
+
+    def product(v: Any, d: Any) -> Any:
+        bins = [d[h] * jnp.prod(jnp.stack([v[k] for k in np.flatnonzero(i == h)])) for h in range(4)]
+        return jnp.stack(bins)
+
+    def ours(v: Any, d: Any) -> Any:
+        return jp.reduce_by_index(v, i, 4, jnp.multiply, dest=d)
+
+    for order in (jax.jacfwd, jax.jacrev, lambda f, k: jax.jacfwd(jax.jacrev(f, k), k)):
+        for k in (0, 1):
+            assert_close(jax.jit(order(ours, k))(v, dest), jax.jit(order(product, k))(v, dest))
+    plain = lambda v: jp.reduce_by_index(v, i, 4, lambda a, b: a * b)  # noqa: E731
+    assert_close(jax.jit(jax.hessian(plain))(v), jax.jit(jax.hessian(lambda v: product(v, jnp.ones(4))))(v))
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", ["add", "max", "mul", "logaddexp", "einstein"])
+def test_dropped_elements_get_no_gradient(name: str) -> None:
+    """Out of range, INT_MIN and INT_MAX too, in every mode; clipped and wrapped ones get theirs."""
+    case = BY_NAME[name]
+    index = np.array([0, -1, 4, -(2**31), 2**31 - 1, 3, 0], np.int32)
+    v = sample(case, 7)
+    run = lambda v, mode: jp.reduce_by_index(v, index, H, case.op, identity=case.given, mode=mode)  # noqa: E731
+    for mode in ("drop", "clip", "wrap"):
+        got = jax.jit(jax.grad(lambda v, mode=mode: run(v, mode)[np.array([0, 3])].sum()))(v)
+        at = references.in_mode(index, H, mode)
+        alone = lambda v, h: [case.op(case.identity, v[k]) for k in np.flatnonzero(at == h)]  # noqa: E731
+
+        def total(v: Any, alone: Any = alone) -> Any:
+            out = jnp.float32(0)
+            for h in (0, 3):
+                first, *rest = alone(v, h)
+                for x in rest:
+                    first = case.op(first, x)
+                out = out + first
+            return out
+
+        if name != "max":  # where ties of max with its identity share
+            assert_close(got, jax.jit(jax.grad(total))(v), 1e-5)
+        assert np.asarray(got)[at < 0].tolist() == [0] * int((at < 0).sum())
+
+
+@pytest.mark.usefixtures("strict")
+def test_integer_leaves() -> None:
+    """float0 for integer inputs; an argmax's value has a gradient, its index none; integers between floats don't disturb."""
+    v, p = jnp.array([1.0, 4, 4, 2, 7]), np.arange(5, dtype=np.int32)
+    i = np.array([0, 0, 0, 1, 5], np.int32)
+    f = lambda v, p: jp.reduce_by_index((v, p), i, 2, jp.monoids.argmax)  # noqa: E731
+    grad = jax.jit(jax.grad(lambda v: f(v, p)[0] @ jnp.array([1.0, 10])))(v)
+    assert grad.tolist() == [0, 1, 0, 10, 0]  # of equal values the one with the smaller index wins
+    out, tangents = jax.jvp(lambda v: f(v, p), (v,), (jnp.arange(5.0),))
+    assert tangents[0].tolist() == [1, 3] and tangents[1].dtype == jax.dtypes.float0 and out[1].tolist() == [1, 3]
+    _, pull = jax.vjp(f, v, p)
+    gv, gp = pull((np.ones(2, np.float32), np.zeros(2, jax.dtypes.float0)))
+    assert gp.dtype == jax.dtypes.float0 and gv.tolist() == [0, 1, 0, 1, 0]
+    with_positions = jax.grad(lambda v: jp.reduce_by_index((v, jp.positions), i, 2, jp.monoids.argmin)[0].sum())(v)
+    assert with_positions.tolist() == [1, 0, 0, 1, 0]
+    _, pull = jax.vjp(lambda i: jp.reduce_by_index(v, i, 2), jnp.asarray(i))
+    assert pull(np.ones(2, np.float32))[0].dtype == jax.dtypes.float0
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_through_captured_arrays() -> None:
+    """Gradients reach what f and op capture, at computed indices too, alone and together with the elements."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 6, N).astype(np.int32)
+    x, table, scale = rng.standard_normal(N), rng.standard_normal(6), jnp.asarray(1.5)
+
+    def of_f(x: Any, table: Any, scale: Any) -> Any:
+        return jp.genhist(lambda i, a, x: (i, table[a] * x * scale), (INDEX, at, x), jp.Bins(H))
+
+    def plain(x: Any, table: Any, scale: Any) -> Any:
+        return jnp.stack([jnp.sum(jnp.where(INDEX == h, table[at] * x * scale, 0)) for h in range(H)])
+
+    for f, reference in ((of_f, plain),):
+        for k in range(3):
+            assert_close(jax.jit(jax.jacrev(f, k))(x, table, scale), jax.jit(jax.jacrev(reference, k))(x, table, scale))
+            assert_close(jax.jit(jax.jacfwd(f, k))(x, table, scale), jax.jit(jax.jacfwd(reference, k))(x, table, scale))
+    check_grads(jax.jit(lambda table, scale: of_f(x, table, scale)), (table, scale), 2, ("fwd", "rev"))
+
+    def of_op(x: Any, scale: Any, dest: Any) -> Any:
+        return jp.reduce_by_index(x / 4, INDEX[: len(x)], H, lambda a, b: a + b + scale * a * b, identity=0.0, dest=dest)
+
+    check_grads(jax.jit(of_op), (x, scale, jnp.linspace(-0.5, 0.5, H)), 1, ("fwd", "rev"))
+    check_grads(jax.jit(lambda s: of_op(x[:4], s, None)), (scale,), 2, ("fwd", "rev"))
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_updates_several_histograms_and_dimensions() -> None:
+    """k updates from one element (B-spline weights), two histograms in a pass, 2-d bins: the registration example in small."""
+    rng = np.random.default_rng(1)
+    x, y = rng.uniform(0, 4, 12), rng.uniform(0, 4, 12)
+
+    def weights(t: Any) -> Any:
+        return jnp.stack([(1 - t) ** 2 / 2, 0.5 + t * (1 - t), t**2 / 2])
+
+    def f(x: Any, y: Any) -> list[Any]:
+        i, j = jnp.floor(x), jnp.floor(y)
+        wi, wj = weights(x - i), weights(y - j)
+        k = jnp.arange(9, dtype=jnp.int32)
+        at = (i.astype(jnp.int32) + k // 3, j.astype(jnp.int32) + k % 3)
+        return [(at, (wi[:, None] * wj[None, :]).reshape(-1)), (i.astype(jnp.int32), x * y)]
+
+    def entropy(x: Any, y: Any) -> Any:
+        joint, best = jp.genhist(f, (x, y), [jp.Bins((6, 5)), jp.Bins(4, jnp.logaddexp)])
+        p = joint / 12 + 1e-3
+        return jnp.sum(p * jnp.log(p)) + jnp.sum(jnp.where(jnp.isfinite(best), best, 0))
+
+    check_grads(jax.jit(entropy), (x, y), 2, ("fwd", "rev"))
+
+
+def test_rules_of_their_own() -> None:
+    """A custom_jvp, custom_vjp or stop_gradient inside f or op is obeyed, when it mixes elements and captured arrays too."""
+    x, scale = jnp.array([0.2, 1.7, -0.6, 2.4]), jnp.array([2.0, 3.0])
+    i = np.array([0, 1, 1, 0], np.int32)
+
+    @jax.custom_jvp
+    def straight_through(x: Any, s: Any) -> Any:
+        return jnp.round(x * s)
+
+    @straight_through.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (x, s), (dx, ds) = primals, tangents
+        return straight_through(x, s), s * dx + x * ds
+
+    @jax.custom_vjp
+    def backwards(x: Any, s: Any) -> Any:
+        return jnp.round(x * s)
+
+    backwards.defvjp(lambda x, s: (jnp.round(x * s), (x, s)), lambda r, g: (r[1] * g, r[0] * g))
+
+    def loss(rounding: Any) -> Any:
+        def run(x: Any, scale: Any) -> Any:
+            return jp.genhist(lambda i, x: (i, rounding(x, scale[1])), (i, x), jp.Bins(2)) @ jnp.array([1.0, 10])
+
+        return run
+
+    for rounding in (straight_through, backwards):
+        value = loss(rounding)(x, scale)
+        assert float(value) == float(jnp.round(x * 3) @ jnp.array([1.0, 10, 10, 1]))
+        grads = jax.jit(jax.grad(loss(rounding), (0, 1)))(x, scale)
+        assert_close(grads, (np.array([3.0, 30, 30, 3]), np.array([0, 0.2 + 17 - 6 + 2.4])))
+    only_captured = jax.grad(lambda s: jp.genhist(lambda i, x: (i, x * straight_through(s[0], s[1])), (i, x), jp.Bins(2)).sum())
+    assert_close(only_captured(scale), np.array([3.0, 2.0]) * float(x.sum()))
+
+    stopped = jax.grad(lambda x: jp.genhist(lambda i, x: (i, x * jax.lax.stop_gradient(x)), (i, x), jp.Bins(2)).sum())(x)
+    assert_close(stopped, np.asarray(x))
+    op = lambda a, b: a + jax.lax.stop_gradient(b - b) + b  # noqa: E731
+    assert_close(jax.grad(lambda x: jp.reduce_by_index(x, i, 2, op, identity=0.0).sum())(x), np.ones(4))
+    # the same Program without the rule is another function
+    plain = jax.grad(lambda x: jp.genhist(lambda i, x: (i, x * x), (i, x), jp.Bins(2)).sum())(x)
+    assert_close(plain, 2 * np.asarray(x))
+
+
+def test_cotangents_of_any_kind() -> None:
+    """NumPy arrays, zeros and only one of several results."""
+    v = jnp.arange(10.0)
+    _, pull = jax.vjp(lambda v: jp.reduce_by_index((v, v * v), INDEX, H, jp.monoids.add), v)
+    a, b = np.ones(H, np.float32), np.zeros(H, np.float32)
+    inside = ((INDEX >= 0) & (INDEX < H)).astype(np.float32)
+    assert_close(pull((a, b))[0], inside)
+    assert_close(pull((b, a))[0], 2 * np.arange(10) * inside)
+    only = jax.grad(lambda v: jp.reduce_by_index({"a": v, "b": -v}, INDEX, H, jp.monoids.max)["b"][0])(v)
+    assert only.tolist() == [-1] + [0] * 9
+    linear, transposed = jax.linearize(lambda v: jp.reduce_by_index(v, INDEX, H, jnp.logaddexp), v)
+    assert_close(transposed(jnp.ones(10)), np.where(np.isfinite(linear), 1, 0))
+
+
+def test_linear_transpose() -> None:
+    """A sum by index is linear, and its transpose a gather."""
+    f = lambda v: jp.reduce_by_index(v, INDEX, H)  # noqa: E731
+    (back,) = jax.linear_transpose(f, jax.ShapeDtypeStruct((N,), jnp.float32))(jnp.arange(1.0, 5))
+    assert back.tolist() == [1, 2, 4, 1, 0, 2, 1, 4, 0, 2]
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.complex64])
+def test_gradients_keep_the_dtype(dtype: Any) -> None:
+    v, dest, index = (
+        jnp.asarray([0.5, 0.25, 0.125, 0.5, 0.5], dtype),
+        jnp.asarray([0.5, 0.25], dtype),
+        np.array([0, 1, 0, -1, 5], np.int32),
+    )
+    real_only = (jnp.maximum, jnp.logaddexp)
+    for op in (jnp.add, jnp.multiply, references.einstein, *(() if dtype == jnp.complex64 else real_only)):
+
+        def loss(v: Any, dest: Any, op: Any = op) -> Any:
+            return jnp.real(jnp.sum(jp.reduce_by_index(v, index, 2, op, dest=dest)))
+
+        for g in jax.jit(jax.grad(loss, (0, 1)))(v, dest):
+            assert g.dtype == dtype and np.isfinite(np.asarray(g, np.complex64)).all()
+
+
+@pytest.mark.usefixtures("strict")
+def test_empty_gradients() -> None:
+    """No elements, no bins, neither."""
+    for op in (jnp.add, jnp.maximum, jnp.multiply, references.einstein):
+        for n, h in ((0, 2), (3, 0), (0, 0)):
+            f = lambda v, d: jp.reduce_by_index(v, np.zeros(len(v), np.int32), len(d), op, dest=d)  # noqa: E731
+            gv, gd = jax.grad(lambda v, d, f=f: f(v, d).sum(), (0, 1))(jnp.ones(n), jnp.ones(h))
+            assert gv.tolist() == [0] * n and gd.tolist() == [1] * h
