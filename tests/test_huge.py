@@ -1,4 +1,4 @@
-"""More than 2^31 elements, and more than 2^31 bins. Needs a machine of 24 GB and some minutes: set ``JAXPRIMS_HUGE`` to run it."""
+"""More than 2^31 elements, and more than 2^31 bins. On a machine of 24 GB, in some minutes: set ``JAXPRIMS_HUGE`` to run it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Random operators, dtypes, shapes and indices against the sequential loop.
 
 An operator is drawn as an expression tree that is associative and commutative by construction: a base monoid, seen through a
-random bijection g, is g⁻¹(g(a) ⊕ g(b)); several of them side by side are a product. The same Python runs on ``jax.numpy`` and on NumPy.
+random bijection g, is g⁻¹(g(a) ⊕ g(b)); several of them side by side are a product. The same Python runs on ``jax.numpy`` and on
+NumPy.
 More examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_properties.py``.
 """
 
