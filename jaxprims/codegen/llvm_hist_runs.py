@@ -16,6 +16,33 @@ from .llvm_hist_scalar import ScalarPhase
 class Update(ScalarPhase):
     """``update``, whole: chooses for each chunk whether its updates come in runs."""
 
+    LAG = 64
+    """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
+
+    def _can_overlap(self) -> bool:
+        h = self.spec.bins[0]
+        one = len(self.spec.bins) == 1 and h.lanes == 1 and h.updates == 1 and self.constant[0] is None
+        cheap = h.slots * len(h.op.body) <= 16 and not self.variant.prefetch  # nor bound by cache misses
+        return one and cheap and not self.variant.ranged
+
+    def _overlap(self, first: ir.Value, j: ir.Value) -> None:
+        """Cheap updates are made while the next vectors are computed: the one is bound by stores, the other by arithmetic.
+
+        Whether a chunk has runs must be known before, so the chunk before it decides.
+        """
+        if not self._can_overlap():
+            return
+        b = self.b
+        if not hasattr(self, "runs"):
+            self.runs = alloca(b, I1)
+            with b.goto_entry_block():
+                b.store(ir.Constant(I1, 0), self.runs)
+        late = b.sub(j, i64(self.LAG))
+        with b.if_then(b.and_(b.icmp_signed(">=", late, i64(0)), b.not_(b.load(self.runs, typ=I1)))):
+            self._prefetch_next_chunk(b.add(first, late), self.width)
+            for k, offset in enumerate(self._offsets_at(0, 0, late, self.width)):
+                self._apply(0, 0, first, b.add(late, i64(k)), offset)
+
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
         if self.constant[g] is not None:
@@ -24,11 +51,23 @@ class Update(ScalarPhase):
         if h.lanes > 1 or h.updates > 1 or self.variant.ranged:
             self._apply_all(g, first, count)
             return
-        with b.if_else(self._has_runs(g, count)) as (then, otherwise):
+        if not self._can_overlap():
+            with b.if_else(self._has_runs(g, count)) as (then, otherwise):
+                with then:
+                    self._apply_runs(g, first, count)
+                with otherwise:
+                    self._apply_all(g, first, count)
+            return
+        expected, found = b.load(self.runs, typ=I1), self._has_runs(g, count)
+        b.store(found, self.runs)
+        with b.if_else(b.and_(expected, found)) as (then, otherwise):
             with then:
                 self._apply_runs(g, first, count)
             with otherwise:
-                self._apply_all(g, first, count)
+                vectors = b.and_(b.add(count, i64(self.width - 1)), i64(-self.width))
+                made = b.sub(vectors, i64(self.LAG))
+                made = b.select(b.or_(expected, b.icmp_signed("<", made, i64(0))), i64(0), made)
+                self._apply_all(g, first, count, made)
 
     def _has_runs(self, g: int, count: ir.Value) -> ir.Value:
         """Do neighbours tend to go to one bin (constant or sorted indices)? Looks at a few vectors of a full chunk."""

@@ -17,8 +17,10 @@ UNROLL = 8
 class ScalarPhase(VectorPhase):
     """Applies a chunk's updates to histogram g, one after the other."""
 
-    def _apply_all(self, g: int, first: ir.Value, count: ir.Value) -> None:
+    def _apply_all(self, g: int, first: ir.Value, count: ir.Value, done: ir.Value | None = None) -> None:
+        """The chunk's updates; the first ``done`` (a multiple of UNROLL) are made already."""
         b, h = self.b, self.spec.bins[g]
+        done = i64(0) if done is None else done
         if h.updates > 1 and not self.variant.ranged:
             # Element by element: neighbours often share bins, the updates of one element seldom do and so don't wait for each
             # other.
@@ -32,12 +34,12 @@ class ScalarPhase(VectorPhase):
                 ahead = b.select(b.icmp_signed("<", n, i64(PREFETCH_AHEAD)), n, i64(PREFETCH_AHEAD))
                 with loop(b, i64(0), ahead) as j:
                     self._prefetch(g, u, j)
-            unroll, whole = UNROLL, i64(0)
+            unroll, whole = UNROLL, done
             while unroll > 1 and unroll * h.slots * len(h.op.body) > 8 * UNROLL:
                 unroll //= 2
             if unroll > 1 and h.lanes == 1:
                 whole = b.and_(n, i64(-unroll))
-                with loop(b, i64(0), whole, unroll) as j:
+                with loop(b, done, whole, unroll) as j:
                     if g == 0 and u == 0:
                         self._prefetch_next_chunk(b.add(first, j), unroll)
                     for k, offset in enumerate(self._offsets_at(g, u, j, unroll)):

@@ -130,12 +130,17 @@ class VectorPhase:
                     b.store(i64(0), c)
             with loop(b, i64(0), count, width) as j:
                 self._vector_phase(first, j, count)
+                self._overlap(first, j)
             for g in range(len(spec.bins)):
                 self._scalar_phase(g, first, count)
         b.ret_void()
 
+    def _overlap(self, first: ir.Value, j: ir.Value) -> None:
+        """Phase two's part of the vector loop: what ``llvm_hist_runs.Update`` adds."""
+        raise AssertionError("phase one alone is no kernel")
+
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
-        """Phase two for histogram g: what ``llvm_hist_runs.Update`` adds."""
+        """The rest of phase two for histogram g, likewise."""
         raise AssertionError("phase one alone is no kernel")
 
     def _load_tail(self, p: ir.Value, a: ArraySpec, wanted: Sequence[int], rest: ir.Value) -> list[ir.Value]:
