@@ -26,7 +26,7 @@ demo: $(VENV)/package
 test: lint cpp-test python-test
 
 python-test: $(VENV)/package
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/package
 	$(BIN)/python -m bench hist $(BENCH_ARGS)
