@@ -241,6 +241,11 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
   const HistProblem problem = Describe(shape, call);
   if (problem.batch == 0 || problem.bins == 0) return;
   const int64_t parts = plan.subhistograms, ranges = plan.ranges, n = call.elements, bins = problem.bins;
+  for (size_t g = 0, leaf = 0; g < shape.bins.size(); ++g) {
+    for (const int64_t size : shape.bins[g].leaf_bytes) {
+      ExpectLarge(call.outs[leaf++].data, static_cast<size_t>(problem.batch * call.bins[g] * size));
+    }
+  }
   int64_t table_bytes = 0;
   for (size_t g = 0; g < shape.bins.size(); ++g) table_bytes += internal::HistMember::TableBytes(shape, call, g, plan.copies);
 

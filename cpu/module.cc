@@ -297,8 +297,8 @@ NB_MODULE(_cpu, m) {
       .def_ro("threads", &HistPlan::threads)
       .def_prop_ro("variant", &HistPlan::variant);
   m.def("make_plan", &MakePlan, nb::arg("problem"), nb::arg("machine"));
-  m.def("forced", &Forced, nb::arg("problem"), nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"), nb::arg("soa"),
-        nb::arg("prefetch"));
+  m.def("forced", &Forced, nb::arg("problem"), nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"),
+        nb::arg("soa"), nb::arg("prefetch"));
   m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
 }
 

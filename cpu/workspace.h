@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -77,6 +78,14 @@ class WorkspaceCache {
   std::vector<Block> free_;
   size_t kept_ = 0;
 };
+
+// Asks for huge pages behind a large result that is about to be written for the first time: fewer page faults, fewer TLB misses.
+inline void ExpectLarge(void* data, size_t bytes) {
+  constexpr size_t kPage = WorkspaceCache::kHugePage;
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
+  if (end > begin + kPage) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
 
 // Workspace for one call.
 class Workspace {

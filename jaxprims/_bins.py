@@ -34,7 +34,8 @@ class Bins:
       num_bins: H, or a tuple of sizes for bins of several dimensions.
       op: how a bin and a value become the new bin: a :class:`Monoid` or any callable ``(a, b) -> c`` on values of the histogram's
         structure. Associative and commutative.
-      identity: op's neutral element. Known for recognised operators; others need it, or ``dest``.
+      identity: op's neutral element. Known for recognised operators; others need it, or ``dest``. Best a Python or NumPy number:
+        a ``jnp`` array made under ``jit`` is only known when the function runs, and bins that start from it cannot be copied.
       dest: what the bins hold before, leaves ``[*num_bins, *bin_shape]``; combined in once, from the left.
     """
 

@@ -35,7 +35,9 @@ def cases(quick: bool) -> list[Case]:
         *(argmax_by_index(f"argmax pairs, {text} bins", n, h, t) for (h, text), t in zip(many, argmaxes, strict=True)),
         *(moments_by_index(f"mean and variance, {text} bins", n, h, t) for (h, text), t in zip(many, moments, strict=True)),
         *(sums_by_index(f"count, sum, sum of squares, {text} bins", n, h) for h, text in many),
-        sum_by_index(GROUP, "all in one bin", n, BINS, {"xla": 10.0}, lambda rng, n, h: np.full(n, h // 2, np.int32), check=close(1e-3)),
+        sum_by_index(
+            GROUP, "all in one bin", n, BINS, {"xla": 10.0}, lambda rng, n, h: np.full(n, h // 2, np.int32), check=close(1e-3)
+        ),
     ]
 
 
@@ -129,10 +131,8 @@ def moments_by_index(name: str, n: int, bins: int, targets: dict[str, float]) ->
         return n, m1 + d * w, s1 + s2 + d * d * n1 * w
 
     def jaxprims(jp: Any, values: jax.Array, indices: jax.Array) -> Any:
-        zero = jnp.float32(0)
-        return jp.genhist(
-            lambda v, i: (i, (jnp.float32(1), v, zero)), (values, indices), jp.Bins(bins, merge, (zero, zero, zero))
-        )
+        bins_ = jp.Bins(bins, merge, (0.0, 0.0, 0.0))
+        return jp.genhist(lambda v, i: (i, (jnp.float32(1), v, jnp.float32(0))), (values, indices), bins_)
 
     def xla(values: jax.Array, indices: jax.Array) -> Any:
         counts = jax.ops.segment_sum(jnp.ones_like(values), indices, bins)
