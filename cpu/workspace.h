@@ -82,9 +82,9 @@ class WorkspaceCache {
 // Asks for huge pages behind a large result that is about to be written for the first time: fewer page faults, fewer TLB misses.
 inline void ExpectLarge(void* data, size_t bytes) {
   constexpr size_t kPage = WorkspaceCache::kHugePage;
-  const auto begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
-  if (end > begin + kPage) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  const size_t before = (kPage - reinterpret_cast<uintptr_t>(data) % kPage) % kPage;  // the first huge page starts here
+  if (bytes < before + 2 * kPage) return;
+  madvise(static_cast<char*>(data) + before, (bytes - before) / kPage * kPage, MADV_HUGEPAGE);
 }
 
 // Workspace for one call.
