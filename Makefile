@@ -34,7 +34,7 @@ bench: $(VENV)/package
 cpp-test: $(SANITIZERS:%=cpp-test-%)
 
 $(SANITIZERS:%=cpp-test-%): cpp-test-%: $(VENV)/package
-	@$(BIN)/cmake --log-level=WARNING -S . -B build/cpp-$* -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$(filter-out none,$*)
+	@$(BIN)/cmake -S . -B build/cpp-$* -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$(filter-out none,$*) >/dev/null
 	$(BIN)/cmake --build build/cpp-$* --parallel $(JOBS)
 	build/cpp-$*/drivers_test
 
@@ -44,7 +44,7 @@ lint: $(VENV)/linters
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
-	@$(BIN)/cmake --log-level=WARNING -S . -B build/cpp-none -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=
+	@$(BIN)/cmake -S . -B build/cpp-none -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE= >/dev/null
 	printf '%s\n' $(filter tests/cpp/%.cc,$(CPP)) | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/cpp-none
 
 format: $(VENV)/linters
