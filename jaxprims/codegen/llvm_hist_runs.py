@@ -19,6 +19,8 @@ class Update(ScalarPhase):
     LAG = 64
     """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
 
+    runs: ir.Value | None = None  # did the chunk before have runs?
+
     def _can_overlap(self) -> bool:
         h = self.spec.bins[0]
         one = len(self.spec.bins) == 1 and h.lanes == 1 and h.updates == 1 and self.constant[0] is None
@@ -33,7 +35,7 @@ class Update(ScalarPhase):
         if not self._can_overlap():
             return
         b = self.b
-        if not hasattr(self, "runs"):
+        if self.runs is None:
             self.runs = alloca(b, I1)
             with b.goto_entry_block():
                 b.store(ir.Constant(I1, 0), self.runs)

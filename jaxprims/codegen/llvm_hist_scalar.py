@@ -50,8 +50,8 @@ class ScalarPhase(VectorPhase):
     def _prefetch_next_chunk(self, i: ir.Value, count: int) -> None:
         """Fetches what phase one will read of the elements one chunk behind [i, i + count).
 
-        A chunk of an array is about a page, and a processor's own prefetchers stop at the end of a page: without this every chunk
-        starts with misses.
+        A chunk of an array is a part of a page, and a processor's own prefetchers stop at a page's end: without this every few
+        chunks start with misses.
         """
         b = self.b
         for a, p in zip(self.spec.arrays, self.arrays, strict=True):
