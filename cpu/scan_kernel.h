@@ -1,0 +1,52 @@
+// What a kernel of the ordered family (scan, reduction, segmented reduction) and its drivers agree on. The functions are made by
+// codegen/llvm_scan.py.
+//
+// A sequence ("row") has n elements; scan order i = 0 .. n - 1 is memory order, or, reversed, memory element n - 1 - i. Array
+// pointers are to the row's memory element 0. Two forms:
+//   along   a vector runs along the row; a step of an array is one element (its slots, contiguous).
+//   across  `lanes` independent rows lie side by side: a step is `lanes` elements, of which [lane_lo, lane_hi) are wanted.
+//
+// State memory: slot s of lane l (counted from lane_lo) lies at base + 8 * s * L + l * sizeof(slot's dtype), where L is the
+// number of lanes wanted (1 along): 8 * S * L bytes in all, aligned to 64.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxprims {
+
+// Elements [lo, hi) in scan order. lo is 0 or a multiple of kScanStep; only the last range of a row has another end than such a
+// multiple, so that how elements are associated never depends on how a row is cut into ranges.
+struct ScanRange {
+  int64_t lo = 0, hi = 0;
+  int64_t n = 0;       // of the row: where reversed order starts
+  int64_t period = 0;  // periodic form: `n` elements are n / period whole rows of `period`, one behind the other; lo any multiple of period
+  int64_t lanes = 1;   // across: elements of a step
+  int64_t lane_lo = 0, lane_hi = 1;
+};
+
+inline constexpr int64_t kScanStep = 1024;
+
+// Bits of the `progress` that scan and reduce take and return.
+inline constexpr int64_t kStarted = 1;    // the aggregate holds something
+inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came before the aggregate no longer counts
+
+struct ScanKernel {
+  // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
+  // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.
+  // outs: by leaf, pointers to where memory element 0 of the row would be written.
+  using Scan = int64_t (*)(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
+                           const ScanRange* range, const void* prefix, void* aggregate, int64_t progress);
+  // The aggregate alone; of a scan: the same bits as Scan leaves.
+  using Reduce = int64_t (*)(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const ScanRange* range,
+                             void* aggregate, int64_t progress);
+  // out = a ⊕ b on the states of `lanes` lanes; out may be a or b.
+  using Combine = void (*)(const void* const* uniforms, const void* a, const void* b, void* out, int64_t lanes);
+  // The results of states; of the identity where state is null. outs: where lane 0 is written, contiguous.
+  using Finish = void (*)(const void* const* uniforms, const void* state, void* const* outs, int64_t lanes);
+  Scan scan = nullptr;        // spec "scan": results; "segments": results of the inclusive scan with flags (along only)
+  Reduce reduce = nullptr;    // all kinds
+  Combine combine = nullptr;  // all kinds
+  Finish finish = nullptr;    // "reduce" and "segments"
+};
+
+}  // namespace jaxprims
