@@ -46,6 +46,10 @@ def equal(expected: Answer, got: Answer) -> None:
         np.testing.assert_array_equal(g, e)
 
 
+def anything(expected: Answer, got: Answer) -> None:
+    """What is timed has no answer that could be compared."""
+
+
 def close(rtol: float) -> Check:
     """Within ``rtol``, of the largest magnitude in the array: sums in different orders, of values that may cancel."""
 
@@ -94,6 +98,10 @@ class Case:
     check: Check = equal
     targets: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """How many times faster than these contestants jaxprims shall be."""
+    seconds_over: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How many seconds jaxprims may take longer than these contestants."""
+    exact: Callable[[Inputs], Answer] | None = None
+    """The answer in higher precision: each contestant's relative error is reported."""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What a plot needs to know, such as the number of bins."""
 

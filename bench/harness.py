@@ -28,6 +28,8 @@ class Effort:
     at_least: int = 3
     block: float = 1e-3
     """A call shorter than this is repeated, and the mean taken."""
+    patience: float = 1.5
+    """A contestant whose call takes longer than this is timed once."""
 
 
 QUICK = Effort(seconds=0.02, rounds=5, at_least=2, block=2e-4)
@@ -43,12 +45,17 @@ def timed(run: Run, repeat: int) -> float:
 
 def round_robin(runs: Mapping[str, Run], effort: Effort) -> dict[str, list[float]]:
     """Seconds for a call of each contestant, measured in turn, so that what disturbs the machine disturbs all of them."""
-    repeats = {name: max(1, math.ceil(effort.block / max(timed(run, 1), 1e-7))) for name, run in runs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    first = {name: timed(run, 1) for name, run in runs.items()}
+    repeats = {name: max(1, math.ceil(effort.block / max(s, 1e-7))) for name, s in first.items()}
+    seconds = {name: [s] if s > effort.patience else [] for name, s in first.items()}
     gc.disable()
     try:
         for turn in range(effort.rounds):
-            waiting = [name for name, s in seconds.items() if len(s) < effort.at_least or sum(s) * repeats[name] < effort.seconds]
+            waiting = [
+                name
+                for name, s in seconds.items()
+                if first[name] <= effort.patience and (len(s) < effort.at_least or sum(s) * repeats[name] < effort.seconds)
+            ]
             if not waiting:
                 break
             for name in waiting if turn % 2 == 0 else reversed(waiting):
@@ -65,6 +72,8 @@ def run_case(case: Case, effort: Effort, only: Sequence[str] | None, say: Callab
     reference: tuple[str, Answer] | None = None
     missing: dict[str, str] = {}
     wrong: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    exact = case.exact(inputs) if case.exact else None
     for name, prepare in case.contestants.items():
         if only is not None and name not in only:
             continue
@@ -76,6 +85,8 @@ def run_case(case: Case, effort: Effort, only: Sequence[str] | None, say: Callab
                 reference = name, answer
             else:
                 case.check(reference[1], answer)
+            if exact is not None:
+                errors[name] = relative_error(exact, answer)
             runs[name] = run
         except Missing as reason:
             missing[name] = str(reason)
@@ -102,6 +113,8 @@ def run_case(case: Case, effort: Effort, only: Sequence[str] | None, say: Callab
         "contestants": {name: figures(s, case.elements, min(seconds[LIMIT])) for name, s in seconds.items()},
         "ratios": ratios(seconds),
         "targets": targets(case.targets, ratios(seconds)),
+        "seconds_over": seconds_over(case.seconds_over, seconds),
+        "errors": errors,
         "missing": missing,
         "wrong": wrong,
     }
@@ -129,13 +142,27 @@ def targets(wanted: Mapping[str, float], got: Mapping[str, float]) -> dict[str, 
     return {n: {"wanted": w, "got": got[n], "met": got[n] >= w} for n, w in wanted.items() if n in got}
 
 
+def seconds_over(wanted: Mapping[str, float], seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """What ours costs beyond other contestants, by median times."""
+    if OURS not in seconds:
+        return {}
+    ours = statistics.median(seconds[OURS])
+    got = {n: ours - statistics.median(seconds[n]) for n in wanted if n in seconds}
+    return {n: {"wanted": wanted[n], "got": s, "met": s <= wanted[n]} for n, s in got.items()}
+
+
+def relative_error(exact: Answer, got: Answer) -> float:
+    """The largest difference in an array, in proportion to the largest magnitude in it."""
+    pairs = [(e.astype(np.float64), g.astype(np.float64)) for e, g in zip(exact, got, strict=True)]
+    return max(float(np.abs(g - e).max(initial=0) / (np.abs(e).max(initial=0) or 1)) for e, g in pairs)
+
+
 def memory_bandwidth(megabytes: int, effort: Effort) -> dict[str, float]:
-    """Gigabytes a second: a read of one array, and a copy (read and written bytes both counted), with all threads."""
+    """Gigabytes a second, with all threads: a read of one array; copies (read and written bytes both counted), by ordinary
+    stores, which read a line before they write it, and by streaming ones."""
     source = np.ones(megabytes * 250_000, np.float32)
     target = np.empty_like(source)
     inputs: Inputs = {"source": source}
-    seconds = round_robin({"read": native.memory_limit(inputs, 0), "copy": native.copy(source, target)}, effort)
-    return {
-        "read_GB_per_s": source.nbytes / min(seconds["read"]) / 1e9,
-        "copy_GB_per_s": 2 * source.nbytes / min(seconds["copy"]) / 1e9,
-    }
+    runs = {"read": native.memory_limit(inputs, 0), "copy": native.copy(source, target), "stream": native.stream(source, target)}
+    arrays = {"read": 1, "copy": 2, "stream": 2}
+    return {f"{n}_GB_per_s": arrays[n] * source.nbytes / min(s) / 1e9 for n, s in round_robin(runs, effort).items()}

@@ -5,25 +5,16 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "hist_plan.h"
+#include "operand.h"
 #include "work_assist.h"
 #include "workspace.h"
 
 namespace jaxprims {
-
-inline constexpr int kMaxBatchRank = 16;
-
-// An operand or result; `strides` in bytes by batch axis, 0 where it is not batched (and so never copied).
-struct Operand {
-  char* data = nullptr;
-  std::array<int64_t, kMaxBatchRank> strides{};
-};
 
 // Functions of one variant of one spec.
 struct HistKernel {
@@ -96,6 +87,7 @@ class HistMember {
         call_(call),
         kernel_(kernel),
         soa_(soa),
+        index_(call.batch),
         arrays_(call.arrays.size()),
         uniforms_(call.uniforms.size()),
         dests_(call.dests.size()),
@@ -103,26 +95,13 @@ class HistMember {
         tables_(soa ? call.outs.size() : shape.bins.size()) {}
 
   void Select(int64_t member) {
-    for (size_t axis = call_.batch.size(); axis-- > 0;) {
-      at_[axis] = member % call_.batch[axis];
-      member /= call_.batch[axis];
-    }
-    ForEachOperand([&](const Operand& operand, char*& p) {
-      p = operand.data;
-      for (size_t axis = 0; axis < call_.batch.size(); ++axis) p += at_[axis] * operand.strides[axis];
-    });
+    index_.Select(member);
+    Place();
   }
 
-  // The member after the selected one: with a hundred thousand tiny histograms, divisions would count.
   void Next() {
-    const size_t last = call_.batch.size() - 1;
-    if (++at_[last] == call_.batch[last]) {
-      int64_t member = 0;
-      for (size_t axis = 0; axis <= last; ++axis) member = member * call_.batch[axis] + at_[axis];
-      Select(member);
-      return;
-    }
-    ForEachOperand([&](const Operand& operand, char*& p) { p += operand.strides[last]; });
+    if (!index_.Next()) return Place();
+    ForEachOperand([&](const Operand& operand, char*& p) { p += index_.Stride(operand); });
   }
 
   // The subhistogram that starts at `table`: one table for each histogram, in a row.
@@ -206,6 +185,10 @@ class HistMember {
   }
 
  private:
+  void Place() {
+    ForEachOperand([&](const Operand& operand, char*& p) { p = index_.Place(operand); });
+  }
+
   template <class F>
   void ForEachOperand(F f) {
     auto each = [&](const std::vector<Operand>& operands, std::vector<char*>& pointers) {
@@ -227,7 +210,7 @@ class HistMember {
   const HistCall& call_;
   const HistKernel& kernel_;
   const bool soa_;
-  std::array<int64_t, kMaxBatchRank> at_{};
+  BatchIndex index_;
   std::vector<char*> arrays_, uniforms_, dests_, outs_, tables_;
 };
 

@@ -7,17 +7,19 @@
 
 #include <exception>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "group.h"
+#include "handlers.h"
 #include "hist.h"
 #include "hist_plan.h"
 #include "kernel_table.h"
+#include "scan_plan.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;
-namespace ffi = xla::ffi;
 
 namespace jaxprims {
 namespace {
@@ -26,6 +28,8 @@ int64_t CacheSize(int name, int64_t otherwise) {
   const long size = sysconf(name);
   return size > 0 ? size : otherwise;
 }
+
+}  // namespace
 
 Machine MachineWith(int threads) {
   static const Machine machine = [] {
@@ -40,37 +44,12 @@ Machine MachineWith(int threads) {
   return m;
 }
 
-// XLA's own pool, for WorkAssist.
-struct Pool {
-  ffi::ThreadPool& pool;
-  template <class F>
-  void Schedule(F&& f) {
-    pool.Schedule(std::forward<F>(f));
-  }
-};
-
-// Asks codegen for a variant: the way of an executable that came from another process, whose lowering compiled nothing here.
-void CompileOnDemand(std::string_view spec, int variant) {
+void CompileOnDemand(const char* function, std::string_view spec, int variant) {
   nb::gil_scoped_acquire gil;
-  nb::module_::import_("jaxprims.runtime.compiler").attr("compile_hist")(nb::str(spec.data(), spec.size()), variant);
+  nb::module_::import_("jaxprims.runtime.compiler").attr(function)(nb::str(spec.data(), spec.size()), variant);
 }
 
-// An operand's data and its strides over the batch axes that it has (bit a of `mask`: axis a).
-ffi::ErrorOr<Operand> BatchedOperand(void* data, ffi::Span<const int64_t> dims, size_t bytes, int64_t mask, int64_t rank) {
-  Operand operand;
-  operand.data = static_cast<char*>(data);
-  size_t present = 0;
-  for (int64_t axis = 0; axis < rank; ++axis) present += mask >> axis & 1;
-  if (present > dims.size()) return ffi::Unexpected(ffi::Error::InvalidArgument("jaxprims: an operand lacks its batch axes"));
-  int64_t stride = static_cast<int64_t>(bytes);
-  for (int64_t axis = 0, dim = 0; axis < rank; ++axis) {
-    if ((mask >> axis & 1) == 0) continue;
-    const int64_t size = dims[static_cast<size_t>(dim++)];
-    stride = size ? stride / size : 0;
-    operand.strides[static_cast<size_t>(axis)] = stride;
-  }
-  return operand;
-}
+namespace {
 
 // Operands: arrays (without positions), uniforms, then the dests of each histogram that has them. `masks`: which batch axes each
 // has. `sorted`: the array of sorted indices or -1. `plan`: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
@@ -78,11 +57,11 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
                 int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
                 ffi::Span<const int64_t> forced) {
   if (batch_rank > kMaxBatchRank) return ffi::Error::InvalidArgument("jaxprims: more than 16 batch axes");
-  HistEntry* entry = KernelTable::Instance().Find(key);
+  HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
   try {
     if (entry == nullptr) {
-      CompileOnDemand(spec, -1);
-      entry = KernelTable::Instance().Find(key);
+      CompileOnDemand("compile_hist", spec, -1);
+      entry = KernelTable<HistEntry>::Instance().Find(key);
     }
   } catch (const std::exception& e) {
     return ffi::Error::Internal(std::string("jaxprims: a kernel could not be compiled: ") + e.what());
@@ -92,11 +71,11 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
 
   HistCall call;
   size_t next = 0;
-  auto take = [&](Operand& operand, ffi::AnyBuffer::Dimensions* dims = nullptr) -> ffi::Error {
+  auto take = [&](Operand& operand, Dims* dims = nullptr) -> ffi::Error {
     auto buffer = args.get<ffi::AnyBuffer>(next);
     if (buffer.has_error()) return buffer.error();
-    if (dims != nullptr) *dims = buffer->dimensions();
-    auto placed = BatchedOperand(buffer->untyped_data(), buffer->dimensions(), buffer->size_bytes(), masks[next], batch_rank);
+    if (dims != nullptr) *dims = DimsOf(*buffer);
+    auto placed = BatchedOperand(buffer->untyped_data(), DimsOf(*buffer), buffer->size_bytes(), masks[next], batch_rank);
     if (placed.has_error()) return placed.error();
     operand = *placed;
     ++next;
@@ -105,7 +84,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   for (size_t k = 0; k < entry->positions.size(); ++k) {
     Operand operand;
     if (!entry->positions[k]) {
-      ffi::AnyBuffer::Dimensions dims(nullptr, 0);
+      Dims dims;
       const int64_t mask = masks[next];
       if (ffi::Error e = take(operand, &dims); e.failure()) return e;
       size_t axis = 0;
@@ -123,7 +102,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     for (size_t k = 0; k < bins.leaf_bytes.size(); ++k, ++result) {
       auto out = rets.get<ffi::AnyBuffer>(result);
       if (out.has_error()) return out.error();
-      const auto dims = (*out)->dimensions();
+      const Dims dims = DimsOf(**out);
       if (call.batch.empty() && batch_rank > 0) call.batch.assign(dims.begin(), dims.begin() + batch_rank);
       int64_t batch = 1;
       for (const int64_t size : call.batch) batch *= size;
@@ -151,11 +130,11 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
   try {
     if (kernel == nullptr) {
-      CompileOnDemand(spec, static_cast<int>(variant));
+      CompileOnDemand("compile_hist", spec, static_cast<int>(variant));
       kernel = entry->variants[variant].load(std::memory_order_acquire);
     }
     if (kernel == nullptr) return ffi::Error::Internal("jaxprims: a kernel is missing");
-    Pool assistants{pool};
+    XlaPool assistants{pool};
     RunHist(assistants, shape, call, *kernel, plan);
   } catch (const std::exception& e) {
     return ffi::Error::Internal(std::string("jaxprims: ") + e.what());
@@ -184,7 +163,7 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
   int64_t batch = 1;
   for (size_t axis = 0; axis + 1 < rows.size(); ++axis) batch *= rows[axis];
   const int threads = static_cast<int>(pool.num_threads());
-  Pool assistants{pool};
+  XlaPool assistants{pool};
   auto run = [&](auto index, auto position) {
     using Index = decltype(index);
     using Position = decltype(position);
@@ -227,6 +206,12 @@ NB_MODULE(_cpu, m) {
   m.def(
       "group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
   m.def(
+      "scan_handler", [] { return nb::capsule(ScanHandler()); }, "The scan's handler, as a capsule.");
+  m.def(
+      "reduce_handler", [] { return nb::capsule(ReduceHandler()); }, "The reduction's handler, as a capsule.");
+  m.def(
+      "segments_handler", [] { return nb::capsule(SegmentsHandler()); }, "The segmented reduction's handler, as a capsule.");
+  m.def(
       "add_hist",
       [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
         auto entry = std::make_unique<HistEntry>();
@@ -245,7 +230,7 @@ NB_MODULE(_cpu, m) {
           row.in_place = nb::cast<bool>(h["in_place"]);
           entry->shape.bins.push_back(std::move(row));
         }
-        const std::string& known = KernelTable::Instance().Add(key, std::move(entry))->spec;
+        const std::string& known = KernelTable<HistEntry>::Instance().Add(key, std::move(entry))->spec;
         return known == spec;
       },
       nb::arg("key"), nb::arg("spec"), nb::arg("positions"), nb::arg("uniforms"), nb::arg("bins"),
@@ -253,18 +238,58 @@ NB_MODULE(_cpu, m) {
   m.def(
       "add_hist_variant",
       [](int64_t key, int variant, uint64_t update, const std::vector<uint64_t>& fill, const std::vector<uint64_t>& combine) {
-        HistEntry* entry = KernelTable::Instance().Find(key);
+        HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
         if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
         HistKernel kernel;
         kernel.update = FunctionAt<HistKernel::Update>(update);
         for (const uint64_t f : fill) kernel.fill.push_back(FunctionAt<HistKernel::Fill>(f));
         for (const uint64_t f : combine) kernel.combine.push_back(FunctionAt<HistKernel::Combine>(f));
-        KernelTable::AddVariant(*entry, variant, std::move(kernel));
+        KernelTable<HistEntry>::AddVariant(*entry, variant, std::move(kernel));
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("update"), nb::arg("fill"), nb::arg("combine"),
       "Adds a compiled variant of a spec that is in the table.");
   m.def("has_hist_variant", [](int64_t key, int variant) {
-    const HistEntry* entry = KernelTable::Instance().Find(key);
+    const HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
+    return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
+  });
+
+  m.def(
+      "add_scan",
+      [](int64_t key, const std::string& spec, const nb::dict& described) {
+        auto entry = std::make_unique<ScanEntry>();
+        entry->spec = spec;
+        ScanShape& shape = entry->shape;
+        auto get = [&](const char* name, auto& value) { value = nb::cast<std::decay_t<decltype(value)>>(described[name]); };
+        get("kind", shape.kind);
+        get("array_bytes", shape.array_bytes);
+        get("uniforms", shape.uniforms);
+        get("leaf_bytes", shape.leaf_bytes);
+        get("leaf_slots", shape.leaf_slots);
+        get("slot_bytes", shape.slot_bytes);
+        get("across", shape.across);
+        get("restarts", shape.restarts);
+        get("exclusive", shape.exclusive);
+        get("reverse", shape.reverse);
+        get("identity", shape.identity);
+        get("commutes", shape.commutes);
+        return KernelTable<ScanEntry>::Instance().Add(key, std::move(entry))->spec == spec;
+      },
+      nb::arg("key"), nb::arg("spec"), nb::arg("described"),
+      "Enters a spec of the ordered family into the kernel table; false if another one has its hash.");
+  m.def(
+      "add_scan_variant",
+      [](int64_t key, int variant, uint64_t scan, uint64_t reduce, uint64_t combine, uint64_t finish) {
+        ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
+        if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
+        KernelTable<ScanEntry>::AddVariant(
+            *entry, variant,
+            {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce), FunctionAt<ScanKernel::Combine>(combine),
+             FunctionAt<ScanKernel::Finish>(finish)});
+      },
+      nb::arg("key"), nb::arg("variant"), nb::arg("scan"), nb::arg("reduce"), nb::arg("combine"), nb::arg("finish"),
+      "Adds a compiled variant (0: plain, 1: periodic) of a spec that is in the table; 0 for a function that it lacks.");
+  m.def("has_scan_variant", [](int64_t key, int variant) {
+    const ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
 
@@ -300,6 +325,36 @@ NB_MODULE(_cpu, m) {
   m.def("forced", &Forced, nb::arg("problem"), nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"),
         nb::arg("soa"), nb::arg("prefetch"));
   m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
+
+  nb::class_<ScanProblem>(m, "ScanProblem")
+      .def(nb::init<>())
+      .def_rw("n", &ScanProblem::n)
+      .def_rw("rows", &ScanProblem::rows)
+      .def_rw("lanes", &ScanProblem::lanes)
+      .def_rw("in_bytes", &ScanProblem::in_bytes)
+      .def_rw("out_bytes", &ScanProblem::out_bytes)
+      .def_rw("slots", &ScanProblem::slots)
+      .def_rw("across", &ScanProblem::across)
+      .def_rw("in_place", &ScanProblem::in_place)
+      .def_rw("contiguous", &ScanProblem::contiguous);
+  nb::enum_<ScanOrder>(m, "ScanOrder")
+      .value("assisting", ScanOrder::kAssisting)
+      .value("row_wise", ScanOrder::kRowWise)
+      .value("column_wise", ScanOrder::kColumnWise)
+      .value("sequential_rows", ScanOrder::kSequentialRows);
+  nb::class_<ScanPlan>(m, "ScanPlan")
+      .def_ro("order", &ScanPlan::order)
+      .def_ro("block", &ScanPlan::block)
+      .def_ro("strip", &ScanPlan::strip)
+      .def_ro("rows_per_task", &ScanPlan::rows_per_task)
+      .def_ro("periodic", &ScanPlan::periodic)
+      .def_ro("stream", &ScanPlan::stream)
+      .def_ro("threads", &ScanPlan::threads)
+      .def_prop_ro("variant", &ScanPlan::variant);
+  m.def("make_scan_plan", &MakeScanPlan, nb::arg("problem"), nb::arg("machine"));
+  m.def("forced_scan", &ForcedScan, nb::arg("problem"), nb::arg("machine"), nb::arg("order"), nb::arg("block"),
+        nb::arg("periodic"), nb::arg("stream"), nb::arg("threads"),
+        "The plan with what is not -1 as given, as far as the problem allows: for tests and benchmarks.");
 }
 
 }  // namespace jaxprims

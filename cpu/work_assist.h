@@ -1,12 +1,12 @@
-// Work assisting: tasks [0, n) from one atomic counter.
+// Work assisting: tasks [0, n) from one atomic counter, or in another order of claims.
 //
 // The caller works through the tasks itself; helpers put on the pool join whenever they get a thread and find nothing if they
 // come late. The caller waits only for tasks that a helper has already claimed, and a claimed task always runs to its end (it
-// waits for nobody), so a busy pool, a pool of one thread, or a pool that never runs a helper cannot block the caller: no
-// deadlock.
+// waits for nobody, or for tasks claimed before it alone), so a busy pool, a pool of one thread, or a pool that never runs a
+// helper cannot block the caller: no deadlock.
 //
 // Memory order. What the caller wrote before WorkAssist is visible to a helper because the pool's queue synchronises. What a task
-// wrote is visible to the caller because `finished` is incremented with release after the task and read with acquire. `next` only
+// wrote is visible to the caller because `finished` is incremented with release after the task and read with acquire. An order only
 // hands out numbers: relaxed. A helper that comes late touches only the counters, which it co-owns, never `run`, which lives on
 // the caller's stack.
 #pragma once
@@ -20,57 +20,87 @@
 
 namespace jaxprims {
 
+// One after the other. What an order of claims has to offer: a thread's Cursor, made of whether it is the caller's; Claim, from any
+// thread, the number of a task that nobody else gets, or -1 when none is left; and their number.
+class CountingOrder {
+ public:
+  struct Cursor {
+    bool caller;
+  };
+  explicit CountingOrder(int64_t tasks) : tasks_(tasks) {}
+  int64_t tasks() const { return tasks_; }
+  int64_t Claim(Cursor& /*cursor*/) {
+    const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+    return task < tasks_ ? task : -1;
+  }
+
+ private:
+  const int64_t tasks_;
+  alignas(64) std::atomic<int64_t> next_{0};
+};
+
 namespace internal {
 
+template <class Order>
 struct WorkState {
-  explicit WorkState(int64_t count) : tasks(count) {}
-  const int64_t tasks;
+  template <class... Args>
+  explicit WorkState(const Args&... args) : order(args...) {}
+  Order order;
   const uint64_t float_mode = GetFloatMode();
-  alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<int64_t> finished{0};
   alignas(64) std::atomic<int> workers{0};
 };
 
 // One thread's share. Its worker number, below the number of threads asked for, is fixed when it claims its first task.
-template <class Run>
-void Assist(WorkState& state, Run& run) {
-  int64_t task = state.next.fetch_add(1, std::memory_order_relaxed);
-  if (task >= state.tasks) return;
+template <class Order, class Run>
+void Assist(WorkState<Order>& state, Run& run, bool caller) {
+  typename Order::Cursor cursor{caller};
+  int64_t task = state.order.Claim(cursor);
+  if (task < 0) return;
   const int worker = state.workers.fetch_add(1, std::memory_order_relaxed);
   int64_t done = 0;
   do {
     run(task, worker);
     ++done;
-    task = state.next.fetch_add(1, std::memory_order_relaxed);
-  } while (task < state.tasks);
-  if (state.finished.fetch_add(done, std::memory_order_acq_rel) + done == state.tasks) state.finished.notify_all();
+    task = state.order.Claim(cursor);
+  } while (task >= 0);
+  if (state.finished.fetch_add(done, std::memory_order_acq_rel) + done == state.order.tasks()) state.finished.notify_all();
 }
 
 }  // namespace internal
 
-// Calls run(task, worker) once for each task in [0, tasks), on the caller and on up to `threads - 1` helpers from `pool`, which
-// has `Schedule(callable)`. Returns when all are finished. run must not throw; worker is in [0, threads) and never in use twice
-// at once.
+// Calls run(task, worker) once for each task of an Order made of `args`, on the caller and on up to `threads - 1` helpers from
+// `pool`, which has `Schedule(callable)`. Returns when all are finished. run must not throw; worker is in [0, threads) and never
+// in use twice at once.
+template <class Order, class Pool, class Run, class... Args>
+void WorkAssistInOrder(Pool& pool, int threads, Run run, const Args&... args) {
+  auto state = std::make_shared<internal::WorkState<Order>>(args...);
+  const int64_t tasks = state->order.tasks(), helpers = threads - 1 < tasks - 1 ? threads - 1 : tasks - 1;
+  try {
+    for (int64_t h = 0; h < helpers; ++h) {
+      pool.Schedule([state, &run] {
+        const ScopedFloatMode mode(state->float_mode);
+        internal::Assist(*state, run, false);
+      });
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a helper that cannot be had is one that never comes
+  }
+  internal::Assist(*state, run, true);
+  for (int spin = 0;; ++spin) {
+    const int64_t finished = state->finished.load(std::memory_order_acquire);
+    if (finished == tasks) return;
+    if (spin > 2000) state->finished.wait(finished, std::memory_order_acquire);
+  }
+}
+
+// The same for tasks [0, tasks) in their order.
 template <class Pool, class Run>
 void WorkAssist(Pool& pool, int64_t tasks, int threads, Run run) {
   if (threads <= 1 || tasks <= 1) {
     for (int64_t task = 0; task < tasks; ++task) run(task, 0);
     return;
   }
-  auto state = std::make_shared<internal::WorkState>(tasks);
-  const int64_t helpers = threads - 1 < tasks - 1 ? threads - 1 : tasks - 1;
-  for (int64_t h = 0; h < helpers; ++h) {
-    pool.Schedule([state, &run] {
-      const ScopedFloatMode mode(state->float_mode);
-      internal::Assist(*state, run);
-    });
-  }
-  internal::Assist(*state, run);
-  for (int spin = 0;; ++spin) {
-    const int64_t finished = state->finished.load(std::memory_order_acquire);
-    if (finished == tasks) return;
-    if (spin > 2000) state->finished.wait(finished, std::memory_order_acquire);
-  }
+  WorkAssistInOrder<CountingOrder>(pool, threads, std::move(run), tasks);
 }
 
 }  // namespace jaxprims

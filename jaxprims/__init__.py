@@ -1,11 +1,13 @@
 """Data-parallel primitives with arbitrary operators inside JAX. See the README."""
 
 from ._bins import Bins, positions
+from ._cumulative import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
 from ._explain import Plan, PlannedCall, explain
 from ._genhist import genhist, reduce_by_index
 from ._group import Offsets, group_by_index, race_factor
 from ._monoid import Monoid, check_monoid, monoids
 from ._numpy import bincount, histogram, histogram2d, histogramdd
+from ._scan import scan
 from ._segment import (
     segment_argmax,
     segment_argmin,
@@ -30,8 +32,14 @@ __all__ = [
     "Offsets",
     "Plan",
     "PlannedCall",
+    "associative_scan",
     "bincount",
     "check_monoid",
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "explain",
     "genhist",
     "group_by_index",
@@ -42,6 +50,7 @@ __all__ = [
     "positions",
     "race_factor",
     "reduce_by_index",
+    "scan",
     "segment_argmax",
     "segment_argmin",
     "segment_logsumexp",

@@ -64,11 +64,11 @@ class Call:
         if self.tree is None:
             return called("f", self.f, *element)
         structured = jax.tree.unflatten(self.tree, element)
-        spread = type(structured) in (tuple, list) and _takes(self.f, len(structured))
+        spread = type(structured) in (tuple, list) and takes(self.f, len(structured))
         return called("f", self.f, *structured) if spread else called("f", self.f, structured)
 
 
-def _takes(f: Callable[..., Any], n: int) -> bool:
+def takes(f: Callable[..., Any], n: int) -> bool:
     """Does f take n positional arguments (so that a tuple of arrays is handed over one by one)?"""
     try:
         inspect.signature(f).bind(*range(n))

@@ -55,7 +55,7 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
         if tuple(o.shape) != a.shape or np.dtype(o.dtype) != a.dtype:
             raise TypeError(f"op must keep shape and dtype: on {a.dtype}{list(a.shape)} it returned {o.dtype}{list(o.shape)}")
     dest = _checked_dest(bins, pair, sizes)
-    identity, concrete = _checked_identity(monoid, pair)
+    identity, concrete = checked_identity(monoid, pair)
     if identity is not None and not concrete:  # one that is only known at run time: the bins start from it
         full = [jnp.broadcast_to(i, (int(np.prod(sizes, dtype=object)), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
         dest = dest if dest is not None else full
@@ -113,7 +113,7 @@ def _checked_dest(bins: Bins, pair: Pair, sizes: tuple[int, ...]) -> list[Any] |
     return out
 
 
-def _checked_identity(monoid: Monoid, pair: Pair) -> tuple[list[Any] | None, bool]:
+def checked_identity(monoid: Monoid, pair: Pair) -> tuple[list[Any] | None, bool]:
     """The identity's leaves in the values' dtypes, and whether they are known now."""
     if monoid.identity is None:
         return None, True

@@ -1,27 +1,16 @@
 // The Python module: one function for each work, on NumPy arrays; threads == 1 is the plain sequential loop.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "arrays.h"
 #include "histogram.h"
 
-namespace py = pybind11;
 using namespace bench;
 
 namespace {
-
-template <class T>
-using Array = py::array_t<T, py::array::c_style>;
-
-template <class T, class... Dim>
-Array<T> empty(Dim... dim) {
-  return Array<T>(std::vector<py::ssize_t>{static_cast<py::ssize_t>(dim)...});
-}
 
 // Runs the histogram and returns its table as an array of scalars or of structs.
 template <class Bin, class Op, class Element>
@@ -249,44 +238,6 @@ auto forces(Array<int32_t> is, Array<int32_t> js, Array<float> position, int thr
   return table<float>(is.size(), position.size(), 0, Add{}, element, threads);
 }
 
-// --- the memory limit --------------------------------------------------------------------------------------------------
-
-// Reads every array and fills `out`: the least that any implementation must do.
-int64_t touch(const std::vector<py::array>& arrays, py::array out, int threads) {
-  int64_t sum = 0;
-  std::vector<std::pair<const int32_t*, int64_t>> parts;
-  for (const auto& a : arrays) parts.emplace_back(static_cast<const int32_t*>(a.data()), a.nbytes() / 4);
-  char* o = static_cast<char*>(out.mutable_data());
-  const int64_t bytes = out.nbytes();
-  py::gil_scoped_release release;
-#pragma omp parallel num_threads(threads) reduction(+ : sum)
-  {
-    const int64_t t = omp_get_thread_num();
-    for (const auto& part : parts) {
-      const int32_t* p = part.first;
-      uint32_t partial = 0;
-      for (int64_t i = part.second * t / threads; i < part.second * (t + 1) / threads; ++i) partial += p[i];
-      sum += partial;
-    }
-    const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
-    std::memset(o + begin, static_cast<int>(t), end - begin);
-  }
-  return sum;
-}
-
-void copy(py::array from, py::array to, int threads) {
-  const char* f = static_cast<const char*>(from.data());
-  char* o = static_cast<char*>(to.mutable_data());
-  const int64_t bytes = from.nbytes();
-  py::gil_scoped_release release;
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t t = omp_get_thread_num();
-    const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
-    std::memcpy(o + begin, f + begin, end - begin);
-  }
-}
-
 }  // namespace
 
 PYBIND11_MODULE(bench_native, m) {
@@ -309,6 +260,8 @@ PYBIND11_MODULE(bench_native, m) {
   m.def("cluster_sums", &cluster_sums);
   m.def("joint_histogram", &joint_histogram);
   m.def("forces", &forces);
-  m.def("touch", &touch);
-  m.def("copy", &copy);
+  add_scans(m);
+  add_reductions(m);
+  add_segments(m);
+  add_memory(m);
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from ..contestant import Answer, Inputs, Missing, Prepare, Run, as_arrays
 
@@ -23,28 +26,68 @@ def module(name: str) -> ModuleType:
         raise Missing(f"{name} cannot be imported ({error})") from error
 
 
-def xla(fn: Callable[..., Any]) -> Prepare:
-    """``fn(*inputs)`` on JAX arrays, under jit."""
+def xla(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:
+    """``fn(*inputs)`` on JAX arrays, under jit; ``convert`` first makes of the inputs what it likes best, outside the timing."""
 
     def prepare(inputs: Inputs) -> Run:
         jax, jnp = module("jax"), module("jax.numpy")
         compiled = jax.jit(fn)
-        arrays = [jax.block_until_ready(jnp.asarray(a)) for a in inputs.values()]
+        arrays = [jax.block_until_ready(jnp.asarray(a)) for a in (convert(*inputs.values()) if convert else inputs.values())]
         return Run(lambda: jax.block_until_ready(compiled(*arrays)), lambda r: as_arrays(jax.tree.leaves(r)))
 
     return prepare
 
 
-def jaxprims(fn: Callable[..., Any]) -> Prepare:
-    """``fn(jaxprims, *inputs)`` on JAX arrays, under jit."""
+def xla_in_place(fn: Callable[..., Any]) -> Prepare:
+    """``fn(x)`` under jit, its argument donated: every call but the first works on the result of the one before."""
 
     def prepare(inputs: Inputs) -> Run:
-        jp = module("jaxprims")
-        if not hasattr(jp, "genhist"):
-            raise Missing("jaxprims is not built")
-        return xla(lambda *arrays: fn(jp, *arrays))(inputs)
+        jax, jnp = module("jax"), module("jax.numpy")
+        compiled = jax.jit(fn, donate_argnums=0)
+        (array,) = inputs.values()
+        state = [jax.block_until_ready(jnp.array(array, copy=True))]
+
+        def call() -> Any:
+            state[0] = jax.block_until_ready(compiled(state[0]))
+            return state[0]
+
+        return Run(call, lambda r: (np.array(r, copy=True),), state.clear)
 
     return prepare
+
+
+def jaxprims(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:
+    """``fn(jaxprims, *inputs)`` on JAX arrays, under jit."""
+    return lambda inputs: xla(_ours(fn), convert)(inputs)
+
+
+def jaxprims_in_place(fn: Callable[..., Any]) -> Prepare:
+    """``fn(jaxprims, x)`` under jit, its argument donated."""
+    return lambda inputs: xla_in_place(_ours(fn))(inputs)
+
+
+def _ours(fn: Callable[..., Any]) -> Callable[..., Any]:
+    jp = module("jaxprims")
+    if not hasattr(jp, "genhist"):
+        raise Missing("jaxprims is not built")
+    return lambda *arrays: fn(jp, *arrays)
+
+
+def wide(prepare: Prepare) -> Prepare:
+    """The contestant with JAX's 64-bit types, which are off by default."""
+
+    def prepare_wide(inputs: Inputs) -> Run:
+        jax = module("jax")
+        with jax.enable_x64(True):
+            run = prepare(inputs)
+
+        def call() -> Any:
+            with jax.enable_x64(True):
+                return run.call()
+
+        return dataclasses.replace(run, call=call)
+
+    return prepare_wide
 
 
 def numpy(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:

@@ -19,7 +19,7 @@ from . import build
 from .arrays import threads
 
 _SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
-_DTYPES = {"i32": np.int32, "i64": np.int64, "u32": np.uint32, "u8": np.uint8, "f32": np.float32, "f64": np.float64}
+_DTYPES = {"i32": np.int32, "i64": np.int64, "u32": np.uint32, "u8": np.uint8, "bool": np.bool_, "f32": np.float32, "f64": np.float64}
 
 
 class Program:

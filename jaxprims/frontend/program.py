@@ -266,3 +266,40 @@ class Builder:
             number[i] = len(body)
             body.append(dataclasses.replace(instr, operands=tuple(number[o] for o in instr.operands)))
         return Program(self.params, tuple(body), tuple(number[r] for r in results))
+
+
+def shifted_loads(p: Program, by: int) -> Program:
+    """The program with its captured arrays numbered from ``by``."""
+    if by == 0 or not any(i.op == "load" for i in p.walk()):
+        return p
+    body = []
+    for i in p.body:
+        attr = i.attr
+        if i.op == "load":
+            attr += by
+        elif isinstance(attr, tuple):
+            attr = tuple(shifted_loads(a, by) if isinstance(a, Program) else a for a in attr)
+        body.append(dataclasses.replace(i, attr=attr))
+    return Program(p.params, tuple(body), p.results)
+
+
+def same_program(p: Program, q: Program) -> bool:
+    """Do two Programs compute the same by the same instructions, whatever the order in which they are written?"""
+    return p.params == q.params and _in_order_of_use(p) == _in_order_of_use(q)
+
+
+def _in_order_of_use(p: Program) -> Program:
+    b = Builder(p.params)
+    number: dict[int, int] = {}
+    stack = [(r, False) for r in reversed(p.results)]
+    while stack:
+        i, ready = stack.pop()
+        if i in number:
+            continue
+        instr = p.body[i]
+        if ready:
+            number[i] = b.emit(instr.op, instr.dtype, *(number[o] for o in instr.operands), attr=instr.attr)
+        else:
+            stack.append((i, True))
+            stack += [(o, False) for o in reversed(instr.operands)]
+    return Program(p.params, tuple(b.body), tuple(number[r] for r in p.results))

@@ -22,7 +22,7 @@ from jax.interpreters import batching, mlir, xla
 
 from ..codegen.spec import ArraySpec, BinsSpec, HistSpec
 from ..frontend.operator import Operator, Traced, scalar_name, slots_of
-from ..frontend.program import Builder, Program
+from ..frontend.program import Builder, Program, shifted_loads
 from ..frontend.varying import axes_of, vary
 from ..runtime import compiler, ffi, planning
 from . import hist_xla
@@ -149,8 +149,8 @@ def spec_of(
     program = _with_params(program, keep)
     bins, uniform = [], hist.f.captured
     for p, form in zip(hist.parts, forms, strict=True):
-        outer = _shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
-        op = _shifted_loads(form.op, uniform)
+        outer = shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
+        op = shifted_loads(form.op, uniform)
         leaves = p.operator.leaf_slots
         bins.append(BinsSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer))
         uniform += p.captured
@@ -164,21 +164,6 @@ def _with_params(p: Program, keep: Sequence[int]) -> Program:
     b = Builder([p.params[k] for k in keep])
     place = {k: i for i, k in enumerate(keep)}
     return b.finish(b.inline(p, [b.arg(place[k]) if k in place else -1 for k in range(len(p.params))]))
-
-
-def _shifted_loads(p: Program, by: int) -> Program:
-    """The program with its captured arrays numbered from ``by``."""
-    if by == 0 or not any(i.op == "load" for i in p.walk()):
-        return p
-    body = []
-    for i in p.body:
-        attr = i.attr
-        if i.op == "load":
-            attr += by
-        elif isinstance(attr, tuple):
-            attr = tuple(_shifted_loads(a, by) if isinstance(a, Program) else a for a in attr)
-        body.append(dataclasses.replace(i, attr=attr))
-    return Program(p.params, tuple(body), p.results)
 
 
 def can_fuse(hist: Hist) -> bool:

@@ -1,16 +1,21 @@
 """From a spec to an entry in the C++ kernel table.
 
-Lowering calls :func:`compile_hist` so that errors show when a function is compiled. The handler calls it, by the spec's text
-alone, when an executable came from another process (``jax.export``, the persistent compilation cache).
+Lowering calls :func:`compiled_hist` or :func:`compiled_scan` so that errors show when a function is compiled. The handlers call
+:func:`compile_hist` or :func:`compile_scan`, by the spec's text alone, when an executable came from another process
+(``jax.export``, the persistent compilation cache).
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
 
 from .. import _cpu
-from ..codegen import hist_layout, llvm_engine, llvm_hist
+from ..codegen import hist_layout, llvm_engine, llvm_hist, llvm_scan
+from ..codegen.scan_spec import ScanSpec
 from ..codegen.spec import BinsSpec, HistSpec
 from ..frontend.program import itemsize
 
@@ -59,14 +64,10 @@ def _described(bins: BinsSpec) -> dict[str, object]:
 
 
 def _variant(spec: HistSpec, variant: int) -> llvm_engine.Compiled:
-    key = (spec.key, variant)
-    with _lock:
-        known = _compiled.get(key)
-    if known is None:
-        module = llvm_hist.generate(spec, hist_layout.Variant.decode(variant), llvm_engine.target().vector_bytes)
-        fresh = llvm_engine.compile_ir(module, llvm_hist.function_names(spec))
-        with _lock:
-            known = _compiled.setdefault(key, fresh)
+    decoded, vector_bytes = hist_layout.Variant.decode(variant), llvm_engine.target().vector_bytes
+    known = _machine_code(
+        (spec.key, variant), lambda: llvm_hist.generate(spec, decoded, vector_bytes), llvm_hist.function_names(spec)
+    )
     groups = range(len(spec.bins))
     _cpu.add_hist_variant(
         spec.key,
@@ -75,4 +76,63 @@ def _variant(spec: HistSpec, variant: int) -> llvm_engine.Compiled:
         [known.address[f"fill_{g}"] for g in groups],
         [known.address[f"combine_{g}"] for g in groups],
     )
+    return known
+
+
+def _machine_code(key: tuple[int, int], generate: Callable[[], ir.Module], names: Sequence[str]) -> llvm_engine.Compiled:
+    """What was compiled before under ``key``, or now."""
+    with _lock:
+        known = _compiled.get(key)
+    if known is None:
+        fresh = llvm_engine.compile_ir(generate(), names)
+        with _lock:
+            known = _compiled.setdefault(key, fresh)
+    return known
+
+
+def compile_scan(text: str, variant: int) -> None:
+    """Like :func:`compile_hist`, of the ordered family: scans, reductions, segmented reductions."""
+    spec = _parsed_scan(text)
+    _enter_scan(spec)
+    if variant >= 0:
+        _scan_variant(spec, variant)
+
+
+def compiled_scan(spec: ScanSpec, variant: int) -> llvm_engine.Compiled:
+    """The machine code of a variant, compiled if it was not."""
+    _enter_scan(spec)
+    return _scan_variant(spec, variant)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed_scan(text: str) -> ScanSpec:
+    return ScanSpec.parse(text)
+
+
+def _enter_scan(spec: ScanSpec) -> None:
+    if not _cpu.add_scan(spec.key, spec.text, _described_scan(spec)):
+        raise RuntimeError("two kernel specs have the same hash")
+
+
+def _described_scan(spec: ScanSpec) -> dict[str, object]:
+    return {
+        "kind": spec.kind,
+        "array_bytes": [itemsize(a.dtype) * a.slots for a in spec.arrays],
+        "uniforms": len(spec.uniforms),
+        "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
+        "slot_bytes": [itemsize(dtype) for dtype in spec.state],
+        "leaf_slots": [slots for _, slots in spec.leaves],
+        "across": spec.across,
+        "restarts": spec.restarts,
+        "exclusive": spec.exclusive,
+        "reverse": spec.reverse,
+        "identity": spec.identity is not None,
+        "commutes": spec.commutes,
+    }
+
+
+def _scan_variant(spec: ScanSpec, variant: int) -> llvm_engine.Compiled:
+    names, vector_bytes = llvm_scan.function_names(spec, variant), llvm_engine.target().vector_bytes
+    known = _machine_code((spec.key, variant), lambda: llvm_scan.generate(spec, variant, vector_bytes), names)
+    _cpu.add_scan_variant(spec.key, variant, *(known.address.get(name, 0) for name in ("scan", "reduce", "combine", "finish")))
     return known

@@ -9,6 +9,7 @@ import jax
 from jax.interpreters import mlir
 
 from .. import _cpu
+from ..codegen import scan_spec
 from ..codegen.spec import VERSION
 
 HIST = f"jaxprims_hist_v{VERSION}"
@@ -16,12 +17,16 @@ HIST = f"jaxprims_hist_v{VERSION}"
 
 GROUP = f"jaxprims_group_v{VERSION}"
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP)
+SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{scan_spec.VERSION}" for kind in scan_spec.KINDS)
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP, SCAN, REDUCE, SEGMENTS)
 """Names to allow in :func:`jax.export.export`:
 ``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
 
-for _name, _handler in ((HIST, _cpu.hist_handler()), (GROUP, _cpu.group_handler())):
-    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+_HANDLERS = (_cpu.hist_handler, _cpu.group_handler, _cpu.scan_handler, _cpu.reduce_handler, _cpu.segments_handler)
+
+for _name, _handler in zip(CUSTOM_CALL_TARGETS, _HANDLERS, strict=True):
+    jax.ffi.register_ffi_target(_name, _handler(), platform="cpu")
     jax.ffi.register_ffi_target_as_batch_partitionable(_name)
 
 

@@ -33,7 +33,7 @@ HistKernel NewKernel() {
 }
 
 // The one table of the process, as its entries are never removed: each test has its own keys.
-KernelTable& table = KernelTable::Instance();
+KernelTable<HistEntry>& table = KernelTable<HistEntry>::Instance();
 
 TEST(KernelTableKeepsTheFirstEntry) {
   CHECK(table.Find(1) == nullptr);
@@ -47,14 +47,14 @@ TEST(KernelTableKeepsTheFirstEntry) {
 TEST(KernelTableKeepsTheFirstVariant) {
   HistEntry& entry = *table.Add(2, NewEntry("b"));
   CHECK(entry.variants[5].load() == nullptr);
-  KernelTable::AddVariant(entry, 5, NewKernel());
+  KernelTable<HistEntry>::AddVariant(entry, 5, NewKernel());
   const HistKernel* first = entry.variants[5].load();
-  KernelTable::AddVariant(entry, 5, NewKernel());
+  KernelTable<HistEntry>::AddVariant(entry, 5, NewKernel());
   CHECK(first != nullptr && entry.variants[5].load() == first);
   for (const int none : {-1, HistEntry::kVariants}) {
     bool thrown = false;
     try {
-      KernelTable::AddVariant(entry, none, NewKernel());
+      KernelTable<HistEntry>::AddVariant(entry, none, NewKernel());
     } catch (const std::out_of_range&) {
       thrown = true;
     }
@@ -78,7 +78,7 @@ TEST(KernelTableFromManyThreads) {
         const auto variant = static_cast<size_t>(key % HistEntry::kVariants);
         const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
         if (kernel == nullptr) {
-          KernelTable::AddVariant(*entry, static_cast<int>(variant), NewKernel());
+          KernelTable<HistEntry>::AddVariant(*entry, static_cast<int>(variant), NewKernel());
           kernel = entry->variants[variant].load(std::memory_order_acquire);
         }
         CHECK_EQ(kernel->combine.size(), size_t{3});

@@ -1,0 +1,253 @@
+// The driver of reductions: blocks of rows reduced by a kernel (made by codegen/llvm_reduce.py), their aggregates combined in order.
+//
+// A row's leaves (of a fixed number of elements) are combined as a balanced tree that keeps their order: rounding errors of a sum
+// grow with the tree's height, not with the row's length. A task's block is 2^k leaves, that is a subtree, so the bits depend
+// neither on the number of threads nor on how much a task takes.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "reduce_plan.h"
+#include "scan_call.h"
+#include "scan_kernel.h"
+#include "work_assist.h"
+#include "workspace.h"
+
+namespace jaxprims {
+
+namespace internal {
+
+// Combines states in the order in which they come: the first 2^k make a balanced tree, likewise what follows. It keeps a state for
+// each bit of the number of those that came.
+class PairwiseFold {
+ public:
+  // How many states are kept at once, when so many come.
+  static int64_t Levels(int64_t states) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))); }
+
+  // memory: `Levels` states, `stride` bytes apart, of `lanes` lanes each.
+  PairwiseFold(const ScanKernel& kernel, const void* const* uniforms, char* memory, int64_t stride, int64_t lanes)
+      : kernel_(kernel), uniforms_(uniforms), memory_(memory), stride_(stride), lanes_(lanes) {}
+
+  // Where the next state is to be written, before Push.
+  char* Next() const { return memory_ + depth_ * stride_; }
+
+  void Push() {
+    ++depth_;
+    for (int64_t c = ++count_; c % 2 == 0; c /= 2) Merge();
+  }
+
+  // The combination of all, or null if there were none.
+  const char* Total() {
+    while (depth_ > 1) Merge();
+    return depth_ == 0 ? nullptr : memory_;
+  }
+
+  void Clear() { depth_ = count_ = 0; }
+
+ private:
+  void Merge() {
+    --depth_;
+    char* before = memory_ + (depth_ - 1) * stride_;
+    kernel_.combine(uniforms_, before, before + stride_, before, lanes_);
+  }
+
+  const ScanKernel& kernel_;
+  const void* const* uniforms_;
+  char* memory_;
+  int64_t stride_, lanes_;
+  int64_t depth_ = 0, count_ = 0;
+};
+
+// Calls f with the number of bytes of an element, as a constant where it is a usual one, so that copies become single moves.
+template <class F>
+void WithBytes(int64_t bytes, F f) {
+  switch (bytes) {
+    case 1:
+      return f(std::integral_constant<size_t, 1>());
+    case 2:
+      return f(std::integral_constant<size_t, 2>());
+    case 4:
+      return f(std::integral_constant<size_t, 4>());
+    case 8:
+      return f(std::integral_constant<size_t, 8>());
+    case 16:
+      return f(std::integral_constant<size_t, 16>());
+    default:
+      return f(static_cast<size_t>(bytes));
+  }
+}
+
+// What a worker has: the pointers of a row, and places for results.
+struct ReduceWorker {
+  ReduceWorker(const ScanShape& shape, const ScanCall& call) : row(call), outs(shape.leaf_bytes.size()) {}
+
+  // Writes the results of a state (null: of the identity) at lane `at` of the row's results.
+  void Finish(const ScanShape& shape, const ScanKernel& kernel, const void* state, int64_t at, int64_t lanes) {
+    for (size_t leaf = 0; leaf < outs.size(); ++leaf) outs[leaf] = row.outs()[leaf] + at * shape.leaf_bytes[leaf];
+    if (state != nullptr || shape.identity) {
+      kernel.finish(row.uniforms(), state, outs.data(), lanes);
+      return;
+    }
+    for (size_t leaf = 0; leaf < outs.size(); ++leaf) {  // nothing, of an operator without identity
+      std::memset(outs[leaf], 0, static_cast<size_t>(lanes * shape.leaf_bytes[leaf]));
+    }
+  }
+
+  ScanRow row;
+  std::vector<void*> outs;
+};
+
+// How many consecutive rows lie end to end in all arrays and share their uniforms: rows [k * joined, (k + 1) * joined) do.
+inline int64_t JoinedRows(const ScanShape& shape, const ScanCall& call) {
+  int64_t joined = 1;
+  for (size_t axis = call.batch.size(); axis-- > 0;) {
+    bool joins = true;
+    for (size_t k = 0; k < call.arrays.size(); ++k) {
+      const int64_t step = joined * call.n * call.lanes * shape.array_bytes[k];
+      joins = joins && (step == 0 || call.arrays[k].strides[axis] == step);
+    }
+    for (const Operand& uniform : call.uniforms) joins = joins && uniform.strides[axis] == 0;
+    if (!joins && call.batch[axis] > 1) break;
+    joined *= call.batch[axis];
+  }
+  return joined;
+}
+
+// Short rows that lie end to end: one scan runs through many of them, into a buffer, of which every row's last element is kept.
+template <class Pool>
+void ReduceShortRows(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ReducePlan& plan) {
+  const int64_t rows = call.rows(), joined = JoinedRows(shape, call), n = call.n, state = shape.StateBytes(1);
+  const int64_t most = std::max<int64_t>(1, BufferElements(*std::ranges::max_element(shape.leaf_bytes)) / n);
+  std::vector<int64_t> buffers;  // where each leaf's starts
+  int64_t bytes = state;
+  for (const int64_t size : shape.leaf_bytes) {
+    buffers.push_back(bytes);
+    bytes += Parts(most * n * size, 64) * 64;
+  }
+  Workspace workspace(static_cast<size_t>(plan.threads * bytes));
+  std::vector<ReduceWorker> workers(static_cast<size_t>(plan.threads), ReduceWorker(shape, call));
+  WorkAssist(pool, Parts(rows, plan.grain), plan.threads, [&](int64_t task, int worker) {
+    ReduceWorker& me = workers[static_cast<size_t>(worker)];
+    char* memory = workspace.data() + worker * bytes;
+    for (size_t leaf = 0; leaf < buffers.size(); ++leaf) me.outs[leaf] = memory + buffers[leaf];
+    const int64_t end = std::min(rows, (task + 1) * plan.grain);
+    for (int64_t r = task * plan.grain, count = 0; r < end; r += count) {
+      count = std::min({most, end - r, joined - r % joined});
+      me.row.Select(r);
+      ScanRange range;
+      range.hi = range.n = count * n;
+      range.period = n;
+      kernel.scan(me.row.arrays(), me.row.uniforms(), me.outs.data(), nullptr, &range, nullptr, memory, 0);
+      for (size_t leaf = 0; leaf < buffers.size(); ++leaf) {
+        WithBytes(shape.leaf_bytes[leaf], [&](auto size) {
+          char* to = me.row.outs()[leaf];
+          const char* from = memory + buffers[leaf] + (n - 1) * static_cast<int64_t>(size);
+          const int64_t step = n * static_cast<int64_t>(size);
+          for (int64_t k = 0; k < count; ++k, to += size, from += step) std::memcpy(to, from, size);
+        });
+      }
+    }
+  });
+}
+
+}  // namespace internal
+
+inline ReduceProblem Describe(const ScanShape& shape, const ScanCall& call) {
+  ReduceProblem p;
+  p.n = call.n;
+  p.rows = call.rows();
+  p.joined = internal::JoinedRows(shape, call);
+  p.lanes = call.lanes;
+  p.element_bytes = 0;
+  for (const int64_t bytes : shape.array_bytes) p.element_bytes += bytes;
+  p.leaf_bytes = *std::ranges::max_element(shape.leaf_bytes);
+  p.slots = static_cast<int64_t>(shape.slot_bytes.size());
+  p.across = shape.across;
+  p.init = !call.init.empty();
+  return p;
+}
+
+template <class Pool>
+void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ReducePlan& plan) {
+  const int64_t rows = call.rows(), lanes = call.lanes, n = call.n;
+  if (rows == 0 || lanes == 0) return;
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * lanes * shape.leaf_bytes[leaf]));
+  }
+  if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, plan);
+
+  const int64_t blocks = std::max<int64_t>(1, Parts(n, plan.block)), strips = Parts(lanes, plan.strip);
+  const int64_t pieces = rows * blocks * strips, stride = shape.StateBytes(plan.strip);
+  // A worker's states: those of a fold, and init's before it.
+  const int64_t bytes =
+      (1 + internal::PairwiseFold::Levels(std::max(Parts(std::min(n, plan.block), plan.leaf), blocks))) * stride;
+  Workspace workspace(static_cast<size_t>(plan.threads * bytes + (blocks > 1 ? pieces * stride : 0)));
+  char* aggregates = workspace.data() + plan.threads * bytes;
+  std::vector<internal::ReduceWorker> workers(static_cast<size_t>(plan.threads), internal::ReduceWorker(shape, call));
+
+  auto finish = [&](internal::ReduceWorker& me, char* memory, const char* total, int64_t lane_lo, int64_t lane_hi) {
+    if (me.row.Init(shape, lane_lo, lane_hi, memory)) {
+      if (total != nullptr) kernel.combine(me.row.uniforms(), memory, total, memory, lane_hi - lane_lo);
+      total = memory;
+    }
+    me.Finish(shape, kernel, total, lane_lo, lane_hi - lane_lo);
+  };
+
+  // Pieces are numbered as they lie in memory: strip within block within row.
+  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
+    internal::ReduceWorker& me = workers[static_cast<size_t>(worker)];
+    char* memory = workspace.data() + worker * bytes;
+    const int64_t first = task * plan.grain, end = std::min(pieces, first + plan.grain);
+    int64_t strip = first % strips, block = first / strips % blocks;
+    me.row.Select(first / strips / blocks);
+    for (int64_t piece = first;;) {
+      const int64_t lo = block * plan.block, hi = std::min(n, lo + plan.block);
+      ScanRange range{.lo = lo, .hi = hi, .n = n, .lanes = lanes};
+      range.lane_lo = strip * plan.strip;
+      range.lane_hi = std::min(lanes, range.lane_lo + plan.strip);
+      const int64_t width = range.lane_hi - range.lane_lo;
+      internal::PairwiseFold fold(kernel, me.row.uniforms(), memory + stride, stride, width);
+      for (; range.lo < hi; range.lo = range.hi) {
+        range.hi = std::min(hi, range.lo + plan.leaf);
+        kernel.reduce(me.row.arrays(), me.row.uniforms(), nullptr, &range, fold.Next(), 0);
+        fold.Push();
+      }
+      if (blocks == 1) {
+        finish(me, memory, fold.Total(), range.lane_lo, range.lane_hi);
+      } else {
+        std::memcpy(aggregates + piece * stride, fold.Total(), static_cast<size_t>(shape.StateBytes(width)));
+      }
+      if (++piece == end) break;
+      if (++strip < strips) continue;
+      strip = 0;
+      if (++block < blocks) continue;
+      block = 0;
+      me.row.Next();
+    }
+  });
+  if (blocks == 1) return;
+
+  const int64_t folds = rows * strips;
+  const int threads = pieces * plan.strip < kUpdatesPerThread ? 1 : plan.threads;
+  WorkAssist(pool, folds, threads, [&](int64_t task, int worker) {
+    internal::ReduceWorker& me = workers[static_cast<size_t>(worker)];
+    char* memory = workspace.data() + worker * bytes;
+    const int64_t row = task / strips, strip = task % strips;
+    const int64_t lane_lo = strip * plan.strip, lane_hi = std::min(lanes, lane_lo + plan.strip);
+    me.row.Select(row);
+    internal::PairwiseFold fold(kernel, me.row.uniforms(), memory + stride, stride, lane_hi - lane_lo);
+    for (int64_t block = 0; block < blocks; ++block) {
+      std::memcpy(fold.Next(), aggregates + ((row * blocks + block) * strips + strip) * stride,
+                  static_cast<size_t>(shape.StateBytes(lane_hi - lane_lo)));
+      fold.Push();
+    }
+    finish(me, memory, fold.Total(), lane_lo, lane_hi);
+  });
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,88 @@
+// How a reduction is cut into tasks: a pure function of the problem and the machine. What an answer's bits depend on (the leaves of
+// the tree of combinations) depends on shapes alone; who does how many of them depends on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "hist_plan.h"
+
+namespace jaxprims {
+
+struct ReduceProblem {
+  int64_t n = 0;              // elements of a row
+  int64_t rows = 1;           // across: bundles of `lanes` rows
+  int64_t joined = 1;         // consecutive rows that lie end to end and share their uniforms
+  int64_t lanes = 1;          // across: rows side by side
+  int64_t element_bytes = 4;  // in all arrays together
+  int64_t leaf_bytes = 4;     // of one result
+  int64_t slots = 1;          // of the state
+  bool across = false;
+  bool init = false;
+};
+
+struct ReducePlan {
+  bool periodic = false;  // one scan through many short rows, of which the last elements are kept
+  int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
+  int64_t block = 1;      // of a task: 2^k leaves
+  int64_t strip = 1;      // lanes of a task
+  int64_t grain = 1;      // blocks (of a strip each, or whole rows) that a task takes, one behind the other
+  int threads = 1;
+};
+
+inline constexpr int64_t kReduceLeaf = 8 << 10;       // a vector's lane adds some hundred numbers before they are added pairwise
+inline constexpr int64_t kReduceLeafAcross = 256;     // there a lane is a row
+inline constexpr int64_t kReduceTask = 64 << 10;      // scalars of a task, about
+inline constexpr int64_t kReduceStrip = 2 << 10;      // scalars of the states of a strip: 16 KB of the first-level cache
+inline constexpr int64_t kReduceStripLeast = 128;     // lanes of a strip that is cut only to keep threads busy
+inline constexpr int64_t kReduceTasksPerThread = 4;   // so that a thread that is slowed down leaves work for the others
+inline constexpr int64_t kReducePeriod = 64;          // longest row of the periodic form
+inline constexpr int64_t kScanBuffer = 16 << 10;      // bytes of results that are only looked at in the first-level cache
+inline constexpr int64_t kScanBufferElements = 2048;  // or elements
+
+// How many elements are scanned into the buffer at a time.
+inline int64_t BufferElements(int64_t leaf_bytes) {
+  return std::clamp<int64_t>(std::bit_floor(static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, leaf_bytes))), 256,
+                             kScanBufferElements);
+}
+
+inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
+  ReducePlan plan;
+  const int64_t n = std::max<int64_t>(1, p.n), lanes = std::max<int64_t>(1, p.lanes), rows = std::max<int64_t>(1, p.rows);
+  const int64_t work = rows * lanes * n * p.slots;
+  plan.threads = static_cast<int>(std::clamp<int64_t>(work / kUpdatesPerThread, 1, m.threads));
+  const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
+
+  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && p.joined >= kReducePeriod;
+  if (plan.periodic) {
+    plan.leaf = plan.block = n;
+    plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));
+    return plan;
+  }
+  plan.leaf = plan.block = p.across ? kReduceLeafAcross : kReduceLeaf;
+  plan.strip = Parts(Parts(lanes, Parts(lanes * p.slots, kReduceStrip)), 16) * 16;
+  auto tasks = [&] { return rows * Parts(lanes, plan.strip) * Parts(n, plan.block); };
+  while (tasks() < wanted && plan.strip >= 2 * kReduceStripLeast) plan.strip /= 2;
+  plan.strip = std::min(plan.strip, lanes);
+  while (plan.block < n && 2 * plan.block * plan.strip * p.slots <= kReduceTask && tasks() >= 2 * wanted) plan.block *= 2;
+  const int64_t piece = std::min(n, plan.block) * plan.strip * p.slots;
+  plan.grain = std::clamp<int64_t>(kReduceTask / piece, 1, std::max<int64_t>(1, tasks() / wanted));
+  return plan;
+}
+
+// The plan with a path and sizes as given, as far as the problem allows: for tests and benchmarks.
+inline ReducePlan ForcedReduce(const ReduceProblem& p, ReducePlan plan, bool periodic, int64_t block, int64_t strip,
+                               int64_t grain) {
+  plan.periodic = periodic && !p.across && !p.init && p.n > 0;
+  plan.leaf = plan.periodic ? p.n : p.across ? kReduceLeafAcross : kReduceLeaf;
+  const auto leaves = static_cast<uint64_t>(std::clamp<int64_t>(block / plan.leaf, 1, int64_t{1} << 40));
+  plan.block = plan.periodic ? p.n : plan.leaf * static_cast<int64_t>(std::bit_ceil(leaves));
+  plan.strip = std::clamp<int64_t>(strip, 1, std::max<int64_t>(1, p.lanes));
+  plan.grain = std::max<int64_t>(1, grain);
+  return plan;
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,350 @@
+// The scan driver: the adaptive chained scan with look-back (paper 5, section 2.2) in the orders of scan_order.h.
+//
+// A row is cut into blocks. What a block needs is its prefix, the combination of all elements before it; what it offers is its
+// aggregate, the combination of its own. A descriptor for each block says what is there already:
+//   kNothing    the block is not claimed, or its thread has nothing to offer yet
+//   kAggregate  the aggregate
+//   kPrefix     the prefix of the next block: prefix ⊕ aggregate
+// The thread that claims block b looks back from b - 1 over aggregates to the nearest prefix. If it gets there without waiting,
+// it scans the block directly, in one pass over memory, and then publishes the next prefix. If not, it makes itself useful:
+// reduces the block, publishes the aggregate, looks back again, now waiting, publishes the next prefix, and scans the block, which
+// is still in its cache.
+//
+// The same bits always. A prefix is the left fold of the aggregates before it, in their order, and an aggregate is computed
+// without any prefix, by Scan with the same bits as by Reduce. Look-back walks back to a prefix and then folds forward, so it
+// computes the same left fold, wherever it stopped. So neither the order, nor the number of threads, nor timing changes a bit.
+// A restart in a block cuts off what came before: its aggregate is the next prefix, whatever its own prefix is.
+//
+// No deadlock. A thread waits for a descriptor of an earlier block of the same row alone. That block was claimed before
+// (scan_order.h), by a thread that is at work on it: helpers that have not come yet have claimed nothing. Of all blocks claimed
+// and not published, order them by (row, place): the first of a row waits for nobody, since all its predecessors are published; it
+// reduces or scans, publishes, and so the next one is first. By induction every wait ends, on any pool, whatever helpers come.
+//
+// Memory order. The aggregate and the prefix are plain memory, written before the status is stored with release, and read after
+// it is loaded with acquire; each is written once, before the status that announces it, and never again. The work index hands out
+// numbers alone. Descriptors are cleared before helpers are put on the pool, whose queue synchronises. Results are read by the
+// caller after WorkAssist returned; a task that used non-temporal stores ends with a fence.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "scan_call.h"
+#include "scan_kernel.h"
+#include "scan_order.h"
+#include "scan_plan.h"
+#include "stream.h"
+#include "work_assist.h"
+#include "workspace.h"
+
+namespace jaxprims {
+
+inline ScanProblem Describe(const ScanShape& shape, const ScanCall& call) {
+  ScanProblem p;
+  p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
+  p.in_bytes = p.out_bytes = 0;
+  for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
+  for (const int64_t bytes : shape.leaf_bytes) p.out_bytes += bytes;
+  p.slots = static_cast<int64_t>(shape.slot_bytes.size());
+  p.across = shape.across;
+  for (const Operand& out : call.outs) {
+    for (const Operand& array : call.arrays) p.in_place = p.in_place || (array.data != nullptr && array.data == out.data);
+  }
+  auto contiguous = [&](const Operand& operand, int64_t row_bytes) {
+    for (size_t axis = call.batch.size(); axis-- > 0; row_bytes *= call.batch[axis]) {
+      if (operand.strides[axis] != row_bytes && call.batch[axis] > 1) return false;
+    }
+    return true;
+  };
+  p.contiguous = !shape.across && call.init.empty();
+  for (size_t k = 0; k < call.arrays.size(); ++k) {
+    p.contiguous = p.contiguous && contiguous(call.arrays[k], call.n * shape.array_bytes[k]);
+  }
+  if (shape.restarts) p.contiguous = p.contiguous && contiguous(call.flags, call.n);
+  for (const Operand& uniform : call.uniforms) p.contiguous = p.contiguous && contiguous(uniform, 0);
+  return p;
+}
+
+namespace internal {
+
+// What all threads of a call share.
+struct ScanRun {
+  const ScanShape& shape;
+  const ScanCall& call;
+  const ScanKernel& kernel;
+  const ScanPlan& plan;
+  int64_t staged;  // elements that are written to the staging buffers before they are streamed; 0: none are
+};
+
+// One thread's pointers and memory, all of it allocated beforehand: nothing can fail inside a task.
+class ScanWorker {
+ public:
+  static size_t Bytes(const ScanRun& run) {
+    return static_cast<size_t>(2 * run.shape.StateBytes(run.plan.strip)) + Staging::Bytes(run.shape.leaf_bytes, run.staged);
+  }
+
+  ScanWorker(const ScanRun& run, char* memory)
+      : run_(run),
+        row_(run.call),
+        state_{memory, memory + run.shape.StateBytes(run.plan.strip)},
+        staging_(run.shape.leaf_bytes, run.staged, memory + 2 * run.shape.StateBytes(run.plan.strip)) {
+    range_.n = run.call.n;
+    range_.lanes = run.call.lanes;
+  }
+
+  // A strip of lanes [strip * plan.strip, ...) of a row.
+  void Select(int64_t row, int64_t strip) {
+    row_.Select(row);
+    SelectStrip(strip);
+  }
+
+  void Next() { row_.Next(); }
+
+  // The selected row from end to end, without descriptors.
+  void ScanRow() {
+    char *prefix = nullptr, *aggregate = state_[0], *spare = state_[1];
+    int64_t progress = InitInto(aggregate);
+    for (int64_t lo = 0; lo < range_.n; lo += run_.plan.block) {
+      const bool first = prefix == nullptr;
+      progress = Scan(lo, std::min(range_.n, lo + run_.plan.block), prefix, aggregate, progress);
+      if (first) {
+        prefix = aggregate, aggregate = spare;
+      } else if ((progress & kRestarted) != 0) {
+        std::swap(prefix, aggregate);
+      } else {
+        Combine(prefix, aggregate, prefix);
+      }
+      progress = 0;
+    }
+  }
+
+  // Rows [first, last) that are short, one after the other: those that fit are staged together.
+  void ScanRows(int64_t first, int64_t last) {
+    const int64_t n = range_.n, together = n == 0 ? 1 : std::max<int64_t>(1, run_.staged / n);
+    Select(first, 0);
+    for (int64_t row = first; row < last; ++row) {
+      if (row > first) Next();
+      if (together == 1) {
+        ScanRow();
+        continue;
+      }
+      if ((row - first) % together == 0) staging_.Begin(row_.outs(), 0, n * std::min(together, last - row));
+      range_.lo = 0, range_.hi = n;
+      (void)ScanTo(staging_.outs(), nullptr, state_[0], InitInto(state_[0]));
+      staging_.Advance(n);
+      if ((row - first) % together == together - 1 || row + 1 == last) staging_.Flush();
+    }
+  }
+
+  // Short rows [first, last), one behind the other in every operand, as one.
+  void ScanPeriodic(int64_t first, int64_t last) {
+    const int64_t period = run_.call.n;
+    row_.Select(0);
+    range_.period = period;
+    range_.n = run_.call.n * run_.call.rows();
+    Scan(first * period, last * period, nullptr, state_[0], 0);
+  }
+
+  int64_t InitInto(char* state) { return row_.Init(run_.shape, range_.lane_lo, range_.lane_hi, state) ? kStarted : 0; }
+
+  int64_t Scan(int64_t lo, int64_t hi, const void* prefix, void* aggregate, int64_t progress) {
+    range_.lo = lo, range_.hi = hi;
+    if (run_.staged == 0) return ScanTo(row_.outs(), prefix, aggregate, progress);
+    const int64_t lanes = range_.lane_hi - range_.lane_lo;
+    // Steps are staged together where they are one piece of memory.
+    int64_t steps = lanes == range_.lanes ? std::max<int64_t>(1, run_.staged / lanes) : 1;
+    if (range_.period > 0) steps = std::max<int64_t>(1, steps / range_.period) * range_.period;
+    for (; lo < hi; lo += steps) {
+      range_.lo = lo, range_.hi = std::min(hi, lo + steps);
+      const int64_t memory_lo = run_.shape.reverse ? range_.n - range_.hi : range_.lo;
+      staging_.Begin(row_.outs(), memory_lo * range_.lanes + range_.lane_lo, (range_.hi - range_.lo) * lanes);
+      progress = ScanTo(staging_.outs(), prefix, aggregate, progress);
+      staging_.Flush();
+    }
+    return progress;
+  }
+
+  int64_t Reduce(int64_t lo, int64_t hi, void* aggregate) {
+    range_.lo = lo, range_.hi = hi;
+    return run_.kernel.reduce(row_.arrays(), row_.uniforms(), row_.flags(), &range_, aggregate, 0);
+  }
+
+  void Combine(const void* a, const void* b, void* out) const {
+    run_.kernel.combine(row_.uniforms(), a, b, out, range_.lane_hi - range_.lane_lo);
+  }
+
+  char* state(int k) const { return state_[k]; }
+
+ private:
+  void SelectStrip(int64_t strip) {
+    range_.lane_lo = strip * run_.plan.strip;
+    range_.lane_hi = std::min(range_.lanes, range_.lane_lo + run_.plan.strip);
+  }
+
+  int64_t ScanTo(char* const* outs, const void* prefix, void* aggregate, int64_t progress) {
+    return run_.kernel.scan(row_.arrays(), row_.uniforms(), reinterpret_cast<void* const*>(outs), row_.flags(), &range_, prefix,
+                            aggregate, progress);
+  }
+
+  const ScanRun& run_;
+  jaxprims::ScanRow row_;
+  ScanRange range_;
+  char* state_[2];
+  Staging staging_;
+};
+
+// The descriptors of a row's blocks.
+class ScanChain {
+ public:
+  enum Status : uint32_t { kNothing, kAggregate, kPrefix };
+  static constexpr int64_t kLine = 64;
+
+  static int64_t BytesOfBlock(int64_t state_bytes) { return kLine + 2 * state_bytes; }
+
+  ScanChain(char* memory, int64_t state_bytes) : memory_(memory), state_bytes_(state_bytes) {}
+
+  std::atomic<uint32_t>& status(int64_t block) const { return *reinterpret_cast<std::atomic<uint32_t>*>(At(block)); }
+  char* aggregate(int64_t block) const { return At(block) + kLine; }
+  char* prefix(int64_t block) const { return At(block) + kLine + state_bytes_; }  // of the next block
+
+  void Publish(int64_t block, Status what) const { status(block).store(what, std::memory_order_release); }
+
+  // The prefix of `block` (> 0), where it lies or folded into `scratch` by combine(a, b, out); null if it is not there yet and
+  // `wait` is false.
+  template <class Combine>
+  const char* LookBack(int64_t block, bool wait, char* scratch, Combine combine) const {
+    int64_t from = block - 1;
+    for (;; --from) {
+      uint32_t there = status(from).load(std::memory_order_acquire);
+      if (there == kNothing && !wait) return nullptr;
+      for (int spin = 0; there == kNothing; ++spin) {
+        spin < kSpins ? Pause() : std::this_thread::yield();
+        there = status(from).load(std::memory_order_acquire);
+      }
+      if (there == kPrefix) break;
+    }
+    const char* folded = prefix(from);
+    while (++from < block) {
+      combine(folded, aggregate(from), scratch);
+      folded = scratch;
+    }
+    return folded;
+  }
+
+ private:
+  static constexpr int kSpins = 4000;
+
+  static void Pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+  }
+  char* At(int64_t block) const { return memory_ + block * BytesOfBlock(state_bytes_); }
+
+  char* memory_;
+  int64_t state_bytes_;
+};
+
+// Block `block` of the selected row.
+inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& chain, int64_t block) {
+  const int64_t lo = block * run.plan.block, hi = std::min(run.call.n, lo + run.plan.block);
+  const bool last = hi == run.call.n;
+  if (block == 0) {  // its aggregate is the next one's prefix
+    worker.Scan(lo, hi, nullptr, chain.prefix(0), worker.InitInto(chain.prefix(0)));
+    chain.Publish(0, ScanChain::kPrefix);
+    return;
+  }
+  char *scratch = worker.state(0), *aggregate = chain.aggregate(block);
+  auto combine = [&](const char* a, const char* b, char* out) { worker.Combine(a, b, out); };
+  auto publish_prefix = [&](const char* before, int64_t progress) {
+    if ((progress & kRestarted) != 0) {
+      std::memcpy(chain.prefix(block), aggregate, static_cast<size_t>(run.shape.StateBytes(run.plan.strip)));
+    } else {
+      worker.Combine(before, aggregate, chain.prefix(block));
+    }
+    chain.Publish(block, ScanChain::kPrefix);
+  };
+  const char* before = chain.LookBack(block, last, scratch, combine);  // nobody needs the last block's aggregate
+  if (before != nullptr) {
+    const int64_t progress = worker.Scan(lo, hi, before, aggregate, 0);
+    if (!last) publish_prefix(before, progress);
+    return;
+  }
+  const int64_t progress = worker.Reduce(lo, hi, aggregate);
+  const bool restarted = (progress & kRestarted) != 0;
+  if (restarted) {
+    publish_prefix(nullptr, progress);
+  } else {
+    chain.Publish(block, ScanChain::kAggregate);
+  }
+  before = chain.LookBack(block, true, scratch, combine);
+  if (!restarted) publish_prefix(before, progress);
+  worker.Scan(lo, hi, before, worker.state(1), 0);
+}
+
+}  // namespace internal
+
+template <class Pool>
+void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ScanPlan& plan) {
+  const ScanProblem problem = Describe(shape, call);
+  const int64_t rows = problem.rows, strips = problem.lanes == 0 ? 0 : StripsOf(problem, plan);
+  if (call.n == 0 || rows == 0 || strips == 0) return;
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
+  }
+  internal::ScanRun run{shape, call, kernel, plan, StagedElements(problem, plan)};
+  const bool chained = plan.order != ScanOrder::kSequentialRows;
+  const int64_t blocks = BlocksOf(problem, plan), units = rows * strips, state_bytes = shape.StateBytes(plan.strip);
+  const int64_t chain_bytes = chained ? units * blocks * internal::ScanChain::BytesOfBlock(state_bytes) : 0;
+  const size_t worker_bytes = internal::ScanWorker::Bytes(run);
+  const Workspace workspace(static_cast<size_t>(chain_bytes) + static_cast<size_t>(plan.threads) * worker_bytes);
+  std::vector<internal::ScanWorker> workers;
+  workers.reserve(static_cast<size_t>(plan.threads));
+  for (int w = 0; w < plan.threads; ++w) {
+    workers.emplace_back(run, workspace.data() + chain_bytes + static_cast<size_t>(w) * worker_bytes);
+  }
+  auto chain_of = [&](int64_t unit) {
+    return internal::ScanChain(workspace.data() + unit * blocks * internal::ScanChain::BytesOfBlock(state_bytes), state_bytes);
+  };
+  if (chained) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      for (int64_t block = 0; block < blocks; ++block) {
+        new (&chain_of(unit).status(block)) std::atomic<uint32_t>(internal::ScanChain::kNothing);
+      }
+    }
+    WorkAssistInOrder<TwoSidedOrder>(
+        pool, plan.threads,
+        [&](int64_t task, int w) {
+          const int64_t unit = task / blocks;
+          internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
+          worker.Select(unit / strips, unit % strips);
+          internal::ScanBlock(run, worker, chain_of(unit), task % blocks);
+          if (plan.stream) StreamFence();
+        },
+        units, blocks, plan.order);
+    return;
+  }
+  const int64_t grain = plan.rows_per_task;
+  WorkAssist(pool, CeilDiv(units, grain), plan.threads, [&](int64_t task, int w) {
+    internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
+    const int64_t first = task * grain, end = std::min(units, first + grain);
+    if (plan.periodic) {
+      worker.ScanPeriodic(first, end);
+    } else if (strips == 1) {
+      worker.ScanRows(first, end);
+    } else {
+      for (int64_t unit = first; unit < end; ++unit) {
+        worker.Select(unit / strips, unit % strips);
+        worker.ScanRow();
+      }
+    }
+    if (plan.stream) StreamFence();
+  });
+}
+
+}  // namespace jaxprims

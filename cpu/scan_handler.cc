@@ -1,0 +1,45 @@
+// The scan's FFI handler.
+
+#include <exception>
+#include <string_view>
+
+#include "handlers.h"
+#include "scan.h"
+#include "scan_plan.h"
+
+namespace jaxprims {
+namespace {
+
+// Operands: arrays (without positions), flags if the spec restarts, uniforms, init's leaves. Results: leaf by leaf. plan: empty,
+// or order, block, periodic, stream and threads, -1 for what is not forced.
+ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t init,
+                ffi::Span<const int64_t> forced) {
+  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
+  try {
+    const auto entry = FindScan(attributes);
+    if (entry.has_error()) return entry.error();
+    const ScanShape& shape = (*entry)->shape;
+    ScanCall call;
+    OperandReader reader(args, attributes);
+    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    const ScanProblem problem = Describe(shape, call);
+    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const ScanPlan plan = forced.size() == 5
+                              ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
+                              : MakeScanPlan(problem, machine);
+    XlaPool assistants{pool};
+    RunScan(assistants, shape, call, *ScanKernelOf(**entry, plan.variant()), plan);
+  } catch (const std::exception& e) {
+    return Internal(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kScan, Scan, ScanBinding());
+
+}  // namespace
+
+void* ScanHandler() { return reinterpret_cast<void*>(kScan); }
+
+}  // namespace jaxprims

@@ -1,0 +1,65 @@
+// Which block of a scan is claimed next: paper 5's assisting column-wise order, and the two it is made of.
+//
+// Rows are cut into `blocks` blocks each. Row-wise: all blocks of a row, then the next row's. Column-wise: the first block of each
+// row, then the second of each, so that a block's predecessor was finished long ago and nobody looks back. One thread alone goes
+// row-wise, which costs nothing beyond a plain loop; threads that join go column-wise over the rows not yet begun; whoever runs
+// out of blocks helps the other.
+//
+// One 64-bit work index holds both counts, R blocks claimed row-wise in its upper half and C claimed column-wise in its lower one
+// (the paper's halves have 16 bits), and is changed by compare-exchange alone. With F = ceil(R / blocks), the rows begun row-wise:
+//   a row-wise claim takes block R if C = 0 or R is inside a row (R mod blocks > 0), and R < rows * blocks;
+//   a column-wise claim takes block C / (rows - F) of row F + C mod (rows - F), if C < (rows - F) * blocks.
+// Every block is claimed exactly once, the blocks of a row in their order:
+//   - Once C > 0, F never changes again: R grows only inside a row, up to F * blocks. So all column-wise claims use the same F.
+//   - Row-wise claims are the numbers 0, 1, ... below F * blocks, the blocks of rows [0, F) one after the other; column-wise ones
+//     the numbers 0, 1, ... below (rows - F) * blocks, which run through each row of [F, rows) from its first block on. A number
+//     is handed out once, since the compare-exchange that increments its half succeeds once for each value of the index.
+//   - While a block is left, a claim succeeds: if R < F * blocks a row-wise one; else, if C < (rows - F) * blocks, a column-wise
+//     one; if neither, all rows * blocks are claimed.
+// In particular, when a block is claimed all its predecessors in the row have been claimed before, by threads that are at work.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "scan_plan.h"
+
+namespace jaxprims {
+
+class TwoSidedOrder {
+ public:
+  // A thread's way of going at present.
+  struct Cursor {
+    bool row_wise;
+  };
+
+  TwoSidedOrder(int64_t rows, int64_t blocks, ScanOrder order) : rows_(rows), blocks_(blocks), order_(order) {}
+
+  int64_t tasks() const { return rows_ * blocks_; }
+
+  // The number of a block, row * blocks + its place in the row; -1: none is left.
+  int64_t Claim(Cursor& cursor) {
+    if (order_ != ScanOrder::kAssisting) cursor.row_wise = order_ == ScanOrder::kRowWise;
+    uint64_t index = index_.load(std::memory_order_relaxed);
+    for (;;) {
+      const auto by_row = static_cast<int64_t>(index >> 32), by_column = static_cast<int64_t>(index & 0xffffffff);
+      const int64_t begun = CeilDiv(by_row, blocks_), others = rows_ - begun;
+      const bool row = by_row < tasks() && (by_column == 0 || by_row < begun * blocks_);
+      const bool column = by_column < others * blocks_ && order_ != ScanOrder::kRowWise;
+      if (!row && !column) return -1;
+      cursor.row_wise = row && (cursor.row_wise || !column);
+      const uint64_t next = index + (cursor.row_wise ? uint64_t{1} << 32 : 1);
+      if (index_.compare_exchange_weak(index, next, std::memory_order_relaxed)) {
+        if (cursor.row_wise) return by_row;
+        return (begun + by_column % others) * blocks_ + by_column / others;
+      }
+    }
+  }
+
+ private:
+  const int64_t rows_, blocks_;
+  const ScanOrder order_;
+  alignas(64) std::atomic<uint64_t> index_{0};
+};
+
+}  // namespace jaxprims

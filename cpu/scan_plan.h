@@ -1,0 +1,123 @@
+// How a scan is cut and in which order its blocks are claimed: a pure function of the problem and the machine.
+//
+// What decides how elements are associated, and so a result's bits, is the block's length and the kernel's variant: they depend
+// on shapes and element sizes alone. The order, strips, tasks, streaming and the number of threads depend on the machine too, and
+// change no bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hist_plan.h"
+#include "scan_kernel.h"
+
+namespace jaxprims {
+
+// Orders in which blocks are claimed (paper 5, sections 3.1 to 3.3); scan_order.h has them.
+enum class ScanOrder : int64_t {
+  kAssisting = 0,       // the first thread row-wise, those that join column-wise
+  kRowWise = 1,         // all row-wise
+  kColumnWise = 2,      // all column-wise
+  kSequentialRows = 3,  // a row is one thread's
+};
+
+struct ScanProblem {
+  int64_t n = 0;             // elements of a row
+  int64_t rows = 1;          // of the batch; across: bundles of `lanes` rows
+  int64_t lanes = 1;         // across: rows side by side
+  int64_t in_bytes = 4;      // of one element of all operands
+  int64_t out_bytes = 4;     // of one element of all results
+  int64_t slots = 1;         // of the state
+  bool across = false;
+  bool in_place = false;     // a result lies where an operand does
+  bool contiguous = false;   // rows lie one behind the other in every operand, and none starts from an init
+};
+
+struct ScanPlan {
+  ScanOrder order = ScanOrder::kSequentialRows;
+  int64_t block = kScanStep;  // elements of a row's block
+  int64_t strip = 1;          // across: lanes that are scanned together
+  int64_t rows_per_task = 1;  // of rows that are one thread's
+  bool periodic = false;
+  bool stream = false;  // non-temporal stores
+  int threads = 1;
+
+  int variant() const { return periodic ? 1 : 0; }
+};
+
+inline constexpr int64_t kScanBlockBytes = 64 << 10;  // of a block's input and output: it stays in L2 for a second pass
+inline constexpr int64_t kStagingBytes = 16 << 10;    // of all results together, in L1
+inline constexpr int64_t kPeriodicElements = 256;     // rows up to this are short
+inline constexpr int64_t kLanesAlone = 1024;          // so many rows side by side keep all threads busy without a chain
+inline constexpr int64_t kStripLanes = 64;            // a strip is a multiple of this: whole cache lines
+inline constexpr int64_t kTasksPerThread = 8;         // so that a thread that is slowed down leaves work for the others
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline int64_t BlocksOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.n, plan.block); }
+
+inline int64_t StripsOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.lanes, plan.strip); }
+
+// Elements of each result that are staged in L1 before they are streamed: whole steps along, or some of the rows side by side.
+inline int64_t StagedElements(const ScanProblem& p, const ScanPlan& plan) {
+  if (!plan.stream) return 0;
+  const int64_t fit = std::max<int64_t>(1, kStagingBytes / std::max<int64_t>(1, p.out_bytes));
+  return p.across ? std::max(fit, plan.strip) : std::max<int64_t>(1, fit / kScanStep) * kScanStep;
+}
+
+namespace internal {
+
+// All that depends on the machine.
+inline void Distribute(const ScanProblem& p, const Machine& m, int threads, ScanPlan& plan) {
+  const int64_t total = p.n * p.rows * p.lanes;
+  plan.threads = threads;
+  plan.stream = !p.in_place && total * p.out_bytes > m.l3;
+  plan.strip = p.lanes;
+  const int64_t blocks = BlocksOf(p, plan), wanted = plan.threads == 1 ? 1 : kTasksPerThread * plan.threads;
+  if (p.across && blocks == 1) {
+    const int64_t strips = std::max<int64_t>(1, wanted / std::max<int64_t>(1, p.rows));
+    const int64_t widest = std::max<int64_t>(kStripLanes, kScanBlockBytes / (8 * p.slots));  // its state stays in L2
+    plan.strip = std::min(p.lanes, std::min(CeilDiv(CeilDiv(p.lanes, strips), kStripLanes) * kStripLanes, widest));
+  }
+  const int64_t rows = p.rows * StripsOf(p, plan);
+  const bool alone = blocks <= 1 || plan.threads == 1 || rows >= 2 * wanted || rows * blocks >= int64_t{1} << 32;
+  plan.order = alone ? ScanOrder::kSequentialRows : ScanOrder::kAssisting;
+  const int64_t elements = std::max<int64_t>(1, p.n * plan.strip);
+  const int64_t fit = std::max<int64_t>(1, kScanBlockBytes / (elements * (p.in_bytes + p.out_bytes)));
+  plan.rows_per_task = std::clamp<int64_t>(CeilDiv(rows, wanted), 1, fit);
+}
+
+inline int ScanThreads(const ScanProblem& p, const Machine& m) {
+  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / kUpdatesPerThread, 1, m.threads));
+}
+
+}  // namespace internal
+
+inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
+  ScanPlan plan;
+  const int64_t bytes = std::max<int64_t>(1, p.in_bytes + p.out_bytes);
+  if (p.across) {
+    const bool alone = p.rows * p.lanes >= kLanesAlone;
+    plan.block = std::max<int64_t>(1, alone ? p.n : kScanBlockBytes / (bytes * std::max<int64_t>(1, p.lanes)));
+  } else {
+    plan.block = std::max<int64_t>(1, kScanBlockBytes / bytes / kScanStep) * kScanStep;
+    plan.periodic = p.contiguous && p.rows > 1 && p.n <= kPeriodicElements;
+  }
+  internal::Distribute(p, m, internal::ScanThreads(p, m), plan);
+  return plan;
+}
+
+// The plan with what is not -1 as given, as far as the problem allows: for tests and benchmarks.
+inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order, int64_t block, int64_t periodic, int64_t stream,
+                           int64_t threads) {
+  ScanPlan plan = MakeScanPlan(p, m);
+  if (block >= 0) plan.block = p.across ? std::max<int64_t>(1, block) : std::max<int64_t>(1, block / kScanStep) * kScanStep;
+  if (periodic >= 0) plan.periodic = periodic != 0 && p.contiguous && !p.across;
+  internal::Distribute(p, m, threads > 0 ? static_cast<int>(threads) : plan.threads, plan);
+  if (stream >= 0) plan.stream = stream != 0;
+  if (order >= 0 && order <= 3) plan.order = static_cast<ScanOrder>(order);
+  if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;
+  return plan;
+}
+
+}  // namespace jaxprims

@@ -1,0 +1,60 @@
+// How a segmented reduction is cut into tasks, and which way a piece of it goes: a pure function of shapes, but for the number of
+// threads, so that bits do not depend on that.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "reduce_plan.h"
+
+namespace jaxprims {
+
+struct SegmentsProblem {
+  int64_t n = 0;           // elements of a row
+  int64_t segments = 0;    // of a row
+  int64_t members = 1;     // of the batch
+  int64_t lanes = 1;       // across: rows side by side
+  int64_t leaf_bytes = 4;  // of one result, the widest
+  int64_t slots = 1;       // of the state
+  bool across = false;
+};
+
+// The paths of paper 2's section IV: tree-like methods win for short segments, sequential ones for long. Here the choice is made anew
+// every `chunk` elements, by the length of the segments that are found there.
+enum SegmentsPath : int64_t { kAutomatic = 0, kShortSegments = 1, kLongSegments = 2 };
+
+struct SegmentsPlan {
+  int64_t path = kAutomatic;
+  int64_t items = 1;     // elements and ends of segments of a task, together
+  int64_t tasks = 1;     // for each member of the batch and strip
+  int64_t chunk = 1;     // elements looked at together
+  int64_t strip = 1;     // lanes of a task
+  int64_t long_run = 0;  // from this average length on, a chunk's segments are reduced one by one; else one scan finishes all
+  int threads = 1;
+};
+
+inline constexpr int64_t kSegmentsTask = 64 << 10;  // scalars and ends of a task
+inline constexpr int64_t kSegmentsTaskLeast = 16 << 10;
+inline constexpr int64_t kSegmentsRowsLeast = 256;  // across: rows of a task, so that its two border states are cheap beside it
+inline constexpr int64_t kLongRun = 200;
+
+inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m, int64_t path = kAutomatic) {
+  SegmentsPlan plan;
+  const int64_t lanes = std::max<int64_t>(1, p.lanes), total = p.n + p.segments;
+  const int64_t all = p.members * total * lanes * p.slots;
+  plan.threads = static_cast<int>(std::clamp<int64_t>(all / kUpdatesPerThread, 1, m.threads));
+  plan.path = p.across ? kLongSegments : path;
+  plan.strip = std::min(lanes, Parts(Parts(lanes, Parts(lanes * p.slots, kReduceStrip)), 16) * 16);
+  // Few large tasks need few searches for where they start; small calls need enough of them for all cores.
+  const int64_t task = total * lanes > 64 * kSegmentsTask ? kSegmentsTask : kSegmentsTaskLeast;
+  plan.items = std::max(task / (plan.strip * p.slots), p.across ? kSegmentsRowsLeast : kScanBufferElements);
+  plan.tasks = std::max<int64_t>(1, Parts(total, plan.items));
+  plan.chunk = BufferElements(p.leaf_bytes);
+  plan.long_run = plan.path == kAutomatic      ? kLongRun
+                  : plan.path == kLongSegments ? 0
+                                               : std::numeric_limits<int64_t>::max();
+  return plan;
+}
+
+}  // namespace jaxprims

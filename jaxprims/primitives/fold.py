@@ -1,0 +1,250 @@
+"""``Fold``: the static half of a call of the ordered family (scan, reduction, segmented reduction), and its kernel's spec.
+
+Operands, in this order: the arrays (those that are not positions) ``[*batch, N, *inner, *element]``; what cuts them into
+segments, if anything does (flags ``[*batch, N]``, offsets, ids); the captured arrays of f, then of the operator; init's leaves
+``[*batch, *inner, *element]``. Any operand may have any subset of the batch axes, leading; what is not batched is not copied.
+The operator works on elements; it knows nothing of batch and inner axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..codegen.scan_spec import ScanSpec
+from ..codegen.spec import ArraySpec
+from ..frontend.commutes import commutes
+from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, scalar_name, slots_of
+from ..frontend.program import Builder, Program, itemsize, shifted_loads
+from ..frontend.representation import Representation
+from ..frontend.varying import axes_of, vary
+
+VECTOR_BYTES = 64
+"""Elements that lie side by side are one struct while they do not fill a vector of so many bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """What is combined and how."""
+
+    kind: str  # scan, reduce, segments
+    f: Traced  # one element's arrays -> the leaves that are combined
+    operator: Operator
+    captured: int  # arrays that the operator captures
+    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
+    inner_rank: int = 0
+    exclusive: bool = False
+    reverse: bool = False
+    init: bool = False
+    cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
+    num_segments: Any = 0
+    plan: tuple[int, ...] = ()  # empty: chosen
+
+    def __repr__(self) -> str:
+        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)] + [self.cut] * bool(self.cut)
+        return " ".join([f"{self.kind} of {self.operator!r}", *words])
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(p is None for p in self.positions)
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
+        """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
+        rest = list(operands)
+
+        def take(n: int) -> list[Any]:
+            taken, rest[:] = rest[:n], rest[n:]
+            return taken
+
+        arrays, cut = take(self.num_arrays), take(bool(self.cut))
+        return arrays, cut[0] if cut else None, take(self.f.captured), take(self.captured), rest if self.init else None
+
+    def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """f on every element of an unbatched call, unfused: leaves ``[N, *inner, *element]``. What differentiation and plain XLA
+        start from."""
+        if self.passes_on:
+            return list(arrays)
+        n, lanes = arrays[0].shape[0], arrays[0].shape[1 : 1 + self.inner_rank]
+        axes = axes_of(arrays)
+        rest = iter(arrays)
+        full = [vary(positions(n, lanes, p), axes) if p is not None else next(rest) for p in self.positions]
+        return list(self.mapped(lambda *xs: self.f(captured, *xs), 1 + self.inner_rank)(*full))
+
+    @functools.cached_property
+    def passes_on(self) -> bool:
+        """f returns its arguments as they are."""
+        return not self.f.jaxpr.eqns and list(self.f.jaxpr.outvars) == list(self.f.jaxpr.invars) and self.num_arrays == len(self.positions)
+
+    @staticmethod
+    def mapped(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
+        """``fn`` on elements, over ``depth`` leading axes."""
+        for _ in range(depth):
+            fn = jax.vmap(fn)
+        return fn
+
+    def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+        """The operator on two lists of leaves with ``depth`` leading axes."""
+        n = len(self.operator.shapes)
+        fn = self.mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
+        return lambda a, b: list(fn(*a[:n], *b[:n]))
+
+
+def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
+    """Each element's position along the axis."""
+    return jax.lax.broadcasted_iota(dtype, (n, *lanes), 0)
+
+
+# --- the spec -----------------------------------------------------------------------------------------------------------------
+
+
+def call_spec(fold: Fold, avals: Sequence[Any], masks: Sequence[int]) -> ScanSpec:
+    """The spec of a call with operands of these avals."""
+    rest = iter(zip(avals, masks, strict=True))
+    first, mask = avals[0], masks[0].bit_count()
+    lanes = first.shape[mask + 1 : mask + 1 + fold.inner_rank]
+    inner = int(np.prod(lanes, dtype=np.int64)) if all(isinstance(d, int) for d in lanes) else None
+    elements: list[tuple[tuple[int, ...], Any]] = []
+    for position in fold.positions:
+        if position is not None:
+            elements.append(((), position))
+        else:
+            aval, m = next(rest)
+            elements.append((tuple(aval.shape[m.bit_count() + 1 + fold.inner_rank :]), np.dtype(aval.dtype)))
+    if fold.cut:
+        next(rest)
+    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(fold.f.captured + fold.captured))
+    return spec_of(fold, tuple(elements), captured, inner)
+
+
+@functools.lru_cache(maxsize=512)
+def spec_of(fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], inner: int | None) -> ScanSpec:
+    """``elements``: shape and dtype of one element of each array (positions too); ``captured``: dtypes; ``inner``: how many
+    elements lie side by side, None if that is not known yet."""
+    form = _form(fold)
+    counts = [1 if p is not None else slots_of(s, d) for p, (s, d) in zip(fold.positions, elements, strict=True)]
+    side_by_side = _structs(inner, max(len(form.dtypes), *counts), [*form.dtypes, *(scalar_name(d) for _, d in elements)])
+    lanes = inner if side_by_side and inner is not None else 1
+    leaves = fold.operator.leaf_slots
+    state_leaves = _state_leaves(form, leaves)
+    state, op, identity = _replicated_operator(form, state_leaves, lanes, fold.f.captured)
+    return ScanSpec(
+        kind=fold.kind,
+        arrays=tuple(
+            ArraySpec(scalar_name(d), 0 if p is not None else n * lanes, 1 if p is not None else n * lanes)
+            for p, n, (_, d) in zip(fold.positions, counts, elements, strict=True)
+        ),
+        uniforms=tuple(scalar_name(d) for d in captured),
+        state=state,
+        leaves=tuple((dtype, n * lanes) for dtype, n in leaves),
+        identity=identity,
+        f=_replicated_f(fold.f.program, form, state_leaves, counts, [p is not None for p in fold.positions], lanes),
+        op=op,
+        finish=_replicated_finish(form, leaves, state_leaves, lanes),
+        exclusive=fold.exclusive,
+        reverse=fold.reverse,
+        restarts=fold.cut == "flags" or fold.kind == "segments",
+        across=not side_by_side,
+        commutes=fold.kind != "scan" and commutes(form.op),
+    )
+
+
+def _form(fold: Fold) -> Representation:
+    """What states hold. A scan writes every state, a start value is no packed one: only sums of halves have another form there."""
+    program = fold.f.program
+    second = program.body[program.results[1]] if len(program.results) > 1 else None
+    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in fold.f.jaxpr.invars])])
+    narrow = {int(k) for k, t in zip(first_of, fold.positions, strict=False) if t == np.int32}
+    ordered = second is not None and second.op == "arg" and second.attr in narrow
+    return fold.operator.represent(ordered and fold.kind == "reduce" and not fold.init)
+
+
+def _structs(inner: int | None, slots: int, dtypes: Iterable[str]) -> bool:
+    """Are elements side by side combined as one struct?"""
+    if inner is None or inner == 1:
+        return inner == 1
+    return inner * slots <= MAX_STRUCT_SLOTS and inner * max(map(itemsize, dtypes)) < VECTOR_BYTES
+
+
+Leaves = Sequence[tuple[str, int]]
+
+
+def _state_leaves(form: Representation, leaves: Leaves) -> list[tuple[str, int]]:
+    """A state's slots by leaf: the result's leaves, or one by one where the form has other slots."""
+    if len(form.dtypes) != sum(n for _, n in leaves):
+        return [(t, 1) for t in form.dtypes]
+    out, at = [], 0
+    for _, n in leaves:
+        out.append((form.dtypes[at], n))
+        at += n
+    return out
+
+
+def _places(leaves: Leaves, lanes: int) -> list[list[int]]:
+    """Where each lane's slots are among those of all lanes: leaf by leaf, in a leaf lane by lane, as in memory."""
+    out: list[list[int]] = [[] for _ in range(lanes)]
+    at = 0
+    for _, n in leaves:
+        for lane in range(lanes):
+            out[lane] += range(at + lane * n, at + (lane + 1) * n)
+        at += n * lanes
+    return out
+
+
+def _scattered(places: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> list[int]:
+    """Results of every lane, in the order of all lanes' slots."""
+    out = [0] * sum(map(len, places))
+    for mine, values in zip(places, results, strict=True):
+        for place, value in zip(mine, values, strict=True):
+            out[place] = value
+    return out
+
+
+def _replicated_f(
+    f: Program, form: Representation, state: Leaves, counts: Sequence[int], is_position: Sequence[bool], lanes: int
+) -> Program:
+    """f, and the way into the form, on all lanes of an element."""
+    params: list[str] = []
+    place: list[list[int]] = [[] for _ in range(lanes)]
+    at = 0
+    for n, position in zip(counts, is_position, strict=True):
+        first = len(params)
+        params += list(f.params[at : at + n]) * (1 if position else lanes)
+        for lane in range(lanes):
+            place[lane] += range(first, first + n) if position else range(first + lane * n, first + (lane + 1) * n)
+        at += n
+    b = Builder(params)
+    rows = []
+    for lane in range(lanes):
+        row = b.inline(f, [b.arg(k) for k in place[lane]])
+        rows.append(row if form.start is None else b.inline(form.start, row))
+    return b.finish(_scattered(_places(state, lanes), rows))
+
+
+def _replicated_operator(
+    form: Representation, leaves: Leaves, lanes: int, first_uniform: int
+) -> tuple[tuple[str, ...], Program, tuple[int, ...] | None]:
+    places = _places(leaves, lanes)
+    state = tuple(t for t, n in leaves for _ in range(n * lanes))
+    op = shifted_loads(form.op, first_uniform)
+    b = Builder(state * 2)
+    rows = [b.inline(op, [b.arg(k) for k in mine] + [b.arg(len(state) + k) for k in mine]) for mine in places]
+    identity = None
+    if form.identity is not None:
+        identity = tuple(_scattered(places, [form.identity] * lanes))
+    return state, b.finish(_scattered(places, rows)), identity
+
+
+def _replicated_finish(form: Representation, leaves: Leaves, state: Leaves, lanes: int) -> Program:
+    """The way back from the form, on all lanes."""
+    b = Builder([t for t, n in state for _ in range(n * lanes)])
+    rows = []
+    for mine in _places(state, lanes):
+        row = [b.arg(k) for k in mine]
+        rows.append(row if form.finish is None else b.inline(form.finish, row))
+    return b.finish(_scattered(_places(leaves, lanes), rows))

@@ -1,0 +1,198 @@
+"""``scan_p``: the scan as a jax primitive (paper 5), inclusive or exclusive, either way, along one axis. Operands: see ``fold``.
+Results: the leaves ``[*batch, N, *inner, *element]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir, xla
+
+from ..frontend.operator import identity_leaves
+from ..frontend.varying import axes_of, vary
+from ..runtime import compiler, ffi
+from . import scan_xla
+from .avals import result_aval
+from .fold import Fold, call_spec
+from .hist import over_batch
+
+scan_p = Primitive("scan_any_operator")
+scan_p.multiple_results = True
+scan_p.def_impl(functools.partial(xla.apply_primitive, scan_p))
+
+
+def bind(primitive: Primitive, fold: Fold, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> list[Any]:
+    """Binds a primitive of the family. ``masks``: the batch axes that each operand has; ``rank`` of them in all.
+
+    Under ``shard_map``, what is replicated is first made to vary like the rest.
+    """
+    operands = [jnp.asarray(x) for x in operands]
+    axes = axes_of(operands)
+    first = fold.num_arrays + bool(fold.cut)
+    last = first + fold.f.captured + fold.captured
+    operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
+    return list(primitive.bind(*operands, fold=fold, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+
+
+def batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[Any, ...]:
+    sizes: dict[int, Any] = {}
+    for aval, mask in zip(avals, masks, strict=True):
+        sizes.update(zip([a for a in range(rank) if mask >> a & 1], aval.shape, strict=False))
+    return tuple(sizes[a] for a in range(rank))
+
+
+def result_avals(avals: Sequence[Any], fold: Fold, masks: Sequence[int], rank: int, steps: tuple[Any, ...]) -> list[Any]:
+    """Avals of results ``[*batch, *steps, *inner, *element]``."""
+    m = masks[0].bit_count()
+    inner = avals[0].shape[m + 1 : m + 1 + fold.inner_rank]
+    whole = m if masks[0] == (1 << rank) - 1 else 0
+    return [
+        result_aval(avals[0], (*batch_shape(avals, masks, rank), *steps, *inner, *shape), dtype, whole)
+        for shape, dtype in zip(fold.operator.shapes, fold.operator.dtypes, strict=True)
+    ]
+
+
+@scan_p.def_abstract_eval
+def _abstract_eval(*avals: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return result_avals(avals, fold, masks, rank, (avals[0].shape[masks[0].bit_count()],))
+
+
+def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
+    """vmap: a new, outermost batch axis (bit 0 of the masks); or, if every array has it among its inner axes, one more of
+    those, so that nothing moves. ``steps``: axes of the results between batch and inner ones."""
+
+    def rule(
+        operands: Sequence[Any], dims: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int
+    ) -> tuple[list[Any], list[int]]:
+        inner = _inner_axis(dims, fold, masks, rank)
+        if inner is not None:
+            wider = dataclasses.replace(fold, inner_rank=fold.inner_rank + 1)
+            out = primitive.bind(*operands, fold=wider, masks=masks, rank=rank)
+            return out, [rank + steps + inner] * len(out)
+        moved, new = [], []
+        for x, d, mask in zip(operands, dims, masks, strict=True):
+            moved.append(x if d is None else jnp.moveaxis(x, d, 0))
+            new.append(mask << 1 | (d is not None))
+        out = primitive.bind(*moved, fold=fold, masks=tuple(new), rank=rank + 1)
+        return out, [0] * len(out)
+
+    return rule
+
+
+def _inner_axis(dims: Sequence[Any], fold: Fold, masks: Sequence[int], rank: int) -> int | None:
+    """Which inner axis the new one would be; None if it cannot be one."""
+    n = fold.num_arrays
+    if dims[0] is None or fold.init or any(d is not None for d in dims[n:]):
+        return None
+    places = {None if d is None else d - mask.bit_count() - 1 for d, mask in zip(dims[:n], masks[:n], strict=True)}
+    place = places.pop()
+    return place if not places and place is not None and 0 <= place <= fold.inner_rank else None
+
+
+batching.primitive_batchers[scan_p] = batch_rule(scan_p, 1)
+
+
+# --- lowering -----------------------------------------------------------------------------------------------------------------
+
+
+def _plain_one(fold: Fold, *operands: Any) -> list[Any]:
+    arrays, flags, captured, consts, init = fold.split(operands)
+    values = fold.values(arrays, captured)
+    start, neutral = init, False
+    if init is None and fold.exclusive and fold.operator.identity is not None:
+        lanes = values[0].shape[1 : 1 + fold.inner_rank]
+        identity = identity_leaves(fold.operator)
+        start = [jnp.broadcast_to(i, (*lanes, *s)) for i, s in zip(identity, fold.operator.shapes, strict=True)]
+        neutral = True
+    op = fold.combine(consts, 1 + fold.inner_rank)
+    return scan_xla.scan(op, values, start, neutral=neutral, exclusive=fold.exclusive, reverse=fold.reverse, flags=flags)
+
+
+def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
+
+
+def batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> list[Any]:
+    """Operands that all have all batch axes."""
+    sizes = batch_shape([jax.typeof(x) for x in operands], masks, rank)
+    out = []
+    for x, mask in zip(operands, masks, strict=True):
+        element = x.shape[mask.bit_count() :]
+        ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
+        out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
+    return out
+
+
+def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
+    """The lowering to a custom call of ``target``."""
+
+    def rule(ctx: Any, *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Any:
+        full = ((1 << rank) - 1,) * len(masks)
+        if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+            # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
+            alike = functools.partial(batched_alike, masks=masks, rank=rank)
+            return mlir.lower_fun(lambda *xs: primitive.bind(*alike(xs), fold=fold, masks=full, rank=rank))(ctx, *operands)
+        spec = call_spec(fold, ctx.avals_in, masks)
+        compiler.compiled_scan(spec, 0)  # now, so that errors show when the function is compiled
+        attributes = {"by": np.int64(fold.cut == "ids")} if fold.kind == "segments" else {"init": np.int64(fold.init)}
+        results = jax.ffi.ffi_lowering(target, operand_output_aliases=_in_place(ctx, operands, fold))(
+            ctx,
+            *operands,
+            spec=spec.text,
+            key=np.int64(spec.key),
+            batch_rank=np.int64(rank),
+            inner_rank=np.int64(fold.inner_rank),
+            masks=np.array(masks, np.int64),
+            plan=np.array(fold.plan, np.int64),
+            **attributes,
+        )
+        if rank:
+            ffi.shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
+        return results
+
+    return rule
+
+
+def _in_place(ctx: Any, operands: Sequence[Any], fold: Fold) -> dict[int, int]:
+    """Results that may take the place of an array: those of a scan, where the array is a donated argument of the whole function.
+
+    Any other array XLA would copy first, which costs as much as the scan.
+    """
+    if fold.kind != "scan":
+        return {}
+    free = {k: a for k, a in enumerate(ctx.avals_in[: fold.num_arrays]) if _donated(operands[k])}
+    out: dict[int, int] = {}
+    for r, aval in enumerate(ctx.avals_out):
+        for k, a in free.items():
+            if a.shape == aval.shape and a.dtype == aval.dtype:
+                out[k] = r
+                del free[k]
+                break
+    return out
+
+
+def _donated(x: Any) -> bool:
+    ir = mlir.ir
+    while not isinstance(x.owner, ir.Block):
+        if x.owner.name not in ("stablehlo.reshape", "stablehlo.transpose"):
+            return False
+        x = x.owner.operands[0]
+    function = x.owner.owner
+    if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
+        return False
+    given = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else None
+    if given is None:
+        return False
+    attributes = ir.DictAttr(ir.ArrayAttr(given)[ir.BlockArgument(x).arg_number])
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
+
+
+mlir.register_lowering(scan_p, mlir.lower_fun(_plain, multiple_results=True))
+mlir.register_lowering(scan_p, lower_cpu(scan_p, ffi.SCAN), platform="cpu")

@@ -1,0 +1,94 @@
+"""Scans, reductions and segmented reductions in plain XLA: what platforms without kernels and operators that cannot be compiled
+get.
+
+Here an operator takes two lists of leaves with a leading axis, ``op(a, b) -> leaves``: many pairs at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Op = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+Leaves = list[Any]
+
+
+def scan(
+    op: Op,
+    values: Sequence[Any],
+    start: Sequence[Any] | None = None,
+    *,
+    neutral: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+    flags: Any = None,
+) -> Leaves:
+    """Leaves ``[N, ...]``. ``start``: combined in before the first element, or, ``neutral``, an identity, which need not be."""
+    if values[0].shape[0] == 0:
+        return list(values)
+    if reverse:
+        flipped = scan(op, [jnp.flip(v, 0) for v in values], start, neutral=neutral, exclusive=exclusive, flags=_flip(flags))
+        return [jnp.flip(v, 0) for v in flipped]
+    full = None if start is None else [jnp.broadcast_to(s[None], v.shape).astype(v.dtype) for s, v in zip(start, values, strict=True)]
+    begins = None if flags is None else jnp.asarray(flags, jnp.bool_).at[0].set(True)
+    out = list(values)
+    if full is not None and not neutral:
+        if begins is None:
+            first = op([s[:1] for s in full], [v[:1] for v in out])
+            out = [jnp.concatenate([f, v[1:]]) for f, v in zip(first, out, strict=True)]
+        else:
+            out = _where(begins, op(full, out), out)
+    if begins is None:
+        out = list(jax.lax.associative_scan(lambda a, b: list(op(a, b)), out))
+    else:
+
+        def restarting(a: Any, b: Any) -> Any:
+            return a[0] | b[0], _where(b[0], b[1], op(a[1], b[1]))
+
+        out = list(jax.lax.associative_scan(restarting, (begins, out))[1])
+    if exclusive:
+        assert full is not None
+        out = [jnp.concatenate([s[:1], v[:-1]]) for s, v in zip(full, out, strict=True)]
+        if begins is not None:
+            out = _where(begins, full, out)
+    return out
+
+
+def _flip(flags: Any) -> Any:
+    return None if flags is None else jnp.flip(flags, 0)
+
+
+def _where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
+    return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
+
+
+def reduce(op: Op, values: Sequence[Any], init: Sequence[Any] | None = None) -> Leaves:
+    """Leaves ``[N, ...]``, N > 0, to ``[...]``: in pairs of neighbours, in their order."""
+    out = list(values)
+    while (n := out[0].shape[0]) > 1:
+        pairs = list(op([v[: n - 1 : 2] for v in out], [v[1::2] for v in out]))
+        out = pairs if n % 2 == 0 else [jnp.concatenate([p, v[-1:]]) for p, v in zip(pairs, out, strict=True)]
+    if init is not None:
+        out = list(op([i[None] for i in init], out))
+    return [v[0] for v in out]
+
+
+def segment_reduce(op: Op, values: Sequence[Any], ids: Any, num_segments: int, identity: Sequence[Any]) -> Leaves:
+    """``ids`` [N] ascend; those outside [0, num_segments) are dropped. Segments without elements hold the identity."""
+    full = [jnp.broadcast_to(i, (num_segments, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
+    if ids.shape[0] == 0 or num_segments == 0:
+        return full
+    change = ids[1:] != ids[:-1]
+    one = jnp.ones(1, jnp.bool_)
+    sums = scan(op, values, flags=jnp.concatenate([one, change]))
+    inside = (ids >= 0) & (ids < num_segments) & jnp.concatenate([change, one])
+    at = jnp.where(inside, ids, num_segments)
+    return [f.at[at].set(s, mode="drop") for f, s in zip(full, sums, strict=True)]
+
+
+def ids_of(offsets: Any, n: int) -> Any:
+    """Each element's segment; -1 before the first segment, the number of segments after the last."""
+    return jnp.searchsorted(offsets, jnp.arange(n, dtype=offsets.dtype), side="right").astype(offsets.dtype) - 1
