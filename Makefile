@@ -17,7 +17,7 @@ EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.to
 help:
 	@echo "make demo    registers two photographs by mutual information, and plots it"
 	@echo "make test    the linters, the C++ tests (plain and under sanitizers) and the Python tests"
-	@echo "make bench   the benchmarks of histograms, against every alternative on this machine"
+	@echo "make bench   the benchmarks of every family, against every alternative on this machine (BENCH_ARGS=--quick: a smoke run)"
 	@echo "also: setup, lint, format, cpp-test, python-test, clean"
 
 demo: $(VENV)/package
@@ -29,7 +29,7 @@ python-test: $(VENV)/package
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/package
-	$(BIN)/python -m bench hist $(BENCH_ARGS)
+	set -e; for suite in hist scan reduce segment; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done
 
 cpp-test: $(SANITIZERS:%=cpp-test-%)
 

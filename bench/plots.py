@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ STYLE = {
     "boost": ("#e69f00", "P", "boost-histogram"),
     "native": ("#009e73", "^", "C++, OpenMP"),
     "sequential": ("#000000", "x", "C++, one loop"),
+    "tbb": ("#117733", "<", "C++, TBB"),
     "futhark": ("#999999", "X", "Futhark, multicore"),
+    "futhark loops": ("#999999", "+", "Futhark, a loop a segment"),
+    "xla matmul": ("#0072b2", "1", "XLA, batched matmul"),
+    "row-wise": ("#e69f00", "1", "jaxprims, row-wise"),
+    "column-wise": ("#f0b070", "2", "jaxprims, column-wise"),
+    "sequential rows": ("#a05000", "3", "jaxprims, sequential rows"),
+    "floor": ("#555555", "_", "XLA, x * k alone"),
     LIMIT: ("#bbbbbb", "|", "memory limit"),
 }
 RULES: Any = {
@@ -109,28 +117,103 @@ def lines(report: dict[str, Any], path: Path, group: str, x: str, panels: tuple[
             for j, column in enumerate(columns):
                 axes = grid[i][j]
                 inside = [c for c in cases if tuple(c["params"][p] for p in panels) == (column, row)]
-                for name, (colour, marker, label) in STYLE.items():
+                for name in STYLE:
                     known = [c for c in inside if name in c["contestants"]]
-                    points = [(c["params"][x], c["contestants"][name]["ns_per_element"]) for c in known]
-                    if points:
-                        ours, limit = name == OURS, name == LIMIT
-                        axes.plot(
-                            *zip(*sorted(points), strict=True), color=colour, label=label, markersize=4, zorder=3 if ours else 2,
-                            marker="" if limit else marker, linewidth=2.2 if ours else 1, linestyle=":" if limit else "-",
-                        )  # fmt: skip
+                    _line(axes, name, sorted((c["params"][x], c["contestants"][name]["ns_per_element"]) for c in known))
                 axes.set(xscale="log", yscale="log")
                 axes.set_title(f"{column}, {panels[1].replace('_', ' ')} {row}", fontsize=9)
-        for axes in grid[-1]:
-            axes.set_xlabel(x)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("ns per element")
-        handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.tight_layout()
-        figure.legend(handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5)
-        _caption(grid[-1][0], report, group, -0.5)
-        figure.savefig(path)
-        plt.close(figure)
+        _finish(figure, grid, x, "ns per element", -0.5, report, group, path)
     yield path
+
+
+def first_calls(report: dict[str, Any], path: Path, group: str, x: str) -> Iterator[Path]:
+    """Seconds of a call against the parameter ``x``, both logarithmic."""
+    cases = [c for c in report["cases"] if c["group"] == group]
+    if not cases or not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context(RULES):
+        figure, grid = plt.subplots(figsize=(6, 3.6), squeeze=False)
+        for name in STYLE:
+            known = [c for c in cases if name in c["contestants"] and name != LIMIT]
+            _line(grid[0][0], name, [(c["params"][x], c["contestants"][name]["median_s"]) for c in known])
+        grid[0][0].set(xscale="log", yscale="log")
+        _finish(figure, grid, x, "seconds", -0.6, report, group, path)
+    yield path
+
+
+def by_case(report: dict[str, Any], path: Path, group: str) -> Iterator[Path]:
+    """Time per element of each case of a group, a line for each contestant: a level line is a robust contestant."""
+    cases = [c for c in report["cases"] if c["group"] == group]
+    if not cases or not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context(RULES):
+        figure, grid = plt.subplots(figsize=(9, 4.5), squeeze=False)
+        for name in STYLE:
+            known = [(i, c) for i, c in enumerate(cases) if name in c["contestants"]]
+            _line(grid[0][0], name, [(i, c["contestants"][name]["ns_per_element"]) for i, c in known])
+        names = [c["name"].replace(", axis", "\naxis") for c in cases]
+        grid[0][0].set_xticks(range(len(cases)), names, rotation=40, ha="right", fontsize=8)
+        grid[0][0].set(yscale="log")
+        _finish(figure, grid, "", "ns per element", -1.5, report, group, path)
+    yield path
+
+
+def scaling(reports: dict[int, dict[str, Any]], path: Path) -> Iterator[Path]:
+    """How many times faster than the sequential loop on one core, against the number of cores; a panel for each case."""
+    base = {(c["group"], c["name"]): c for c in reports[min(reports)]["cases"] if "sequential" in c["contestants"]}
+    if not base or not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+
+    columns = min(4, len(base))
+    rows = -(-len(base) // columns)
+    with plt.rc_context(RULES):
+        size = (2.6 * columns, 2.4 * rows)
+        figure, grid = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+        for axes, key in itertools.zip_longest(grid.flat, base):
+            if key is None:
+                axes.set_visible(False)
+                continue
+            loop = base[key]["contestants"]["sequential"]["best_s"]
+            found = [(k, c) for k, r in sorted(reports.items()) for c in r["cases"] if (c["group"], c["name"]) == key]
+            for name in STYLE:
+                known = [(k, c) for k, c in found if name in c["contestants"] and name != "sequential"]
+                _line(axes, name, [(k, loop / c["contestants"][name]["best_s"]) for k, c in known])
+            axes.set_xticks(sorted(reports))
+            axes.set_title(": ".join(key), fontsize=8)
+        _finish(figure, grid, "cores", "times the sequential loop", -0.6, reports[max(reports)], "scaling", path)
+    yield path
+
+
+def _line(axes: Any, name: str, points: Sequence[tuple[float, float]]) -> None:
+    if points:
+        (colour, marker, label), ours, limit = STYLE[name], name == OURS, name == LIMIT
+        axes.plot(
+            *zip(*points, strict=True), color=colour, label=label, markersize=4, zorder=3 if ours else 2,
+            marker="" if limit else marker, linewidth=2.2 if ours else 1, linestyle=":" if limit else "-",
+        )  # fmt: skip
+
+
+def _finish(figure: Any, grid: Any, x: str, y: str, inches: float, report: dict[str, Any], group: str, path: Path) -> None:
+    """Labels, one legend for all panels, the caption; writes the file."""
+    from matplotlib import pyplot as plt
+
+    for axes in grid[-1]:
+        axes.set_xlabel(x)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(y)
+    handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.tight_layout()
+    figure.legend(
+        handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5 if grid.size > 1 else 4
+    )
+    _caption(grid[-1][0], report, group, inches)
+    figure.savefig(path)
+    plt.close(figure)
 
 
 def _caption(axes: Any, report: dict[str, Any], group: str, inches: float) -> None:

@@ -18,7 +18,10 @@ from .peers import futhark
 from .peers.arrays import threads
 
 PACKAGES = ("jaxprims", "jax", "jaxlib", "llvmlite", "numpy", "torch", "boost-histogram", "pybind11")
-COLUMNS = (OURS, "xla", "numpy", "torch", "boost", "native", "sequential", "futhark", LIMIT)
+COLUMNS = (
+    OURS, "xla", "xla matmul", "numpy", "torch", "boost", "native", "tbb", "sequential", "futhark", "futhark loops",
+    "row-wise", "column-wise", "sequential rows", "floor", LIMIT,
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -97,7 +100,9 @@ def row(case: dict[str, Any]) -> str:
         if name in case["contestants"]:
             cell = f"{name} {seconds(case['contestants'][name]['best_s'])}"
             cells.append(cell + (f" ({case['ratios'][name]:.2f}x)" if name in case["ratios"] else ""))
-    return f"{case['group']}: {case['name']}\n    " + " · ".join(cells)
+    errors = [f"{name} {error:.1e}" for name, error in case["errors"].items()]
+    lines = [f"{case['group']}: {case['name']}", " · ".join(cells), *(["relative error: " + ", ".join(errors)] if errors else [])]
+    return "\n    ".join(lines)
 
 
 def summary(report: dict[str, Any]) -> Iterator[str]:
@@ -106,6 +111,9 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
         for name, t in case["targets"].items():
             verdict = "met" if t["met"] else "NOT MET"
             yield f"{verdict:8}{case['group']}: {case['name']}: {t['got']:.2f} x {name}, wanted {t['wanted']:g}"
+        for name, t in case["seconds_over"].items():
+            verdict, wanted = "met" if t["met"] else "NOT MET", seconds(t["wanted"])
+            yield f"{verdict:8}{case['group']}: {case['name']}: {seconds(t['got'])} over {name}, wanted at most {wanted}"
     reasons = {name: why for case in report["cases"] for name, why in case["missing"].items()}
     for name, why in reasons.items():
         yield f"left out: {name}: {why}"

@@ -125,8 +125,8 @@ class OperandReader {
  public:
   OperandReader(const ffi::RemainingArgs& args, const ScanAttributes& attributes) : args_(args), attributes_(attributes) {}
 
-  // The next operand; `dims`, where wanted, get the axes behind its batch axes.
-  ffi::Error Take(Operand& operand, Dims* dims = nullptr) {
+  // The next operand; where wanted, `dims` get the axes behind its batch axes and `item_bytes` the size of a number.
+  ffi::Error Take(Operand& operand, Dims* dims = nullptr, int64_t* item_bytes = nullptr) {
     if (next_ >= attributes_.masks.size()) return ffi::Error::InvalidArgument("jaxprims: too few masks of batch axes");
     auto buffer = args_.get<ffi::AnyBuffer>(next_);
     if (buffer.has_error()) return buffer.error();
@@ -137,6 +137,7 @@ class OperandReader {
     size_t axes = 0;
     for (int64_t axis = 0; axis < attributes_.batch_rank; ++axis) axes += mask >> axis & 1;
     if (dims != nullptr) *dims = DimsOf(*buffer).subspan(axes);
+    if (item_bytes != nullptr) *item_bytes = static_cast<int64_t>(ffi::ByteWidth(buffer->element_type()));
     return ffi::Error::Success();
   }
 
@@ -158,7 +159,7 @@ inline ffi::Error ReadScanCall(OperandReader& reader, const ffi::RemainingRets& 
     if (sized || axes.size() < 1 + inner_rank) return;
     sized = true;
     call.n = axes[0];
-    call.lanes = Product(axes.subspan(1, inner_rank));
+    call.lanes = shape.across ? Product(axes.subspan(1, inner_rank)) : 1;  // along, elements side by side are one struct
   };
   for (const int64_t bytes : shape.array_bytes) {
     Operand& array = call.arrays.emplace_back();
@@ -174,9 +175,11 @@ inline ffi::Error ReadScanCall(OperandReader& reader, const ffi::RemainingRets& 
   }
   for (size_t slot = 0; attributes.init != 0 && slot < shape.slot_bytes.size();) {
     ScanInit& init = call.init.emplace_back();
-    if (ffi::Error e = reader.Take(init.operand, &dims); e.failure()) return e;
+    int64_t bytes = 0;
+    if (ffi::Error e = reader.Take(init.operand, &dims, &bytes); e.failure()) return e;
     if (dims.size() < inner_rank) return ffi::Error::InvalidArgument("jaxprims: init lacks its inner axes");
-    init.slots = Product(dims.subspan(inner_rank));
+    // A complex number is two slots.
+    init.slots = Product(dims.subspan(shape.across ? inner_rank : 0)) * bytes / shape.slot_bytes[slot];
     slot += static_cast<size_t>(init.slots);
     if (init.slots < 1 || slot > shape.slot_bytes.size()) return ffi::Error::InvalidArgument("jaxprims: init has other slots");
   }

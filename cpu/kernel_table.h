@@ -34,8 +34,8 @@ struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {
   int64_t uniforms = 0;
 };
 
-// Variant 0: plain; 1: periodic.
-struct ScanEntry : KernelEntry<ScanKernel, ScanShape, 2> {};
+// Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
+struct ScanEntry : KernelEntry<ScanKernel, ScanShape, 4> {};
 
 template <class Entry>
 class KernelTable {

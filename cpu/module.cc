@@ -15,7 +15,9 @@
 #include "hist.h"
 #include "hist_plan.h"
 #include "kernel_table.h"
+#include "reduce_plan.h"
 #include "scan_plan.h"
+#include "segments_plan.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -287,7 +289,7 @@ NB_MODULE(_cpu, m) {
              FunctionAt<ScanKernel::Finish>(finish)});
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("scan"), nb::arg("reduce"), nb::arg("combine"), nb::arg("finish"),
-      "Adds a compiled variant (0: plain, 1: periodic) of a spec that is in the table; 0 for a function that it lacks.");
+      "Adds a compiled variant (bit 0: periodic, 1: streaming) of a spec that is in the table; 0 for a function that it lacks.");
   m.def("has_scan_variant", [](int64_t key, int variant) {
     const ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
@@ -332,11 +334,13 @@ NB_MODULE(_cpu, m) {
       .def_rw("rows", &ScanProblem::rows)
       .def_rw("lanes", &ScanProblem::lanes)
       .def_rw("in_bytes", &ScanProblem::in_bytes)
-      .def_rw("out_bytes", &ScanProblem::out_bytes)
+      .def_rw("leaf_bytes", &ScanProblem::leaf_bytes)
       .def_rw("slots", &ScanProblem::slots)
       .def_rw("across", &ScanProblem::across)
+      .def_rw("reverse", &ScanProblem::reverse)
       .def_rw("in_place", &ScanProblem::in_place)
-      .def_rw("contiguous", &ScanProblem::contiguous);
+      .def_rw("contiguous", &ScanProblem::contiguous)
+      .def_rw("aligned", &ScanProblem::aligned);
   nb::enum_<ScanOrder>(m, "ScanOrder")
       .value("assisting", ScanOrder::kAssisting)
       .value("row_wise", ScanOrder::kRowWise)
@@ -355,6 +359,45 @@ NB_MODULE(_cpu, m) {
   m.def("forced_scan", &ForcedScan, nb::arg("problem"), nb::arg("machine"), nb::arg("order"), nb::arg("block"),
         nb::arg("periodic"), nb::arg("stream"), nb::arg("threads"),
         "The plan with what is not -1 as given, as far as the problem allows: for tests and benchmarks.");
+
+  nb::class_<ReduceProblem>(m, "ReduceProblem")
+      .def(nb::init<>())
+      .def_rw("n", &ReduceProblem::n)
+      .def_rw("rows", &ReduceProblem::rows)
+      .def_rw("joined", &ReduceProblem::joined)
+      .def_rw("lanes", &ReduceProblem::lanes)
+      .def_rw("element_bytes", &ReduceProblem::element_bytes)
+      .def_rw("leaf_bytes", &ReduceProblem::leaf_bytes)
+      .def_rw("slots", &ReduceProblem::slots)
+      .def_rw("across", &ReduceProblem::across)
+      .def_rw("init", &ReduceProblem::init);
+  nb::class_<ReducePlan>(m, "ReducePlan")
+      .def_ro("periodic", &ReducePlan::periodic)
+      .def_ro("leaf", &ReducePlan::leaf)
+      .def_ro("block", &ReducePlan::block)
+      .def_ro("strip", &ReducePlan::strip)
+      .def_ro("grain", &ReducePlan::grain)
+      .def_ro("threads", &ReducePlan::threads);
+  m.def("make_reduce_plan", &MakeReducePlan, nb::arg("problem"), nb::arg("machine"));
+
+  nb::class_<SegmentsProblem>(m, "SegmentsProblem")
+      .def(nb::init<>())
+      .def_rw("n", &SegmentsProblem::n)
+      .def_rw("segments", &SegmentsProblem::segments)
+      .def_rw("members", &SegmentsProblem::members)
+      .def_rw("lanes", &SegmentsProblem::lanes)
+      .def_rw("leaf_bytes", &SegmentsProblem::leaf_bytes)
+      .def_rw("slots", &SegmentsProblem::slots)
+      .def_rw("across", &SegmentsProblem::across);
+  nb::class_<SegmentsPlan>(m, "SegmentsPlan")
+      .def_ro("path", &SegmentsPlan::path)
+      .def_ro("items", &SegmentsPlan::items)
+      .def_ro("tasks", &SegmentsPlan::tasks)
+      .def_ro("chunk", &SegmentsPlan::chunk)
+      .def_ro("strip", &SegmentsPlan::strip)
+      .def_ro("long_run", &SegmentsPlan::long_run)
+      .def_ro("threads", &SegmentsPlan::threads);
+  m.def("make_segments_plan", &MakeSegmentsPlan, nb::arg("problem"), nb::arg("machine"), nb::arg("path") = int64_t{kAutomatic});
 }
 
 }  // namespace jaxprims

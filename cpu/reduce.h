@@ -82,22 +82,18 @@ void WithBytes(int64_t bytes, F f) {
   }
 }
 
-// What a worker has: the pointers of a row, and places for results.
+// The results of states, or of the identity where there is none.
+inline void FinishTo(const ScanShape& shape, const ScanKernel& kernel, const void* const* uniforms, const void* state,
+                     const std::vector<void*>& outs, int64_t lanes) {
+  if (state != nullptr || shape.identity) return kernel.finish(uniforms, state, outs.data(), lanes);
+  for (size_t leaf = 0; leaf < outs.size(); ++leaf) {  // nothing, of an operator without identity: some bits or other
+    std::memset(outs[leaf], 0, static_cast<size_t>(lanes * shape.leaf_bytes[leaf]));
+  }
+}
+
+// What a worker has: the pointers of a row, and room for pointers to results.
 struct ReduceWorker {
   ReduceWorker(const ScanShape& shape, const ScanCall& call) : row(call), outs(shape.leaf_bytes.size()) {}
-
-  // Writes the results of a state (null: of the identity) at lane `at` of the row's results.
-  void Finish(const ScanShape& shape, const ScanKernel& kernel, const void* state, int64_t at, int64_t lanes) {
-    for (size_t leaf = 0; leaf < outs.size(); ++leaf) outs[leaf] = row.outs()[leaf] + at * shape.leaf_bytes[leaf];
-    if (state != nullptr || shape.identity) {
-      kernel.finish(row.uniforms(), state, outs.data(), lanes);
-      return;
-    }
-    for (size_t leaf = 0; leaf < outs.size(); ++leaf) {  // nothing, of an operator without identity
-      std::memset(outs[leaf], 0, static_cast<size_t>(lanes * shape.leaf_bytes[leaf]));
-    }
-  }
-
   ScanRow row;
   std::vector<void*> outs;
 };
@@ -195,7 +191,8 @@ void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const S
       if (total != nullptr) kernel.combine(me.row.uniforms(), memory, total, memory, lane_hi - lane_lo);
       total = memory;
     }
-    me.Finish(shape, kernel, total, lane_lo, lane_hi - lane_lo);
+    for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf] + lane_lo * shape.leaf_bytes[leaf];
+    internal::FinishTo(shape, kernel, me.row.uniforms(), total, me.outs, lane_hi - lane_lo);
   };
 
   // Pieces are numbered as they lie in memory: strip within block within row.

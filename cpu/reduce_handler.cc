@@ -1,8 +1,94 @@
+// The FFI handlers of reductions and segmented reductions.
+
+#include <exception>
+#include <string_view>
+
 #include "handlers.h"
+#include "reduce.h"
+#include "segments.h"
 
 namespace jaxprims {
+namespace {
 
-void* ReduceHandler() { return nullptr; }
-void* SegmentsHandler() { return nullptr; }
+// Operands: arrays (without positions), uniforms, init's leaves. plan: empty, or periodic, block, strip and grain.
+ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                  int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t init,
+                  ffi::Span<const int64_t> forced) {
+  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
+  try {
+    const auto entry = FindScan(attributes);
+    if (entry.has_error()) return entry.error();
+    const ScanShape& shape = (*entry)->shape;
+    ScanCall call;
+    OperandReader reader(args, attributes);
+    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    const ReduceProblem problem = Describe(shape, call);
+    ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+    if (forced.size() == 4) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
+    XlaPool assistants{pool};
+    RunReduce(assistants, shape, call, *ScanKernelOf(**entry, plan.periodic ? 1 : 0), plan);
+  } catch (const std::exception& e) {
+    return Internal(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, ScanBinding());
+
+// Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty, or
+// the path (SegmentsPath).
+ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
+                         int64_t key, int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t by,
+                         ffi::Span<const int64_t> forced) {
+  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, 0, forced};
+  try {
+    const auto entry = FindScan(attributes);
+    if (entry.has_error()) return entry.error();
+    const ScanShape& shape = (*entry)->shape;
+    ScanCall call;
+    OperandReader reader(args, attributes);
+    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+
+    size_t at = 0;  // the operand: behind the arrays
+    for (const int64_t bytes : shape.array_bytes) at += bytes != 0 ? 1 : 0;
+    const auto operand = args.get<ffi::AnyBuffer>(at);
+    auto result = rets.get<ffi::AnyBuffer>(0);
+    if (operand.has_error()) return operand.error();
+    if (result.has_error()) return result.error();
+    const auto sizes = operand->dimensions(), results = (*result)->dimensions();
+    const auto axis = static_cast<size_t>(batch_rank);
+    if (sizes.size() == 0 || results.size() <= axis) return ffi::Error::InvalidArgument("jaxprims: segments lack their axis");
+    const Segments segments{results[axis], by != 0, operand->element_type() == ffi::DataType::S64};
+    if ((!segments.wide && operand->element_type() != ffi::DataType::S32) ||
+        sizes.back() != (segments.ids ? call.n : segments.count + 1)) {
+      return ffi::Error::InvalidArgument("jaxprims: segments want s32 or s64, an offset more than segments or an id an element");
+    }
+    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const SegmentsPlan plan = MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
+    XlaPool assistants{pool};
+    RunSegments(assistants, shape, call, segments, *ScanKernelOf(**entry, 0), plan);
+  } catch (const std::exception& e) {
+    return Internal(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("spec")
+                           .Attr<int64_t>("key")
+                           .Attr<int64_t>("batch_rank")
+                           .Attr<int64_t>("inner_rank")
+                           .Attr<ffi::Span<const int64_t>>("masks")
+                           .Attr<int64_t>("by")
+                           .Attr<ffi::Span<const int64_t>>("plan"));
+
+}  // namespace
+
+void* ReduceHandler() { return reinterpret_cast<void*>(kReduce); }
+void* SegmentsHandler() { return reinterpret_cast<void*>(kSegments); }
 
 }  // namespace jaxprims

@@ -38,21 +38,32 @@
 #include "scan_kernel.h"
 #include "scan_order.h"
 #include "scan_plan.h"
-#include "stream.h"
 #include "work_assist.h"
 #include "workspace.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace jaxprims {
+
+// Non-temporal stores are not ordered by a release: this goes before others are told of them.
+inline void StreamFence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 
 inline ScanProblem Describe(const ScanShape& shape, const ScanCall& call) {
   ScanProblem p;
   p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
-  p.in_bytes = p.out_bytes = 0;
+  p.in_bytes = 0;
   for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
-  for (const int64_t bytes : shape.leaf_bytes) p.out_bytes += bytes;
+  p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.across = shape.across;
+  p.across = shape.across, p.reverse = shape.reverse;
   for (const Operand& out : call.outs) {
+    p.aligned = p.aligned && reinterpret_cast<uintptr_t>(out.data) % kCacheLine == 0;
     for (const Operand& array : call.arrays) p.in_place = p.in_place || (array.data != nullptr && array.data == out.data);
   }
   auto contiguous = [&](const Operand& operand, int64_t row_bytes) {
@@ -78,31 +89,27 @@ struct ScanRun {
   const ScanCall& call;
   const ScanKernel& kernel;
   const ScanPlan& plan;
-  int64_t staged;  // elements that are written to the staging buffers before they are streamed; 0: none are
 };
 
-// One thread's pointers and memory, all of it allocated beforehand: nothing can fail inside a task.
+// One thread's pointers and two states, all of it allocated beforehand: nothing can fail inside a task.
 class ScanWorker {
  public:
-  static size_t Bytes(const ScanRun& run) {
-    return static_cast<size_t>(2 * run.shape.StateBytes(run.plan.strip)) + Staging::Bytes(run.shape.leaf_bytes, run.staged);
-  }
+  static int64_t Bytes(const ScanRun& run) { return 2 * run.shape.StateBytes(run.plan.strip); }
 
   ScanWorker(const ScanRun& run, char* memory)
-      : run_(run),
-        row_(run.call),
-        state_{memory, memory + run.shape.StateBytes(run.plan.strip)},
-        staging_(run.shape.leaf_bytes, run.staged, memory + 2 * run.shape.StateBytes(run.plan.strip)) {
+      : run_(run), row_(run.call), state_{memory, memory + run.shape.StateBytes(run.plan.strip)} {
     range_.n = run.call.n;
     range_.lanes = run.call.lanes;
   }
 
-  // A strip of lanes [strip * plan.strip, ...) of a row.
+  // Lanes [strip * plan.strip, ...) of a row.
   void Select(int64_t row, int64_t strip) {
     row_.Select(row);
-    SelectStrip(strip);
+    range_.lane_lo = strip * run_.plan.strip;
+    range_.lane_hi = std::min(range_.lanes, range_.lane_lo + run_.plan.strip);
   }
 
+  // The row after the selected one.
   void Next() { row_.Next(); }
 
   // The selected row from end to end, without descriptors.
@@ -110,8 +117,10 @@ class ScanWorker {
     char *prefix = nullptr, *aggregate = state_[0], *spare = state_[1];
     int64_t progress = InitInto(aggregate);
     for (int64_t lo = 0; lo < range_.n; lo += run_.plan.block) {
+      const int64_t hi = std::min(range_.n, lo + run_.plan.block);
       const bool first = prefix == nullptr;
-      progress = Scan(lo, std::min(range_.n, lo + run_.plan.block), prefix, aggregate, progress);
+      progress = Scan(lo, hi, prefix, aggregate, progress);
+      if (hi == range_.n) return;
       if (first) {
         prefix = aggregate, aggregate = spare;
       } else if ((progress & kRestarted) != 0) {
@@ -120,24 +129,6 @@ class ScanWorker {
         Combine(prefix, aggregate, prefix);
       }
       progress = 0;
-    }
-  }
-
-  // Rows [first, last) that are short, one after the other: those that fit are staged together.
-  void ScanRows(int64_t first, int64_t last) {
-    const int64_t n = range_.n, together = n == 0 ? 1 : std::max<int64_t>(1, run_.staged / n);
-    Select(first, 0);
-    for (int64_t row = first; row < last; ++row) {
-      if (row > first) Next();
-      if (together == 1) {
-        ScanRow();
-        continue;
-      }
-      if ((row - first) % together == 0) staging_.Begin(row_.outs(), 0, n * std::min(together, last - row));
-      range_.lo = 0, range_.hi = n;
-      (void)ScanTo(staging_.outs(), nullptr, state_[0], InitInto(state_[0]));
-      staging_.Advance(n);
-      if ((row - first) % together == together - 1 || row + 1 == last) staging_.Flush();
     }
   }
 
@@ -150,23 +141,15 @@ class ScanWorker {
     Scan(first * period, last * period, nullptr, state_[0], 0);
   }
 
-  int64_t InitInto(char* state) { return row_.Init(run_.shape, range_.lane_lo, range_.lane_hi, state) ? kStarted : 0; }
+  // The first block starts from the init as if it were what came before it in the block.
+  int64_t InitInto(char* state) const {
+    return row_.Init(run_.shape, range_.lane_lo, range_.lane_hi, state) ? kStarted : 0;
+  }
 
   int64_t Scan(int64_t lo, int64_t hi, const void* prefix, void* aggregate, int64_t progress) {
     range_.lo = lo, range_.hi = hi;
-    if (run_.staged == 0) return ScanTo(row_.outs(), prefix, aggregate, progress);
-    const int64_t lanes = range_.lane_hi - range_.lane_lo;
-    // Steps are staged together where they are one piece of memory.
-    int64_t steps = lanes == range_.lanes ? std::max<int64_t>(1, run_.staged / lanes) : 1;
-    if (range_.period > 0) steps = std::max<int64_t>(1, steps / range_.period) * range_.period;
-    for (; lo < hi; lo += steps) {
-      range_.lo = lo, range_.hi = std::min(hi, lo + steps);
-      const int64_t memory_lo = run_.shape.reverse ? range_.n - range_.hi : range_.lo;
-      staging_.Begin(row_.outs(), memory_lo * range_.lanes + range_.lane_lo, (range_.hi - range_.lo) * lanes);
-      progress = ScanTo(staging_.outs(), prefix, aggregate, progress);
-      staging_.Flush();
-    }
-    return progress;
+    return run_.kernel.scan(row_.arrays(), row_.uniforms(), reinterpret_cast<void* const*>(row_.outs()), row_.flags(), &range_,
+                            prefix, aggregate, progress);
   }
 
   int64_t Reduce(int64_t lo, int64_t hi, void* aggregate) {
@@ -181,36 +164,28 @@ class ScanWorker {
   char* state(int k) const { return state_[k]; }
 
  private:
-  void SelectStrip(int64_t strip) {
-    range_.lane_lo = strip * run_.plan.strip;
-    range_.lane_hi = std::min(range_.lanes, range_.lane_lo + run_.plan.strip);
-  }
-
-  int64_t ScanTo(char* const* outs, const void* prefix, void* aggregate, int64_t progress) {
-    return run_.kernel.scan(row_.arrays(), row_.uniforms(), reinterpret_cast<void* const*>(outs), row_.flags(), &range_, prefix,
-                            aggregate, progress);
-  }
-
   const ScanRun& run_;
   jaxprims::ScanRow row_;
   ScanRange range_;
   char* state_[2];
-  Staging staging_;
 };
 
 // The descriptors of a row's blocks.
 class ScanChain {
  public:
   enum Status : uint32_t { kNothing, kAggregate, kPrefix };
-  static constexpr int64_t kLine = 64;
-
-  static int64_t BytesOfBlock(int64_t state_bytes) { return kLine + 2 * state_bytes; }
+  static int64_t BytesOfBlock(int64_t state_bytes) { return kCacheLine + 2 * state_bytes; }
 
   ScanChain(char* memory, int64_t state_bytes) : memory_(memory), state_bytes_(state_bytes) {}
 
   std::atomic<uint32_t>& status(int64_t block) const { return *reinterpret_cast<std::atomic<uint32_t>*>(At(block)); }
-  char* aggregate(int64_t block) const { return At(block) + kLine; }
-  char* prefix(int64_t block) const { return At(block) + kLine + state_bytes_; }  // of the next block
+  char* aggregate(int64_t block) const { return At(block) + kCacheLine; }
+  char* prefix(int64_t block) const { return At(block) + kCacheLine + state_bytes_; }  // of the next block
+
+  // Before anybody else sees it.
+  void Clear(int64_t blocks) const {
+    for (int64_t block = 0; block < blocks; ++block) new (&status(block)) std::atomic<uint32_t>(kNothing);
+  }
 
   void Publish(int64_t block, Status what) const { status(block).store(what, std::memory_order_release); }
 
@@ -292,54 +267,42 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
 template <class Pool>
 void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ScanPlan& plan) {
   const ScanProblem problem = Describe(shape, call);
-  const int64_t rows = problem.rows, strips = problem.lanes == 0 ? 0 : StripsOf(problem, plan);
-  if (call.n == 0 || rows == 0 || strips == 0) return;
+  const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
+  if (units * blocks == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
   }
-  internal::ScanRun run{shape, call, kernel, plan, StagedElements(problem, plan)};
+  const internal::ScanRun run{shape, call, kernel, plan};
   const bool chained = plan.order != ScanOrder::kSequentialRows;
-  const int64_t blocks = BlocksOf(problem, plan), units = rows * strips, state_bytes = shape.StateBytes(plan.strip);
-  const int64_t chain_bytes = chained ? units * blocks * internal::ScanChain::BytesOfBlock(state_bytes) : 0;
-  const size_t worker_bytes = internal::ScanWorker::Bytes(run);
-  const Workspace workspace(static_cast<size_t>(chain_bytes) + static_cast<size_t>(plan.threads) * worker_bytes);
+  const int64_t state_bytes = shape.StateBytes(plan.strip), worker_bytes = internal::ScanWorker::Bytes(run);
+  const int64_t chain_bytes = blocks * internal::ScanChain::BytesOfBlock(state_bytes), chains_bytes = chained ? units * chain_bytes : 0;
+  const Workspace workspace(static_cast<size_t>(chains_bytes + plan.threads * worker_bytes));
   std::vector<internal::ScanWorker> workers;
   workers.reserve(static_cast<size_t>(plan.threads));
-  for (int w = 0; w < plan.threads; ++w) {
-    workers.emplace_back(run, workspace.data() + chain_bytes + static_cast<size_t>(w) * worker_bytes);
-  }
-  auto chain_of = [&](int64_t unit) {
-    return internal::ScanChain(workspace.data() + unit * blocks * internal::ScanChain::BytesOfBlock(state_bytes), state_bytes);
-  };
+  for (int w = 0; w < plan.threads; ++w) workers.emplace_back(run, workspace.data() + chains_bytes + w * worker_bytes);
+
   if (chained) {
-    for (int64_t unit = 0; unit < units; ++unit) {
-      for (int64_t block = 0; block < blocks; ++block) {
-        new (&chain_of(unit).status(block)) std::atomic<uint32_t>(internal::ScanChain::kNothing);
-      }
-    }
-    WorkAssistInOrder<TwoSidedOrder>(
-        pool, plan.threads,
-        [&](int64_t task, int w) {
-          const int64_t unit = task / blocks;
-          internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
-          worker.Select(unit / strips, unit % strips);
-          internal::ScanBlock(run, worker, chain_of(unit), task % blocks);
-          if (plan.stream) StreamFence();
-        },
-        units, blocks, plan.order);
+    auto chain_of = [&](int64_t unit) { return internal::ScanChain(workspace.data() + unit * chain_bytes, state_bytes); };
+    for (int64_t unit = 0; unit < units; ++unit) chain_of(unit).Clear(blocks);
+    auto scan_block = [&](int64_t task, int w) {
+      const int64_t unit = task / blocks;
+      internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
+      worker.Select(unit / strips, unit % strips);
+      internal::ScanBlock(run, worker, chain_of(unit), task % blocks);
+      if (plan.stream) StreamFence();
+    };
+    WorkAssistInOrder<TwoSidedOrder>(pool, plan.threads, scan_block, units, blocks, plan.order);
     return;
   }
   const int64_t grain = plan.rows_per_task;
   WorkAssist(pool, CeilDiv(units, grain), plan.threads, [&](int64_t task, int w) {
     internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
-    const int64_t first = task * grain, end = std::min(units, first + grain);
+    const int64_t first = task * grain, last = std::min(units, first + grain);
     if (plan.periodic) {
-      worker.ScanPeriodic(first, end);
-    } else if (strips == 1) {
-      worker.ScanRows(first, end);
+      worker.ScanPeriodic(first, last);
     } else {
-      for (int64_t unit = first; unit < end; ++unit) {
-        worker.Select(unit / strips, unit % strips);
+      for (int64_t unit = first; unit < last; ++unit) {
+        unit > first && strips == 1 ? worker.Next() : worker.Select(unit / strips, unit % strips);
         worker.ScanRow();
       }
     }

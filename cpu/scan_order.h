@@ -39,21 +39,32 @@ class TwoSidedOrder {
 
   // The number of a block, row * blocks + its place in the row; -1: none is left.
   int64_t Claim(Cursor& cursor) {
-    if (order_ != ScanOrder::kAssisting) cursor.row_wise = order_ == ScanOrder::kRowWise;
     uint64_t index = index_.load(std::memory_order_relaxed);
     for (;;) {
-      const auto by_row = static_cast<int64_t>(index >> 32), by_column = static_cast<int64_t>(index & 0xffffffff);
-      const int64_t begun = CeilDiv(by_row, blocks_), others = rows_ - begun;
-      const bool row = by_row < tasks() && (by_column == 0 || by_row < begun * blocks_);
-      const bool column = by_column < others * blocks_ && order_ != ScanOrder::kRowWise;
-      if (!row && !column) return -1;
-      cursor.row_wise = row && (cursor.row_wise || !column);
-      const uint64_t next = index + (cursor.row_wise ? uint64_t{1} << 32 : 1);
-      if (index_.compare_exchange_weak(index, next, std::memory_order_relaxed)) {
-        if (cursor.row_wise) return by_row;
-        return (begun + by_column % others) * blocks_ + by_column / others;
+      const Step step = From(index, cursor);
+      if (step.task < 0) return -1;
+      if (index_.compare_exchange_weak(index, step.index, std::memory_order_relaxed)) {
+        cursor.row_wise = step.row_wise;
+        return step.task;
       }
     }
+  }
+
+  struct Step {
+    int64_t task;
+    uint64_t index;
+    bool row_wise;
+  };
+
+  // What a thread at `cursor` claims when the work index is `index`, and the work index after it.
+  Step From(uint64_t index, Cursor cursor) const {
+    const auto by_row = static_cast<int64_t>(index >> 32), by_column = static_cast<int64_t>(index & 0xffffffff);
+    const int64_t begun = CeilDiv(by_row, blocks_), others = rows_ - begun;
+    const bool row = by_row < tasks() && (by_column == 0 || by_row < begun * blocks_) && order_ != ScanOrder::kColumnWise;
+    const bool column = by_column < others * blocks_ && order_ != ScanOrder::kRowWise;
+    if (!row && !column) return {-1, index, cursor.row_wise};
+    if (row && (cursor.row_wise || !column)) return {by_row, index + (uint64_t{1} << 32), true};
+    return {(begun + by_column % others) * blocks_ + by_column / others, index + 1, false};
   }
 
  private:

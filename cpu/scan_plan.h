@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "hist_plan.h"
 #include "scan_kernel.h"
@@ -22,15 +23,23 @@ enum class ScanOrder : int64_t {
 };
 
 struct ScanProblem {
-  int64_t n = 0;             // elements of a row
-  int64_t rows = 1;          // of the batch; across: bundles of `lanes` rows
-  int64_t lanes = 1;         // across: rows side by side
-  int64_t in_bytes = 4;      // of one element of all operands
-  int64_t out_bytes = 4;     // of one element of all results
-  int64_t slots = 1;         // of the state
+  int64_t n = 0;                         // elements of a row
+  int64_t rows = 1;                      // of the batch; across: bundles of `lanes` rows
+  int64_t lanes = 1;                     // across: rows side by side
+  int64_t in_bytes = 4;                  // of one element of all operands
+  std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
+  int64_t slots = 1;                     // of the state
   bool across = false;
-  bool in_place = false;     // a result lies where an operand does
-  bool contiguous = false;   // rows lie one behind the other in every operand, and none starts from an init
+  bool reverse = false;
+  bool in_place = false;    // a result lies where an operand does
+  bool contiguous = false;  // rows lie one behind the other in every operand, and none starts from an init
+  bool aligned = true;      // every result starts at a cache line
+
+  int64_t OutBytes() const {
+    int64_t bytes = 0;
+    for (const int64_t leaf : leaf_bytes) bytes += leaf;
+    return bytes;
+  }
 };
 
 struct ScanPlan {
@@ -39,17 +48,21 @@ struct ScanPlan {
   int64_t strip = 1;          // across: lanes that are scanned together
   int64_t rows_per_task = 1;  // of rows that are one thread's
   bool periodic = false;
-  bool stream = false;  // non-temporal stores
+  bool stream = false;        // non-temporal stores
   int threads = 1;
 
-  int variant() const { return periodic ? 1 : 0; }
+  int variant() const { return (periodic ? 1 : 0) | (stream ? 2 : 0); }
 };
 
-inline constexpr int64_t kScanBlockBytes = 64 << 10;  // of a block's input and output: it stays in L2 for a second pass
-inline constexpr int64_t kStagingBytes = 16 << 10;    // of all results together, in L1
+// A block's input and output: small enough to stay in L2 for a second pass, large enough that going on elsewhere in memory does
+// not show (at 64 KB it costs a third), and of a row that is not long enough for that a part that leaves work for many threads.
+inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
+inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
+inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;     // rows up to this are short
 inline constexpr int64_t kLanesAlone = 1024;          // so many rows side by side keep all threads busy without a chain
 inline constexpr int64_t kStripLanes = 64;            // a strip is a multiple of this: whole cache lines
+inline constexpr int64_t kStripBytes = 256 << 10;     // of its state, in L2
 inline constexpr int64_t kTasksPerThread = 8;         // so that a thread that is slowed down leaves work for the others
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -58,33 +71,38 @@ inline int64_t BlocksOf(const ScanProblem& p, const ScanPlan& plan) { return Cei
 
 inline int64_t StripsOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.lanes, plan.strip); }
 
-// Elements of each result that are staged in L1 before they are streamed: whole steps along, or some of the rows side by side.
-inline int64_t StagedElements(const ScanProblem& p, const ScanPlan& plan) {
-  if (!plan.stream) return 0;
-  const int64_t fit = std::max<int64_t>(1, kStagingBytes / std::max<int64_t>(1, p.out_bytes));
-  return p.across ? std::max(fit, plan.strip) : std::max<int64_t>(1, fit / kScanStep) * kScanStep;
-}
-
 namespace internal {
+
+// Whether every whole vector of a result is written where a cache line, or a part of its size, starts: what non-temporal stores
+// want. (Vectors are written from a row's first element on, in reversed order from its last.)
+inline bool Streamable(const ScanProblem& p, const ScanPlan& plan) {
+  if (p.in_place || !p.aligned) return false;
+  const bool one = plan.periodic || (p.rows == 1 && !p.across);  // from end to end
+  return std::all_of(p.leaf_bytes.begin(), p.leaf_bytes.end(), [&](int64_t leaf) {
+    const int64_t bytes = leaf * (p.across ? p.lanes : one ? p.rows * p.n : p.n);
+    return (one && !p.reverse) || bytes % kCacheLine == 0;
+  });
+}
 
 // All that depends on the machine.
 inline void Distribute(const ScanProblem& p, const Machine& m, int threads, ScanPlan& plan) {
   const int64_t total = p.n * p.rows * p.lanes;
   plan.threads = threads;
-  plan.stream = !p.in_place && total * p.out_bytes > m.l3;
-  plan.strip = p.lanes;
+  plan.stream = total * p.OutBytes() > m.l3 && Streamable(p, plan);
+  plan.strip = std::max<int64_t>(1, p.lanes);
   const int64_t blocks = BlocksOf(p, plan), wanted = plan.threads == 1 ? 1 : kTasksPerThread * plan.threads;
   if (p.across && blocks == 1) {
     const int64_t strips = std::max<int64_t>(1, wanted / std::max<int64_t>(1, p.rows));
-    const int64_t widest = std::max<int64_t>(kStripLanes, kScanBlockBytes / (8 * p.slots));  // its state stays in L2
-    plan.strip = std::min(p.lanes, std::min(CeilDiv(CeilDiv(p.lanes, strips), kStripLanes) * kStripLanes, widest));
+    const int64_t widest = std::max<int64_t>(kStripLanes, kStripBytes / (8 * p.slots));
+    plan.strip = std::min({plan.strip, CeilDiv(CeilDiv(plan.strip, strips), kStripLanes) * kStripLanes, widest});
   }
   const int64_t rows = p.rows * StripsOf(p, plan);
   const bool alone = blocks <= 1 || plan.threads == 1 || rows >= 2 * wanted || rows * blocks >= int64_t{1} << 32;
   plan.order = alone ? ScanOrder::kSequentialRows : ScanOrder::kAssisting;
   const int64_t elements = std::max<int64_t>(1, p.n * plan.strip);
-  const int64_t fit = std::max<int64_t>(1, kScanBlockBytes / (elements * (p.in_bytes + p.out_bytes)));
+  const int64_t fit = std::max<int64_t>(1, kScanTaskBytes / (elements * std::max<int64_t>(1, p.in_bytes + p.OutBytes())));
   plan.rows_per_task = std::clamp<int64_t>(CeilDiv(rows, wanted), 1, fit);
+  if (plan.periodic) plan.rows_per_task = CeilDiv(plan.rows_per_task, kCacheLine) * kCacheLine;  // tasks share no cache line
 }
 
 inline int ScanThreads(const ScanProblem& p, const Machine& m) {
@@ -95,13 +113,13 @@ inline int ScanThreads(const ScanProblem& p, const Machine& m) {
 
 inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
   ScanPlan plan;
-  const int64_t bytes = std::max<int64_t>(1, p.in_bytes + p.out_bytes);
+  const int64_t step = std::max<int64_t>(1, (p.in_bytes + p.OutBytes()) * p.lanes);
+  const int64_t block = std::clamp<int64_t>(p.n * step / kScanBlocks, kScanBlockBytesLeast, kScanBlockBytes) / step;
   if (p.across) {
-    const bool alone = p.rows * p.lanes >= kLanesAlone;
-    plan.block = std::max<int64_t>(1, alone ? p.n : kScanBlockBytes / (bytes * std::max<int64_t>(1, p.lanes)));
+    plan.block = std::max<int64_t>(1, p.rows * p.lanes >= kLanesAlone ? p.n : block);
   } else {
-    plan.block = std::max<int64_t>(1, kScanBlockBytes / bytes / kScanStep) * kScanStep;
-    plan.periodic = p.contiguous && p.rows > 1 && p.n <= kPeriodicElements;
+    plan.block = std::max<int64_t>(1, block / kScanStep) * kScanStep;
+    plan.periodic = p.contiguous && p.rows > 1 && p.n >= 1 && p.n <= kPeriodicElements;
   }
   internal::Distribute(p, m, internal::ScanThreads(p, m), plan);
   return plan;
@@ -112,9 +130,9 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
                            int64_t threads) {
   ScanPlan plan = MakeScanPlan(p, m);
   if (block >= 0) plan.block = p.across ? std::max<int64_t>(1, block) : std::max<int64_t>(1, block / kScanStep) * kScanStep;
-  if (periodic >= 0) plan.periodic = periodic != 0 && p.contiguous && !p.across;
+  if (periodic >= 0) plan.periodic = periodic != 0 && p.contiguous && !p.across && p.n >= 1 && p.n <= kScanStep;
   internal::Distribute(p, m, threads > 0 ? static_cast<int>(threads) : plan.threads, plan);
-  if (stream >= 0) plan.stream = stream != 0;
+  if (stream >= 0) plan.stream = stream != 0 && internal::Streamable(p, plan);
   if (order >= 0 && order <= 3) plan.order = static_cast<ScanOrder>(order);
   if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;
   return plan;

@@ -50,82 +50,101 @@ struct TaskBorders {
 class SegmentsWorker {
  public:
   SegmentsWorker(const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const SegmentsPlan& plan)
-      : shape_(&shape), call_(&call), kernel_(&kernel), plan_(&plan), worker_(shape, call), buffers_(shape.leaf_bytes.size()) {}
+      : shape_(&shape),
+        call_(&call),
+        kernel_(&kernel),
+        plan_(&plan),
+        row_(call),
+        outs_(shape.leaf_bytes.size()),
+        buffers_(shape.leaf_bytes.size()),
+        identity_(shape.leaf_bytes.size()) {}
 
   // Bytes of memory, aligned to 64, that it wants.
   static int64_t Bytes(const ScanShape& shape, const SegmentsPlan& plan) {
-    int64_t bytes = shape.StateBytes(plan.strip) + RunList::Bytes(plan.chunk);
-    for (const int64_t size : shape.leaf_bytes) {
-      bytes += Parts(plan.strip * size, 64) * 64;
-      if (!shape.across) bytes += Parts(plan.chunk * size, 64) * 64;
-    }
+    int64_t bytes = (1 + FoldStates(plan)) * shape.StateBytes(plan.strip) + RunList::Bytes(plan.chunk);
+    for (const int64_t size : shape.leaf_bytes) bytes += LeafBytes(shape, plan, size);
     return bytes;
   }
 
   void SetMemory(char* memory) {
     aggregate_ = memory;
     memory += shape_->StateBytes(plan_->strip);
+    fold_ = memory;
+    memory += FoldStates(*plan_) * shape_->StateBytes(plan_->strip);
     runs_ = RunList(memory, plan_->chunk);
     memory += RunList::Bytes(plan_->chunk);
     for (size_t leaf = 0; leaf < buffers_.size(); ++leaf) {
-      buffers_[leaf].identity = memory;
-      memory += Parts(plan_->strip * shape_->leaf_bytes[leaf], 64) * 64;
-      buffers_[leaf].results = memory;
-      if (!shape_->across) memory += Parts(plan_->chunk * shape_->leaf_bytes[leaf], 64) * 64;
+      buffers_[leaf] = memory;
+      memory += LeafBytes(*shape_, *plan_, shape_->leaf_bytes[leaf]);
+      identity_[leaf] = memory - Parts(shape_->leaf_bytes[leaf], 64) * 64;
     }
-    made_for_ = -1;
   }
 
+  // The member of the batch and the lanes that are worked on.
   void Select(int64_t member, int64_t lane_lo, int64_t lane_hi) {
     lane_lo_ = lane_lo, lane_hi_ = lane_hi;
-    worker_.row.Select(member);
+    if (member != member_) row_.Select(member);
+    member_ = member;
   }
 
-  const uint8_t* segments() const { return worker_.row.flags(); }
-  ReduceWorker& worker() { return worker_; }
+  const uint8_t* segments() const { return row_.flags(); }
+
+  PairwiseFold Fold() const {
+    return {*kernel_, row_.uniforms(), fold_, shape_->StateBytes(plan_->strip), Lanes()};
+  }
+
+  // Writes the result of a segment; the identity's if there is no state.
+  void Finish(int64_t segment, const void* state) {
+    PointOuts(segment);
+    FinishTo(*shape_, *kernel_, row_.uniforms(), state, outs_, Lanes());
+  }
 
   // Does the part between two cuts. With `head`, the first segment that ends here is not finished: it may have begun before.
   template <class Walk>
-  TaskBorders Run(Walk walk, const Cut& from, const Cut& to, bool head, char* head_state, char* open_state) {
+  TaskBorders Run(Walk& walk, const Cut& from, const Cut& to, bool head, char* head_state, char* open_state) {
     TaskBorders borders;
     next_ = from.segment + (head ? 1 : 0);
     walk.Start(from, to);
     int64_t progress = 0;
-    for (int64_t lo = from.element; lo < to.element;) {
-      const int64_t far = walk.RunEnd(lo, plan_->chunk) - 1;  // leaves an element, so that the run's end is found below
-      if (far - lo >= plan_->chunk) {
-        progress = Reduce(lo, far, progress);
-        lo = far;
+    for (int64_t lo = from.element, hi = 0; lo < to.element; lo = hi) {
+      // A long run but for its last element, so that its end is found in the chunk that follows.
+      hi = walk.RunEnd(lo, plan_->chunk) - 1;
+      if (hi - lo >= plan_->chunk) {
+        progress = Reduce(lo, hi, progress);
+        continue;
       }
-      const int64_t hi = std::min(to.element, lo + plan_->chunk);
+      hi = std::min(to.element, lo + plan_->chunk);
       walk.Find(lo, hi, runs_);
       int64_t run = 0, start = lo;
-      if (head && runs_.count > 0) {
-        head = false;
-        if (runs_.Segment(0) == 0) {
-          start = lo + runs_.End(0);
-          Reduce(lo, start, progress);
-          borders.head = true;
-          std::memcpy(head_state, aggregate_, static_cast<size_t>(shape_->StateBytes(Lanes())));
-          progress = 0, run = 1;
-        }
+      if (head && runs_.count > 0 && runs_.segments[0] == 0) {
+        start = lo + runs_.ends[0];
+        Reduce(lo, start, progress);
+        std::memcpy(head_state, aggregate_, static_cast<size_t>(shape_->StateBytes(Lanes())));
+        borders.head = true;
+        progress = 0;
+        run = 1;
       }
-      const int64_t count = runs_.count - run, ended = runs_.count == 0 ? start : lo + runs_.last;
-      if (count > 0 && kernel_->scan != nullptr && (ended - start) / count < plan_->long_run) {
-        progress = FinishByScan(lo, start, hi, run, from.segment, progress);
-      } else {
-        progress = FinishOneByOne(lo, start, hi, run, from.segment, progress);
-      }
-      if (ended == hi) progress = 0;
-      lo = hi;
+      head = head && runs_.count == 0;
+      const int64_t count = runs_.count - run;
+      const bool scan = count > 0 && kernel_->scan != nullptr && lo + runs_.last - start < count * plan_->long_run;
+      progress = scan ? FinishByScan(from.segment, run, lo, start, hi, progress)
+                      : FinishOneByOne(from.segment, run, lo, start, hi, progress);
+      if (lo + runs_.last == hi) progress = 0;
     }
     FillIdentity(to.segment);
-    borders.open = progress != 0;
+    borders.open = progress != 0 && open_state != nullptr;
     if (borders.open) std::memcpy(open_state, aggregate_, static_cast<size_t>(shape_->StateBytes(Lanes())));
     return borders;
   }
 
  private:
+  static int64_t FoldStates(const SegmentsPlan& plan) { return plan.tasks > 1 ? PairwiseFold::Levels(plan.tasks + 1) : 0; }
+
+  // Of a leaf's results in a chunk, and its identity behind them.
+  static int64_t LeafBytes(const ScanShape& shape, const SegmentsPlan& plan, int64_t size) {
+    return (Parts(shape.across ? 0 : plan.chunk * size, 64) + Parts(size, 64)) * 64;
+  }
+
   int64_t Lanes() const { return lane_hi_ - lane_lo_; }
 
   ScanRange Range(int64_t lo, int64_t hi) const {
@@ -134,19 +153,193 @@ class SegmentsWorker {
     return range;
   }
 
+  void PointOuts(int64_t segment) {
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+      outs_[leaf] = row_.outs()[leaf] + (segment * call_->lanes + lane_lo_) * shape_->leaf_bytes[leaf];
+    }
+  }
+
   int64_t Reduce(int64_t lo, int64_t hi, int64_t progress) {
     if (lo >= hi) return progress;
     const ScanRange range = Range(lo, hi);
-    return kernel_->reduce(worker_.row.arrays(), worker_.row.uniforms(), nullptr, &range, aggregate_, progress);
+    return kernel_->reduce(row_.arrays(), row_.uniforms(), nullptr, &range, aggregate_, progress);
   }
 
-  // Each of the chunk's runs by itself, then what is left open.
-  int64_t FinishOneByOne(int64_t base, int64_t lo, int64_t hi, int64_t run, int64_t segment, int64_t progress) {
+  // The chunk from `base`, of which [lo, hi) and the runs from `run` on are left: each run by itself, then what stays open.
+  int64_t FinishOneByOne(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
     for (; run < runs_.count; ++run) {
-      ...
+      const int64_t at = segment + runs_.segments[run];
+      Reduce(lo, base + runs_.ends[run], progress);
+      FillIdentity(at);
+      Finish(at, aggregate_);
+      next_ = at + 1;
+      lo = base + runs_.ends[run];
+      progress = 0;
+    }
+    return Reduce(lo, hi, progress);
+  }
+
+  // The same by one scan, which finishes every prefix of every run; a run's last one is kept.
+  int64_t FinishByScan(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
+    auto shifted = [&](void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) - static_cast<uintptr_t>(base * bytes); };
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+      outs_[leaf] = reinterpret_cast<void*>(shifted(buffers_[leaf], shape_->leaf_bytes[leaf]));
+    }
+    const ScanRange range = Range(lo, hi);
+    progress = kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), reinterpret_cast<uint8_t*>(shifted(runs_.flags, 1)),
+                             &range, nullptr, aggregate_, progress);
+    const int64_t first = runs_.segments[run], end = runs_.segments[runs_.count - 1] + 1, count = runs_.count - run;
+    if (segment + end - next_ != count) FillIdentity(segment + end);  // there are empty ones between
+    next_ = segment + end;
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+      WithBytes(shape_->leaf_bytes[leaf], [&](auto size) {
+        const char* from = buffers_[leaf];
+        char* to = row_.outs()[leaf] + segment * static_cast<int64_t>(size);
+        const int32_t* ends = runs_.ends + run;
+        const int32_t* segments = runs_.segments + run;
+        if (end - first == count) {
+          to += first * static_cast<int64_t>(size);
+          for (int64_t k = 0; k < count; ++k, to += size) std::memcpy(to, from + static_cast<size_t>(ends[k] - 1) * size, size);
+        } else {
+          for (int64_t k = 0; k < count; ++k) {
+            std::memcpy(to + static_cast<size_t>(segments[k]) * size, from + static_cast<size_t>(ends[k] - 1) * size, size);
+          }
+        }
+      });
+    }
+    return progress;
+  }
+
+  // The results of segments [next_, end), which are empty.
+  void FillIdentity(int64_t end) {
+    if (next_ >= end) return;
+    outs_.assign(identity_.begin(), identity_.end());
+    FinishTo(*shape_, *kernel_, row_.uniforms(), nullptr, outs_, 1);
+    const bool whole = Lanes() == call_->lanes;  // then the segments' results lie end to end
+    const int64_t step = whole ? end - next_ : 1;
+    for (; next_ < end; next_ += step) {
+      PointOuts(next_);
+      for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+        Repeat(identity_[leaf], shape_->leaf_bytes[leaf], step * Lanes(), static_cast<char*>(outs_[leaf]));
+      }
     }
   }
+
+  // Copies an element `count` times, ever larger parts at once.
+  static void Repeat(const char* element, int64_t bytes, int64_t count, char* to) {
+    std::memcpy(to, element, static_cast<size_t>(bytes));
+    for (int64_t done = bytes, part = 0; done < count * bytes; done += part) {
+      part = std::min({done, count * bytes - done, std::max<int64_t>(1, kScanBuffer / bytes) * bytes});
+      std::memcpy(to + done, to, static_cast<size_t>(part));
+    }
+  }
+
+  const ScanShape* shape_;
+  const ScanCall* call_;
+  const ScanKernel* kernel_;
+  const SegmentsPlan* plan_;
+  ScanRow row_;
+  std::vector<void*> outs_;
+  std::vector<char*> buffers_, identity_;  // by leaf: where a chunk is scanned to; the identity's results
+  char* aggregate_ = nullptr;
+  char* fold_ = nullptr;
+  RunList runs_;
+  int64_t member_ = -1, lane_lo_ = 0, lane_hi_ = 1;
+  int64_t next_ = 0;  // the first segment whose result is not written yet
 };
 
+template <class Walk, class Pool>
+void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const SegmentsPlan& plan,
+                 int64_t segments) {
+  const int64_t members = call.rows(), tasks = plan.tasks, strips = Parts(call.lanes, plan.strip);
+  const int64_t pieces = members * tasks * strips, state = shape.StateBytes(plan.strip);
+  const int64_t bytes = SegmentsWorker::Bytes(shape, plan);
+  Workspace workspace(static_cast<size_t>(plan.threads * bytes + (tasks > 1 ? 2 * pieces * state : 0)));
+  char* states = workspace.data() + plan.threads * bytes;
+  std::vector<Cut> cuts(tasks > 1 ? static_cast<size_t>(members * (tasks + 1)) : 0);
+  std::vector<TaskBorders> borders(tasks > 1 ? static_cast<size_t>(pieces) : 0);
+  std::vector<SegmentsWorker> workers(static_cast<size_t>(plan.threads), SegmentsWorker(shape, call, kernel, plan));
+  for (int w = 0; w < plan.threads; ++w) workers[static_cast<size_t>(w)].SetMemory(workspace.data() + w * bytes);
+
+  if (tasks > 1) {
+    constexpr int64_t kCutsPerTask = 16;
+    const auto all = static_cast<int64_t>(cuts.size());
+    WorkAssist(pool, Parts(all, kCutsPerTask), plan.threads, [&](int64_t task, int worker) {
+      SegmentsWorker& me = workers[static_cast<size_t>(worker)];
+      for (int64_t c = task * kCutsPerTask; c < std::min(all, (task + 1) * kCutsPerTask); ++c) {
+        me.Select(c / (tasks + 1), 0, 1);
+        cuts[static_cast<size_t>(c)] = Walk(me.segments(), call.n, segments).At(c % (tasks + 1) * plan.items);
+      }
+    });
+    for (int64_t c = 1; c < all; ++c) {  // whatever the operand holds, tasks do not overlap
+      if (c % (tasks + 1) == 0) continue;
+      Cut& cut = cuts[static_cast<size_t>(c)];
+      const Cut& before = cuts[static_cast<size_t>(c - 1)];
+      cut = {std::max(cut.segment, before.segment), std::max(cut.element, before.element)};
+    }
+  }
+
+  // Pieces are numbered as they lie in memory: strip within task within member.
+  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t group, int worker) {
+    SegmentsWorker& me = workers[static_cast<size_t>(worker)];
+    for (int64_t piece = group * plan.grain; piece < std::min(pieces, (group + 1) * plan.grain); ++piece) {
+      const int64_t strip = piece % strips, task = piece / strips % tasks, member = piece / strips / tasks;
+      me.Select(member, strip * plan.strip, std::min(call.lanes, (strip + 1) * plan.strip));
+      Walk walk(me.segments(), call.n, segments);
+      if (tasks == 1) {
+        me.Run(walk, walk.At(0), walk.At(call.n + segments), false, nullptr, nullptr);
+        continue;
+      }
+      const Cut* cut = &cuts[static_cast<size_t>(member * (tasks + 1) + task)];
+      char* own = states + 2 * piece * state;
+      borders[static_cast<size_t>(piece)] =
+          me.Run(walk, cut[0], cut[1], task > 0 && cut[1].segment > cut[0].segment, own, own + state);
+    }
+  });
+  if (tasks == 1) return;
+
+  WorkAssist(pool, members * strips, plan.threads, [&](int64_t task, int worker) {
+    SegmentsWorker& me = workers[static_cast<size_t>(worker)];
+    const int64_t member = task / strips, strip = task % strips;
+    const int64_t lane_lo = strip * plan.strip, lane_hi = std::min(call.lanes, lane_lo + plan.strip);
+    me.Select(member, lane_lo, lane_hi);
+    PairwiseFold fold = me.Fold();
+    auto push = [&](const char* from) {
+      std::memcpy(fold.Next(), from, static_cast<size_t>(shape.StateBytes(lane_hi - lane_lo)));
+      fold.Push();
+    };
+    for (int64_t t = 0; t < tasks; ++t) {
+      const Cut* cut = &cuts[static_cast<size_t>(member * (tasks + 1) + t)];
+      const int64_t piece = (member * tasks + t) * strips + strip;
+      const TaskBorders& border = borders[static_cast<size_t>(piece)];
+      const char* own = states + 2 * piece * state;
+      if (t > 0 && cut[1].segment > cut[0].segment) {
+        if (border.head) push(own);
+        me.Finish(cut[0].segment, fold.Total());
+        fold.Clear();
+      }
+      if (border.open) push(own + state);
+    }
+  });
+}
+
 }  // namespace internal
+
+template <class Pool>
+void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const Segments& segments, const ScanKernel& kernel,
+                 const SegmentsPlan& plan) {
+  if (segments.count == 0 || call.rows() == 0 || call.lanes == 0) return;
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data,
+                static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
+  }
+  using internal::IdWalk, internal::OffsetWalk;
+  auto run = [&](auto index) {
+    using Index = decltype(index);
+    if (segments.ids) return internal::RunSegments<IdWalk<Index>>(pool, shape, call, kernel, plan, segments.count);
+    internal::RunSegments<OffsetWalk<Index>>(pool, shape, call, kernel, plan, segments.count);
+  };
+  segments.wide ? run(int64_t{}) : run(int32_t{});
+}
+
 }  // namespace jaxprims

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "reduce_plan.h"
 
@@ -30,6 +29,7 @@ struct SegmentsPlan {
   int64_t tasks = 1;     // for each member of the batch and strip
   int64_t chunk = 1;     // elements looked at together
   int64_t strip = 1;     // lanes of a task
+  int64_t grain = 1;     // tasks that a thread takes at once: small members of a batch, one behind the other
   int64_t long_run = 0;  // from this average length on, a chunk's segments are reduced one by one; else one scan finishes all
   int threads = 1;
 };
@@ -50,10 +50,13 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m,
   const int64_t task = total * lanes > 64 * kSegmentsTask ? kSegmentsTask : kSegmentsTaskLeast;
   plan.items = std::max(task / (plan.strip * p.slots), p.across ? kSegmentsRowsLeast : kScanBufferElements);
   plan.tasks = std::max<int64_t>(1, Parts(total, plan.items));
+  const int64_t pieces = p.members * plan.tasks * Parts(lanes, plan.strip);
+  const int64_t piece = std::max<int64_t>(1, std::min(total, plan.items) * plan.strip * p.slots);
+  plan.grain = std::clamp<int64_t>(kSegmentsTask / piece, 1,
+                                   std::max<int64_t>(1, pieces / (kReduceTasksPerThread * plan.threads)));
   plan.chunk = BufferElements(p.leaf_bytes);
-  plan.long_run = plan.path == kAutomatic      ? kLongRun
-                  : plan.path == kLongSegments ? 0
-                                               : std::numeric_limits<int64_t>::max();
+  if (plan.path == kAutomatic) plan.long_run = kLongRun;
+  if (plan.path == kShortSegments) plan.long_run = int64_t{1} << 32;
   return plan;
 }
 

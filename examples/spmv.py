@@ -20,7 +20,7 @@ Sum = tuple[jax.Array, jax.Array, jax.Array]  # the largest score m; the sums of
 @jax.jit
 def multiply(values: jax.Array, columns: jax.Array, rows: jp.Offsets, x: jax.Array) -> jax.Array:
     """The CSR matrix with ``values`` and ``columns`` [entries] times the vector ``x``."""
-    return jp.segment_reduce((values, columns), rows, map=lambda entry: entry[0] * x[entry[1]])
+    return jp.segment_reduce((values, columns), rows, map=lambda value, column: value * x[column])
 
 
 def merge(a: Sum, b: Sum) -> Sum:
@@ -34,8 +34,7 @@ def merge(a: Sum, b: Sum) -> Sum:
 def attend(scores: jax.Array, columns: jax.Array, rows: jp.Offsets, features: jax.Array) -> jax.Array:
     """[NODES, FEATURES]: the mean of each node's neighbours' features, weighted by the softmax of the edges' scores."""
 
-    def one(entry: tuple[jax.Array, jax.Array]) -> Sum:
-        score, column = entry
+    def one(score: jax.Array, column: jax.Array) -> Sum:
         return score, jnp.ones_like(score), features[column]
 
     nothing = (jnp.finfo(scores.dtype).min, 0, 0)

@@ -38,7 +38,7 @@ def unit(p: Params, u: jax.Array) -> jax.Array:
     """The linear recurrent unit on a sequence u [T, WIDTH]."""
     a = jnp.exp(jax.lax.complex(-jnp.exp(p["rate"]), p["phase"]))  # |a| < 1: stable, however it is trained
     b = jnp.sqrt(1 - jnp.abs(a) ** 2) * jax.lax.complex(u @ p["b"][0], u @ p["b"][1])
-    x = jp.linear_recurrence(jnp.broadcast_to(a, b.shape), b)
+    x = jp.linear_recurrence(a, b)
     return x.real @ p["c"][0] - x.imag @ p["c"][1] + p["skip"] * u
 
 

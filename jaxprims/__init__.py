@@ -3,10 +3,13 @@
 from ._bins import Bins, positions
 from ._cumulative import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
 from ._explain import Plan, PlannedCall, explain
+from ._extremes import argmax, argmin
 from ._genhist import genhist, reduce_by_index
 from ._group import Offsets, group_by_index, race_factor
 from ._monoid import Monoid, check_monoid, monoids
 from ._numpy import bincount, histogram, histogram2d, histogramdd
+from ._recurrence import linear_recurrence
+from ._reduce import reduce, segment_reduce
 from ._scan import scan
 from ._segment import (
     segment_argmax,
@@ -21,6 +24,7 @@ from ._segment import (
 )
 from ._warnings import FallbackWarning, IdentityWarning
 from .primitives import hist_ad as _hist_ad
+from .primitives import scan_ad as _scan_ad
 from .runtime.ffi import CUSTOM_CALL_TARGETS
 
 __all__ = [
@@ -32,6 +36,8 @@ __all__ = [
     "Offsets",
     "Plan",
     "PlannedCall",
+    "argmax",
+    "argmin",
     "associative_scan",
     "bincount",
     "check_monoid",
@@ -46,9 +52,11 @@ __all__ = [
     "histogram",
     "histogram2d",
     "histogramdd",
+    "linear_recurrence",
     "monoids",
     "positions",
     "race_factor",
+    "reduce",
     "reduce_by_index",
     "scan",
     "segment_argmax",
@@ -58,7 +66,8 @@ __all__ = [
     "segment_mean",
     "segment_min",
     "segment_prod",
+    "segment_reduce",
     "segment_softmax",
     "segment_sum",
 ]
-del _hist_ad
+del _hist_ad, _scan_ad

@@ -59,11 +59,13 @@ class ScanProblem:
     rows: int
     lanes: int
     in_bytes: int
-    out_bytes: int
+    leaf_bytes: list[int]
     slots: int
     across: bool
+    reverse: bool
     in_place: bool
     contiguous: bool
+    aligned: bool
 
 class ScanOrder(enum.Enum):
     assisting = 0
@@ -93,3 +95,57 @@ def make_scan_plan(problem: ScanProblem, machine: Machine) -> ScanPlan: ...
 def forced_scan(
     problem: ScanProblem, machine: Machine, order: int, block: int, periodic: int, stream: int, threads: int
 ) -> ScanPlan: ...
+
+class ReduceProblem:
+    n: int
+    rows: int
+    joined: int
+    lanes: int
+    element_bytes: int
+    leaf_bytes: int
+    slots: int
+    across: bool
+    init: bool
+
+class ReducePlan:
+    @property
+    def periodic(self) -> bool: ...
+    @property
+    def leaf(self) -> int: ...
+    @property
+    def block(self) -> int: ...
+    @property
+    def strip(self) -> int: ...
+    @property
+    def grain(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+
+def make_reduce_plan(problem: ReduceProblem, machine: Machine) -> ReducePlan: ...
+
+class SegmentsProblem:
+    n: int
+    segments: int
+    members: int
+    lanes: int
+    leaf_bytes: int
+    slots: int
+    across: bool
+
+class SegmentsPlan:
+    @property
+    def path(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def strip(self) -> int: ...
+    @property
+    def long_run(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+
+def make_segments_plan(problem: SegmentsProblem, machine: Machine, path: int = 0) -> SegmentsPlan: ...

@@ -9,6 +9,7 @@ scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from ._monoid import Monoid, as_monoid
 from ._warnings import FallbackWarning, IdentityWarning
 from .frontend import classify
 from .frontend.lower import Unsupported, hoist, lower_elementwise, to_program
-from .frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, make_operators, make_traced, scalar_name, slots_of, trace
+from .frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, identity_leaves, make_operators, make_traced, scalar_name, slots_of, trace
 from .frontend.program import Builder, Program, same_program
 from .frontend.varying import Axes, axes_of, element_aval, vary
 
@@ -35,38 +36,53 @@ PROOF_LANES = 2
 
 @dataclasses.dataclass
 class Elements:
-    """Arrays along an axis. ``given`` leaves out positions."""
+    """Arrays along an axis; or along several, which count as one, row-major. ``given`` leaves out positions."""
 
     leaves: list[Any]
     tree: Any
     name: str
     axis: Any
+    several: bool = False  # may axis be a tuple, or None for all?
     given: list[Any] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.is_position = [leaf is positions for leaf in self.leaves]
-        given = [as_array(leaf, self.name) for leaf in self.leaves if leaf is not positions]
-        if not given:
+        self.given = [as_array(leaf, self.name) for leaf in self.leaves if leaf is not positions]
+        if not self.given:
             raise ValueError(f"{self.name}: at least one array is needed to know the number of elements, got none")
-        axes = []
-        for x in given:
+        for x in self.given:
             if x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise TypeError(f"{self.name} must be numbers, got {x.dtype}")
-            axes.append(normal_axis(self.axis, x.ndim, self.name))
-        sizes = {x.shape[a] for x, a in zip(given, axes, strict=True)}
+        axes = [self._axes_of(x) for x in self.given]
+        sizes = {tuple(x.shape[a] for a in own) for x, own in zip(self.given, axes, strict=True)}
         if len(sizes) > 1:
-            shown = ", ".join(str(x.shape) for x in given)
-            raise ValueError(f"{self.name} must have one length along axis {self.axis}, got shapes {shown}")
-        self.n = sizes.pop()
-        self.at = axes[0] if len(set(axes)) == 1 else 0
-        self.given = [x if a == self.at else jnp.moveaxis(x, a, self.at) for x, a in zip(given, axes, strict=True)]
+            shown = ", ".join(str(x.shape) for x in self.given)
+            what = "one shape" if self.axis is None else f"one length along axis {self.axis}"
+            raise ValueError(f"{self.name} must have {what}, got shapes {shown}")
+        self.n, self.rank = math.prod(sizes.pop()), len(axes[0])
+        if not axes[0]:
+            self.given, axes = [x[None] for x in self.given], [(0,)]
+        if len(set(axes)) > 1:
+            self.given = [self.in_front(x, own) for x, own in zip(self.given, axes, strict=True)]
+            axes = [(0,)]
+        self.axes = axes[0]
         self.position_dtype = np.dtype(np.int32 if not isinstance(self.n, int) or self.n <= 2**31 else np.int64)
         if self.position_dtype == np.int64 and any(self.is_position) and not jax.config.jax_enable_x64:
             raise ValueError(f"{self.name}: positions pass 2^31 here: jax_enable_x64 is needed")
 
+    def _axes_of(self, x: Any) -> tuple[int, ...]:
+        if not self.several:
+            return (normal_axis(self.axis, x.ndim, self.name),)
+        return tuple(range(x.ndim)) if self.axis is None else normal_axes(self.axis, x.ndim, self.name)
+
+    @property
+    def at(self) -> int:
+        """Axes before the (last) axis that remain."""
+        return self.axes[-1] + 1 - len(self.axes)
+
     def slices(self) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and dtype of every leaf's slice; a position has the others' shape, if they have one."""
-        shapes = [(*x.shape[: self.at], *x.shape[self.at + 1 :]) for x in self.given]
+        shapes = [tuple(d for k, d in enumerate(x.shape) if k not in self.axes) for x in self.given]
         common = shapes[0] if len(set(shapes)) == 1 else ()
         rest = iter(zip(shapes, self.given, strict=True))
         out = []
@@ -79,14 +95,26 @@ class Elements:
         return out
 
     def as_arguments(self, map: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """One element as map's arguments: a tuple or list one by one, if map takes that many; else as a whole."""
-        element = jax.tree.unflatten(self.tree, leaves)
-        return tuple(element) if type(element) in (tuple, list) and takes(map, len(element)) else (element,)
+        """map's arguments: the members of a tuple or list one by one, if it takes that many."""
+        structured = jax.tree.unflatten(self.tree, leaves)
+        return tuple(structured) if type(structured) in (tuple, list) and takes(map, len(structured)) else (structured,)
+
+    def in_front(self, x: Any, axes: tuple[int, ...]) -> Any:
+        """The array with these axes as one, the first."""
+        moved = jnp.moveaxis(x, axes, range(len(axes)))
+        return moved if len(axes) == 1 else moved.reshape(self.n, *moved.shape[len(axes) :])
+
+    def removed(self, ndim: int) -> tuple[int, ...]:
+        """Where the axes were, in a result with ``ndim`` axes that is to have them again."""
+        if self.axis is None:
+            return tuple(range(self.rank))
+        named = len(self.axis) if isinstance(self.axis, tuple) else 1
+        return normal_axes(self.axis, ndim + named, self.name) if named else ()
 
     def moved_to_front(self) -> None:
         """The axis becomes the first one."""
-        self.given = [jnp.moveaxis(x, self.at, 0) for x in self.given]
-        self.at = 0
+        self.given = [self.in_front(x, self.axes) for x in self.given]
+        self.axes = (0,)
 
     def on_slices(self, axes: Axes) -> list[Any]:
         """Every leaf, positions too, with the axis first."""
@@ -96,8 +124,17 @@ class Elements:
             if p:
                 out.append(vary(jax.lax.broadcasted_iota(dtype, (self.n, *shape), 0), axes))
             else:
-                out.append(jnp.moveaxis(next(rest), self.at, 0))
+                out.append(self.in_front(next(rest), self.axes))
         return out
+
+
+def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """An axis or a tuple of them, ascending."""
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    axes = tuple(sorted(normal_axis(a, ndim, name) for a in given))
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis {axis} names an axis twice for {name} with {ndim} axes")
+    return axes
 
 
 def normal_axis(axis: Any, ndim: int, name: str) -> int:
@@ -150,6 +187,16 @@ class Ordered:
     def inner_rank(self) -> int:
         return self.lanes - self.elements.at
 
+    @property
+    def own_identity(self) -> bool:
+        """Do kernels hold the identity to be used? They cannot if it is only known at run time or differs from lane to lane."""
+        if self.operator is None or self.operator.identity is None:
+            return False
+        given = self.identity or ()
+        if any(isinstance(i, jax.core.Tracer) for i in given):
+            return False
+        return all(bool(np.all(a == b)) for a, b in zip(given, identity_leaves(self.operator), strict=False))
+
     def start_leaves(self, init: Any, name: str = "init") -> list[Any]:
         """A value like the operator's, given by the user, as arrays of the slices' shapes."""
         leaves, tree = jax.tree.flatten(init)
@@ -185,15 +232,15 @@ class Ordered:
         return jax.tree.unflatten(self.values.tree, out)
 
 
-def ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs") -> Ordered:
-    """Checks the arguments and finds the form for kernels."""
+def ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False) -> Ordered:
+    """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all."""
     monoid = as_monoid(op, identity)
     if map is not None and not callable(map):
         raise TypeError(f"map must be a function of one element, got {map!r}")
     leaves, tree = jax.tree.flatten(xs, is_leaf=lambda x: x is None)
     if not leaves:
         raise TypeError(f"{name} must hold at least one array, got none")
-    elements = Elements(leaves, tree, name, axis)
+    elements = Elements(leaves, tree, name, axis, several)
     axes = axes_of(x for x in [*elements.given, *jax.tree.leaves(monoid.identity)] if isinstance(x, jax.Array))
     while True:
         call = _traced(elements, monoid, map, axes)
@@ -202,6 +249,8 @@ def ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "x
             break
         axes = seen  # inside shard_map, and a captured array varies over more than the operands: once more, for all of them
     elements.given = [vary(x, axes) for x in elements.given]
+    if any(0 in s for s in call.values.shapes):
+        return call  # nothing to combine
     try:
         _find_form(call, map)
     except Unsupported as e:
@@ -280,7 +329,7 @@ def _find_form(call: Ordered, map: Any) -> None:
         try:
             operator, captured = _operator_on_elements(call, lanes, given if concrete else None)
         except Unsupported as e:
-            failure = failure or e
+            failure = e
             continue
         if lanes < at:
             call.elements.moved_to_front()
@@ -297,9 +346,9 @@ def _find_form(call: Ordered, map: Any) -> None:
     if not _map_on_elements(call, map):
         # map by XLA: its results are the elements
         values = [jnp.moveaxis(v, 0, call.elements.at) for v in call.plain_values()]
-        axis = call.elements.axis
-        call.elements = Elements(values, call.values.tree, call.elements.name, call.elements.at)
-        call.elements.axis = axis
+        before = call.elements
+        call.elements = Elements(values, call.values.tree, before.name, before.at)
+        call.elements.axis, call.elements.rank = before.axis, before.rank
         call.mapped = None
         _map_on_elements(call, None)
 
@@ -333,15 +382,16 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None)
         _prove(closed, call.closed, outer, smaller, inside * 2, [*dtypes, *dtypes])
     uniform = None
     if identity is not None:
-        uniform = []
-        for value, s in zip(identity, shapes, strict=True):
-            full = np.broadcast_to(value, s).reshape(-1, *s[lanes:])
-            if full.size and not np.array_equal(full.view(np.uint8), np.broadcast_to(full[:1], full.shape).copy().view(np.uint8)):
-                uniform = None  # differs from lane to lane: passed as a start value instead
-                break
-            uniform.append(full[0] if full.shape[0] else np.zeros(s[lanes:], full.dtype))
+        rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
+        if all(_all_alike(r) for r in rows):  # else it is passed as a start value
+            uniform = [r[0] if len(r) else np.zeros(r.shape[1:], r.dtype) for r in rows]
     ((_, operator, captured),), _ = make_operators(closed, uniform)
     return operator, captured
+
+
+def _all_alike(rows: np.ndarray) -> bool:
+    """Have all rows the same bits?"""
+    return len({row.tobytes() for row in rows}) <= 1
 
 
 def _prove(

@@ -109,8 +109,8 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
             call.plain_operator(), values, start, neutral=neutral, exclusive=exclusive, reverse=reverse, flags=flags
         )
         return call.restored(out, 0)
-    if exclusive and start is None and call.operator.identity is None:
-        start = given  # known only at run time, or not the same in every lane
+    if exclusive and start is None and not call.own_identity:
+        start = given
     if flags is not None and start is not None:
         return _restarting_from_init(call, start, flags, exclusive, reverse)
     return call.restored(_bind(call, start, flags, exclusive, reverse), call.rank)

@@ -254,3 +254,36 @@ def histogram(case: Case) -> Callable[..., Any]:
 def stack(*trees: Any) -> Any:
     """Leaf by leaf."""
     return jax.tree.map(lambda *xs: np.stack(xs), *trees)
+
+
+def scan(
+    xs: Any,
+    op: Op,
+    axis: int = 0,
+    *,
+    init: Any = None,
+    identity: Any = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    starts: Any = None,
+) -> Any:
+    """The definition of a scan, one slice after the other. ``op`` works on NumPy arrays (pytrees of them)."""
+    leaves, tree = jax.tree.flatten(xs)
+    leaves = [np.moveaxis(wide(x), axis, 0) for x in leaves]
+    n = len(leaves[0])
+    first = init if init is not None else identity
+    start = None
+    if first is not None:
+        start = [np.broadcast_to(wide(e), x.shape[1:]).astype(x.dtype) for e, x in zip(jax.tree.leaves(first), leaves, strict=True)]
+    out = [np.empty_like(x) for x in leaves]
+    state: Any = None
+    with np.errstate(all="ignore"):
+        for i in range(n - 1, -1, -1) if reverse else range(n):
+            if state is None or (starts is not None and starts[i]):
+                state = None if init is None else start
+            x = [v[i] for v in leaves]
+            both = x if state is None else jax.tree.leaves(op(jax.tree.unflatten(tree, state), jax.tree.unflatten(tree, x)))
+            for o, v in zip(out, (start if state is None else state) if exclusive else both, strict=True):
+                o[i] = v
+            state = both
+    return jax.tree.unflatten(tree, [np.moveaxis(o, 0, axis) for o in out])

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # bench is not installed
 
 from bench import contestant, harness  # noqa: E402
-from bench.cases import hist  # noqa: E402
+from bench.cases import hist, reduce, scan, segment  # noqa: E402
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,10 +76,52 @@ def test_a_wrong_answer_is_reported_and_not_timed() -> None:
     assert "does not agree" in said[0]
 
 
+@pytest.mark.parametrize(
+    "suite, cases",
+    [
+        ("scan", "million: (cumsum|affine)|shapes: 12,000 × 8|shapes: .*axis 0|paper 5.*: 4|first call: 1,000 "),
+        ("reduce", "million: (sum|argmax|prod)|axes: sum"),
+        ("segment", "max, segments|ids: far|applications"),
+    ],
+)
+def test_the_ordered_family(suite: str, cases: str, tmp_path: Path) -> None:
+    done = bench(
+        suite, "--quick", "--only", cases, "--contestants", "jaxprims,numpy,native,sequential,floor", "--out", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / f"{suite}-quick.json").read_text())
+    assert len(report["cases"]) > 5
+    for case in report["cases"]:
+        assert {"jaxprims", harness.LIMIT} <= case["contestants"].keys(), case["missing"]
+    if suite == "reduce":
+        assert max(report["cases"][0]["errors"].values()) < 1e-4
+
+
 def test_the_cases_are_the_papers() -> None:
-    titles = [c.title for c in hist.cases(quick=False)]
-    assert len(titles) == len(set(titles))
-    assert sum(t.startswith("paper 1") for t in titles) == 12 * 2 * 3
+    for suite in (hist, scan, reduce, segment):
+        titles = [c.title for c in suite.cases(quick=False)]
+        assert len(titles) == len(set(titles))
+    assert sum(c.group == "paper 1" for c in hist.cases(quick=False)) == 12 * 2 * 3
+    shapes = {c.name for c in scan.cases(quick=False) if c.group == "paper 5"}
+    assert {"4 × 25,000,000", "4,000 × 25,000", "10,000 × 10,000", "100,000 × 1,000", "100 × 100 × 100 × 100"} <= shapes
+
+
+def test_what_a_call_costs_over_another() -> None:
+    """And a contestant that is slow is timed once."""
+    slow, fast = (contestant.Run(lambda s=s: time.sleep(s)) for s in (0.03, 0.001))
+    seconds = harness.round_robin({"jaxprims": slow, "floor": fast}, harness.Effort(seconds=0.01, patience=0.02))
+    assert len(seconds["jaxprims"]) == 1 < len(seconds["floor"])
+    over = harness.seconds_over({"floor": 0.06, "xla": 1.0}, seconds)
+    assert over.keys() == {"floor"}
+    assert over["floor"]["met"] and 0.02 < over["floor"]["got"] < 0.06
+
+
+def test_scaling(tmp_path: Path) -> None:
+    options = ["--only", "paper 5: 4", "--contestants", "jaxprims,sequential", "--out", str(tmp_path)]
+    done = bench("scan", "--quick", "--scaling", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("scan-*-cores-quick.json")]
+    assert sorted(r["machine"]["cores"] for r in reports)[0] == 1
 
 
 def test_one_core_compares_with_the_sequential_loop(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_page(page: str) -> None:
     assert doctest.DocTestRunner(optionflags=OPTIONS).run(test).failed == 0
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/histograms.md", "docs/design.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/histograms.md", "docs/scans.md", "docs/design.md"])
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert [to for to in links if "://" not in to and not (ROOT / page).parent.joinpath(to).exists()] == []

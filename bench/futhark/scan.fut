@@ -1,8 +1,8 @@
 -- Scans as a Futhark programmer would write them. Each entry does the work of the contestant of the same name in bench/native.
 
-def logaddexp (a: f32) (b: f32) : f32 =
-  let high = f32.max a b
-  in if high == -f32.inf then high else high + f32.log1p (f32.exp (f32.min a b - high))
+-- Sums of exponentials: (m, s) stands for s exp(m).
+def add_exponentials (m1: f32, s1: f64) (m2: f32, s2: f64) : (f32, f64) =
+  if m2 <= m1 then (m1, s1 + s2 * f64.f32 (f32.exp (m2 - m1))) else (m2, s1 * f64.f32 (f32.exp (m1 - m2)) + s2)
 
 def last (a: f32) (b: f32) : f32 = if b != 0 then b else a
 
@@ -10,9 +10,10 @@ def compose (a1: f32, b1: f32) (a2: f32, b2: f32) : (f32, f32) = (a2 * a1, a2 * 
 
 entry cumsum [n] (xs: [n]f32) : [n]f32 = scan (+) 0 xs
 
-entry cummax [n] (xs: [n]f32) : [n]f32 = scan f32.max (-f32.inf) xs
+entry cummax [n] (xs: [n]f32) : [n]f32 = scan (\a b -> if a > b then a else b) (-f32.inf) xs
 
-entry cumlogsumexp [n] (xs: [n]f32) : [n]f32 = scan logaddexp (-f32.inf) xs
+entry cumlogsumexp [n] (xs: [n]f32) : [n]f32 =
+  scan add_exponentials (-f32.inf, 0) (map (\x -> (x, 1)) xs) |> map (\(m, s) -> m + f32.log (f32.f64 s))
 
 entry last_nonzero [n] (xs: [n]f32) : [n]f32 = scan last 0 xs
 

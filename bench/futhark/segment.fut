@@ -1,6 +1,8 @@
 -- Segmented reductions. Each entry does the work of the contestant of the same name in bench/native: segments_* are scans with
 -- flags, which keep every thread busy whatever the segments are; loops_* map over segments, with a sequential loop in each.
 
+def larger (a: f32) (b: f32) : f32 = if a > b then a else b
+
 def farther (a: f32) (b: f32) : f32 = if f32.abs b > f32.abs a then b else a
 
 def last_of [n][m] (scanned: [n]f32) (offsets: [m]i32) (ne: f32) : [m - 1]f32 =
@@ -17,13 +19,13 @@ def by_loops [n][m] (op: f32 -> f32 -> f32) (ne: f32) (xs: [n]f32) (offsets: [m]
 
 entry segments_sum [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_scan (+) 0 xs offsets
 
-entry segments_max [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_scan f32.max (-f32.inf) xs offsets
+entry segments_max [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_scan larger (-f32.inf) xs offsets
 
 entry segments_farthest [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_scan farther 0 xs offsets
 
 entry loops_sum [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_loops (+) 0 xs offsets
 
-entry loops_max [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_loops f32.max (-f32.inf) xs offsets
+entry loops_max [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_loops larger (-f32.inf) xs offsets
 
 entry loops_farthest [n][m] (xs: [n]f32) (offsets: [m]i32) : [m - 1]f32 = by_loops farther 0 xs offsets
 

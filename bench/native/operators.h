@@ -22,10 +22,16 @@ struct Max {
   }
 };
 
-struct LogAddExp {
-  float operator()(float a, float b) const {
-    const float high = std::max(a, b), low = std::min(a, b);
-    return high + std::log1p(std::exp(low - high));
+// A sum of exponentials, without its factor exp(most).
+struct Exponentials {
+  float most;
+  double sum;
+};
+
+struct AddExponentials {
+  Exponentials operator()(Exponentials a, Exponentials b) const {
+    if (b.most <= a.most) return {a.most, a.sum + b.sum * std::exp(b.most - a.most)};
+    return {b.most, a.sum * std::exp(a.most - b.most) + b.sum};
   }
 };
 

@@ -44,6 +44,14 @@ void reversed(Array<float> x, Array<float> y, int threads) {
   scan_row(x.size(), Plus{}, [=](int64_t i) { return from[last - i]; }, [=](int64_t i, float v) { to[last - i] = v; }, threads);
 }
 
+void cumlogsumexp(Array<float> x, Array<float> y, int threads) {
+  const float* from = x.data();
+  float* to = y.mutable_data();
+  auto store = [=](int64_t i, Exponentials v) { to[i] = v.most + std::log(static_cast<float>(v.sum)); };
+  py::gil_scoped_release release;
+  scan_row(x.size(), AddExponentials{}, [=](int64_t i) { return Exponentials{from[i], 1}; }, store, threads);
+}
+
 struct Flagged {
   float value;
   bool starts;
@@ -106,7 +114,7 @@ void add_scans(py::module_& m) {
   m.def("cumsum", &cumsum<float>);
   m.def("cumsum_wide", &cumsum<int64_t>);
   m.def("cummax", &scan<Max>);
-  m.def("cumlogsumexp", &scan<LogAddExp>);
+  m.def("cumlogsumexp", &cumlogsumexp);
   m.def("last_nonzero", &scan<Last>);
   m.def("cumsum_exclusive", &exclusive);
   m.def("cumsum_reversed", &reversed);
@@ -120,7 +128,6 @@ void add_scans(py::module_& m) {
   m.def("tbb_cumsum_wide", &standard<int64_t, Plus>);
   m.def("tbb_cummax", &standard<float, Max>);
   m.def("tbb_last_nonzero", &standard<float, Last>);
-  m.def("tbb_cumlogsumexp", &standard<float, LogAddExp>);
 #endif
 }
 

@@ -38,6 +38,17 @@ def xla(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Pr
     return prepare
 
 
+def eager(fn: Callable[..., Any]) -> Prepare:
+    """``fn(*inputs)`` on JAX arrays, with no jit around it."""
+
+    def prepare(inputs: Inputs) -> Run:
+        jax, jnp = module("jax"), module("jax.numpy")
+        arrays = [jax.block_until_ready(jnp.asarray(a)) for a in inputs.values()]
+        return Run(lambda: jax.block_until_ready(fn(*arrays)), lambda r: as_arrays(jax.tree.leaves(r)))
+
+    return prepare
+
+
 def xla_in_place(fn: Callable[..., Any]) -> Prepare:
     """``fn(x)`` under jit, its argument donated: every call but the first works on the result of the one before."""
 

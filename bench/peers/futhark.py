@@ -19,7 +19,15 @@ from . import build
 from .arrays import threads
 
 _SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
-_DTYPES = {"i32": np.int32, "i64": np.int64, "u32": np.uint32, "u8": np.uint8, "bool": np.bool_, "f32": np.float32, "f64": np.float64}
+_DTYPES = {
+    "i32": np.int32,
+    "i64": np.int64,
+    "u32": np.uint32,
+    "u8": np.uint8,
+    "bool": np.bool_,
+    "f32": np.float32,
+    "f64": np.float64,
+}
 
 
 class Program:
@@ -48,7 +56,9 @@ class Program:
         new = self._function(self.types[kind]["ops"]["new"], ctypes.c_void_p)
         return ctypes.c_void_p(new(self.context, ctypes.c_void_p(array.ctypes.data), *map(ctypes.c_int64, array.shape)))
 
-    def to_numpy(self, value: ctypes.c_void_p, kind: str) -> np.ndarray:
+    def to_numpy(self, value: Any, kind: str) -> np.ndarray:
+        if kind in _SCALARS:
+            return np.asarray(value.value, _DTYPES[kind])
         described = self.types[kind]
         shape_of = self._function(described["ops"]["shape"], ctypes.POINTER(ctypes.c_int64))
         shape = shape_of(self.context, value)[: described["rank"]]
@@ -57,8 +67,9 @@ class Program:
         self.check(self.library.futhark_context_sync(self.context))
         return out
 
-    def free(self, value: ctypes.c_void_p, kind: str) -> None:
-        self._function(self.types[kind]["ops"]["free"])(self.context, value)
+    def free(self, value: Any, kind: str) -> None:
+        if kind not in _SCALARS and value:
+            self._function(self.types[kind]["ops"]["free"])(self.context, value)
 
     def prepare(self, name: str, inputs: Inputs, extra: tuple[Any, ...]) -> Run:
         """The entry point ``name`` on the inputs, in order, and then the scalars ``extra``."""
@@ -67,14 +78,13 @@ class Program:
         kinds = [p["type"] for p in entry["inputs"]]
         arrays = [(self.to_device(a, kind), kind) for a, kind in zip(inputs.values(), kinds, strict=False)]
         scalars = [_SCALARS[kind](value) for value, kind in zip(extra, kinds[len(arrays) :], strict=True)]
-        outputs = [(ctypes.c_void_p(), p["type"]) for p in entry["outputs"]]
+        outputs: list[tuple[Any, str]] = [(_SCALARS.get(p["type"], ctypes.c_void_p)(), p["type"]) for p in entry["outputs"]]
         arguments = [self.context, *(ctypes.byref(o) for o, _ in outputs), *(a for a, _ in arrays), *scalars]
 
         def release() -> None:
             for value, kind in outputs:
-                if value:
-                    self.free(value, kind)
-                    value.value = None
+                self.free(value, kind)
+                value.value = 0
 
         def call() -> None:
             release()  # of the call before: Futhark keeps the memory for the next one

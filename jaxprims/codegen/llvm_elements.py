@@ -17,11 +17,21 @@ def register_bytes(dtype: str) -> int:
     return 4 if dtype in expr.HALVES else itemsize(dtype)
 
 
+LEAST_WIDTH = 4
+MOST_SHUFFLED = 128
+"""Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
+
+
 def vector_width(spec: ScanSpec, vector_bytes: int) -> int:
-    """How many of the widest scalars that the kernel touches fill a register."""
+    """How many of the widest scalars that the kernel touches fill a register; fewer of elements with many slots, which are taken
+    apart and put together again by shuffles of all of a vector's slots at once."""
     dtypes = {i.dtype for p in (spec.f, spec.op, spec.finish) for i in p.walk() if i.dtype != "tuple"}
     dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
-    return vector_bytes // max(map(register_bytes, dtypes))
+    width = vector_bytes // max(map(register_bytes, dtypes))
+    slots = max([n for _, n in spec.leaves] + [a.slots for a in spec.arrays])
+    while width > LEAST_WIDTH and width * slots > MOST_SHUFFLED:
+        width //= 2
+    return width
 
 
 class Elements:

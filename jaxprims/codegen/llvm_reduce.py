@@ -14,13 +14,16 @@ from llvmlite import ir
 from . import llvm_expr as expr
 from .llvm_build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
 from .llvm_elements import Elements, vector_width
-from .llvm_rows import Held, is_dear, load_state, prefix_mask, repeat, store_state
+from .llvm_rows import Held, apply_op, is_dear, load_state, prefix_mask, repeat, store_state
 from .llvm_scan_across import RANGE, STARTED
 from .llvm_types import take
 from .scan_spec import ScanSpec
 
 State = list[ir.Value]
 """A vector for each slot."""
+
+TREE = 64
+"""Vectors, at most, that become one before its lanes are folded."""
 
 
 def reduce(module: ir.Module, spec: ScanSpec, vector_bytes: int) -> None:
@@ -38,10 +41,9 @@ class _Reduction:
         if spec.commutes and spec.reverse:  # any order will do: memory's
             spec, lo, hi = dataclasses.replace(spec, reverse=False), b.sub(n, hi), b.sub(n, lo)
         self.spec, self.width, self.lo, self.hi = spec, width, lo, hi
-        rows = [pointer(b, arrays, k) for k in range(len(spec.arrays))]
+        rows = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
         self.elements = Elements(b, spec, rows, self.uniforms, n, width)
-        self.dear = is_dear(spec)
-        self.total, self.holds = Held(b, spec, 1, width), alloca(b, I1)
+        self.total, self.holds = Held(b, spec, width), alloca(b, I1)
 
     def build(self) -> None:
         b = self.b
@@ -54,30 +56,32 @@ class _Reduction:
                 self._ordered()
             with b.if_then(started):
                 before = load_state(b, self.spec, self.aggregate, i64(1), i64(0), 1)
-                self.total.put([self._op([splat(b, v, self.width) for v in before], self.total.get()[0])])
-            first = [b.extract_element(v, ir.Constant(I32, 0)) for v in self.total.get()[0]]
+                self.total.put(self._op([splat(b, v, self.width) for v in before], self.total.get()))
+            first = [b.extract_element(v, ir.Constant(I32, 0)) for v in self.total.get()]
             store_state(b, self.spec, first, self.aggregate, i64(1), i64(0))
         some = b.select(b.icmp_signed("<", self.lo, self.hi), i64(STARTED), i64(0))
         b.ret(b.or_(self.progress, some))
 
     def _op(self, first: State, second: State) -> State:
-        return expr.emit(self.b, self.spec.op, first + second, self.uniforms, self.width)
+        return apply_op(self.b, self.spec, self.uniforms, self.width, first, second)
 
     def _unordered(self) -> None:
         b, width = self.b, self.width
-        vectors = 2 if self.dear else max(1, 8 // len(self.spec.state))
+        vectors = self._vectors_at_once()
         step, count = vectors * width, b.sub(self.hi, self.lo)
         bulk = b.and_(count, i64(-step))
-        many = Held(b, self.spec, vectors, width)
+        many = [Held(b, self.spec, width) for _ in range(vectors)]
 
         def several(i: ir.Value) -> list[State]:
             return [self.elements.states(b.add(i, i64(v * width))) for v in range(vectors)]
 
         with b.if_then(b.icmp_signed(">=", count, i64(step))):
-            many.put(several(self.lo))
+            for held, x in zip(many, several(self.lo), strict=True):
+                held.put(x)
             with loop(b, b.add(self.lo, i64(step)), b.add(self.lo, bulk), step) as i:
-                many.put([self._op(a, x) for a, x in zip(many.get(), several(i), strict=True)])
-            states = many.get()
+                for held, x in zip(many, several(i), strict=True):
+                    held.put(self._op(held.get(), x))
+            states = [held.get() for held in many]
             while len(states) > 1:
                 half = len(states) // 2
                 states = [self._op(states[k], states[k + half]) for k in range(half)]
@@ -87,8 +91,15 @@ class _Reduction:
             self._append(self.elements.states(i, rest), prefix_mask(b, rest, width))
         self._fold_lanes(self.total, b.select(b.icmp_signed("<", count, i64(width)), count, i64(width)))
 
+    def _vectors_at_once(self) -> int:
+        """As many as hide the operator's latency, but few registers and little code."""
+        if is_dear(self.spec.f):
+            return 1
+        long = len(self.spec.f.body) > 8
+        return max(1, (2 if long else 4 if is_dear(self.spec.op) else 8) // len(self.spec.state))
+
     def _hold(self, state: State) -> None:
-        self.total.put([state])
+        self.total.put(state)
         self.b.store(ir.Constant(I1, 1), self.holds)
 
     def _append(self, x: State, there: ir.Value | None = None) -> None:
@@ -96,7 +107,7 @@ class _Reduction:
         b = self.b
         with b.if_else(b.load(self.holds, typ=I1)) as (then, otherwise):
             with then:
-                now = self.total.get()[0]
+                now = self.total.get()
                 new = self._op(now, x)
                 self._hold(new if there is None else [b.select(there, v, w) for v, w in zip(new, now, strict=True)])
             with otherwise:
@@ -111,29 +122,18 @@ class _Reduction:
     def _fold_lanes(self, held: Held, count: ir.Value) -> None:
         """The first ``count`` lanes, neighbour by neighbour, into the first one."""
         b, width = self.b, self.width
-        count = b.trunc(count, I32)
-
-        def halve(left: ir.Value) -> None:
-            state = held.get()[0]
+        second = ir.Constant(ir.VectorType(I32, width), [2 * k + 1 for k in range(width)])  # of each pair
+        left, state = b.trunc(count, I32), held.get()
+        for _ in range(width.bit_length() - 1):
             even, odd = self._neighbours(state, state)
-            pair = b.icmp_signed("<", ir.Constant(ir.VectorType(I32, width), [2 * k + 1 for k in range(width)]), splat(b, left, width))
-            held.put([[b.select(pair, v, w) for v, w in zip(self._op(even, odd), even, strict=True)]])
-
-        if self.dear:
-            with loop(b, i64(0), i64(width.bit_length() - 1)) as k:
-                halve(self._halved(count, b.trunc(k, I32)))
-            return
-        for k in range(width.bit_length() - 1):
-            halve(self._halved(count, I32(k)))
-
-    def _halved(self, count: ir.Value, times: ir.Value) -> ir.Value:
-        """``ceil(count / 2^times)``."""
-        b = self.b
-        return b.lshr(b.add(count, b.sub(b.shl(I32(1), times), I32(1))), times)
+            there = b.icmp_signed("<", second, splat(b, left, width))
+            state = [b.select(there, v, w) for v, w in zip(self._op(even, odd), even, strict=True)]
+            left = b.lshr(b.add(left, I32(1)), I32(1))
+        held.put(state)
 
     def _ordered(self) -> None:
         b, width = self.b, self.width
-        at, x = alloca(b, I64), Held(b, self.spec, 1, width)
+        at, x = alloca(b, I64), Held(b, self.spec, width)
         b.store(self.lo, at)
         with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), self.hi)):
             i = b.load(at, typ=I64)
@@ -141,55 +141,32 @@ class _Reduction:
             vectors = self._tree(i, rest, x)
             self._fold_lanes(x, b.select(b.icmp_signed("<", rest, i64(width)), rest, i64(width)))
             b.store(b.add(i, b.mul(vectors, i64(width))), at)
-            self._append(x.get()[0])
-
-    TREE = 16
-    """Vectors, at most, that become one before its lanes are folded."""
+            self._append(x.get())
 
     def _tree(self, i: ir.Value, rest: ir.Value, out: Held) -> ir.Value:
-        """Elements from i on, in equal runs to a lane, into ``out``. Returns how many vectors they filled."""
-        b, width = self.b, self.width
-        if self.dear:
-            return self._counted_tree(i, rest, out)
-        vectors = alloca(b, I64)
-        with b.if_else(b.icmp_signed(">=", rest, i64(self.TREE * width))) as (then, otherwise):
-            with then:
-                out.put([self._unrolled_tree(i, self.TREE)])
-                b.store(i64(self.TREE), vectors)
-            with otherwise:
-                out.put([self.elements.states(i, rest)])
-                b.store(i64(1), vectors)
-        return b.load(vectors, typ=I64)
+        """Elements from i on, combined with their neighbours, into ``out``: those of 2^k vectors, at most ``TREE``, or of the last,
+        partial one. Returns of how many.
 
-    def _unrolled_tree(self, i: ir.Value, vectors: int) -> State:
-        if vectors == 1:
-            return self.elements.states(i)
-        half = vectors // 2
-        left, right = self._unrolled_tree(i, half), self._unrolled_tree(self.b.add(i, i64(half * self.width)), half)
-        return self._op(*self._neighbours(left, right))
-
-    def _counted_tree(self, i: ir.Value, rest: ir.Value, out: Held) -> ir.Value:
-        """The same as a loop that holds the operator once: subtrees wait like the digits of a binary counter."""
-        b, width, levels = self.b, self.width, self.TREE.bit_length()
+        Subtrees that wait for their right half are kept like the digits of a binary counter.
+        """
+        b, width, levels = self.b, self.width, TREE.bit_length()
         types = [expr.register_type(t, width) for t in self.spec.state]
-        waiting = [alloca(b, t, levels) for t in types]
-        whole = b.sdiv(rest, i64(width))
-        vectors = i64(1)
+        waiting, level = [alloca(b, t, levels) for t in types], alloca(b, I64)
+        whole, vectors = b.sdiv(rest, i64(width)), i64(1)
         for k in range(1, levels):
             vectors = b.select(b.icmp_signed(">=", whole, i64(1 << k)), i64(1 << k), vectors)
-        level = alloca(b, I64)
 
         def place(p: ir.Value, t: ir.Type) -> ir.Value:
             return b.gep(p, [b.load(level, typ=I64)], source_etype=t)
 
         with loop(b, i64(0), vectors) as v:
             skipped = b.mul(v, i64(width))
-            out.put([self.elements.states(b.add(i, skipped), b.sub(rest, skipped))])
+            out.put(self.elements.states(b.add(i, skipped), b.sub(rest, skipped)))
             b.store(i64(0), level)
             with repeat(b, lambda: b.trunc(b.lshr(v, b.load(level, typ=I64)), I1)):
                 left = [b.load(place(p, t), typ=t) for p, t in zip(waiting, types, strict=True)]
-                out.put([self._op(*self._neighbours(left, out.get()[0]))])
+                out.put(self._op(*self._neighbours(left, out.get())))
                 b.store(b.add(b.load(level, typ=I64), i64(1)), level)
-            for p, t, value in zip(waiting, types, out.get()[0], strict=True):
+            for p, t, value in zip(waiting, types, out.get(), strict=True):
                 b.store(value, place(p, t))
         return vectors

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ..frontend.program import CONTROL, itemsize
+from ..frontend.program import CONTROL, Program, itemsize
 from . import llvm_expr as expr
-from .llvm_build import I1, I32, I64, PTR, address, alloca, i64, intrinsic, load, load_slots, scaled, splat, store_slots, suffix
+from .llvm_build import I1, I32, PTR, address, alloca, i64, intrinsic, load, load_slots, scaled, splat, suffix
 from .llvm_math import MATH
 from .llvm_types import take
 from .scan_spec import ScanSpec
@@ -44,22 +44,36 @@ def load_row(
 
 
 def store_row(
-    b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int, rest: ir.Value | None = None
+    b: ir.IRBuilder,
+    values: Sequence[ir.Value],
+    p: ir.Value,
+    dtype: str,
+    width: int,
+    rest: ir.Value | None = None,
+    streams: bool = False,
 ) -> None:
-    """The inverse of :func:`load_row`: a vector for each slot, interleaved."""
+    """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches, if none is masked out."""
     size, slots = itemsize(dtype), len(values)
     values = [expr.to_memory(b, v, dtype) for v in values]
     if width == 1:
         for s, v in enumerate(values):
             b.store(v, b.gep(p, [i64(s)], source_etype=v.type), align=size)
     elif rest is None:
-        store_slots(b, values, p, dtype, width)
+        stored = b.store(interleaved(b, values), p, align=size)
+        if streams:
+            stream(stored, size * slots * width)
     else:
         row, n = interleaved(b, values), width * slots
         masked = intrinsic(
             b.module, f"llvm.masked.store.v{n}{suffix(row.type.element)}.p0", ir.VoidType(), [row.type, PTR, ir.VectorType(I1, n)]
         )
         b.call(masked, [row, p, prefix_mask(b, rest, width, slots)])
+
+
+def stream(store: ir.StoreInstr, size: int) -> None:
+    """Makes a store of ``size`` bytes, whose place is aligned to them, non-temporal."""
+    store.align = min(64, size)
+    store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
 
 
 def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
@@ -112,26 +126,45 @@ def repeat(b: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]
     b.position_at_end(after)
 
 
-def is_dear(spec: ScanSpec) -> bool:
-    """Whether one application of the operator costs more than moving what it works on through stack space."""
-    return len(spec.op.body) > 32 or any(i.op in MATH or i.op in CONTROL for i in spec.op.body)
+def is_dear(program: Program) -> bool:
+    """Whether its code is so long that one copy of it, called, is better than many."""
+    return len(program.body) > 32 or any(i.op in MATH or i.op in CONTROL for i in program.body)
+
+
+def apply_op(
+    b: ir.IRBuilder, spec: ScanSpec, uniforms: Sequence[ir.Value], width: int, a: Sequence[ir.Value], x: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """``a ⊕ x``. A dear operator is a function that the module holds once and calls: most of its compile time saved."""
+    if not is_dear(spec.op):
+        return expr.emit(b, spec.op, [*a, *x], uniforms, width)
+    args = [*a, *x, *uniforms]
+    fn = b.module.globals.get(f"op.{width}")
+    if fn is None:
+        result = ir.LiteralStructType([v.type for v in a])
+        fn = ir.Function(b.module, ir.FunctionType(result, [v.type for v in args]), f"op.{width}")
+        fn.linkage = "internal"
+        for attribute in ("nounwind", "noinline"):
+            fn.attributes.add(attribute)
+        inside, slots = ir.IRBuilder(fn.append_basic_block()), 2 * len(spec.state)
+        packed: ir.Value = ir.Constant(result, ir.Undefined)
+        for k, v in enumerate(expr.emit(inside, spec.op, fn.args[:slots], fn.args[slots:], width)):
+            packed = inside.insert_value(packed, v, k)
+        inside.ret(packed)
+    called = b.call(fn, args)
+    return [b.extract_value(called, k) for k in range(len(spec.state))]
 
 
 class Held:
-    """States of a few vectors of lanes, in stack space that LLVM makes registers of."""
+    """A state in stack space, of which LLVM makes registers."""
 
-    def __init__(self, b: ir.IRBuilder, spec: ScanSpec, vectors: int, width: int):
-        self.b, self.spec, self.vectors, self.width = b, spec, vectors, width
+    def __init__(self, b: ir.IRBuilder, spec: ScanSpec, width: int):
+        self.b = b
         self.types = [expr.register_type(t, width) for t in spec.state]
-        self.places = [[alloca(b, t) for t in self.types] for _ in range(vectors)]
+        self.places = [alloca(b, t) for t in self.types]
 
-    def another(self) -> Held:
-        return Held(self.b, self.spec, self.vectors, self.width)
+    def put(self, state: Sequence[ir.Value]) -> None:
+        for p, v in zip(self.places, state, strict=True):
+            self.b.store(v, p)
 
-    def put(self, states: Sequence[Sequence[ir.Value]]) -> None:
-        for places, state in zip(self.places, states, strict=True):
-            for p, v in zip(places, state, strict=True):
-                self.b.store(v, p)
-
-    def get(self) -> list[list[ir.Value]]:
-        return [[self.b.load(p, typ=t) for p, t in zip(places, self.types, strict=True)] for places in self.places]
+    def get(self) -> list[ir.Value]:
+        return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,12 +21,12 @@ from ..codegen.scan_spec import ScanSpec
 from ..codegen.spec import ArraySpec
 from ..frontend.commutes import commutes
 from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, scalar_name, slots_of
-from ..frontend.program import Builder, Program, itemsize, shifted_loads
+from ..frontend.program import Builder, Program, shifted_loads
 from ..frontend.representation import Representation
 from ..frontend.varying import axes_of, vary
 
-VECTOR_BYTES = 64
-"""Elements that lie side by side are one struct while they do not fill a vector of so many bytes."""
+SIDE_BY_SIDE = 8
+"""So many elements that lie side by side are one struct; vectors run across more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Fold:
     init: bool = False
     cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
     num_segments: Any = 0
+    kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
     plan: tuple[int, ...] = ()  # empty: chosen
 
     def __repr__(self) -> str:
@@ -53,6 +54,12 @@ class Fold:
     @property
     def num_arrays(self) -> int:
         return sum(p is None for p in self.positions)
+
+    @property
+    def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of each result's element."""
+        every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
+        return every if self.kept is None else [every[k] for k in self.kept]
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
         """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
@@ -128,7 +135,7 @@ def spec_of(fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captu
     elements lie side by side, None if that is not known yet."""
     form = _form(fold)
     counts = [1 if p is not None else slots_of(s, d) for p, (s, d) in zip(fold.positions, elements, strict=True)]
-    side_by_side = _structs(inner, max(len(form.dtypes), *counts), [*form.dtypes, *(scalar_name(d) for _, d in elements)])
+    side_by_side = inner == 1 or (inner is not None and inner <= SIDE_BY_SIDE and inner * max(len(form.dtypes), *counts) <= MAX_STRUCT_SLOTS)
     lanes = inner if side_by_side and inner is not None else 1
     leaves = fold.operator.leaf_slots
     state_leaves = _state_leaves(form, leaves)
@@ -141,11 +148,11 @@ def spec_of(fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captu
         ),
         uniforms=tuple(scalar_name(d) for d in captured),
         state=state,
-        leaves=tuple((dtype, n * lanes) for dtype, n in leaves),
+        leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if fold.kept is None or k in fold.kept),
         identity=identity,
         f=_replicated_f(fold.f.program, form, state_leaves, counts, [p is not None for p in fold.positions], lanes),
         op=op,
-        finish=_replicated_finish(form, leaves, state_leaves, lanes),
+        finish=_replicated_finish(form, leaves, state_leaves, lanes, fold.kept),
         exclusive=fold.exclusive,
         reverse=fold.reverse,
         restarts=fold.cut == "flags" or fold.kind == "segments",
@@ -162,13 +169,6 @@ def _form(fold: Fold) -> Representation:
     narrow = {int(k) for k, t in zip(first_of, fold.positions, strict=False) if t == np.int32}
     ordered = second is not None and second.op == "arg" and second.attr in narrow
     return fold.operator.represent(ordered and fold.kind == "reduce" and not fold.init)
-
-
-def _structs(inner: int | None, slots: int, dtypes: Iterable[str]) -> bool:
-    """Are elements side by side combined as one struct?"""
-    if inner is None or inner == 1:
-        return inner == 1
-    return inner * slots <= MAX_STRUCT_SLOTS and inner * max(map(itemsize, dtypes)) < VECTOR_BYTES
 
 
 Leaves = Sequence[tuple[str, int]]
@@ -240,11 +240,15 @@ def _replicated_operator(
     return state, b.finish(_scattered(places, rows)), identity
 
 
-def _replicated_finish(form: Representation, leaves: Leaves, state: Leaves, lanes: int) -> Program:
-    """The way back from the form, on all lanes."""
+def _replicated_finish(form: Representation, leaves: Leaves, state: Leaves, lanes: int, kept: Sequence[int] | None) -> Program:
+    """The way back from the form, on all lanes, of the leaves that are results."""
     b = Builder([t for t, n in state for _ in range(n * lanes)])
+    wanted = range(len(leaves)) if kept is None else kept
+    first_of = np.concatenate([[0], np.cumsum([n for _, n in leaves])])
+    slots = [s for k in wanted for s in range(first_of[k], first_of[k + 1])]
     rows = []
     for mine in _places(state, lanes):
         row = [b.arg(k) for k in mine]
-        rows.append(row if form.finish is None else b.inline(form.finish, row))
-    return b.finish(_scattered(_places(leaves, lanes), rows))
+        full = row if form.finish is None else b.inline(form.finish, row)
+        rows.append([full[s] for s in slots])
+    return b.finish(_scattered(_places([leaves[k] for k in wanted], lanes), rows))

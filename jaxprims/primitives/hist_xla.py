@@ -16,7 +16,7 @@ from ..frontend.operator import identity_leaves
 if TYPE_CHECKING:
     from .hist import Hist
 
-_SCATTERS = ("add", "mul", "min", "max")
+SCATTERS = ("add", "mul", "min", "max")
 
 
 def histograms(hist: Hist, *operands: Any) -> list[Any]:
@@ -32,8 +32,8 @@ def histograms(hist: Hist, *operands: Any) -> list[Any]:
         def combine(a: Sequence[Any], b: Sequence[Any], part: Any = part, consts: Any = consts) -> list[Any]:
             return part.operator.traced(consts, *a, *b)
 
-        if op.name in _SCATTERS and len(values) == 1 and (values[0].dtype.kind != "c" or op.name == "add"):
-            out.append(_scatter(index, values[0], part.num_bins, op.name, identity, dest))
+        if op.name in SCATTERS and len(values) == 1 and (values[0].dtype.kind != "c" or op.name == "add"):
+            out.append(scatter(index, values[0], part.num_bins, op.name, identity, dest))
         else:
             out += reduce_by_index(index, values, part.num_bins, combine, identity, dest)
     return out
@@ -51,7 +51,7 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
     return [jnp.broadcast_to(i, (num_bins, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
 
 
-def _scatter(index: Any, value: Any, num_bins: int, name: str, identity: Any, dest: Any) -> Any:
+def scatter(index: Any, value: Any, num_bins: int, name: str, identity: Any, dest: Any) -> Any:
     start = dest[0] if dest is not None else _start([value], num_bins, identity, dest)[0]
     at = start.at[_spare(index, num_bins)]
     if value.dtype == jnp.bool_:

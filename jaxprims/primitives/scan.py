@@ -55,7 +55,7 @@ def result_avals(avals: Sequence[Any], fold: Fold, masks: Sequence[int], rank: i
     whole = m if masks[0] == (1 << rank) - 1 else 0
     return [
         result_aval(avals[0], (*batch_shape(avals, masks, rank), *steps, *inner, *shape), dtype, whole)
-        for shape, dtype in zip(fold.operator.shapes, fold.operator.dtypes, strict=True)
+        for shape, dtype in fold.results
     ]
 
 
@@ -112,7 +112,8 @@ def _plain_one(fold: Fold, *operands: Any) -> list[Any]:
         start = [jnp.broadcast_to(i, (*lanes, *s)) for i, s in zip(identity, fold.operator.shapes, strict=True)]
         neutral = True
     op = fold.combine(consts, 1 + fold.inner_rank)
-    return scan_xla.scan(op, values, start, neutral=neutral, exclusive=fold.exclusive, reverse=fold.reverse, flags=flags)
+    out = scan_xla.scan(op, values, start, neutral=neutral, exclusive=fold.exclusive, reverse=fold.reverse, flags=flags)
+    return out if fold.kept is None else [out[k] for k in fold.kept]
 
 
 def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:

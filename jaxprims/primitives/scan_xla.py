@@ -65,6 +65,10 @@ def _where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 
+REDUCTIONS = {"add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max}
+"""What XLA knows, by the operator's name."""
+
+
 def reduce(op: Op, values: Sequence[Any], init: Sequence[Any] | None = None) -> Leaves:
     """Leaves ``[N, ...]``, N > 0, to ``[...]``: in pairs of neighbours, in their order."""
     out = list(values)

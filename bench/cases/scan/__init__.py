@@ -26,6 +26,6 @@ def plots(report: dict[str, Any], directory: Path, stem: str) -> list[Path]:
 
     return [
         *plots.overview(report, directory, stem, leave_out=(shapes.GROUP, small.FIRST_CALL)),
-        *plots.bars(report, directory / f"{stem}-shapes.png", shapes.GROUP),
-        *plots.curves(report, directory / f"{stem}-first-call.png", small.FIRST_CALL, "length"),
+        *plots.by_case(report, directory / f"{stem}-shapes.png", shapes.GROUP),
+        *plots.first_calls(report, directory / f"{stem}-first-call.png", small.FIRST_CALL, "length"),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 
@@ -10,6 +12,7 @@ from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native
 from .inputs import copied, in_shape, like_first, merged, the_input
+from .orders import in_orders
 from .shapes import text
 
 GROUP = "paper 5"
@@ -23,7 +26,7 @@ def cases(quick: bool) -> list[Case]:
     return [*(cumsum(s) for s in shapes), *(cumsum_in_place(s) for s in shapes)]
 
 
-def _make(shape: tuple[int, ...]):  # noqa: ANN202
+def _make(shape: tuple[int, ...]) -> Callable[[np.random.Generator], Inputs]:
     def make(rng: np.random.Generator) -> Inputs:
         return {"x": rng.integers(-100, 100, shape, dtype=np.int8).astype(np.int64)}
 
@@ -39,8 +42,9 @@ def cumsum(shape: tuple[int, ...]) -> Case:
         "numpy": arrays.numpy(lambda x, out: np.cumsum(x, -1, out=out), lambda x: (x, np.empty_like(x))),
         "torch": arrays.torch(lambda t, x, out: t.cumsum(x, -1, out=out), lambda x: (x, np.empty_like(x))),
         "futhark": in_shape(futhark("cumsum_rows_wide", file="scan"), (outer, n), shape),
+        **in_orders(len(shape) - 1),
     }
-    return Case(GROUP, text(shape), outer * n, _make(shape), contestants, equal, params={"shape": list(shape)})
+    return Case(GROUP, text(shape), outer * n, _make(shape), contestants, equal)
 
 
 def cumsum_in_place(shape: tuple[int, ...]) -> Case:
@@ -52,4 +56,4 @@ def cumsum_in_place(shape: tuple[int, ...]) -> Case:
         "numpy": copied(arrays.numpy(lambda x: np.cumsum(x, -1, out=x))),
         "torch": copied(arrays.torch(lambda t, x: x.cumsum_(-1))),
     }
-    return Case(IN_PLACE, text(shape), outer * n, _make(shape), contestants, equal, params={"shape": list(shape)})
+    return Case(IN_PLACE, text(shape), outer * n, _make(shape), contestants, equal)

@@ -58,7 +58,7 @@ def cumsum(shape: tuple[int, ...], axis: int, targets: dict[str, float]) -> Case
         "futhark": peer,
     }
     name = text(shape) + (f", axis {axis}" if len(shape) > 1 else "")
-    return Case(GROUP, name, outer * n * inner, walk(*shape), contestants, equal, targets, {"shape": list(shape), "axis": axis})
+    return Case(GROUP, name, outer * n * inner, walk(*shape), contestants, equal, targets)
 
 
 def verdicts(report: dict[str, Any]) -> Iterator[str]:

@@ -23,6 +23,7 @@ def cases(quick: bool) -> list[Case]:
     lengths = (1_000, 100_000) if quick else (1_000, 100_000, 1_000_000, 50_000_000)
     return [
         *(cumsum(n, {"xla": 0.8} if n == 1_000 else {}) for n in (10, 1_000, 30_000, 1_000_000)),
+        eagerly(1_000),
         within_a_function(1_000),
         *(first_call(n) for n in lengths),
     ]
@@ -38,6 +39,14 @@ def cumsum(n: int, targets: dict[str, float]) -> Case:
         "futhark": futhark("cumsum", file="scan"),
     }
     return Case("small", f"cumsum, {n:,} elements", n, walk(n), contestants, equal, targets)
+
+
+def eagerly(n: int) -> Case:
+    contestants = {
+        "jaxprims": arrays.eager(lambda x: arrays.module("jaxprims").cumsum(x)),
+        "xla": arrays.eager(lambda x: jax.lax.cumsum(x)),
+    }
+    return Case("small", f"cumsum, {n:,} elements, not under jit", n, walk(n), contestants, equal)
 
 
 def within_a_function(n: int) -> Case:

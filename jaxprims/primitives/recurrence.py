@@ -1,0 +1,379 @@
+"""``recurrence_p``: linear recurrences ``y[t] = L[t] y[t-1] + b[t]`` along one axis. Derivatives of scans are made of them.
+
+``L[t]`` is given by *factors*: numbers, or the two arguments at which an operator is differentiated. The factors of neighbouring
+steps compose, and so do pairs (factors, b), by ``(F, b) then (G, c) = (F then G, G b + c)``: a scan, of which only the second
+part is written. Nothing but the factors is stored: no Jacobians.
+
+Operands: the factors' leaves, then b's, ``[*batch, N, *inner, *element]``; flags ``[*batch, N]`` where ``flags``: where one is
+true, y[t] = b[t]; what the step captures; y[-1]'s leaves ``[*batch, *inner, *element]`` where ``init``. Results: y's leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from ..frontend.lower import Unsupported, to_program
+from ..frontend.operator import Operator, make_traced
+from ..frontend.varying import axes_of, vary
+from . import scan_xla
+from .avals import result_aval
+from .fold import Fold
+from .hist import over_batch
+from .scan import batch_rule, batch_shape, scan_p
+
+Leaves = list[Any]
+
+recurrence_p = Primitive("linear_recurrence")
+recurrence_p.multiple_results = True
+recurrence_p.def_impl(functools.partial(xla.apply_primitive, recurrence_p))
+
+
+def is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """L[t] is a number (an array's, element by element)."""
+
+    factors = 1
+    results = 1
+    captured = 0
+
+    @property
+    def transposed(self) -> Product:
+        return self
+
+    def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
+        return [factors[0] * y[0]]
+
+    def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
+        return [then[0] * first[0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Derivative:
+    """L[t] is an operator's derivative by its first argument, at (p, a) with p[t+1] = p[t] ⊙ a[t]; or that one's transpose, for
+    the same pairs from the last to the first. Several steps together have the first p, and all of a's combined."""
+
+    operator: Operator
+    captured: int
+    is_transposed: bool = False
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The leaves that have derivatives."""
+        return tuple(k for k, d in enumerate(self.operator.dtypes) if is_inexact(d))
+
+    @property
+    def factors(self) -> int:
+        return 2 * len(self.operator.dtypes)
+
+    @property
+    def results(self) -> int:
+        return len(self.active)
+
+    @property
+    def transposed(self) -> Derivative:
+        return dataclasses.replace(self, is_transposed=not self.is_transposed)
+
+    def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
+        n = self.factors // 2
+        p, a = list(factors[:n]), factors[n:]
+
+        def result(*moved: Any) -> tuple[Any, ...]:
+            first = list(p)
+            for k, x in zip(self.active, moved, strict=True):
+                first[k] = x
+            out = self.operator.traced(consts, *first, *a)
+            return tuple(out[k] for k in self.active)
+
+        at = tuple(p[k] for k in self.active)
+        if self.is_transposed:
+            return list(jax.vjp(result, *at)[1](tuple(y)))
+        return list(jax.jvp(result, at, tuple(y))[1])
+
+    def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
+        n = self.factors // 2
+        if self.is_transposed:
+            first, then = then, first
+        return [*first[:n], *self.operator.traced(consts, *first[n:], *then[n:])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """The static half of a call."""
+
+    step: Product | Derivative
+    inner_rank: int
+    reverse: bool = False
+    flags: bool = False
+    init: bool = False  # of products alone, and not beside flags
+
+    @property
+    def num_arrays(self) -> int:
+        return self.step.factors + self.step.results
+
+    def split(self, operands: Sequence[Any]) -> tuple[Leaves, Leaves, Any, Leaves, Leaves | None]:
+        """Operands as (factors, b's leaves, flags or None, what the step captures, init's leaves or None)."""
+        rest = list(operands)
+
+        def take(n: int) -> Leaves:
+            taken, rest[:] = rest[:n], rest[n:]
+            return taken
+
+        factors, b, flags = take(self.step.factors), take(self.step.results), take(self.flags)
+        return factors, b, flags[0] if flags else None, take(self.step.captured), rest if self.init else None
+
+    def combine(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
+        """Two neighbours as one: what is scanned."""
+        m = self.step.factors
+        moved = self.step.apply(consts, then[:m], first[m:])
+        return [*self.step.compose(consts, first[:m], then[:m]), *(x + y for x, y in zip(moved, then[m:], strict=True))]
+
+
+def recurrence(r: Recurrence, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> Leaves:
+    """Binds the primitive. ``masks``: the batch axes that each operand has; ``rank`` of them in all."""
+    axes = axes_of(operands)
+    operands = [vary(jnp.asarray(x), axes) for x in operands]
+    return list(recurrence_p.bind(*operands, fold=r, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+
+
+@recurrence_p.def_abstract_eval
+def _abstract_eval(*avals: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> list[Any]:
+    first, m = fold.step.factors, masks[fold.step.factors].bit_count()
+    steps = avals[first].shape[m : m + 1]
+    batch = batch_shape(avals, masks, rank)
+    whole = masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0
+    _, b, _, _, _ = fold.split(list(zip(avals, masks, strict=True)))
+    return [result_aval(avals[0], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, whole) for x, mask in b]
+
+
+batching.primitive_batchers[recurrence_p] = batch_rule(recurrence_p, 1)
+
+
+# --- as a scan ----------------------------------------------------------------------------------------------------------------
+
+Signature = tuple[tuple[tuple[int, ...], Any], ...]  # shapes and dtypes
+
+
+@functools.lru_cache(maxsize=512)
+def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> Fold | None:
+    """The scan; None if kernels do not know how to combine its elements."""
+    structs = [jax.ShapeDtypeStruct(s, d) for s, d in elements]
+    n, m = len(consts), len(elements)
+    closed = jax.make_jaxpr(lambda *xs: r.combine(xs[:n], xs[n : n + m], xs[n + m :]))(
+        *(jax.ShapeDtypeStruct(s, d) for s, d in consts), *structs, *structs
+    )
+    try:
+        if closed.consts:
+            raise Unsupported("constant", "an array that the derivative holds")
+        jaxpr = _capturing(closed.jaxpr, n)
+        program = to_program(jaxpr)
+        passed = jax.make_jaxpr(lambda *xs: list(xs))(*structs).jaxpr
+        f = make_traced(passed, to_program(passed))
+    except Unsupported:
+        return None
+    shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
+    operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
+    return Fold(
+        "scan",
+        f,
+        operator,
+        n,
+        (None,) * m,
+        r.inner_rank,
+        reverse=r.reverse,
+        init=r.init,
+        cut="flags" if r.flags else "",
+        kept=tuple(range(r.step.factors, m)),
+    )
+
+
+def _capturing(jaxpr: Jaxpr, n: int) -> Jaxpr:
+    """The jaxpr with its first n arguments as captured arrays."""
+    if n == 0:
+        return jaxpr
+    info = jaxpr.debug_info._replace(arg_names=jaxpr.debug_info.arg_names[n:]) if jaxpr.debug_info.arg_names else jaxpr.debug_info
+    return Jaxpr(jaxpr.invars[:n], jaxpr.invars[n:], jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
+
+
+def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
+    factors, b, flags, consts, init = r.split(operands)
+    n = len(factors) + len(b)
+    op = Fold.mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
+    start = None if init is None else [*(jnp.ones_like(i) for i in init), *init]
+    out = scan_xla.scan(lambda x, y: op(*x, *y), [*factors, *b], start, reverse=r.reverse, flags=flags)
+    return out[len(factors) :]
+
+
+def _as_scan(*operands: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
+    factors, b, _, consts, init = fold.split([(jax.typeof(x), mask) for x, mask in zip(operands, masks, strict=True)])
+    elements = tuple((a.shape[m.bit_count() + 1 + fold.inner_rank :], a.dtype) for a, m in (*factors, *b))
+    captured = tuple((a.shape[m.bit_count() :], a.dtype) for a, m in consts)
+    made = _fold(fold, elements, captured, bool(jax.config.jax_enable_x64))
+    if made is None:
+        return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
+    if init is not None:  # the state's first leaf as well: a product that is neutral
+        ones, mine = jnp.ones_like(operands[-1]), masks[-1]
+        operands, masks = (*operands[:-1], ones, operands[-1]), (*masks, mine)
+    return scan_p.bind(*operands, fold=made, masks=tuple(masks), rank=rank)
+
+
+mlir.register_lowering(recurrence_p, mlir.lower_fun(_as_scan, multiple_results=True))
+
+
+# --- derivatives --------------------------------------------------------------------------------------------------------------
+
+
+def first_of(x: Any, reverse: bool, axis: int = 0) -> Any:
+    """The element that is met first, [1, ...]."""
+    return jax.lax.slice_in_dim(x, x.shape[axis] - 1, x.shape[axis], axis=axis) if reverse else jax.lax.slice_in_dim(x, 0, 1, axis=axis)
+
+
+def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
+    """At each element what the one met before it has; at the first, ``first`` [1, ...]."""
+    n = x.shape[axis]
+    if reverse:
+        return jnp.concatenate([jax.lax.slice_in_dim(x, 1, n, axis=axis), first], axis)
+    return jnp.concatenate([first, jax.lax.slice_in_dim(x, 0, n - 1, axis=axis)], axis)
+
+
+def after(x: Any, mask: int, reverse: bool) -> Any:
+    """At each element what the one met after it has; at the last, its own."""
+    axis = mask.bit_count()
+    return shifted(x, first_of(x, not reverse, axis), not reverse, axis)
+
+
+def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any:
+    """Zero (or what ``instead`` has) at each element before which there is none: the first one, and where flags are true."""
+    other = zeros_if_none(None, x) if instead is None else instead
+    if flags is not None:
+        x = jnp.where(like(flags, x), other, x)
+    first = first_of(other, reverse)
+    n = x.shape[0]
+    return jnp.concatenate([x[: n - 1], first]) if reverse else jnp.concatenate([first, x[1:]])
+
+
+def like(flags: Any, x: Any) -> Any:
+    """Flags [N] against values [N, ...]."""
+    return flags.reshape(flags.shape + (1,) * (x.ndim - 1))
+
+
+def summed_to(x: Any, want: int, rank: int) -> Any:
+    """Sums over the batch axes, of which x has all, that the operand does not have."""
+    axes = tuple(a for a in range(rank) if not want >> a & 1)
+    return jnp.sum(x, axes) if axes else x
+
+
+def zeros_if_none(dot: Any, x: Any) -> Any:
+    return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
+
+
+def on_members(
+    fn: Callable[[Leaves, Leaves, Leaves], Leaves],
+    primals: Sequence[Any],
+    dots: Sequence[Any],
+    outs: Sequence[Any],
+    masks: Sequence[int],
+    rank: int,
+) -> Leaves:
+    """``fn(operands, their tangents or None, results)`` for one member of the batch, on all of it."""
+    active = [k for k, d in enumerate(dots) if d is not None]
+    n = len(primals)
+
+    def one(*args: Any) -> Leaves:
+        mine: Leaves = [None] * n
+        for k, d in zip(active, args[n:], strict=False):
+            mine[k] = d
+        return fn(list(args[:n]), mine, list(args[n + len(active) :]))
+
+    every = (*masks, *(masks[k] for k in active), *((1 << rank) - 1 for _ in outs))
+    return over_batch(one, every, rank)(*primals, *(dots[k] for k in active), *outs)
+
+
+def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leaves:
+    """What moves y[t], given y[t-1]: b's tangent, and the factors'."""
+    factors, _, flags, consts, init = r.split(operands)
+    factor_dots, b_dots, _, const_dots, _ = r.split(dots)
+    given, moves = [*factors, *consts], [*factor_dots, *const_dots]
+    before = [shifted(y, zeros_if_none(None, y[:1]) if init is None else init[0][None], r.reverse) for y in ys]
+    if flags is not None:
+        before = [jnp.where(like(flags, y), 0, y) for y in before]
+    active = [k for k, d in enumerate(moves) if d is not None]
+    m, depth = len(factors), 1 + r.inner_rank
+
+    def apply(*changed: Any) -> tuple[Any, ...]:
+        full = list(given)
+        for k, x in zip(active, changed, strict=True):
+            full[k] = x
+        on_element = Fold.mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
+        return on_element(*full[:m], *before)
+
+    _, moved = jax.jvp(apply, tuple(given[k] for k in active), tuple(moves[k] for k in active))
+    if init is None:
+        moved = [without_first(x, flags, r.reverse) for x in moved]
+    return [x if d is None else x + d for x, d in zip(moved, b_dots, strict=True)]
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, fold: Recurrence, masks: tuple[int, ...], rank: int
+) -> tuple[Leaves, Leaves]:
+    primals = [jnp.asarray(x) for x in primals]
+    ys = recurrence_p.bind(*primals, fold=fold, masks=masks, rank=rank)
+    if not is_inexact(ys[0].dtype):
+        return ys, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in ys]
+    dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    operands, have = list(primals), list(masks)
+    m, n = fold.step.factors, fold.num_arrays
+    factor_dots, b_dots, _, const_dots, init_dots = fold.split(dots)
+    if any(d is not None for d in (*factor_dots, *const_dots)):
+        operands[m:n] = on_members(functools.partial(_forcing, fold), primals, dots, ys, masks, rank)
+        have[m:n] = [(1 << rank) - 1] * (n - m)
+    else:
+        operands[m:n] = [zeros_if_none(d, x) for d, x in zip(b_dots, primals[m:n], strict=True)]
+    moving = init_dots is not None and init_dots[0] is not None
+    if fold.init:
+        operands[-1:], have[-1:] = (init_dots, have[-1:]) if moving else ([], [])
+    return ys, recurrence(dataclasses.replace(fold, init=moving), operands, have, rank)
+
+
+ad.primitive_jvps[recurrence_p] = _jvp
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
+    """From the last to the first: r[t] = ct[t] + L[t+1]ᵀ r[t+1] is b's cotangent."""
+    numbers: Leaves = [None if ad.is_undefined_primal(x) else x for x in operands]
+    factors, _, flags, consts, _ = fold.split(numbers)
+    factor_masks, b_masks, flag_masks, const_masks, init_masks = fold.split(masks)
+    full, reverse = (1 << rank) - 1, fold.reverse
+    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+
+    next_factors = [after(x, mask, reverse) for x, mask in zip(factors, factor_masks, strict=True)]
+    cut, cut_mask = ([], []) if flags is None else ([after(flags, flag_masks, reverse)], [flag_masks])
+    back = dataclasses.replace(fold, step=fold.step.transposed, reverse=not reverse, init=False)
+    have = [*factor_masks, *(full for _ in cts), *cut_mask, *const_masks]
+    rs = recurrence(back, [*next_factors, *cts, *cut, *consts], have, rank)
+    out: Leaves = [None] * len(operands)
+    for k, (r, mask) in enumerate(zip(rs, b_masks, strict=True), fold.step.factors):
+        if ad.is_undefined_primal(operands[k]):
+            out[k] = summed_to(r, mask, rank)
+    if init_masks is not None and ad.is_undefined_primal(operands[-1]):
+
+        def start(factor: Any, r: Any) -> Any:
+            return (first_of(factor, reverse) * first_of(r, reverse))[0]
+
+        out[-1] = summed_to(over_batch(start, (factor_masks[0], full), rank)(factors[0], rs[0]), init_masks[0], rank)
+    return out
+
+
+ad.primitive_transposes[recurrence_p] = _transpose

@@ -1,0 +1,279 @@
+"""Derivatives of ``scan_p``.
+
+One JVP, linear in its tangents, serves forward and reverse mode and higher orders. With y[t] = y[t-1] ⊙ x[t] and what a step adds,
+
+    u[t] = ∂⊙(y[t-1], x[t]) · (0, ẋ[t]), and the tangents of what ⊙ captures
+
+the tangents are a linear recurrence, ẏ[t] = J[t] ẏ[t-1] + u[t], with J[t] the derivative of ⊙ by its first argument. A sum has
+J = 1, its tangents are a scan again; where leaves can be solved one after the other J is a number for each; for any other
+operator ``recurrence_p`` applies J without storing it. Exclusive scans, start values and segments change only which state an
+element meets, and what its first tangent is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from ..frontend.lower import to_program
+from ..frontend.operator import Operator, make_operators, make_traced
+from ..frontend.program import Program, is_float
+from ..frontend.varying import axes_of, vary
+from .fold import Fold
+from .recurrence import (
+    Derivative, Leaves, Product, Recurrence, after, first_of, is_inexact, like, on_members, recurrence, shifted, summed_to,
+    without_first, zeros_if_none,
+)  # fmt: skip
+from .scan import bind, scan_p
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int
+) -> tuple[Leaves, Leaves]:
+    primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
+    outs = scan_p.bind(*primals, fold=fold, masks=masks, rank=rank)
+    dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    computed = iter(on_members(functools.partial(_tangents, fold), primals, dots, outs, masks, rank))
+    return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+
+
+ad.primitive_jvps[scan_p] = _jvp
+
+
+def value_dots(fold: Fold, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
+    """f on every element, unfused, and its tangents (None: zero, or an integer's)."""
+    given, moves = [*arrays, *captured], [*dots, *captured_dots]
+    active = [k for k, d in enumerate(moves) if d is not None]
+    if fold.passes_on:
+        return arrays, [d if is_inexact(x.dtype) else None for x, d in zip(arrays, dots, strict=True)]
+    if not active:
+        values = fold.values(arrays, captured)
+        return values, [None] * len(values)
+
+    def run(*changed: Any) -> Leaves:
+        full = list(given)
+        for k, x in zip(active, changed, strict=True):
+            full[k] = x
+        return fold.values(full[: len(arrays)], full[len(arrays) :])
+
+    values, moved = jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))
+    return values, [d if is_inexact(x.dtype) else None for x, d in zip(values, moved, strict=True)]
+
+
+def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
+    """The tangents of an unbatched call's inexact results."""
+    arrays, flags, captured, consts, init = fold.split(operands)
+    array_dots, _, captured_dots, const_dots, init_dots = fold.split(dots)
+    values, moves = value_dots(fold, arrays, captured, array_dots, captured_dots)
+    starts = [None] * len(values) if init_dots is None else init_dots
+    steps = Steps(fold, values, moves, flags, consts, const_dots, init, starts, outs)
+    active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
+    if all(d is None for d in (*moves, *const_dots, *(starts[k] for k in active))):
+        return [zeros_if_none(None, outs[k]) for k in active]
+    order = solvable(fold.operator)
+    if order is None:
+        ys = dict(zip(active, steps.coupled(active), strict=True))
+        return [steps.before(k, ys[k]) if fold.exclusive else ys[k] for k in active]
+    summed = {k for g in fold.operator.derivative_groups if g.kind == "add" for k in g.leaves}
+    results: dict[int, Any] = {}
+    moved: dict[int, Any] = {}  # tangents of the state before each element
+    for k, needs in order:
+        for j in needs - moved.keys():
+            moved[j] = results[j] if fold.exclusive else steps.before(j, results[j])
+        if k in summed:
+            results[k] = steps.sum(k)
+        else:
+            y = steps.number(k, moved)
+            results[k] = steps.before(k, y) if fold.exclusive else y
+    return [results[k] for k in active]
+
+
+@dataclasses.dataclass
+class Steps:
+    """An unbatched call, seen step by step. Tangents may be None."""
+
+    fold: Fold
+    values: Leaves
+    dots: Leaves
+    flags: Any
+    consts: Leaves
+    const_dots: Leaves
+    init: Leaves | None
+    init_dots: Leaves
+    outs: Leaves
+
+    @functools.cached_property
+    def states(self) -> Leaves:
+        """What each element is combined with; where that is nothing, the element itself stands in, a value of the user's."""
+        reverse, out = self.fold.reverse, []
+        for k, x in enumerate(self.values):
+            start = x if self.init is None else jnp.broadcast_to(self.init[k], x.shape)
+            if not self.fold.exclusive:
+                before = shifted(self.outs[k], first_of(start, reverse), reverse)
+                out.append(before if self.flags is None else jnp.where(like(self.flags, x), start, before))
+            elif self.init is None:
+                out.append(without_first(self.outs[k], self.flags, reverse, start))
+            else:
+                out.append(self.outs[k])
+        return out
+
+    def before(self, k: int, y: Any) -> Any:
+        """From the tangents after each element of leaf k, those before it."""
+        start = zeros_if_none(None, y) if self.init_dots[k] is None else jnp.broadcast_to(self.init_dots[k], y.shape)
+        moved = shifted(y, first_of(start, self.fold.reverse), self.fold.reverse)
+        return moved if self.flags is None else jnp.where(like(self.flags, y), start, moved)
+
+    def pushed(self, moves: Sequence[Any]) -> Leaves:
+        """The operator's tangents along those of (states, values, captured arrays)."""
+        given = [*self.states, *self.values, *self.consts]
+        active = [k for k, d in enumerate(moves) if d is not None]
+        n, depth = len(self.values), 1 + self.fold.inner_rank
+
+        def run(*changed: Any) -> Leaves:
+            full = list(given)
+            for k, x in zip(active, changed, strict=True):
+                full[k] = x
+            return self.fold.combine(full[2 * n :], depth)(full[:n], full[n : 2 * n])
+
+        return jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))[1]
+
+    def added(self, moved: dict[int, Any]) -> Leaves:
+        """u, given the tangents of some leaves' states."""
+        moves = [moved.get(k) for k in range(len(self.values))]
+        for k, d in enumerate(self.init_dots):
+            if d is not None and k not in moved:
+                nothing = zeros_if_none(None, self.values[k])
+                moves[k] = without_first(nothing, self.flags, self.fold.reverse, jnp.broadcast_to(d, nothing.shape))
+        moves += [*self.dots, *self.const_dots]
+        us = self.pushed(moves) if any(d is not None for d in moves) else [zeros_if_none(None, x) for x in self.values]
+        if self.init is not None:
+            return us
+        alone = [zeros_if_none(d, x) for x, d in zip(self.values, self.dots, strict=True)]
+        every = zip(us, alone, strict=True)
+        return [without_first(u, self.flags, self.fold.reverse, a) if is_inexact(a.dtype) else u for u, a in every]
+
+    def recurrence(self, step: Product | Derivative, inner_rank: int, arrays: Sequence[Any], consts: Sequence[Any] = ()) -> Leaves:
+        r = Recurrence(step, inner_rank, self.fold.reverse, self.flags is not None)
+        return recurrence(r, [*arrays, *([] if self.flags is None else [self.flags]), *consts])
+
+    def number(self, k: int, moved: dict[int, Any]) -> Any:
+        """Leaf k, with a number for J."""
+        x = self.values[k]
+        ones: Leaves = [None] * (2 * len(self.values) + len(self.consts))
+        ones[k] = vary(jnp.ones(x.shape, x.dtype), axes_of([x]))
+        return self.recurrence(Product(), x.ndim - 1, [self.pushed(ones)[k], self.added(moved)[k]])[0]
+
+    def coupled(self, active: Sequence[int]) -> Leaves:
+        """All leaves at once."""
+        us = self.added({})
+        step = Derivative(self.fold.operator, self.fold.captured)
+        arrays = [*self.states, *self.values, *(us[k] for k in active)]
+        return self.recurrence(step, self.fold.inner_rank, arrays, self.consts)
+
+    def sum(self, k: int) -> Any:
+        """Leaf k of a sum: the sum of tangents."""
+        x, start = self.values[k], self.init_dots[k]
+        if self.dots[k] is None and start is None:
+            return zeros_if_none(None, x)
+        element = x.shape[1 + self.fold.inner_rank :]
+        fold = _sum_of(element, x.dtype, self.fold.inner_rank, self.fold.exclusive, self.fold.reverse, start is not None, self.fold.cut)
+        cut = [] if self.flags is None else [self.flags]
+        return bind(scan_p, fold, [zeros_if_none(self.dots[k], x), *cut, *([] if start is None else [start])])[0]
+
+
+@functools.lru_cache(maxsize=512)
+def _sum_of(
+    element: tuple[int, ...], dtype: Any, inner_rank: int, exclusive: bool, reverse: bool, init: bool, cut: str
+) -> Fold:
+    """A scan that sums."""
+    one = jax.ShapeDtypeStruct(element, dtype)
+    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(jnp.add)(one, one), None)
+    passed = jax.make_jaxpr(lambda x: [x])(one).jaxpr
+    f = make_traced(passed, to_program(passed))
+    return Fold("scan", f, operator, 0, (None,), inner_rank, exclusive, reverse, init, cut)
+
+
+# --- which leaves can be solved one after the other ---------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=512)
+def solvable(operator: Operator) -> tuple[tuple[int, frozenset[int]], ...] | None:
+    """The inexact leaves, each with those that it needs solved before: its next state depends on its own, slot by slot, and on
+    theirs. None where leaves depend on each other, or where that is not known."""
+    slots = len(operator.program.results)
+    owner = [k for k, (_, n) in enumerate(operator.leaf_slots) for _ in range(n)]
+    groups = {k: g for g in operator.derivative_groups for k in g.leaves}
+    active = [k for k, d in enumerate(operator.dtypes) if is_inexact(d)]
+    alone = len(active) == 1 and owner.count(active[0]) == 1
+    if operator.traced.has_rules and not alone and any(groups[k].kind != "result" for k in active):
+        return None
+    sources = _sources(operator.program, slots)
+    needs: dict[int, set[int]] = {k: set() for k in active}
+    for s, result in enumerate(operator.program.results):
+        k = owner[s]
+        if k not in needs:
+            continue
+        whole = operator.dtypes[k].kind == "c"
+        if whole and groups[k].name not in ("add", "complex_mul", "complex_affine"):
+            return None  # not known to be a product with a complex number
+        if not whole and any(owner[o] == k and o != s for o in sources[result]):
+            return None
+        needs[k] |= {owner[o] for o in sources[result]} - {k}
+    order: list[tuple[int, frozenset[int]]] = []
+    while needs:
+        free = [k for k, others in needs.items() if not others & needs.keys()]
+        if not free:
+            return None
+        order += [(k, frozenset(needs.pop(k))) for k in free]
+    return tuple(order)
+
+
+def _sources(program: Program, slots: int) -> list[frozenset[int]]:
+    """For each value of the body, the first argument's slots that its derivative comes from."""
+    out: list[frozenset[int]] = []
+    for i in program.body:
+        if i.dtype != "tuple" and not is_float(i.dtype):
+            out.append(frozenset())
+        elif i.op == "arg":
+            out.append(frozenset({i.attr} if i.attr < slots else ()))
+        else:
+            out.append(frozenset().union(*(out[o] for o in i.operands)))
+    return out
+
+
+# --- transposition, of sums ---------------------------------------------------------------------------------------------------
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
+    """Sums from the other end. Only sums are bound with what is transposed."""
+    k = fold.num_arrays
+    flags = operands[k] if fold.cut else None
+    full, reverse = (1 << rank) - 1, fold.reverse
+    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    cut = [] if flags is None else [after(flags, masks[k], reverse)]
+    back = dataclasses.replace(fold, reverse=not reverse, init=False)
+    sums = bind(scan_p, back, [*cts, *cut], [*(full for _ in cts), *masks[k : k + len(cut)]], rank)
+    out: Leaves = [None] * len(operands)
+    for j, x in enumerate(operands[:k]):
+        if ad.is_undefined_primal(x):
+            out[j] = summed_to(sums[j], masks[j], rank)
+    for j, at in enumerate(range(k + len(cut), len(operands))):
+        if ad.is_undefined_primal(operands[at]):
+            every = jnp.sum(cts[j], rank) if cut else _whole(sums[j], cts[j], fold.exclusive, reverse, rank)
+            out[at] = summed_to(every, masks[at], rank)
+    return out
+
+
+def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> Any:
+    """All cotangents' sum, which the last of the sums from the other end has."""
+    last = first_of(sums, reverse, axis)
+    return jnp.squeeze(last + first_of(cts, reverse, axis) if exclusive else last, axis)
+
+
+ad.primitive_transposes[scan_p] = _transpose

@@ -1,0 +1,199 @@
+// RunReduce: every plan on every pool gives the result of a plain loop, floats with the same bits on every pool and for any number
+// of threads.
+
+#include "reduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "pools.h"
+#include "reduce_kernels.h"
+
+namespace jaxprims::test {
+namespace {
+
+AffineResult Reduce(Pool& pool, const AffineProblem& p, const ReducePlan& plan) {
+  AffineResult out(p.Members(3) * p.lanes);
+  RunReduce(pool, AffineKernel::Shape("reduce", p.across), p.Call(out, p.lanes), AffineKernel::Kernel(p.across), plan);
+  return out;
+}
+
+ReduceProblem Described(const AffineProblem& p) {
+  AffineResult none;
+  return Describe(AffineKernel::Shape("reduce", p.across), p.Call(none, p.lanes));
+}
+
+ReducePlan PlanOf(const AffineProblem& p, int threads) {
+  Machine machine;
+  machine.threads = threads;
+  return MakeReducePlan(Described(p), machine);
+}
+
+AffineResult PlainReduce(const AffineProblem& p) {
+  AffineResult out(p.Members(3) * p.lanes);
+  for (int64_t m = 0; m < p.Members(3); ++m) {
+    for (int64_t lane = 0; lane < p.lanes; ++lane) {
+      AffineState s = kAffineIdentity;
+      if (p.init) {
+        const auto at = static_cast<size_t>(p.Member(p.init_mask, m) * p.lanes + lane);
+        s = {p.init_maps[2 * at], p.init_maps[2 * at + 1], p.init_sums[at]};
+      }
+      for (int64_t i = 0; i < p.n; ++i) s = Compose(s, p.Element(m, i, lane));
+      out.Set(m * p.lanes + lane, s);
+    }
+  }
+  return out;
+}
+
+// The planned and some forced ways, on pools of every temper.
+void CheckReduce(const AffineProblem& p) {
+  const AffineResult want = PlainReduce(p);
+  NeverPool never;
+  InlinePool at_once;
+  QueuePool queue(3);
+  const AffineResult first = Reduce(never, p, PlanOf(p, 1));
+  CHECK(first.SameMaps(want));
+  for (const int threads : {1, 4}) {
+    for (Pool* pool : {static_cast<Pool*>(&never), static_cast<Pool*>(&at_once), static_cast<Pool*>(&queue)}) {
+      if (threads == 1 && pool != &never) continue;
+      ReducePlan plan = PlanOf(p, threads);
+      CHECK(Reduce(*pool, p, plan) == first);
+      plan.threads = threads;
+      for (const int64_t block : {0, 1000, 40'000}) {
+        for (const int64_t strip : {1, 48, 1000}) {
+          if (strip < 48 && p.lanes > 100) continue;
+          const AffineResult got = Reduce(*pool, p, ForcedReduce(Described(p), plan, false, block, strip, block / 100 + strip));
+          CHECK(got.SameMaps(want));
+          CHECK(plan.periodic || got == first);
+        }
+      }
+    }
+  }
+}
+
+AffineProblem Rows(int64_t rows, int64_t n, bool init = false) {
+  AffineProblem p;
+  p.batch = {1, rows};
+  p.n = n;
+  p.init = init;
+  p.Draw(static_cast<unsigned>(rows + n));
+  return p;
+}
+
+TEST(ReduceOfOneRow) {
+  for (const int64_t n : {0, 1, 2, 17, 8191, 8192, 8193, 50'000}) {
+    for (const bool init : {false, true}) CheckReduce(Rows(1, n, init));
+  }
+}
+
+TEST(ReduceOfManyRows) {
+  for (const int64_t n : {0, 1, 3, 8, 64, 65, 1000}) {
+    for (const int64_t rows : {0, 2, 70, 700}) CheckReduce(Rows(rows, n));
+  }
+  CheckReduce(Rows(3, 40'000, true));
+  CheckReduce(Rows(5000, 7));
+}
+
+TEST(ReduceAcross) {
+  for (const int64_t lanes : {0, 1, 16, 100, 3000}) {
+    for (const int64_t n : {0, 1, 255, 256, 257, 2000}) {
+      if (lanes * n > 300'000) continue;
+      AffineProblem p;
+      p.batch = {2, 1};
+      p.across = true;
+      p.n = n;
+      p.lanes = lanes;
+      p.init = n % 2 == 1;
+      p.Draw(static_cast<unsigned>(lanes));
+      CheckReduce(p);
+    }
+  }
+}
+
+TEST(ReduceOfABatchWhoseOperandsLackAxes) {
+  for (int value_mask = 0; value_mask < 4; ++value_mask) {
+    for (int scale_mask = 0; scale_mask < 4; ++scale_mask) {
+      for (const int64_t n : {5, 100}) {
+        AffineProblem p;
+        p.batch = {3, 80};
+        p.n = n;
+        p.value_mask = value_mask;
+        p.scale_mask = scale_mask;
+        p.init = n == 100;
+        p.init_mask = 3 - value_mask;
+        p.Draw(7);
+        CheckReduce(p);
+      }
+    }
+  }
+}
+
+TEST(ReduceJoinsRowsThatLieEndToEnd) {
+  AffineProblem p = Rows(80, 5);
+  p.batch = {3, 80};
+  p.value.clear();
+  p.Draw(1);
+  const auto joined = [&] { return Described(p).joined; };
+  CHECK_EQ(joined(), int64_t{240});
+  p.scale_mask = 1;
+  CHECK_EQ(joined(), int64_t{80});
+  p.scale_mask = 2;
+  CHECK_EQ(joined(), int64_t{1});
+  p.scale_mask = 0;
+  p.value_mask = 2;
+  CHECK_EQ(joined(), int64_t{80});
+  p.value_mask = 1;
+  CHECK_EQ(joined(), int64_t{1});
+}
+
+TEST(ReducePairwiseSumIsAccurate) {
+  const AffineProblem p = Rows(1, 1'000'000);
+  double sum = 0;
+  for (int64_t i = 0; i < p.n; ++i) sum += static_cast<double>(p.Element(0, i, 0).sum);
+  NeverPool pool;
+  const AffineResult out = Reduce(pool, p, PlanOf(p, 1));
+  float got;
+  std::memcpy(&got, out.leaves[1].data(), 4);
+  CHECK(std::abs(got - sum) < 1.0);  // of terms up to 300
+}
+
+TEST(ReducePlanOfRandomProblems) {
+  std::mt19937_64 random(1);
+  const auto size = [&](int max_log) { return static_cast<int64_t>(random() >> (64 - 1 - random() % max_log)); };
+  for (int round = 0; round < 20'000; ++round) {
+    ReduceProblem p;
+    p.n = size(28);
+    p.rows = size(14);
+    p.joined = std::max<int64_t>(1, size(10));
+    p.across = random() % 2 == 0;
+    p.lanes = p.across ? size(14) : 1;
+    p.leaf_bytes = 1 + size(8);
+    p.slots = 1 + size(5);
+    p.init = random() % 2 == 0;
+    Machine m;
+    m.threads = static_cast<int>(1 + random() % 64);
+    const ReducePlan plan = MakeReducePlan(p, m);
+    const int before = failures;
+    CHECK(plan.threads >= 1 && plan.threads <= m.threads && plan.grain >= 1);
+    CHECK(plan.strip >= 1 && (plan.strip <= p.lanes || p.lanes == 0));
+    if (plan.periodic) {
+      CHECK(!p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && plan.leaf == p.n);
+    } else {
+      CHECK(plan.leaf == (p.across ? kReduceLeafAcross : kReduceLeaf));
+      CHECK(plan.block % plan.leaf == 0 && std::has_single_bit(static_cast<uint64_t>(plan.block / plan.leaf)));
+      // Aggregates of blocks are a small part of what is read.
+      CHECK(plan.block >= p.n || plan.block >= 8 * p.slots);
+    }
+    Machine one;
+    CHECK_EQ(MakeReducePlan(p, one).leaf, plan.leaf);
+    if (failures != before) Fail(__FILE__, __LINE__, "n=", p.n, " rows=", p.rows, " lanes=", p.lanes, " slots=", p.slots);
+  }
+}
+
+}  // namespace
+}  // namespace jaxprims::test

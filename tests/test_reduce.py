@@ -1,0 +1,309 @@
+"""``jp.reduce``, ``jp.argmax`` and ``jp.argmin`` against the definition and ``jax.numpy``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from references import assert_close
+from test_scan import affine, elements, everything, last, matmul
+
+import jaxprims as jp
+
+
+def reduced(x: Any, op: Any, axis: int = 0, **options: Any) -> Any:
+    """The definition: the last of all prefixes."""
+    return jax.tree.map(lambda v: np.take(v, -1, axis), references.scan(x, op, axis, **options))
+
+
+LENGTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 255, 257, 300, 1023, 1024, 1025, 2049]
+
+
+@pytest.mark.parametrize("group", range(5))
+def test_lengths(group: int) -> None:
+    """Operators that do not commute."""
+    whole = elements(LENGTHS[-1])
+    prefixes = references.scan(whole, everything)
+    run = jax.jit(lambda x: jp.reduce(x, everything, axis=0))
+    for n in LENGTHS[group::5]:
+        assert_close(run(jax.tree.map(lambda v: v[:n], whole)), jax.tree.map(lambda v: v[n - 1], prefixes), 1e-3)
+
+
+def test_long() -> None:
+    """Several blocks; and a second run gives the same bits."""
+    x = elements(70_001)
+    run = jax.jit(lambda x: jp.reduce(x, everything, axis=0))
+    got = run(x)
+    assert_close(got, reduced(x, everything), 2e-3)
+    for first, second in zip(jax.tree.leaves(got), jax.tree.leaves(run(x)), strict=True):
+        assert np.asarray(first).tobytes() == np.asarray(second).tobytes()
+
+
+SETS = [axes for k in range(5) for axes in itertools.combinations(range(4), k)]
+
+
+@pytest.mark.parametrize(("shape", "sets"), [((3, 4, 5, 6), SETS), ((7, 3, 70, 2), SETS[5::2]), ((2, 30, 1, 37), SETS[6::3])])
+def test_sets_of_axes(shape: tuple[int, ...], sets: Any) -> None:
+    """Any of them, in any order, counted from either end; the order of elements is row-major."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-99, 99, shape).astype(np.int32)
+    sparse = (x * (rng.random(shape) < 0.2)).astype(np.int32)
+    maps = tuple(rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
+    run = jax.jit(
+        lambda x, sparse, maps, axis, keep: (
+            jp.reduce(x, axis=axis, keepdims=keep),
+            jp.reduce(maps, affine, axis=axis, keepdims=keep),
+            jp.reduce(sparse, last, axis=axis, init=5, keepdims=keep),
+            jp.reduce((x, jp.positions), jp.monoids.argmax, axis=axis, keepdims=keep),
+        ),
+        static_argnums=(3, 4),
+    )
+    for axes in sets:
+        flat = lambda v: np.moveaxis(v, axes, range(len(axes))).reshape(-1, *np.delete(shape, axes))  # noqa: E731
+        keep = len(axes) % 2 == 0
+        kept = lambda y: np.expand_dims(y, axes) if keep else y  # noqa: E731
+        sums, pairs, lasts, (best, at) = run(x, sparse, maps, axes[::-1] if keep else tuple(a - 4 for a in axes), keep)
+        np.testing.assert_array_equal(sums, x.sum(axes, keepdims=keep, dtype=np.int32))
+        assert_close(pairs, jax.tree.map(kept, reduced(jax.tree.map(flat, maps), affine)))
+        np.testing.assert_array_equal(lasts, kept(reduced(flat(sparse), last, init=np.int32(5))))
+        np.testing.assert_array_equal(best, x.max(axes, keepdims=keep) if axes else x)
+        np.testing.assert_array_equal(at, kept(flat(x).argmax(0)))
+
+
+def test_one_axis_and_all() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for axis in (None, 0, 1, 2, -1, -2, -3, [0, 2], np.int64(1)):
+        want = np.sum(x, axis=tuple(axis) if isinstance(axis, list) else axis)
+        for keep in (False, True):
+            got = jp.reduce(x, axis=axis, keepdims=keep)
+            assert got.shape == np.sum(x, axis=tuple(axis) if isinstance(axis, list) else axis, keepdims=keep).shape
+            np.testing.assert_array_equal(got.reshape(want.shape), want)
+    assert jp.reduce(jnp.float32(3), init=4.0) == 7
+    assert jp.reduce(3, keepdims=True).shape == ()
+    assert jp.reduce(x, map=lambda v: jnp.stack([v, 2 * v])).tolist() == [276, 552]
+    assert jp.reduce(x, map=lambda v: jnp.stack([v, 2 * v]), keepdims=True).shape == (1, 1, 1, 2)
+
+
+def test_elements_inside_slices() -> None:
+    """Matrices in a batch before the axis, after it, on both sides; axes of the matrices on the wrong side; other ranks."""
+    m = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 50, 4, 2, 2)))[0].astype(np.float32)
+    for axis in (0, 1, 2):
+        assert_close(jp.reduce(m, matmul, axis=axis), reduced(m, matmul, axis), 1e-4)
+    both = np.moveaxis(m, 2, 1).reshape(3 * 4, 50, 2, 2)
+    assert_close(jp.reduce(m, matmul, axis=(0, 2)), reduced(both, matmul), 1e-4)
+    assert_close(jp.reduce(m.reshape(150, 4, 2, 2), matmul, axis=(0, 1)), reduced(m.reshape(-1, 2, 2), matmul), 1e-4)
+    rows_first = np.moveaxis(m, -2, 0)  # [2, 3, 50, 4, 2]: an element's first axis lies before those that are reduced
+    assert_close(jp.reduce(rows_first[:, 0, :, 0], matmul, axis=1), reduced(m[0, :, 0], matmul), 1e-4)
+    rows_first = rows_first[:, :, :, 0].swapaxes(2, 3)  # [2, 3, 2, 50]
+    assert_close(jp.reduce(rows_first, matmul, axis=(1, 3)), reduced(m[:, :, 0].reshape(-1, 2, 2), matmul), 1e-4)
+    a, b = m[0, :, 0], m[1, :, 0, 0]
+    maps = lambda p, q: (q[0] @ p[0], q[0] @ p[1] + q[1])  # noqa: E731
+    assert_close(jp.reduce((a, b), maps, axis=0), reduced((a, b), maps), 1e-4)
+    short, long = m[0, 0, 0], m[:, 0, :2, 0]  # [2, 2] and [3, 2, 2]: along their last but one axis
+    got = jp.reduce((short, long), lambda p, q: (p[0] + q[0], p[1] * q[1]), axis=-2)
+    assert_close(got, (short.sum(0), long.prod(1)), 1e-5)
+
+
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: str, x64: None) -> None:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.integers(0, 2 if dtype == "bool" else 4, (3, 259, 2)), dtype)
+    run = jax.jit(lambda x, op, axis: jp.reduce(x, op, axis=axis), static_argnums=(1, 2))
+    for op, reference in ((jnp.add, np.add), (jnp.multiply, np.multiply), (jnp.maximum, np.maximum), (jnp.minimum, np.minimum), (last, last)):
+        for axis in (1, 2):
+            got = run(x, op, axis)
+            assert got.dtype == x.dtype
+            assert_close(got, reduced(x, reference, axis).astype(references.wide(x).dtype))
+    empty = x[:, :0]
+    for op, reference in ((jnp.add, 0), (jnp.multiply, 1)):
+        assert (np.asarray(jp.reduce(empty, op, axis=1)) == np.asarray(reference, dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_sums_are_as_good_as_numpys(dtype: str) -> None:
+    """A plain loop in the dtype would stop growing."""
+    x = jnp.asarray(np.random.default_rng(0).random((2, 3, 40_000)), dtype)
+    exact = np.asarray(x, np.float64).sum((0, 2))
+    np.testing.assert_allclose(np.asarray(jp.reduce(x, axis=(0, 2)), np.float64), exact, rtol=float(jnp.finfo(dtype).eps))
+
+
+def test_map() -> None:
+    """In the kernel, with captured arrays and positions; on slices that it mixes, by XLA; results of another structure."""
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal((50, 8)).astype(np.float32), rng.standard_normal(50).astype(np.float32)
+
+    @jax.jit
+    def run(x: Any, weights: Any) -> Any:
+        return (
+            jp.reduce((x, jp.positions), axis=0, map=lambda v, i: v * weights[i] if v.ndim == 0 else v * weights[i[0]]),
+            jp.reduce((weights, jp.positions), jp.monoids.add, map=lambda v, i: {"s": v, "n": 1 + 0 * i}),
+            jp.reduce(x, axis=0, map=lambda row: jnp.sort(row)),
+            jp.reduce(x, axis=(0, 1), map=jnp.square, init=1.0),
+        )
+
+    weighted, counted, mixed, squares = run(x, weights)
+    assert_close(weighted, (x * weights[:, None]).sum(0), 1e-5)
+    assert_close(counted, {"s": weights.sum(), "n": np.int32(50)}, 1e-5)
+    assert_close(mixed, np.sort(x, 1).sum(0), 1e-5)
+    assert_close(squares, 1 + np.square(x).sum(), 1e-5)
+
+
+def test_empty() -> None:
+    for shape, axis, want in (((0,), None, ()), ((3, 0, 2), 1, (3, 2)), ((0, 3), (0, 1), ()), ((0, 0), 0, (0,)), ((4, 0), 0, (0,))):
+        x = np.zeros(shape, np.float32)
+        got = jp.reduce(x, jnp.maximum, axis=axis)
+        assert got.shape == want
+        assert (np.asarray(got) == -np.inf).all()
+        assert (np.asarray(jp.reduce(x, last, axis=axis, init=3)) == 3).all()
+    two = np.zeros((4, 0, 2, 2), np.float32)
+    eye = np.eye(2, dtype=np.float32)
+    assert_close(jp.reduce(two, matmul, axis=1, identity=eye), np.broadcast_to(eye, (4, 2, 2)))
+    assert jax.jit(lambda i: jp.reduce(two[0], matmul, axis=0, identity=i))(eye).tolist() == eye.tolist()
+
+
+def test_batches() -> None:
+    """vmap: outside, inside, of captured arrays, of init, of any part of the operands; of a vmap."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((4, 30, 5)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    for d in range(3):
+        assert_close(jax.vmap(lambda v: jp.reduce(v, axis=0), d)(x), np.moveaxis(x, d, 0).sum(1), 1e-5)
+        assert_close(jax.vmap(jax.vmap(lambda v: jp.reduce(v, jnp.maximum), 0), d)(x), np.moveaxis(x, d, 0).max(2))
+    weigh = lambda v, w: jp.reduce(v, lambda a, b: a + b * jnp.abs(w) / jnp.abs(w), axis=0, map=lambda v: v * w, init=w)  # noqa: E731
+    for v, dims in ((x[0], (None, 0)), (x, (0, 0))):
+        assert_close(jax.vmap(weigh, dims)(v, w), (v * w[:, None, None]).sum(1) + w[:, None], 1e-4)
+    a, b = x[:, :, 0], x[0, :, 0]
+    want = np.stack([np.stack(reduced((a[k], b), affine)) for k in range(4)])
+    assert_close(jnp.stack(jax.vmap(lambda a: jp.reduce((a, b), affine))(a), 1), want, 1e-4)
+    at = jax.vmap(lambda v: jp.reduce((v, jp.positions), jp.monoids.argmax)[1], in_axes=2)(x)
+    np.testing.assert_array_equal(at, np.moveaxis(x, 2, 0).reshape(5, -1).argmax(1))
+
+
+def test_operators_without_a_kernel() -> None:
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((11, 3, 3)), np.float32)
+    op = lambda a, b: jnp.linalg.solve(b + 5 * jnp.eye(3), a)  # noqa: E731
+    with pytest.warns(jp.FallbackWarning, match="op cannot be compiled"):
+        got = jp.reduce(x, op, axis=0, init=jnp.eye(3))
+    assert got.shape == (3, 3)
+    with pytest.warns(jp.FallbackWarning):
+        y = jp.reduce(jnp.arange(40).reshape(40).astype(jnp.int4), axis=0)
+    assert y.dtype == jnp.int4
+
+
+ERRORS: dict[str, tuple[Any, type, str]] = {
+    "axis out of range": (lambda x: jp.reduce(x, axis=2), ValueError, "axis 2 is out of range for xs with 2 axes"),
+    "axis twice": (lambda x: jp.reduce(x, axis=(0, -2)), ValueError, "names an axis twice"),
+    "axis no integer": (lambda x: jp.reduce(x, axis=(0, 1.0)), TypeError, "axis must be an integer, got 1.0"),
+    "shapes differ": (lambda x: jp.reduce((x, x.T), jp.monoids.add), ValueError, r"xs must have one shape, got shapes \(2, 3\), \(3, 2\)"),
+    "lengths differ": (lambda x: jp.reduce((x, x.T), jp.monoids.add, axis=0), ValueError, "one length along axis 0"),
+    "keepdims": (lambda x: jp.reduce(x, keepdims=1), TypeError, "keepdims must be True or False, got 1"),
+    "no elements": (lambda x: jp.reduce(x[:0], last, axis=0), ValueError, "needs identity= or init="),
+    "init": (lambda x: jp.reduce(x, init=np.float64(1) * np.zeros(5)), ValueError, "init must broadcast to a slice's shape"),
+    "structure": (lambda x: jp.reduce(x, lambda a, b: (a, b)), TypeError, "op must return the structure of its arguments"),
+    "dtype": (lambda x: jp.reduce(x, lambda a, b: a.astype(int)), TypeError, "op must keep shape and dtype"),
+    "nothing": (lambda x: jp.reduce(()), TypeError, "xs must hold at least one array"),
+    "op": (lambda x: jp.reduce(x, 3), TypeError, "op must be a Monoid or a function of two values"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(case: str) -> None:
+    call, kind, message = ERRORS[case]
+    with pytest.raises(kind, match=message):
+        call(np.zeros((2, 3), np.float32))
+
+
+# --- argmax and argmin --------------------------------------------------------------------------------------------------------
+
+NAMES = ("argmax", "argmin")
+
+
+def outcome(call: Any) -> Any:
+    try:
+        y = call()
+    except Exception as e:
+        return type(e).__name__
+    return y.dtype, y.shape, np.asarray(y).tolist()
+
+
+def assert_same(name: str, *args: Any, **options: Any) -> None:
+    got, want = (outcome(lambda m=m: getattr(m, name)(*args, **options)) for m in (jp, jnp))
+    assert got == want
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int4", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_of_extremes(name: str, dtype: str) -> None:
+    """Ties, every axis, every kind of number."""
+    if np.dtype(dtype).itemsize > 4 and dtype != "complex64":
+        pytest.skip("64 bits: the next test")
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 5, (3, 65, 4)), dtype)
+    for axis in (None, 0, 1, -1):
+        assert_same(name, x, axis)
+        assert_same(name, -x if dtype in ("float32", "bfloat16") else x, axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_of_64_bits(name: str, x64: None) -> None:
+    for dtype in ("int64", "uint64", "float64", "complex128", "int32"):
+        x = jnp.asarray(np.random.default_rng(0).integers(0, 5, (3, 65)), dtype)
+        assert_same(name, x, 1)
+        assert_same(name, x)
+    assert_same(name, jnp.asarray([2**63 - 1, -(2**63), 2**63 - 1, -(2**63)]))
+
+
+ODD: dict[str, tuple[Any, ...]] = {
+    "NaN": (np.array([1, np.nan, 3, np.nan], np.float32),),
+    "NaN, later": (np.array([3] * 40 + [np.nan] + [7] * 40, np.float32),),
+    "infinities": (np.array([-np.inf, np.inf, np.inf, -np.inf], np.float32),),
+    "zeros of both signs": (np.array([0.0, -0.0, 0.0], np.float32),),
+    "zeros of both signs, negative first": (np.array([-0.0, 0.0], np.float32),),
+    "empty": (np.zeros(0),),
+    "empty axis": (np.zeros((3, 0)), 1),
+    "empty other axis": (np.zeros((3, 0)), 0),
+    "scalar": (5.0,),
+    "scalar, axis": (5.0, 0),
+    "axis out of range": (np.zeros((3, 2)), 2),
+    "axis no integer": (np.zeros((3, 2)), 1.5),
+    "list": ([1, 2, 3],),
+    "text": ("abc",),
+    "out": (np.zeros(3), None, np.zeros(3)),
+    "NumPy axis": (np.arange(6).reshape(2, 3), np.int32(1)),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_arguments(name: str, case: str) -> None:
+    assert_same(name, *ODD[case])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_under_transformations(name: str, strict: None) -> None:
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((5, 70, 3)), np.float32)
+    ours, theirs = getattr(jp, name), getattr(jnp, name)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(lambda v: ours(v, 0), 1))(x), jax.vmap(lambda v: theirs(v, 0), 1)(x))
+    np.testing.assert_array_equal(jax.vmap(ours, 2)(x), jax.vmap(theirs, 2)(x))
+    assert jax.grad(lambda v: v.ravel()[ours(v)])(x).sum() == 1
+
+
+def test_long_positions() -> None:
+    """Many blocks; the greatest is where the last block ends, or the first begins."""
+    x = np.random.default_rng(0).standard_normal(300_001).astype(np.float32)
+    for at in (0, 150_000, 300_000):
+        y = x.copy()
+        y[at] = 100
+        assert int(jp.argmax(y)) == at
+    assert int(jp.argmax(y.reshape(-1, 1), axis=0)[0]) == at
+    assert math.prod(jp.argmax(np.tile(y[:3000], (3, 1)).T, axis=0).shape) == 3

@@ -1,0 +1,253 @@
+"""``jp.scan`` against the definition: operators that do not commute, lengths, axes, options, dtypes, errors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from references import assert_close
+
+import jaxprims as jp
+
+LENGTH_GROUPS = 10
+
+
+def matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def affine(p: Any, q: Any) -> Any:
+    return q[0] * p[0], q[0] * p[1] + q[1]
+
+
+def last(a: Any, b: Any) -> Any:
+    """The last one that is not zero."""
+    xp = jnp if isinstance(a, jax.Array) or isinstance(b, jax.Array) else np
+    return xp.where(b == 0, a, b)
+
+
+def joined(a: Any, b: Any) -> Any:
+    """Two strings one behind the other: their length, their letters as digits, and the weight of the next digit (modulo 2^32)."""
+    return a[0] + b[0], a[1] * b[2] + b[1], a[2] * b[2]
+
+
+def everything(a: Any, b: Any) -> Any:
+    """Several operators that do not commute, side by side."""
+    return {
+        "two": matmul(a["two"], b["two"]),
+        "three": matmul(a["three"], b["three"]),
+        "affine": affine(a["affine"], b["affine"]),
+        "last": last(a["last"], b["last"]),
+        "joined": joined(a["joined"], b["joined"]),
+    }
+
+
+def elements(n: int, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    turn = rng.standard_normal((n, 3, 3))
+    return {
+        "two": np.linalg.qr(rng.standard_normal((n, 2, 2)))[0].astype(np.float32) if n else np.zeros((0, 2, 2), np.float32),
+        "three": (np.linalg.qr(turn)[0] if n else turn).astype(np.float32),
+        "affine": (rng.uniform(-1, 1, n).astype(np.float32), rng.standard_normal(n).astype(np.float32)),
+        "last": (rng.integers(1, 99, n) * (rng.random(n) < 0.3)).astype(np.int16),
+        "joined": (np.ones(n, np.uint32), rng.integers(0, 5, n).astype(np.uint32), np.full(n, 5, np.uint32)),
+    }
+
+
+@pytest.mark.parametrize("group", range(LENGTH_GROUPS))
+def test_every_length(group: int) -> None:
+    """From 0 to 300, operators that do not commute."""
+    whole = elements(300)
+    wanted = references.scan(whole, everything)
+    run = jax.jit(lambda x: jp.scan(x, everything))
+    for n in range(group, 301, LENGTH_GROUPS):
+        cut = lambda v, n=n: v[:n]  # noqa: E731
+        assert_close(run(jax.tree.map(cut, whole)), jax.tree.map(cut, wanted), 1e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long(reverse: bool) -> None:
+    """Several blocks; and a second run gives the same bits."""
+    n = 70_001
+    x = elements(n)
+    run = jax.jit(lambda x: jp.scan(x, everything, reverse=reverse))
+    got = run(x)
+    assert_close(got, references.scan(x, everything, reverse=reverse), 2e-3)
+    for first, second in zip(jax.tree.leaves(got), jax.tree.leaves(run(x)), strict=True):
+        assert np.asarray(first).tobytes() == np.asarray(second).tobytes()
+
+
+OPTIONS = list(itertools.product((False, True), repeat=4))
+
+
+@pytest.mark.parametrize(("exclusive", "reverse", "segments", "init"), OPTIONS)
+def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> None:
+    """Every combination, of matrices, of pairs along an inner axis, and of scalars side by side."""
+    n = 2000
+    rng = np.random.default_rng(1)
+    starts = rng.random(n) < 0.01 if segments else None
+    two = elements(n)["two"]
+    pairs = tuple(rng.uniform(-1, 1, (n, 3)).astype(np.float32) for _ in range(2))
+    wide = rng.integers(-9, 9, (2, n, 33)).astype(np.int32)
+    options = {"exclusive": exclusive, "reverse": reverse}
+    for x, op, axis, identity, start in (
+        (two, matmul, 0, np.eye(2, dtype=np.float32), np.array([[1, 2], [3, 4]], np.float32)),
+        (pairs, affine, 0, (np.float32(1), np.float32(0)), (np.arange(3, dtype=np.float32), np.float32(2))),
+        (wide, last, 1, np.int32(0), np.int32(7)),
+    ):
+        given: Any = {"init": start} if init else {"identity": identity}
+        got = jax.jit(lambda x, op=op, axis=axis, g=given: jp.scan(x, op, axis=axis, segment_starts=starts, **options, **g))(x)
+        assert_close(got, references.scan(x, op, axis, starts=starts, **options, **given), 1e-4)
+
+
+@pytest.mark.parametrize("axis", range(-4, 4))
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (2, 40, 3, 17), (1, 300, 1, 1), (20, 3, 2, 70), (3, 1, 2, 2)])
+def test_axes(shape: tuple[int, ...], axis: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-100, 100, shape).astype(np.int32)
+    a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
+
+    @jax.jit
+    def run(x: Any, a: Any, b: Any) -> Any:
+        lasts = jp.scan(x, last, axis=axis, exclusive=True, identity=0)
+        return jp.scan(x, axis=axis), jp.scan((a, b), affine, axis=axis, reverse=True), lasts
+
+    sums, maps, lasts = run(x, a, b)
+    assert_close(sums, np.cumsum(x, axis, dtype=np.int32))
+    assert_close(maps, references.scan((a, b), affine, axis, reverse=True))
+    assert_close(lasts, references.scan(x, last, axis, exclusive=True, identity=np.int32(0)))
+
+
+def test_elements_inside_slices() -> None:
+    """Matrices in a batch before the axis, after it, and on both sides; leaves of different ranks."""
+    rng = np.random.default_rng(0)
+    m = np.linalg.qr(rng.standard_normal((3, 50, 4, 2, 2)))[0].astype(np.float32)
+    assert_close(jp.scan(m, matmul, axis=1), references.scan(m, matmul, 1), 1e-4)
+    assert_close(jp.scan(m[:, :, 0], matmul, axis=1), references.scan(m[:, :, 0], matmul, 1), 1e-4)
+    assert_close(jp.scan(m[0], matmul, axis=0), references.scan(m[0], matmul, 0), 1e-4)
+    assert_close(jp.scan(m, matmul, axis=0), references.scan(m, matmul, 0), 1e-4)
+    a, b = m[0, :, 0], rng.standard_normal((50, 2)).astype(np.float32)
+    maps = lambda p, q: (q[0] @ p[0], q[0] @ p[1] + q[1])  # noqa: E731
+    assert_close(jp.scan((a, b), maps), references.scan((a, b), maps), 1e-4)
+
+
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: str) -> None:
+    """Recognised operators and one of the user's, along and across vectors."""
+    rng = np.random.default_rng(0)
+    t = jnp.dtype(dtype)
+    x = (rng.integers(-4, 5, (3, 200, 21)) + (1j * rng.integers(-4, 5, (3, 200, 21)) if t.kind == "c" else 0)).astype(t)
+    for axis in (1, 2):
+        ops: list[Any] = [(jnp.logical_xor, np.logical_xor)] if dtype == "bool" else [(jnp.add, np.add)]
+        if t.kind not in "cb":
+            ops += [(jnp.maximum, np.maximum), (jnp.minimum, np.minimum)]
+        ops.append((lambda a, b: jnp.where(b == 0, a, b), lambda a, b: np.where(b == 0, a, b)))
+        for op, reference in ops:
+            got = jax.jit(lambda x, op=op, axis=axis: jp.scan(x, op, axis=axis))(x)
+            assert got.dtype == t
+            assert_close(got, references.scan(x, reference, axis), 0.01 if t.itemsize == 2 and t.kind not in "iu" else None)
+
+
+def test_not_a_number_and_infinity() -> None:
+    x = np.array([1, np.inf, 2, -np.inf, 3, np.nan, 4], np.float32)
+    for k in range(7):
+        y = np.roll(np.tile(x, 9), k)
+        for op, reference in ((jnp.add, np.add), (jnp.maximum, np.maximum), (jnp.multiply, np.multiply), (jnp.fmax, np.fmax)):
+            assert_close(jp.scan(y, op), references.scan(y, reference))
+        with np.errstate(all="ignore"):
+            assert_close(jp.scan(y, jnp.logaddexp), references.scan(y, np.logaddexp))
+
+
+def test_map_and_positions() -> None:
+    """map runs in the kernel; positions are those in memory, also in reverse."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 100, 18)).astype(np.float32)
+    weight = rng.standard_normal(100).astype(np.float32)
+    for axis, reverse in itertools.product((0, 1, 2), (False, True)):
+        n = x.shape[axis]
+        w = jnp.asarray(weight[:n])
+        along = np.arange(n).reshape([-1 if k == axis else 1 for k in range(3)])
+        got = jp.scan((x, jp.positions), axis=axis, reverse=reverse, map=lambda v, i, w=w: v * v + w[i])
+        assert_close(got, references.scan((x.astype(np.float64) ** 2 + weight[along]), np.add, axis, reverse=reverse), 1e-4)
+        best, where = jp.scan((x, jp.positions), jp.monoids.argmax, axis=axis, reverse=reverse)
+        assert_close(best, references.scan(x, np.maximum, axis, reverse=reverse))
+        assert_close(np.take_along_axis(x, np.asarray(where), axis), np.asarray(best))
+    rows = jp.scan(x, axis=1, map=lambda s: s.sum(-1))  # not lane by lane: XLA does it
+    assert_close(rows, np.cumsum(x.sum(-1), 1), 1e-4)
+
+
+def test_short_rows() -> None:
+    """Many rows to a block, of lengths around a vector's."""
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257):
+        x = rng.integers(-9, 9, (500, n)).astype(np.int32)
+        a = rng.integers(-9, 9, (500, n)).astype(np.int32)
+        assert_close(jp.scan(x, axis=1), np.cumsum(x, 1, dtype=np.int32))
+        got = jp.scan((a, x), affine, axis=1, reverse=True, exclusive=True, identity=(1, 0))
+        assert_close(got, references.scan((a, x), affine, 1, reverse=True, exclusive=True, identity=(np.int32(1), np.int32(0))))
+
+
+def test_empty() -> None:
+    assert jp.scan(jnp.zeros((0,))).shape == (0,)
+    assert jp.scan(jnp.zeros((3, 0, 2)), axis=1, exclusive=True).shape == (3, 0, 2)
+    assert jp.scan(jnp.zeros((3, 5, 0)), last, axis=1).shape == (3, 5, 0)
+    assert jp.scan(jnp.zeros((0, 5)), axis=1, segment_starts=np.ones(5, bool), init=1.0).shape == (0, 5)
+
+
+def test_identity() -> None:
+    """A start value that is only known at run time, or differs from lane to lane."""
+    x = jnp.arange(12.0).reshape(4, 3)
+    f = jax.jit(lambda x, e: jp.scan(x, lambda a, b: a + b * 1.0 + 0.0, exclusive=True, identity=e))
+    assert_close(f(x, jnp.zeros(())), references.scan(x, np.add, exclusive=True, identity=np.float32(0)))
+    start = np.array([0.0, 0, -0.0], np.float32)
+    assert_close(jp.scan(x, last, exclusive=True, identity=start), references.scan(x, last, exclusive=True, identity=start))
+    with pytest.warns(jp.IdentityWarning, match="not op's neutral element"):
+        jp.scan(x, jnp.add, exclusive=True, identity=1.0)
+
+
+def test_fallback() -> None:
+    """What kernels cannot express runs as plain XLA."""
+    x = np.random.default_rng(0).standard_normal((20, 9, 9)).astype(np.float32) / 9
+    with pytest.warns(jp.FallbackWarning, match="81 scalars"):
+        got = jp.scan(x, matmul, exclusive=True, init=np.eye(9, dtype=np.float32))
+    assert_close(got, references.scan(x, matmul, exclusive=True, init=np.eye(9, dtype=np.float32)), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"xs": jnp.zeros(3), "op": 3}, TypeError, "op must be a Monoid or a function of two values, got 3"),
+        ({"xs": jnp.zeros(3), "axis": 1}, ValueError, r"axis 1 is out of range for xs with 1 axes"),
+        ({"xs": jnp.zeros(3), "axis": 0.0}, TypeError, "axis must be an integer, got 0.0"),
+        ({"xs": jnp.zeros(())}, ValueError, "every leaf needs an axis to go along, got a scalar"),
+        ({"xs": (jnp.zeros(3), jnp.zeros(4)), "op": affine}, ValueError, r"one length along axis 0, got shapes \(3,\), \(4,\)"),
+        ({"xs": []}, TypeError, "xs must hold at least one array"),
+        ({"xs": jp.positions}, ValueError, "at least one array is needed to know the number of elements"),
+        ({"xs": jnp.zeros(3), "op": lambda a, b: a > b}, TypeError, r"on float32\[\] it returned bool\[\]"),
+        ({"xs": jnp.zeros(3), "op": lambda a, b: (a, b)}, TypeError, "op must return the structure of its arguments"),
+        ({"xs": jnp.zeros(3), "op": last, "exclusive": True}, ValueError, "an exclusive scan needs identity= or init="),
+        ({"xs": jnp.zeros(3), "exclusive": 1}, TypeError, "exclusive must be True or False, got 1"),
+        ({"xs": jnp.zeros(3), "init": (0.0, 1.0)}, TypeError, "init must have the values' structure"),
+        ({"xs": jnp.zeros(3), "init": jnp.zeros(2)}, ValueError, r"init must broadcast to a slice's shape \(\), got \(2,\)"),
+        ({"xs": jnp.zeros(3, jnp.int32), "init": 0.5}, TypeError, "init must have the values' dtype, int32"),
+        ({"xs": jnp.zeros(3), "segment_starts": [0, 1, 0]}, TypeError, "segment_starts must be booleans, got int32"),
+        ({"xs": jnp.zeros(3), "segment_starts": [True]}, ValueError, r"segment_starts must have shape \(3,\), got \(1,\)"),
+        ({"xs": jnp.zeros(3), "map": 1}, TypeError, "map must be a function of one element, got 1"),
+        ({"xs": [object()]}, TypeError, "xs: object is not an array"),
+    ],
+)
+def test_errors(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jp.scan(arguments.pop("xs"), **arguments)
