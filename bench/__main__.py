@@ -26,6 +26,9 @@ ONE_CORE = (harness.OURS, "xla", "sequential")
 """The contestants on one core: nothing shall be slower there than a sequential loop written by hand."""
 
 
+KEEP_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000"
+
+
 def parser() -> argparse.ArgumentParser:
     suites = sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if not m.name.startswith("_"))
     p = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks against every alternative on this machine.")
@@ -38,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--cores", type=int, metavar="K", help="on K cores")
     p.add_argument(
         "--scaling", action="store_true", help="on 1, 2, 4, ... cores, a run for each (cases: the suite's choice, or --only)"
+    )
+    p.add_argument(
+        "--keep-memory", action="store_true", help="malloc keeps what is freed: results are not made of new pages (glibc)"
     )
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the JSON and the plots go")
     p.add_argument("--list", action="store_true", help="print the cases' names, run nothing")
@@ -64,7 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.seconds:
         effort = harness.Effort(seconds=args.seconds)
     only = args.contestants.split(",") if args.contestants else ONE_CORE if args.one_core else None
-    options = {"quick": args.quick, "only": args.only, "one_core": args.one_core, "cores": args.cores}
+    options = {
+        "quick": args.quick,
+        "only": args.only,
+        "one_core": args.one_core,
+        "cores": args.cores,
+        "keep_memory": args.keep_memory,
+    }
     result = report.header(args.suite, options, harness.memory_bandwidth(4 if args.quick else 200, effort))
     bandwidth = ", ".join(f"{k.split('_')[0]} {v:.1f} GB/s" for k, v in result["memory"].items())
     print(f"{result['machine']['cpu']}, {threads()} cores; memory: {bandwidth}")
@@ -84,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def stem(args: argparse.Namespace) -> str:
     """What the files of a run are called."""
     cores = "-one-core" if args.one_core else f"-{args.cores}-cores" if args.cores else ""
-    return args.suite + cores + ("-quick" if args.quick else "")
+    return args.suite + cores + ("-keep-memory" if args.keep_memory else "") + ("-quick" if args.quick else "")
 
 
 def scaling(args: argparse.Namespace, suite: ModuleType) -> int:
@@ -95,6 +107,7 @@ def scaling(args: argparse.Namespace, suite: ModuleType) -> int:
     options = ["--only", args.only or getattr(suite, "SCALING", ""), "--out", str(args.out), *(["--quick"] if args.quick else [])]
     options += ["--seconds", str(args.seconds)] if args.seconds else []
     options += ["--contestants", args.contestants] if args.contestants else []
+    options += ["--keep-memory"] if args.keep_memory else []
     code, reports = 0, dict[int, dict[str, Any]]()
     for k in counts:
         args.cores = k
@@ -105,16 +118,20 @@ def scaling(args: argparse.Namespace, suite: ModuleType) -> int:
     return code
 
 
-def keep_cores(argv: Sequence[str]) -> None:
-    """Starts again on fewer cores if the arguments ask for it, so that every thread pool counts no more than those."""
+def start_again(argv: Sequence[str]) -> None:
+    """If the arguments ask for fewer cores or another malloc: every thread pool shall count those, and malloc read its settings."""
     args, _ = parser().parse_known_args(argv)
     wanted, mine = 1 if args.one_core else args.cores, sorted(os.sched_getaffinity(0))
-    if wanted and wanted < len(mine):
+    fewer, another = bool(wanted) and wanted < len(mine), args.keep_memory and os.environ.get("GLIBC_TUNABLES") != KEEP_MEMORY
+    if fewer:
         os.sched_setaffinity(0, mine[:wanted])
+    if another:
+        os.environ["GLIBC_TUNABLES"] = KEEP_MEMORY
+    if fewer or another:
         os.execv(sys.executable, [sys.executable, "-m", "bench", *argv])
 
 
 if __name__ == "__main__":
     sys.path.append(sys.path.pop(0))  # an installed jaxprims first: the source tree may lack the compiled part
-    keep_cores(sys.argv[1:])
+    start_again(sys.argv[1:])
     sys.exit(main())

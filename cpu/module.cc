@@ -366,9 +366,9 @@ NB_MODULE(_cpu, m) {
       .def_rw("rows", &ReduceProblem::rows)
       .def_rw("joined", &ReduceProblem::joined)
       .def_rw("lanes", &ReduceProblem::lanes)
-      .def_rw("element_bytes", &ReduceProblem::element_bytes)
       .def_rw("leaf_bytes", &ReduceProblem::leaf_bytes)
       .def_rw("slots", &ReduceProblem::slots)
+      .def_rw("state_bytes", &ReduceProblem::state_bytes)
       .def_rw("across", &ReduceProblem::across)
       .def_rw("init", &ReduceProblem::init);
   nb::class_<ReducePlan>(m, "ReducePlan")
@@ -388,6 +388,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("lanes", &SegmentsProblem::lanes)
       .def_rw("leaf_bytes", &SegmentsProblem::leaf_bytes)
       .def_rw("slots", &SegmentsProblem::slots)
+      .def_rw("state_bytes", &SegmentsProblem::state_bytes)
       .def_rw("across", &SegmentsProblem::across);
   nb::class_<SegmentsPlan>(m, "SegmentsPlan")
       .def_ro("path", &SegmentsPlan::path)
@@ -395,6 +396,7 @@ NB_MODULE(_cpu, m) {
       .def_ro("tasks", &SegmentsPlan::tasks)
       .def_ro("chunk", &SegmentsPlan::chunk)
       .def_ro("strip", &SegmentsPlan::strip)
+      .def_ro("grain", &SegmentsPlan::grain)
       .def_ro("long_run", &SegmentsPlan::long_run)
       .def_ro("threads", &SegmentsPlan::threads);
   m.def("make_segments_plan", &MakeSegmentsPlan, nb::arg("problem"), nb::arg("machine"), nb::arg("path") = int64_t{kAutomatic});

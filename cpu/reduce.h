@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -159,10 +160,9 @@ inline ReduceProblem Describe(const ScanShape& shape, const ScanCall& call) {
   p.rows = call.rows();
   p.joined = internal::JoinedRows(shape, call);
   p.lanes = call.lanes;
-  p.element_bytes = 0;
-  for (const int64_t bytes : shape.array_bytes) p.element_bytes += bytes;
   p.leaf_bytes = *std::ranges::max_element(shape.leaf_bytes);
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
+  p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across;
   p.init = !call.init.empty();
   return p;

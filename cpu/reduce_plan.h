@@ -11,13 +11,13 @@
 namespace jaxprims {
 
 struct ReduceProblem {
-  int64_t n = 0;              // elements of a row
-  int64_t rows = 1;           // across: bundles of `lanes` rows
-  int64_t joined = 1;         // consecutive rows that lie end to end and share their uniforms
-  int64_t lanes = 1;          // across: rows side by side
-  int64_t element_bytes = 4;  // in all arrays together
-  int64_t leaf_bytes = 4;     // of one result
-  int64_t slots = 1;          // of the state
+  int64_t n = 0;            // elements of a row
+  int64_t rows = 1;         // across: bundles of `lanes` rows
+  int64_t joined = 1;       // consecutive rows that lie end to end and share their uniforms
+  int64_t lanes = 1;        // across: rows side by side
+  int64_t leaf_bytes = 4;   // of one result
+  int64_t slots = 1;        // of the state
+  int64_t state_bytes = 4;  // of its slots together
   bool across = false;
   bool init = false;
 };
@@ -34,7 +34,7 @@ struct ReducePlan {
 inline constexpr int64_t kReduceLeaf = 8 << 10;       // a vector's lane adds some hundred numbers before they are added pairwise
 inline constexpr int64_t kReduceLeafAcross = 256;     // there a lane is a row
 inline constexpr int64_t kReduceTask = 64 << 10;      // scalars of a task, about
-inline constexpr int64_t kReduceStrip = 2 << 10;      // scalars of the states of a strip: 16 KB of the first-level cache
+inline constexpr int64_t kReduceStrip = 24 << 10;     // bytes of the states of a strip: they stay in the first-level cache
 inline constexpr int64_t kReduceStripLeast = 128;     // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;   // so that a thread that is slowed down leaves work for the others
 inline constexpr int64_t kReducePeriod = 64;          // longest row of the periodic form
@@ -48,6 +48,11 @@ inline int64_t BufferElements(int64_t leaf_bytes) {
 }
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// Lanes of a strip: all, since whole rows are read fastest, or as many as keep their states in the first-level cache, evenly.
+inline int64_t EvenStrip(int64_t lanes, int64_t state_bytes) {
+  return Parts(Parts(lanes, Parts(lanes * state_bytes, kReduceStrip)), 16) * 16;
+}
 
 inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   ReducePlan plan;
@@ -63,7 +68,7 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
     return plan;
   }
   plan.leaf = plan.block = p.across ? kReduceLeafAcross : kReduceLeaf;
-  plan.strip = Parts(Parts(lanes, Parts(lanes * p.slots, kReduceStrip)), 16) * 16;
+  plan.strip = EvenStrip(lanes, p.state_bytes);
   auto tasks = [&] { return rows * Parts(lanes, plan.strip) * Parts(n, plan.block); };
   while (tasks() < wanted && plan.strip >= 2 * kReduceStripLeast) plan.strip /= 2;
   plan.strip = std::min(plan.strip, lanes);

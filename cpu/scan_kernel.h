@@ -19,7 +19,7 @@ namespace jaxprims {
 struct ScanRange {
   int64_t lo = 0, hi = 0;
   int64_t n = 0;       // of the row: where reversed order starts
-  int64_t period = 0;  // periodic form: `n` elements are n / period whole rows of `period`, one behind the other; lo any multiple of period
+  int64_t period = 0;  // periodic: n elements are n / period rows of `period`, one behind the other; lo is any multiple of it
   int64_t lanes = 1;   // across: elements of a step
   int64_t lane_lo = 0, lane_hi = 1;
 };
@@ -30,6 +30,9 @@ inline constexpr int64_t kScanStep = 1024;
 inline constexpr int64_t kStarted = 1;    // the aggregate holds something
 inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came before the aggregate no longer counts
 
+// Functions of one variant of a spec. Bit 0 of the variant, periodic: scan alone, of ranges that have a period. Bit 1, streaming:
+// scan stores whole vectors of results non-temporally; the driver promises that each then starts at a multiple of its size or of
+// 64 bytes, and fences.
 struct ScanKernel {
   // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
   // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.

@@ -60,8 +60,9 @@ inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;     // rows up to this are short
-inline constexpr int64_t kLanesAlone = 1024;          // so many rows side by side keep all threads busy without a chain
+inline constexpr int64_t kLanesAlone = 512;           // so many rows side by side keep all threads busy without a chain
 inline constexpr int64_t kStripLanes = 64;            // a strip is a multiple of this: whole cache lines
+inline constexpr int64_t kWideStrip = 1024;           // lanes of a strip that reads memory as fast as whole rows do
 inline constexpr int64_t kStripBytes = 256 << 10;     // of its state, in L2
 inline constexpr int64_t kTasksPerThread = 8;         // so that a thread that is slowed down leaves work for the others
 
@@ -92,9 +93,11 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
   plan.strip = std::max<int64_t>(1, p.lanes);
   const int64_t blocks = BlocksOf(p, plan), wanted = plan.threads == 1 ? 1 : kTasksPerThread * plan.threads;
   if (p.across && blocks == 1) {
-    const int64_t strips = std::max<int64_t>(1, wanted / std::max<int64_t>(1, p.rows));
-    const int64_t widest = std::max<int64_t>(kStripLanes, kStripBytes / (8 * p.slots));
-    plan.strip = std::min({plan.strip, CeilDiv(CeilDiv(plan.strip, strips), kStripLanes) * kStripLanes, widest});
+    // As wide as can be: a strip a thread, or two where they are still wide.
+    const int64_t strips = CeilDiv(plan.threads, std::max<int64_t>(1, p.rows));
+    const int64_t parts = plan.threads > 1 && p.lanes >= 2 * strips * kWideStrip ? 2 * strips : strips;
+    const int64_t widest = std::max<int64_t>(kStripLanes, kStripBytes / (8 * p.slots) / kStripLanes * kStripLanes);
+    plan.strip = std::min({plan.strip, CeilDiv(CeilDiv(plan.strip, parts), kStripLanes) * kStripLanes, widest});
   }
   const int64_t rows = p.rows * StripsOf(p, plan);
   const bool alone = blocks <= 1 || plan.threads == 1 || rows >= 2 * wanted || rows * blocks >= int64_t{1} << 32;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "reduce.h"
@@ -35,6 +36,7 @@ inline SegmentsProblem Describe(const ScanShape& shape, const ScanCall& call, co
   p.lanes = call.lanes;
   p.leaf_bytes = *std::ranges::max_element(shape.leaf_bytes);
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
+  p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across;
   return p;
 }

@@ -16,6 +16,7 @@ struct SegmentsProblem {
   int64_t lanes = 1;       // across: rows side by side
   int64_t leaf_bytes = 4;  // of one result, the widest
   int64_t slots = 1;       // of the state
+  int64_t state_bytes = 4;  // of its slots together
   bool across = false;
 };
 
@@ -45,7 +46,7 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m,
   const int64_t all = p.members * total * lanes * p.slots;
   plan.threads = static_cast<int>(std::clamp<int64_t>(all / kUpdatesPerThread, 1, m.threads));
   plan.path = p.across ? kLongSegments : path;
-  plan.strip = std::min(lanes, Parts(Parts(lanes, Parts(lanes * p.slots, kReduceStrip)), 16) * 16);
+  plan.strip = std::min(lanes, EvenStrip(lanes, p.state_bytes));
   // Few large tasks need few searches for where they start; small calls need enough of them for all cores.
   const int64_t task = total * lanes > 64 * kSegmentsTask ? kSegmentsTask : kSegmentsTaskLeast;
   plan.items = std::max(task / (plan.strip * p.slots), p.across ? kSegmentsRowsLeast : kScanBufferElements);

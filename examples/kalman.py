@@ -19,6 +19,7 @@ Element = tuple[jax.Array, ...]
 
 MOVES = np.array([[1, 1], [0, 1]], np.float32)  # constant velocity
 SHAKES = np.array([[1 / 3, 1 / 2], [1 / 2, 1]], np.float32)  # covariance of what white acceleration adds
+SEES = np.array([1, 0], np.float32)  # a measurement: the position
 START = np.eye(2, dtype=np.float32)  # covariance of the first state, of mean 0
 BLUR = np.float32(4)  # variance of a measured position
 
@@ -30,28 +31,24 @@ def inverse(m: jax.Array) -> jax.Array:
 
 def combine(first: Element, then: Element) -> Element:
     (a, b, c, eta, j), (a2, b2, c2, eta2, j2) = first, then
-    d = inverse(jnp.eye(2, dtype=c.dtype) + c @ j2)
+    d = inverse(np.eye(2, dtype=np.float32) + c @ j2)
     e, f = a2 @ d, a.T @ d.T
     return e @ a, e @ (b + c @ eta2) + b2, e @ c @ a2.T + c2, f @ (eta2 - j2 @ b) + eta, f @ j2 @ a + j
 
 
-def elements(positions: jax.Array, drive: jax.Array) -> Element:
-    """One for each measured position [N]; ``drive`` is the variance of the acceleration."""
-
-    def element(moves: jax.Array, noise: jax.Array, position: jax.Array) -> Element:
-        gain = noise[:, 0] / (noise[0, 0] + BLUR)
-        seen = moves[0] / (noise[0, 0] + BLUR)
-        rest = jnp.eye(2) - jnp.outer(gain, jnp.array([1.0, 0.0]))
-        return rest @ moves, gain * position, rest @ noise, seen * position, jnp.outer(seen, moves[0])
-
-    first = element(jnp.zeros((2, 2)), START, positions[0])
-    others = jax.vmap(lambda z: element(jnp.asarray(MOVES), drive * SHAKES, z))(positions[1:])
-    return jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), first, others)
-
-
 def kalman_filter(positions: jax.Array, drive: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Means [N, 2] and covariances [N, 2, 2] of the state given the positions measured so far, float32 [N]."""
-    _, mean, covariance, _, _ = jp.scan(elements(positions, drive), combine)
+    """Means [N, 2] and covariances [N, 2, 2] of the state given the positions measured so far, float32 [N]; ``drive`` is the
+    variance of the acceleration. Elements are made in the kernel, from each position and its number."""
+
+    def element(position: jax.Array, number: jax.Array) -> Element:
+        moves = jnp.where(number == 0, 0, MOVES)
+        noise = jnp.where(number == 0, START, drive * SHAKES)
+        spread = SEES @ noise @ SEES + BLUR
+        gain, seen = noise @ SEES / spread, SEES @ moves / spread
+        rest = np.eye(2, dtype=np.float32) - jnp.outer(gain, SEES)
+        return rest @ moves, gain * position, rest @ noise, seen * position, jnp.outer(seen, SEES @ moves)
+
+    _, mean, covariance, _, _ = jp.scan((positions, jp.positions), combine, map=element)
     return mean, covariance
 
 

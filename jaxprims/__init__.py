@@ -5,9 +5,10 @@ from ._cumulative import associative_scan, cumlogsumexp, cummax, cummin, cumprod
 from ._explain import Plan, PlannedCall, explain
 from ._extremes import argmax, argmin
 from ._genhist import genhist, reduce_by_index
-from ._group import Offsets, group_by_index, race_factor
+from ._group import group_by_index, race_factor
 from ._monoid import Monoid, check_monoid, monoids
 from ._numpy import bincount, histogram, histogram2d, histogramdd
+from ._offsets import Offsets
 from ._recurrence import linear_recurrence
 from ._reduce import reduce, segment_reduce
 from ._scan import scan
@@ -24,6 +25,7 @@ from ._segment import (
 )
 from ._warnings import FallbackWarning, IdentityWarning
 from .primitives import hist_ad as _hist_ad
+from .primitives import reduce_ad as _reduce_ad
 from .primitives import scan_ad as _scan_ad
 from .runtime.ffi import CUSTOM_CALL_TARGETS
 
@@ -70,4 +72,4 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
 ]
-del _hist_ad, _scan_ad
+del _hist_ad, _reduce_ad, _scan_ad

@@ -101,9 +101,9 @@ class ReduceProblem:
     rows: int
     joined: int
     lanes: int
-    element_bytes: int
     leaf_bytes: int
     slots: int
+    state_bytes: int
     across: bool
     init: bool
 
@@ -130,6 +130,7 @@ class SegmentsProblem:
     lanes: int
     leaf_bytes: int
     slots: int
+    state_bytes: int
     across: bool
 
 class SegmentsPlan:
@@ -143,6 +144,8 @@ class SegmentsPlan:
     def chunk(self) -> int: ...
     @property
     def strip(self) -> int: ...
+    @property
+    def grain(self) -> int: ...
     @property
     def long_run(self) -> int: ...
     @property

@@ -11,7 +11,10 @@ import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from . import _cpu
+from ._explain_ordered import FAMILY, planned
 from ._warnings import FallbackWarning
+from .codegen import llvm_engine
+from .codegen.scan_spec import ScanSpec
 from .codegen.spec import HistSpec
 from .frontend import classify
 from .primitives.group import group_p
@@ -28,16 +31,23 @@ class PlannedCall:
     strategy: str
     reason: str
     workspace_bytes: int
-    spec: HistSpec | None = None
+    spec: HistSpec | ScanSpec | None = None
     variant: int = -1
+
+    def _compiled(self) -> llvm_engine.Compiled | None:
+        if isinstance(self.spec, ScanSpec):
+            return compiler.compiled_scan(self.spec, self.variant)
+        return None if self.spec is None else compiler.compiled_hist(self.spec, self.variant)
 
     def llvm(self) -> str:
         """The kernel's LLVM IR, before optimisation."""
-        return "" if self.spec is None else compiler.compiled_hist(self.spec, self.variant).ir
+        compiled = self._compiled()
+        return "" if compiled is None else compiled.ir
 
     def assembly(self) -> str:
         """The kernel's machine code, as text."""
-        return "" if self.spec is None else compiler.compiled_hist(self.spec, self.variant).assembly()
+        compiled = self._compiled()
+        return "" if compiled is None else compiled.assembly()
 
     def __str__(self) -> str:
         lines = [f"{self.primitive}: {self.summary}", f"  strategy: {self.strategy}", f"  because: {self.reason}"]
@@ -105,6 +115,9 @@ def _calls(jaxpr: Jaxpr) -> Iterator[PlannedCall]:
             yield _hist(eqn)
         elif eqn.primitive is group_p:
             yield _group(eqn)
+        elif eqn.primitive in FAMILY:
+            primitive, summary, (strategy, reason, workspace, variant), spec = planned(eqn)
+            yield PlannedCall(primitive, summary, strategy, reason, workspace, spec, variant)
         for inner in jaxprs_in_params(eqn.params):
             yield from _calls(inner)
 

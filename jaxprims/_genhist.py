@@ -13,6 +13,7 @@ from ._bins import MODES, Bins, as_array, check_index, in_mode, sizes_of
 from ._element import Call, Pair, flat_function
 from ._histogram import Histogram, make_histogram, warn_fallback
 from ._monoid import Monoid
+from ._reduce import reduce_sorted
 from .frontend.lower import Unsupported, hoist, to_program
 from .frontend.operator import Operator, identity_leaves, make_traced, scalar_name, slots_of
 from .frontend.varying import axes_of, vary
@@ -132,6 +133,10 @@ def reduce_by_index(
     call = Call(pass_on, None, [*index, *leaves], None, "values", num_index=len(index))
     bins = Bins(num_bins, op, identity, dest)
     straight = indices_are_sorted and len(index) == 1 and mode == "drop"
+    if straight and dest is None:
+        found = reduce_sorted(values, index[0], sizes[0], op, identity)
+        if found is not None:
+            return found
     return run(call, (bins,), True, sorted_indices=straight)[0]
 
 

@@ -8,9 +8,12 @@ both make one vector of runs twice as long. That tree applies the operator once 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llvmlite import ir
 
+from ..frontend.program import Builder, Program
 from . import llvm_expr as expr
 from .llvm_build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
 from .llvm_elements import Elements, vector_width
@@ -22,14 +25,91 @@ from .scan_spec import ScanSpec
 State = list[ir.Value]
 """A vector for each slot."""
 
+CHUNK, CHUNKS = 2048, 16
+"""Elements of a chunk; and how many of them are looked at, in the first-level cache, before one is chosen."""
+
 TREE = 64
 """Vectors, at most, that become one before its lanes are folded."""
 
 
 def reduce(module: ir.Module, spec: ScanSpec, vector_bytes: int) -> None:
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), "reduce")
+    high = _high_halves(spec)
+    if high is None:
+        _Reduction(_declared(module, "reduce"), spec, vector_width(spec, vector_bytes)).build()
+        return
+    functions = []
+    for name, form in (("whole", spec), ("high", high)):
+        functions.append(_declared(module, name))
+        functions[-1].linkage = "internal"
+        _Reduction(functions[-1], form, vector_width(form, vector_bytes)).build()
+    _reduce_packed(_declared(module, "reduce"), *functions)
+
+
+def _declared(module: ir.Module, name: str) -> ir.Function:
+    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), name)
     fn.attributes.add("nounwind")
-    _Reduction(fn, spec, vector_width(spec, vector_bytes)).build()
+    return fn
+
+
+def _high_halves(spec: ScanSpec) -> ScanSpec | None:
+    """Of a maximum of s64 whose high half f computes as an s32 (argmax and its position, frontend/representation.py): the maximum
+    of the high halves, half the work."""
+    if not spec.commutes or spec.state != ("s64",) or sorted(i.op for i in spec.op.body) != ["arg", "arg", "max"]:
+        return None
+    body = spec.f.body
+    joined = body[spec.f.results[0]]
+    halves = [body[o] for o in joined.operands]
+    if joined.op != "or" or [h.op for h in halves] != ["shift_left", "convert"]:
+        return None
+    high, by, low = *(body[o] for o in halves[0].operands), body[halves[1].operands[0]]
+    if (by.op, by.attr) != ("const", 32) or high.op != "convert" or (body[high.operands[0]].dtype, low.dtype) != ("s32", "u32"):
+        return None
+    f, op, finish = Builder(spec.f.params), Builder(("s32", "s32")), Builder(("s32",))
+    key = f.inline(Program(spec.f.params, body, high.operands), [f.arg(k) for k in range(len(f.params))])
+    return dataclasses.replace(
+        spec,
+        state=("s32",),
+        leaves=(("s32", 1),),
+        identity=None,
+        f=f.finish(key),
+        op=op.finish([op.emit("max", "s32", op.arg(0), op.arg(1))]),
+        finish=finish.finish([finish.arg(0)]),
+    )
+
+
+def _reduce_packed(fn: ir.Function, whole: ir.Function, high: ir.Function) -> None:
+    """The high halves' maximum by chunks; then whole words, of those chunks alone that reach the largest."""
+    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    arrays, uniforms, flags, range_, aggregate, progress = fn.args
+    part, best, most, done = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, CHUNKS), alloca(b, I64)
+    member = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
+    for k, place in enumerate(member.values()):
+        b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
+    lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
+    b.store(progress, done)
+
+    def least(x: ir.Value, y: ir.Value) -> ir.Value:
+        return b.select(b.icmp_signed("<", x, y), x, y)
+
+    with loop(b, lo, hi, CHUNK * CHUNKS) as start:
+        stop = least(b.add(start, i64(CHUNK * CHUNKS)), hi)
+
+        @contextmanager
+        def chunks() -> Iterator[ir.Value]:
+            with loop(b, start, stop, CHUNK) as first:
+                b.store(first, member["lo"])
+                b.store(least(b.add(first, i64(CHUNK)), stop), member["hi"])
+                yield b.gep(most, [b.sdiv(b.sub(first, start), i64(CHUNK))], source_etype=I64)
+
+        b.store(i64(0), best)
+        with chunks() as mine:
+            b.call(high, [arrays, uniforms, flags, part, mine, i64(0)])
+            now = b.load(mine, typ=I32)
+            largest = b.icmp_signed(">", now, b.load(best, typ=I32))
+            b.store(b.select(b.or_(largest, b.icmp_signed("==", b.load(member["lo"], typ=I64), start)), now, b.load(best, typ=I32)), best)
+        with chunks() as mine, b.if_then(b.icmp_signed(">=", b.load(mine, typ=I32), b.load(best, typ=I32))):
+            b.store(b.call(whole, [arrays, uniforms, flags, part, aggregate, b.load(done, typ=I64)]), done)
+    b.ret(b.load(done, typ=I64))
 
 
 class _Reduction:
@@ -144,8 +224,8 @@ class _Reduction:
             self._append(x.get())
 
     def _tree(self, i: ir.Value, rest: ir.Value, out: Held) -> ir.Value:
-        """Elements from i on, combined with their neighbours, into ``out``: those of 2^k vectors, at most ``TREE``, or of the last,
-        partial one. Returns of how many.
+        """Elements from i on, combined with their neighbours, into ``out``: of 2^k vectors, at most ``TREE``, or the last,
+        partial one. Returns how many.
 
         Subtrees that wait for their right half are kept like the digits of a binary counter.
         """

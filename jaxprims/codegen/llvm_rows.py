@@ -52,7 +52,7 @@ def store_row(
     rest: ir.Value | None = None,
     streams: bool = False,
 ) -> None:
-    """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches, if none is masked out."""
+    """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches."""
     size, slots = itemsize(dtype), len(values)
     values = [expr.to_memory(b, v, dtype) for v in values]
     if width == 1:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..codegen.scan_spec import ScanSpec
 from ..codegen.spec import ArraySpec
 from ..frontend.commutes import commutes
-from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, scalar_name, slots_of
+from ..frontend.lower import to_program
+from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, make_operators, make_traced, scalar_name, slots_of
 from ..frontend.program import Builder, Program, shifted_loads
 from ..frontend.representation import Representation
 from ..frontend.varying import axes_of, vary
@@ -86,7 +86,11 @@ class Fold:
     @functools.cached_property
     def passes_on(self) -> bool:
         """f returns its arguments as they are."""
-        return not self.f.jaxpr.eqns and list(self.f.jaxpr.outvars) == list(self.f.jaxpr.invars) and self.num_arrays == len(self.positions)
+        return (
+            not self.f.jaxpr.eqns
+            and list(self.f.jaxpr.outvars) == list(self.f.jaxpr.invars)
+            and self.num_arrays == len(self.positions)
+        )
 
     @staticmethod
     def mapped(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
@@ -100,6 +104,21 @@ class Fold:
         n = len(self.operator.shapes)
         fn = self.mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
         return lambda a, b: list(fn(*a[:n], *b[:n]))
+
+
+@functools.lru_cache(maxsize=512)
+def passing(elements: tuple[tuple[tuple[int, ...], Any], ...]) -> Traced:
+    """The f that returns its arguments, elements of these shapes and dtypes, as they are."""
+    jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*(jax.ShapeDtypeStruct(s, d) for s, d in elements)).jaxpr
+    return make_traced(jaxpr, to_program(jaxpr))
+
+
+@functools.lru_cache(maxsize=512)
+def simple(kind: str, op: Callable[..., Any], element: tuple[int, ...], dtype: Any, **others: Any) -> Fold:
+    """A fold of one array as it is by a function of ``jax.numpy``; ``others``: fields of :class:`Fold`."""
+    one = jax.ShapeDtypeStruct(element, dtype)
+    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None)
+    return Fold(kind, passing(((element, dtype),)), operator, 0, (None,), **others)
 
 
 def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
@@ -130,12 +149,16 @@ def call_spec(fold: Fold, avals: Sequence[Any], masks: Sequence[int]) -> ScanSpe
 
 
 @functools.lru_cache(maxsize=512)
-def spec_of(fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], inner: int | None) -> ScanSpec:
+def spec_of(
+    fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], inner: int | None
+) -> ScanSpec:
     """``elements``: shape and dtype of one element of each array (positions too); ``captured``: dtypes; ``inner``: how many
     elements lie side by side, None if that is not known yet."""
     form = _form(fold)
     counts = [1 if p is not None else slots_of(s, d) for p, (s, d) in zip(fold.positions, elements, strict=True)]
-    side_by_side = inner == 1 or (inner is not None and inner <= SIDE_BY_SIDE and inner * max(len(form.dtypes), *counts) <= MAX_STRUCT_SLOTS)
+    side_by_side = inner == 1 or (
+        inner is not None and inner <= SIDE_BY_SIDE and inner * max(len(form.dtypes), *counts) <= MAX_STRUCT_SLOTS
+    )
     lanes = inner if side_by_side and inner is not None else 1
     leaves = fold.operator.leaf_slots
     state_leaves = _state_leaves(form, leaves)
@@ -162,7 +185,7 @@ def spec_of(fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captu
 
 
 def _form(fold: Fold) -> Representation:
-    """What states hold. A scan writes every state, a start value is no packed one: only sums of halves have another form there."""
+    """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
     program = fold.f.program
     second = program.body[program.results[1]] if len(program.results) > 1 else None
     first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in fold.f.jaxpr.invars])])

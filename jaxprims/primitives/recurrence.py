@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.extend.core import Jaxpr, Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from ..frontend.lower import Unsupported, to_program
@@ -26,7 +26,7 @@ from ..frontend.operator import Operator, make_traced
 from ..frontend.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
-from .fold import Fold
+from .fold import Fold, passing
 from .hist import over_batch
 from .scan import batch_rule, batch_shape, scan_p
 
@@ -179,8 +179,7 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> F
             raise Unsupported("constant", "an array that the derivative holds")
         jaxpr = _capturing(closed.jaxpr, n)
         program = to_program(jaxpr)
-        passed = jax.make_jaxpr(lambda *xs: list(xs))(*structs).jaxpr
-        f = make_traced(passed, to_program(passed))
+        f = passing(elements)
     except Unsupported:
         return None
     shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
@@ -237,7 +236,8 @@ mlir.register_lowering(recurrence_p, mlir.lower_fun(_as_scan, multiple_results=T
 
 def first_of(x: Any, reverse: bool, axis: int = 0) -> Any:
     """The element that is met first, [1, ...]."""
-    return jax.lax.slice_in_dim(x, x.shape[axis] - 1, x.shape[axis], axis=axis) if reverse else jax.lax.slice_in_dim(x, 0, 1, axis=axis)
+    at = x.shape[axis] - 1 if reverse else 0
+    return jax.lax.slice_in_dim(x, at, at + 1, axis=axis)
 
 
 def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:

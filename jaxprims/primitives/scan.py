@@ -15,9 +15,10 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
 
+from ..codegen.scan_spec import ScanSpec
 from ..frontend.operator import identity_leaves
 from ..frontend.varying import axes_of, vary
-from ..runtime import compiler, ffi
+from ..runtime import compiler, ffi, ordered_planning
 from . import scan_xla
 from .avals import result_aval
 from .fold import Fold, call_spec
@@ -141,7 +142,7 @@ def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             return mlir.lower_fun(lambda *xs: primitive.bind(*alike(xs), fold=fold, masks=full, rank=rank))(ctx, *operands)
         spec = call_spec(fold, ctx.avals_in, masks)
-        compiler.compiled_scan(spec, 0)  # now, so that errors show when the function is compiled
+        compiler.compiled_scan(spec, _variant(fold, spec, ctx.avals_in, masks, rank))  # now, so that errors show in time
         attributes = {"by": np.int64(fold.cut == "ids")} if fold.kind == "segments" else {"init": np.int64(fold.init)}
         results = jax.ffi.ffi_lowering(target, operand_output_aliases=_in_place(ctx, operands, fold))(
             ctx,
@@ -159,6 +160,20 @@ def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
         return results
 
     return rule
+
+
+def planned_scan(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], sizes: tuple[int, int, int]) -> Any:
+    """The plan of a scan of (N, rows, lanes)."""
+    first = fold.num_arrays + bool(fold.cut)
+    shared = masks[first : first + fold.f.captured + fold.captured]
+    contiguous = not fold.init and len(set(masks[:first])) == 1 and not any(shared)
+    return ordered_planning.scan_plan(spec, *sizes, contiguous, forced=fold.plan)
+
+
+def _variant(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], rank: int) -> int:
+    """The kernel's variant, as far as it is known; the handler has another one compiled if it wants that."""
+    sizes = ordered_planning.sizes_of(avals, fold.inner_rank, masks, rank, spec)
+    return planned_scan(fold, spec, avals, masks, sizes).variant if fold.kind == "scan" and sizes is not None else 0
 
 
 def _in_place(ctx: Any, operands: Sequence[Any], fold: Fold) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """Derivatives of ``scan_p``.
 
-One JVP, linear in its tangents, serves forward and reverse mode and higher orders. With y[t] = y[t-1] ⊙ x[t] and what a step adds,
+One JVP, linear in its tangents, serves both modes and higher orders. With y[t] = y[t-1] ⊙ x[t] and what a step adds,
 
     u[t] = ∂⊙(y[t-1], x[t]) · (0, ẋ[t]), and the tangents of what ⊙ captures
 
@@ -21,14 +21,25 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from ..frontend.lower import to_program
-from ..frontend.operator import Operator, make_operators, make_traced
+from ..frontend.operator import Operator
 from ..frontend.program import Program, is_float
 from ..frontend.varying import axes_of, vary
-from .fold import Fold
+from .fold import Fold, simple
 from .recurrence import (
-    Derivative, Leaves, Product, Recurrence, after, first_of, is_inexact, like, on_members, recurrence, shifted, summed_to,
-    without_first, zeros_if_none,
+    Derivative,
+    Leaves,
+    Product,
+    Recurrence,
+    after,
+    first_of,
+    is_inexact,
+    like,
+    on_members,
+    recurrence,
+    shifted,
+    summed_to,
+    without_first,
+    zeros_if_none,
 )  # fmt: skip
 from .scan import bind, scan_p
 
@@ -158,7 +169,9 @@ class Steps:
         every = zip(us, alone, strict=True)
         return [without_first(u, self.flags, self.fold.reverse, a) if is_inexact(a.dtype) else u for u, a in every]
 
-    def recurrence(self, step: Product | Derivative, inner_rank: int, arrays: Sequence[Any], consts: Sequence[Any] = ()) -> Leaves:
+    def recurrence(
+        self, step: Product | Derivative, inner_rank: int, arrays: Sequence[Any], consts: Sequence[Any] = ()
+    ) -> Leaves:
         r = Recurrence(step, inner_rank, self.fold.reverse, self.flags is not None)
         return recurrence(r, [*arrays, *([] if self.flags is None else [self.flags]), *consts])
 
@@ -181,22 +194,19 @@ class Steps:
         x, start = self.values[k], self.init_dots[k]
         if self.dots[k] is None and start is None:
             return zeros_if_none(None, x)
-        element = x.shape[1 + self.fold.inner_rank :]
-        fold = _sum_of(element, x.dtype, self.fold.inner_rank, self.fold.exclusive, self.fold.reverse, start is not None, self.fold.cut)
+        fold = simple(
+            "scan",
+            jnp.add,
+            (),
+            x.dtype,
+            inner_rank=x.ndim - 1,
+            exclusive=self.fold.exclusive,
+            reverse=self.fold.reverse,
+            init=start is not None,
+            cut=self.fold.cut,
+        )
         cut = [] if self.flags is None else [self.flags]
         return bind(scan_p, fold, [zeros_if_none(self.dots[k], x), *cut, *([] if start is None else [start])])[0]
-
-
-@functools.lru_cache(maxsize=512)
-def _sum_of(
-    element: tuple[int, ...], dtype: Any, inner_rank: int, exclusive: bool, reverse: bool, init: bool, cut: str
-) -> Fold:
-    """A scan that sums."""
-    one = jax.ShapeDtypeStruct(element, dtype)
-    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(jnp.add)(one, one), None)
-    passed = jax.make_jaxpr(lambda x: [x])(one).jaxpr
-    f = make_traced(passed, to_program(passed))
-    return Fold("scan", f, operator, 0, (None,), inner_rank, exclusive, reverse, init, cut)
 
 
 # --- which leaves can be solved one after the other ---------------------------------------------------------------------------

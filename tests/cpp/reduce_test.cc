@@ -174,6 +174,7 @@ TEST(ReducePlanOfRandomProblems) {
     p.lanes = p.across ? size(14) : 1;
     p.leaf_bytes = 1 + size(8);
     p.slots = 1 + size(5);
+    p.state_bytes = p.slots * (1 + size(3));
     p.init = random() % 2 == 0;
     Machine m;
     m.threads = static_cast<int>(1 + random() % 64);

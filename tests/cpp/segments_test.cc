@@ -262,6 +262,7 @@ TEST(SegmentsPlanOfRandomProblems) {
     p.lanes = p.across ? size(14) : 1;
     p.leaf_bytes = 1 + size(8);
     p.slots = 1 + size(5);
+    p.state_bytes = p.slots * (1 + size(3));
     Machine m;
     m.threads = static_cast<int>(1 + random() % 64);
     const SegmentsPlan plan = MakeSegmentsPlan(p, m);

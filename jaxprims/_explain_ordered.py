@@ -1,0 +1,93 @@
+"""``explain`` of scans, reductions and segmented reductions: their plans in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .codegen.scan_spec import ScanSpec
+from .primitives.fold import Fold, call_spec
+from .primitives.reduce import reduce_p
+from .primitives.scan import planned_scan, scan_p
+from .primitives.segments import segments_p
+from .runtime.ordered_planning import reduce_plan, segments_plan, sizes_of
+
+Words = tuple[str, str, int, int]
+"""Strategy, reason, workspace in bytes, the kernel's variant."""
+
+TITLES = {scan_p: "scan", reduce_p: "reduction", segments_p: "segmented reduction"}
+
+
+def planned(eqn: Any) -> tuple[str, str, Words, ScanSpec]:
+    """(primitive, summary, words, spec) of a call of the family."""
+    fold: Fold = eqn.params["fold"]
+    masks, rank = eqn.params["masks"], eqn.params["rank"]
+    avals = [v.aval for v in eqn.invars]
+    spec = call_spec(fold, avals, masks)
+    sizes = sizes_of(avals, fold.inner_rank, masks, rank, spec)
+    name = fold.operator.name or "unnamed"
+    if sizes is None:
+        words: Words = ("chosen when the call runs", "sizes are not known yet", 0, 0)
+        return TITLES[eqn.primitive], f"op {name}", words, spec
+    n, rows, lanes = sizes
+    summary = f"{n} elements" + (f" in each of {rows} rows" if rows > 1 else "") + (f" of {lanes} lanes" if lanes > 1 else "")
+    options = [w for w, on in (("exclusive", fold.exclusive), ("reverse", fold.reverse), ("restarts", fold.cut == "flags")) if on]
+    if fold.kind == "segments":
+        summary += f" into {fold.num_segments} segments, by {fold.cut}"
+    summary += f"; op {name}" + (f" ({', '.join(options)})" if options else "")
+    describe: Callable[..., Words] = {"scan": _scan, "reduce": _reduce, "segments": _segments}[fold.kind]
+    return TITLES[eqn.primitive], summary, describe(fold, spec, avals, masks, n, rows, lanes), spec
+
+
+def _form(spec: ScanSpec, slots: int) -> str:
+    if spec.across:
+        return "vectors run across the elements that lie side by side"
+    return "vectors run along the row" + (f", elements are structs of {slots}" if slots > 1 else "")
+
+
+def _scan(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int, lanes: int) -> Words:
+    plan = planned_scan(fold, spec, avals, masks, (n, rows, lanes))
+    slots = len(spec.state)
+    blocks = -(-n // plan.block)
+    strategy = f"{_form(spec, slots)}; "
+    workspace = 0
+    if plan.periodic:
+        strategy += "many short rows to a block, the scan restarts at each"
+        reason = f"rows of {n} elements lie one behind the other"
+    elif plan.order.name == "sequential_rows":
+        strategy += "each row is scanned by one thread"
+        reason = "one thread" if plan.threads == 1 else "there are rows enough for all threads" if rows * lanes > 1 else "one block"
+    else:
+        strategy += f"chained scan with look-back over {blocks} blocks of {plan.block}, {plan.order.name.replace('_', '-')} order"
+        reason = "rows are long and few: threads share them"
+        workspace = rows * -(-lanes // plan.strip) * blocks * (2 * -(-8 * slots * plan.strip // 64) * 64 + 64)
+    if plan.stream:
+        strategy += ", non-temporal stores"
+    return f"{strategy}, {plan.threads} threads", reason, workspace, plan.variant
+
+
+def _reduce(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int, lanes: int) -> Words:
+    plan = reduce_plan(spec, n, rows, lanes, rows if not fold.f.captured + fold.captured else 1, fold.init)
+    slots = len(spec.state)
+    if plan.periodic:
+        how = "one scan through many short rows, of which the last elements are kept"
+        return f"{_form(spec, slots)}; {how}, {plan.threads} threads", f"rows of {n} elements", 0, 1
+    kept = "" if spec.commutes else ", in order"
+    strategy = f"{_form(spec, slots)}; pieces of {plan.leaf}{kept}, combined in pairs of neighbours, {plan.threads} threads"
+    reason = "the operator commutes: a piece may use several accumulators" if spec.commutes else "the operator need not commute"
+    return strategy, reason, rows * lanes * -(-n // plan.block) * 8 * slots, 0
+
+
+def _segments(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int, lanes: int) -> Words:
+    plan = segments_plan(spec, n, rows, lanes, fold.num_segments, *fold.plan[:1])
+    slots = len(spec.state)
+    if spec.across:
+        how = "each segment's elements one after the other"
+    else:
+        how = f"chunks of {plan.chunk}: one segmented scan, or, from {plan.long_run} elements a segment on, a reduction of each"
+    strategy = f"{_form(spec, slots)}; {how}; {plan.tasks} tasks of equal size, {plan.threads} threads"
+    reason = "tasks cut the elements, not the segments: one giant segment is as balanced as many small ones"
+    return strategy, reason, rows * plan.tasks * lanes * 16 * slots, 0
+
+
+FAMILY = frozenset(TITLES)

@@ -1,0 +1,247 @@
+"""Scans of cheap operators along a row: a vector at a time, by log steps of its lanes (Kogge and Stone)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from . import llvm_expr as expr
+from .llvm_build import I1, I8, I64, PTR, address, alloca, i64, intrinsic, loop, splat
+from .llvm_elements import Elements, vector_width
+from .llvm_scan_kernel import Kernel, Values
+from .llvm_types import take
+
+
+class LogSteps(Kernel):
+    """For cheap operators: vector after vector, each by log steps.
+
+    A few vectors (groups of a wide one) at a time, so that one need not wait for the other.
+    """
+
+    LANES = 64
+    """Of all groups at most: as many bits as a word has."""
+
+    def build(self) -> None:
+        b, spec = self.b, self.spec
+        self.group = vector_width(spec, self.vector_bytes)
+        self.groups = max(1, min(8 // len(spec.state), self.LANES // self.group))
+        self.groups = 1 << (self.groups.bit_length() - 1)
+        self.width = width = self.group * self.groups
+        self.word, self.backwards = ir.IntType(max(32, width)), spec.reverse
+        self.elements = Elements(
+            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
+        )
+        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width) for t in spec.state]
+        self.carries = [alloca(b, expr.register_type(t), self.groups) for t in spec.state]
+        self.begin()
+        if self.periodic:
+            self._start_rows()
+        with loop(b, self.lo, self.hi, width) as i:
+            self._vector(i, b.sub(self.hi, i))
+        self.end()
+
+    def _vector(self, i: ir.Value, rest: ir.Value) -> None:
+        b, bits = self.b, None
+        values = self.elements.states(i, rest)
+        if self.restarts:
+            bits = self._restarts(i, rest)
+        local, closed = self._local(values, bits)
+        there = b.or_(self.is_started(), self.counts_prefix())
+        self._between(local, bits, rest)
+        with b.if_then(self.scans):
+            self._results(local, closed, there, bits, i, rest)
+
+    def _results(
+        self, local: Values, closed: ir.Value | None, there: ir.Value, bits: ir.Value | None, i: ir.Value, rest: ir.Value
+    ) -> None:
+        """Combines what comes before each group in, and stores; ``there``: whether something comes before the first."""
+        b = self.b
+        before = [self._spread(p, t) for p, t in zip(self.carries, self.spec.state, strict=True)]
+        first = self._lanes([self._offset(k) < self.group for k in range(self.width)])
+        joined = self.op(before, local, self.width)
+        if closed is not None:
+            reach = self._mask(b.not_(closed))
+            joined = [b.select(reach, v, x) for v, x in zip(joined, local, strict=True)]
+        alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
+        results = self.either(there, lambda: joined, lambda: alone, likely=True)
+        if self.spec.exclusive:
+            results = self._shift(results, before, there, bits)
+        self._store(results, i, rest)
+
+    def _local(self, values: Values, bits: ir.Value | None) -> tuple[Values, ir.Value | None]:
+        """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group."""
+        b, width, d = self.b, self.width, 1
+        while d < self.group:
+            before = [take(b, v, v, [self._earlier(k, d) for k in range(width)]) for v in values]
+            has = [self._offset(k) % self.group >= d for k in range(width)]
+            reach = self._merging(has[: self.group])
+            if bits is not None:
+                reach = self._mask(b.and_(b.not_(bits), self._word(has)))
+                bits = b.or_(bits, b.and_(self._shifted(bits, d), self._word(has)))
+            values = [b.select(reach, new, v) for new, v in zip(self.op(before, values, width), values, strict=True)]
+            d *= 2
+        return values, bits
+
+    def _between(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> None:
+        """Group after group: keeps the carry into it, then takes its last state into the aggregate."""
+        b, group, spec = self.b, self.group, self.spec
+        for v, p, t in zip(local, self.locals, spec.state, strict=True):
+            b.store(expr.to_memory(b, v, t) if t == "b1" else v, p)
+        count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
+        count = b.select(self.elements.whole(rest), i64(self.groups), count)
+        started = self.is_started()
+        with b.if_then(b.not_(started), likely=False):  # the first group of all starts the aggregate
+            total = self._last(i64(0), rest)
+            self.keep(total, self.aggregate)
+            prefix = self.held(self.prefix)
+            self._carry_into(i64(0), [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)])
+            self._found(i64(0), bits)
+            b.store(ir.Constant(I1, 1), self.started)
+        with loop(b, b.select(started, i64(0), i64(1)), count) as g:
+            total, aggregate = self._last(g, rest), self.held(self.aggregate)
+            prefix = self.held(self.prefix)
+            self._carry_into(g, self.either(self.counts_prefix(), lambda: self.op(prefix, aggregate, 1), lambda: aggregate))
+            found, values = self._found(g, bits), self.op(aggregate, total, 1)
+            if found is not None:
+                values = [b.select(found, t, v) for t, v in zip(total, values, strict=True)]
+            self.keep(values, self.aggregate)
+
+    def _carry_into(self, g: ir.Value, values: Values) -> None:
+        for v, p in zip(values, self.carries, strict=True):
+            self.b.store(v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type))
+
+    def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
+        """Whether there is a restart in group g."""
+        if bits is None:
+            return None
+        b = self.b
+        low = self._amount(b.mul(self._place(g, self.groups), i64(self.group)))
+        mine = b.and_(b.lshr(bits, low), ir.Constant(self.word, (1 << self.group) - 1))
+        found = b.icmp_unsigned("!=", mine, ir.Constant(self.word, 0))
+        b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
+        return found
+
+    def _last(self, g: ir.Value, rest: ir.Value) -> Values:
+        """The state of the last element of group g."""
+        b, group = self.b, self.group
+        left, first = b.sub(rest, b.mul(g, i64(group))), b.mul(g, i64(group))
+        last = b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1))
+        at, values = self._place(b.add(first, last), self.width), []
+        for p, t in zip(self.locals, self.spec.state, strict=True):
+            stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
+            v = b.load(b.gep(p, [at], source_etype=stored), typ=stored)
+            values.append(expr.from_memory(b, v, t) if t == "b1" else v)
+        return values
+
+    def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
+        """A value for each group, in all its lanes."""
+        b, t = self.b, expr.register_type(dtype)
+        parts = [splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group) for g in range(self.groups)]
+        while len(parts) > 1:
+            parts = [take(b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def _shift(self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None) -> Values:
+        """From inclusive results to exclusive ones: each lane takes its predecessor's."""
+        b, spec, width = self.b, self.spec, self.width
+        order = [self._earlier(k, 1) if self._offset(k) % self.group else width + k for k in range(width)]
+        values = [take(b, v, c, order) for v, c in zip(results, before, strict=True)]
+        if spec.identity is None:
+            return values
+        none = b.and_(splat(b, b.not_(there), width), self._lanes([self._offset(k) == 0 for k in range(width)]))
+        if bits is not None:
+            none = b.or_(none, self._mask(bits))
+        identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
+        return [b.select(none, e, v) for e, v in zip(identity, values, strict=True)]
+
+    # --- lanes ----------------------------------------------------------------------------------------------------------------
+
+    def _offset(self, lane: int) -> int:
+        """A lane's place in scan order."""
+        return self.width - 1 - lane if self.backwards else lane
+
+    def _place(self, k: ir.Value, count: int) -> ir.Value:
+        """Where the k-th of ``count`` things in scan order is in memory order."""
+        return self.b.sub(i64(count - 1), k) if self.backwards else k
+
+    def _earlier(self, lane: int, d: int) -> int:
+        """The lane d places before, going round in its group."""
+        first = lane - lane % self.group
+        return first + (lane - first + (d if self.backwards else -d)) % self.group
+
+    def _merging(self, chosen: Sequence[bool]) -> ir.Value:
+        """These lanes of every group, as a mask that LLVM cannot see through: with one that it can, it makes shuffles of selects,
+        where AVX-512 merges under a mask for nothing."""
+        b, group = self.b, self.group
+        if self.vector_bytes < 64:
+            return self._lanes(list(chosen) * self.groups)
+        zero = b.lshr(self.progress, i64(62))  # no such bits are in use
+        bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
+        mask = b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
+        return take(b, mask, mask, list(range(group)) * self.groups) if self.groups > 1 else mask
+
+    def _lanes(self, chosen: Sequence[bool]) -> ir.Constant:
+        return ir.Constant(ir.VectorType(I1, self.width), list(map(int, chosen)))
+
+    # --- restarts -------------------------------------------------------------------------------------------------------------
+
+    def _word(self, chosen: Sequence[bool]) -> ir.Constant:
+        return ir.Constant(self.word, sum(1 << k for k, c in enumerate(chosen) if c))
+
+    def _mask(self, bits: ir.Value) -> ir.Value:
+        narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
+        return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
+
+    def _shifted(self, bits: ir.Value, d: int | ir.Value) -> ir.Value:
+        """Every lane's bit to the lane d places after it."""
+        b = self.b
+        by = ir.Constant(self.word, d) if isinstance(d, int) else d
+        return b.lshr(bits, by) if self.backwards else b.shl(bits, by)
+
+    def _restarts(self, i: ir.Value, rest: ir.Value) -> ir.Value:
+        """A bit for each lane that starts anew."""
+        b, bits = self.b, []
+        if self.periodic:
+            bits.append(self._row_starts())
+        if self.spec.restarts or self.spec.kind == "segments":
+            p, t = address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width)
+            name = f"llvm.masked.load.v{self.width}i8.p0"
+
+            def tail() -> Values:
+                mask = self.elements.in_memory(rest)
+                return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
+
+            (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
+            found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
+            bits.append(found if self.word.width == self.width else b.zext(found, self.word))
+        return bits[0] if len(bits) == 1 else b.or_(*bits)
+
+    def _start_rows(self) -> None:
+        """Rows every ``period`` elements: the starts in a vector that begins with one, and how far away the next start is."""
+        b, word = self.b, self.word
+        pattern: ir.Value = ir.Constant(word, 1)
+        step, reach = self.period, 1
+        while reach < self.width:
+            short = b.icmp_unsigned("<", step, i64(self.width))
+            shifted = b.shl(pattern, self._amount(b.select(short, step, i64(0))))
+            pattern = b.or_(pattern, shifted)
+            step, reach = b.select(short, b.add(step, step), step), 2 * reach
+        if self.spec.reverse:
+            turned = intrinsic(self.module, f"llvm.bitreverse.i{word.width}", word, [word])
+            pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
+        self.pattern, self.step = pattern, b.urem(i64(self.width), self.period)
+        self.ahead = alloca(b, I64)
+        b.store(i64(0), self.ahead)
+
+    def _row_starts(self) -> ir.Value:
+        b, ahead = self.b, self.b.load(self.ahead, typ=I64)
+        near = b.icmp_unsigned("<", ahead, i64(self.width))
+        by = self._amount(b.select(near, ahead, i64(0)))
+        bits = b.select(near, self._shifted(self.pattern, by), ir.Constant(self.word, 0))
+        after = b.sub(ahead, self.step)
+        b.store(b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after), self.ahead)
+        return bits
+
+    def _amount(self, value: ir.Value) -> ir.Value:
+        return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)

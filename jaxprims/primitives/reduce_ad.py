@@ -1,0 +1,222 @@
+"""Derivatives of ``reduce_p`` and ``segments_p``: by the operator's rule; by the general one where there is none.
+
+The only things that have to be transposed are sums: to a broadcast, and to a gather.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+
+from ..frontend.operator import Operator
+from ..frontend.varying import axes_of, vary
+from . import scan_xla
+from .fold import Fold, passing, simple
+from .hist import over_batch
+from .recurrence import Leaves, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
+from .reduce import reduce_p
+from .rules import rule_tangents
+from .scan import bind, scan_p
+from .scan_ad import Steps, value_dots
+from .segments import segments_p
+
+
+def through(
+    operator: Operator,
+    values: Leaves,
+    dots: Leaves,
+    consts: Leaves,
+    const_dots: Leaves,
+    flags: Any = None,
+    init: Leaves | None = None,
+    init_dots: Leaves | None = None,
+    inner_rank: int = 0,
+) -> Leaves:
+    """What each element moves of its segment's result: with l and r what stands before and after it, the tangent of l ⊙ a ⊙ r.
+    What the operator captures moves the first of the two products, so that it counts once for each element. ``flags``: where
+    segments start. None for integers."""
+    elements = tuple((v.shape[1 + inner_rank :], v.dtype) for v in values)
+    f = passing(elements) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
+    fold = Fold("scan", f, operator, len(consts), (None,) * len(values), inner_rank, init=init is not None)
+    fold = dataclasses.replace(fold, cut="" if flags is None else "flags")
+    ends = None if flags is None else shifted(flags, first_of(flags, True), True)
+    upto = _prefixes(fold, values, flags, consts, init)
+    onward = _prefixes(dataclasses.replace(fold, reverse=True, init=False), values, ends, consts, None)
+    none: Leaves = [None] * len(values)
+    moved = Steps(fold, values, dots, flags, consts, const_dots, init, init_dots or none, upto).added({})
+    # Where nothing follows, the element stands in, a value of the user's: what comes of it is not used.
+    rest = [without_first(shifted(x, first_of(x, True), True), ends, True, v) for x, v in zip(onward, values, strict=True)]
+    active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
+    combine = fold.combine(consts, 1 + inner_rank)
+
+    def joined(*changed: Any) -> Leaves:
+        before = list(upto)
+        for k, x in zip(active, changed, strict=True):
+            before[k] = x
+        out = combine(before, rest)
+        return [out[k] for k in active]
+
+    _, passed = jax.jvp(joined, tuple(upto[k] for k in active), tuple(moved[k] for k in active))
+    out: Leaves = list(none)
+    for k, x in zip(active, passed, strict=True):
+        out[k] = without_first(x, ends, True, moved[k])
+    return out
+
+
+def _prefixes(fold: Fold, values: Leaves, flags: Any, consts: Leaves, init: Leaves | None) -> Leaves:
+    if fold.operator.lanes > 1:
+        op = fold.combine(consts, 1 + fold.inner_rank)
+        return scan_xla.scan(op, values, init, reverse=fold.reverse, flags=flags)
+    return bind(scan_p, fold, [*values, *([] if flags is None else [flags]), *consts, *(init or [])])
+
+
+def starts_of(ids: Any) -> Any:
+    """Where ids [N], N > 0, change."""
+    return jnp.concatenate([vary(jnp.ones(1, jnp.bool_), axes_of([ids])), ids[1:] != ids[:-1]])
+
+
+# --- which elements are combined ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class All:
+    """All of them."""
+
+    def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
+        out: Leaves = []
+        for k, (op, v) in enumerate(zip(ops, values, strict=True)):
+            fold = simple("reduce", op, (), v.dtype, inner_rank=v.ndim - 1, init=start is not None)
+            out += bind(reduce_p, fold, [v] if start is None else [v, start[k]])
+        return out
+
+    def gather(self, x: Any) -> Any:
+        return x[None]
+
+    def flags(self) -> Any:
+        return None
+
+
+@dataclasses.dataclass
+class Segments:
+    """Those of each segment."""
+
+    kind: str
+    cut: Any
+    num_segments: Any
+    n: Any
+
+    def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
+        assert start is None
+        out: Leaves = []
+        for op, v in zip(ops, values, strict=True):
+            fold = simple("segments", op, (), v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
+            out += bind(segments_p, fold, [v, self.cut])
+        return out
+
+    @functools.cached_property
+    def ids(self) -> Any:
+        """Each element's segment; out of range for elements of none."""
+        if self.kind == "ids":
+            return self.cut
+        inside = jnp.clip(self.cut, 0, self.n)
+        steps = vary(jnp.zeros(self.n + 1, self.cut.dtype), axes_of([self.cut])).at[inside].add(1)[: self.n]
+        return bind(scan_p, simple("scan", jnp.add, (), steps.dtype), [steps])[0] - 1
+
+    def gather(self, x: Any) -> Any:
+        return gather(x, self.ids)
+
+    def flags(self) -> Any:
+        return starts_of(jnp.clip(self.ids, -1, self.num_segments))
+
+
+def gather(x: Any, index: Any) -> Any:
+    """``x[index]``, and 0 for elements that were dropped."""
+    x = jnp.asarray(x)  # a cotangent may be a NumPy array
+    if x.shape[0] == 0:
+        return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
+    inside = (index >= 0) & (index < x.shape[0])
+    sharding = jax.typeof(inside).sharding
+    if getattr(sharding, "mesh", None) is not None and any(a is not None for a in sharding.spec):  # a mesh with explicit axes
+        spec = jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1))
+        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=spec))
+    else:
+        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds")
+    return jnp.where(like(inside, there), there, 0)
+
+
+def _groups(fold: Fold, cut: Any, n: Any) -> All | Segments:
+    return All() if fold.kind == "reduce" else Segments(fold.cut, cut, fold.num_segments, n)
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------------------
+
+
+def _jvp_of(primitive: Primitive) -> Callable[..., tuple[Leaves, Leaves]]:
+    def rule(
+        primals: Sequence[Any], tangents: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int
+    ) -> tuple[Leaves, Leaves]:
+        primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
+        outs = primitive.bind(*primals, fold=fold, masks=masks, rank=rank)
+        dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+        computed = iter(on_members(functools.partial(_tangents, fold), primals, dots, outs, masks, rank))
+        return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+
+    return rule
+
+
+def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
+    """The tangents of an unbatched call's inexact results."""
+    arrays, cut, captured, consts, init = fold.split(operands)
+    array_dots, _, captured_dots, const_dots, init_dots = fold.split(dots)
+    values, moves = value_dots(fold, arrays, captured, array_dots, captured_dots)
+    starts = init_dots if init_dots is not None else [None] * len(values)
+    groups = _groups(fold, cut, values[0].shape[0])
+    found = None
+    if values[0].shape[0] == 0:
+        found = starts
+    elif all(d is None for d in const_dots):
+        found = rule_tangents(groups, fold.operator, values, init, outs, moves, starts)
+    if found is None:
+        flags = groups.flags()
+        moved = through(fold.operator, values, moves, consts, const_dots, flags, init, starts, fold.inner_rank)
+        active = [m for m in moved if m is not None]
+        sums = iter(groups.combine([jnp.add] * len(active), active))
+        found = [None if m is None else next(sums) for m in moved]
+    return [zeros_if_none(t, o) for t, o in zip(found, outs, strict=True) if is_inexact(o.dtype)]
+
+
+def _transpose_of(primitive: Primitive) -> Callable[..., Leaves]:
+    def rule(cotangents: Sequence[Any], *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
+        """Of sums; only they are bound with what is transposed."""
+        arrays, cut, _, _, init = fold.split(range(len(operands)))
+        cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+        full = (1 << rank) - 1
+        out: Leaves = [None] * len(operands)
+        for k in arrays:
+            if not ad.is_undefined_primal(operands[k]):
+                continue
+            n = operands[k].aval.shape[masks[k].bit_count()]
+            if cut is None:
+                wide = jnp.broadcast_to(jnp.expand_dims(cts[k], rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
+            else:
+                gather = lambda cut, ct: _groups(fold, cut, n).gather(ct)  # noqa: B023, E731
+                wide = over_batch(gather, (masks[cut], full), rank)(operands[cut], cts[k])
+            out[k] = summed_to(wide, masks[k], rank)
+        for ct, k in zip(cts, init or [], strict=False):
+            if ad.is_undefined_primal(operands[k]):
+                out[k] = summed_to(ct, masks[k], rank)
+        return out
+
+    return rule
+
+
+for _primitive in (reduce_p, segments_p):
+    ad.primitive_jvps[_primitive] = _jvp_of(_primitive)
+    ad.primitive_transposes[_primitive] = _transpose_of(_primitive)

@@ -1,0 +1,195 @@
+"""Scans, reductions and segmented reductions under vmap, control flow, donation, export and many threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from references import assert_close
+from test_transformations import run_python
+
+import jaxprims as jp
+
+N = 60
+
+
+def affine(p: Any, q: Any) -> Any:
+    return q[0] * p[0], q[0] * p[1] + q[1]
+
+
+def data(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.int32)
+
+
+def rows(f: Any, *members: Any) -> Any:
+    """f on each member alone."""
+    outs = [f(*xs) for xs in zip(*members, strict=True)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *outs)
+
+
+@pytest.mark.usefixtures("strict")
+def test_vmap_of_scans() -> None:
+    """Over leading, inner and last axes, of both leaves, of one, of flags and init; nested."""
+    a, b = data(3, N, 5), data(3, N, 5, seed=1)
+    starts = np.random.default_rng(0).random((3, N)) < 0.1
+    one = lambda a, b: jp.scan((a, b), affine)  # noqa: E731
+    wanted = rows(lambda a, b: references.scan((a, b), affine), a, b)
+    assert_close(jax.jit(jax.vmap(one))(a, b), wanted)
+    last = jax.jit(jax.vmap(one, -1, -1))(np.moveaxis(a, 0, -1), np.moveaxis(b, 0, -1))
+    assert_close(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), last), wanted)
+    inner = jax.jit(jax.vmap(one, 1, 1))(np.moveaxis(a, 0, 1), np.moveaxis(b, 0, 1))
+    assert_close(jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), inner), wanted)
+    shared = rows(lambda b: references.scan((a[0], b), affine), b)
+    assert_close(jax.jit(jax.vmap(one, (None, 0)))(a[0], b), shared)
+    nested = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(a, b)
+    assert_close(jax.tree.map(lambda x: x[1], nested), rows(lambda b: references.scan((a[1], b), affine), b))
+
+    flagged = lambda x, s: jp.scan(x, segment_starts=s, reverse=True)  # noqa: E731
+    assert_close(jax.vmap(flagged)(a, starts), rows(lambda x, s: references.scan(x, np.add, starts=s, reverse=True), a, starts))
+    assert_close(jax.vmap(flagged, (None, 0))(a[0], starts), rows(lambda s: flagged_reference(a[0], s), starts))
+    init = data(4, 5, seed=3)
+    begun = jax.vmap(lambda i: jp.scan(a[0], exclusive=True, init=i))(init)
+    assert_close(begun, rows(lambda i: references.scan(a[0], np.add, exclusive=True, init=i), init))
+
+
+def flagged_reference(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    return references.scan(x, np.add, starts=starts, reverse=True)
+
+
+@pytest.mark.usefixtures("strict")
+def test_vmap_of_captured_arrays() -> None:
+    x, modulus = data(N), np.array([5, 7, 11], np.int32)
+    got = jax.jit(jax.vmap(lambda m: jp.scan(x, lambda a, b: (a + b) % m, map=lambda v: v % m)))(modulus)
+    assert_close(got, np.stack([np.cumsum(x % m) % m for m in modulus]).astype(np.int32))
+
+
+@pytest.mark.usefixtures("strict")
+def test_vmap_of_reductions() -> None:
+    x = data(3, N, 5)
+    pairs = lambda x: jp.reduce((x, jp.positions), jp.monoids.argmax, axis=0)  # noqa: E731
+    wanted = (x.max(1), x.argmax(1).astype(np.int32))
+    assert_close(jax.jit(jax.vmap(pairs))(x), wanted)
+    assert_close(jax.jit(jax.vmap(pairs, 1))(np.moveaxis(x, 0, 1)), wanted)
+    assert_close(jax.vmap(jax.vmap(lambda x: jp.reduce(x, jnp.minimum)))(x), x.min(2))
+    offsets = np.array([[0, 10, 10, 60], [0, 0, 59, 60], [0, 20, 40, 60]], np.int32)
+    cut = lambda x, o: jp.segment_reduce(x, jp.Offsets(o), jnp.add)  # noqa: E731
+    sums = lambda x, o: np.stack([x[p:q].sum(0) for p, q in zip(o[:-1], o[1:], strict=True)]).astype(np.int32)  # noqa: E731
+    assert_close(jax.jit(jax.vmap(cut))(x, offsets), rows(sums, x, offsets))
+    assert_close(jax.jit(jax.vmap(cut, (None, 0)))(x[0], offsets), rows(lambda o: sums(x[0], o), offsets))
+    assert_close(jax.jit(jax.vmap(cut, (0, None)))(x, offsets[0]), rows(lambda x: sums(x, offsets[0]), x))
+
+
+@pytest.mark.usefixtures("strict")
+def test_control_flow_and_modes_of_jax() -> None:
+    x = jnp.arange(1.0, 11.0)
+    step = lambda k, x: jax.lax.cond(k % 2 == 0, lambda x: jp.scan(x) / x[-1], lambda x: x, x)  # noqa: E731
+    got = jax.jit(lambda: jax.lax.fori_loop(0, 4, step, x))()
+    once = np.cumsum(np.arange(1.0, 11)) / 10
+    assert_close(got, np.cumsum(once) / once[-1], 1e-5)
+    assert_close(jax.lax.map(jp.scan, jnp.stack([x, 2 * x]))[1], np.cumsum(2 * np.arange(1.0, 11)))
+    assert jax.eval_shape(jp.scan, jax.ShapeDtypeStruct((N, 2), jnp.bfloat16)) == jax.ShapeDtypeStruct((N, 2), jnp.bfloat16)
+    with jax.disable_jit():
+        assert_close(jp.scan(x), np.cumsum(np.arange(1.0, 11)))
+        assert_close(jp.reduce(x), np.float32(55))
+
+
+def test_donated_arguments_are_scanned_in_place() -> None:
+    n = 100_000
+    x = data(n)
+    f = jax.jit(lambda x: jp.scan(x), donate_argnums=0)
+    given = jnp.asarray(x)
+    where = given.unsafe_buffer_pointer()
+    got = f(given)
+    assert got.unsafe_buffer_pointer() == where
+    assert given.is_deleted()
+    assert_close(got, np.cumsum(x, dtype=np.int32))
+    both = jax.jit(lambda a, b: jp.scan((a, b), affine, reverse=True), donate_argnums=(0, 1))
+    a, b = data(n) % 3, data(n, seed=1)
+    wanted = jax.jit(lambda a, b: jp.scan((a, b), affine, reverse=True))(a, b)
+    assert_close(both(jnp.asarray(a), jnp.asarray(b)), jax.tree.map(np.asarray, wanted))
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    """One core in another process against all of them here."""
+    code = """
+        import os, sys
+        if sys.argv[1] == "one": os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        import numpy as np, jax, jax.numpy as jnp, jaxprims as jp, hashlib
+        x = jnp.asarray(np.random.default_rng(0).standard_normal(300_000), jnp.float32)
+        offsets = jp.Offsets(jnp.asarray([0, 3, 3, 100_000, 100_001, 299_000, 300_000]))
+        outs = [jp.scan(x), jp.scan(x, jnp.logaddexp, reverse=True), jp.scan(x.reshape(3, -1), axis=1, exclusive=True),
+                jp.scan(x.reshape(-1, 3)), jp.scan(x.reshape(-1, 30)), jp.scan(x.reshape(-1, 10), axis=1),
+                jp.reduce(x), jp.reduce(x.reshape(1000, -1), axis=0), jp.reduce(x, jnp.logaddexp), jp.segment_reduce(x, offsets)]
+        print([hashlib.md5(np.asarray(y).tobytes()).hexdigest() for y in outs])
+    """
+    assert run_python(code, "one") == run_python(code, "all")
+
+
+def calls(x: Any, offsets: Any) -> list[Any]:
+    return [
+        jp.scan(x, reverse=True),
+        jp.scan((x, x), affine, init=(1.0, 2.0)),
+        jp.reduce(x, jnp.maximum),
+        jp.reduce((x, jp.positions), jp.monoids.argmin),
+        jp.segment_reduce(x, jp.Offsets(offsets), jnp.minimum),
+        jax.grad(lambda x: jnp.sum(jp.scan(x, jnp.multiply)))(x),
+    ]
+
+
+def test_export(tmp_path: Path) -> None:
+    """An exported function runs in a process that has never traced it; with symbolic sizes too."""
+    x = np.random.default_rng(0).uniform(-1.1, 1.1, N).astype(np.float32)
+    offsets = np.array([0, 7, 7, N], np.int32)
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    fixed = jax.export.export(jax.jit(calls), disabled_checks=checks)(x, offsets)
+    (tmp_path / "fixed").write_bytes(fixed.serialize())
+    b, n, d = jax.export.symbolic_shape("b, n, d")
+    f = jax.jit(lambda x: [jp.scan(x, axis=1), jp.reduce(x, jnp.maximum, axis=1), jp.scan(x[0, :, 0])])
+    symbolic = jax.export.export(f, disabled_checks=checks)(jax.ShapeDtypeStruct((b, n, d), jnp.float32))
+    (tmp_path / "symbolic").write_bytes(symbolic.serialize())
+    np.savez(tmp_path / "given.npz", x, offsets)
+    code = """
+        import sys, numpy as np, jax, jaxprims
+        from pathlib import Path
+        folder = Path(sys.argv[1])
+        load = lambda name: jax.export.deserialize(bytearray((folder / name).read_bytes()))
+        given = np.load(folder / "given.npz")
+        np.savez(folder / "results.npz", *jax.tree.leaves(load("fixed").call(*(given[k] for k in given.files))))
+        f = load("symbolic")
+        for shape in ((2, 100, 3), (1, 5000, 40), (3, 1, 1), (2, 9, 2)):
+            x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+            sums, most, first = f.call(x)
+            assert np.array_equal(sums, np.cumsum(x, 1)) and np.array_equal(most, x.max(1))
+            assert np.array_equal(first, np.cumsum(x[0, :, 0]))
+    """
+    run_python(code, str(tmp_path))
+    results = np.load(tmp_path / "results.npz")
+    for name, wanted in zip(results.files, jax.tree.leaves(calls(x, offsets)), strict=True):
+        np.testing.assert_allclose(results[name], wanted, rtol=1e-6)
+
+
+def test_many_threads() -> None:
+    """Compiled and run from eight Python threads at once."""
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            x = data(20_000 + number, seed=number)
+            for k in range(6):
+                got = jax.jit(lambda x, k=k: (jp.scan(x + k), jp.reduce(x, jnp.maximum), jp.scan(x.reshape(-1, 1) * k)))(x)
+                assert_close(got, (np.cumsum(x + k, dtype=np.int32), x.max(), np.cumsum(x * k, dtype=np.int32)[:, None]))
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures, failures
