@@ -119,7 +119,7 @@ def scaling(args: argparse.Namespace, suite: ModuleType) -> int:
 
 
 def start_again(argv: Sequence[str]) -> None:
-    """If the arguments ask for fewer cores or another malloc: every thread pool shall count those, and malloc read its settings."""
+    """If the arguments ask for fewer cores or another malloc: thread pools shall count those, and malloc read its settings."""
     args, _ = parser().parse_known_args(argv)
     wanted, mine = 1 if args.one_core else args.cores, sorted(os.sched_getaffinity(0))
     fewer, another = bool(wanted) and wanted < len(mine), args.keep_memory and os.environ.get("GLIBC_TUNABLES") != KEEP_MEMORY

@@ -1,4 +1,5 @@
-// The driver of reductions: blocks of rows reduced by a kernel (made by codegen/llvm_reduce.py), their aggregates combined in order.
+// The driver of reductions: blocks of rows reduced by a kernel (made by codegen/llvm_reduce.py), their aggregates combined in
+// order.
 //
 // A row's leaves (of a fixed number of elements) are combined as a balanced tree that keeps their order: rounding errors of a sum
 // grow with the tree's height, not with the row's length. A task's block is 2^k leaves, that is a subtree, so the bits depend
@@ -23,8 +24,8 @@ namespace jaxprims {
 
 namespace internal {
 
-// Combines states in the order in which they come: the first 2^k make a balanced tree, likewise what follows. It keeps a state for
-// each bit of the number of those that came.
+// Combines states in the order in which they come: the first 2^k make a balanced tree, likewise what follows. It keeps a state
+// for each bit of the number of those that came.
 class PairwiseFold {
  public:
   // How many states are kept at once, when so many come.

@@ -64,7 +64,8 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
       return ffi::Error::InvalidArgument("jaxprims: segments want s32 or s64, an offset more than segments or an id an element");
     }
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const SegmentsPlan plan = MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
+    const SegmentsPlan plan =
+        MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
     XlaPool assistants{pool};
     RunSegments(assistants, shape, call, segments, *ScanKernelOf(**entry, 0), plan);
   } catch (const std::exception& e) {

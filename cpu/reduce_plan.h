@@ -1,5 +1,5 @@
-// How a reduction is cut into tasks: a pure function of the problem and the machine. What an answer's bits depend on (the leaves of
-// the tree of combinations) depends on shapes alone; who does how many of them depends on the number of threads.
+// How a reduction is cut into tasks: a pure function of the problem and the machine. What an answer's bits depend on (the leaves
+// of the tree of combinations) depends on shapes alone; who does how many of them depends on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Where segments lie, read from offsets or from sorted ids: cuts of the whole into equal parts, and the runs of elements of one segment
-// that end within a chunk. Neither believes what it reads.
+// Where segments lie, read from offsets or from sorted ids: cuts of the whole into equal parts, and the runs of elements of one
+// segment that end within a chunk. Neither believes what it reads.
 #pragma once
 
 #include <algorithm>
@@ -104,9 +104,7 @@ class IdWalk {
  public:
   IdWalk(const uint8_t* operand, int64_t n, int64_t segments)
       : ids_(reinterpret_cast<const Index*>(operand)), segments_(segments), last_(n) {
-    auto below = [&](int64_t segment) {
-      return FirstNot(0, n, [&](int64_t i) { return int64_t{ids_[i]} < segment; });
-    };
+    auto below = [&](int64_t segment) { return FirstNot(0, n, [&](int64_t i) { return int64_t{ids_[i]} < segment; }); };
     if (n > 0 && ids_[0] < 0) first_ = below(0);
     if (n > 0 && int64_t{ids_[n - 1]} >= segments) last_ = std::max(first_, below(segments));
   }
@@ -119,9 +117,7 @@ class IdWalk {
     return {d - elements, first_ + elements};
   }
 
-  void Start(const Cut& from, const Cut& to) {
-    base_ = next_ = from.segment, stop_ = to.segment, hi_ = to.element;
-  }
+  void Start(const Cut& from, const Cut& to) { base_ = next_ = from.segment, stop_ = to.segment, hi_ = to.element; }
 
   int64_t RunEnd(int64_t lo, int64_t chunk) const {
     if (hi_ - lo <= chunk || ids_[lo + chunk] != ids_[lo]) return lo;

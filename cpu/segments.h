@@ -1,9 +1,9 @@
 // The driver of segmented reductions: N elements, segments given by offsets (CSR) or by sorted ids.
 //
-// Elements and ends of segments, merged in their order, are cut into tasks of equal size (Merrill and Garland's merge path): one giant
-// segment, millions of tiny ones and millions of empty ones are equally balanced. A task finishes the segments that end in it,
-// but for its first one, which may have begun before: of that it leaves the state of its own part (the head), as it leaves the
-// state of the segment that is still open at its end. Folding these in order finishes the segments that span tasks.
+// Elements and ends of segments, merged in their order, are cut into tasks of equal size (Merrill and Garland's merge path): one
+// giant segment, millions of tiny ones and millions of empty ones are equally balanced. A task finishes the segments that end in
+// it, but for its first one, which may have begun before: of that it leaves the state of its own part (the head), as it leaves
+// the state of the segment that is still open at its end. Folding these in order finishes the segments that span tasks.
 //
 // No input can lead to an access out of bounds: offsets are clamped and made monotone, ids are compared with the task's range of
 // segments before anything is written, and every result is written by exactly one task.
@@ -91,9 +91,7 @@ class SegmentsWorker {
 
   const uint8_t* segments() const { return row_.flags(); }
 
-  PairwiseFold Fold() const {
-    return {*kernel_, row_.uniforms(), fold_, shape_->StateBytes(plan_->strip), Lanes()};
-  }
+  PairwiseFold Fold() const { return {*kernel_, row_.uniforms(), fold_, shape_->StateBytes(plan_->strip), Lanes()}; }
 
   // Writes the result of a segment; the identity's if there is no state.
   void Finish(int64_t segment, const void* state) {
@@ -332,8 +330,7 @@ void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const
                  const SegmentsPlan& plan) {
   if (segments.count == 0 || call.rows() == 0 || call.lanes == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data,
-                static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
   }
   using internal::IdWalk, internal::OffsetWalk;
   auto run = [&](auto index) {

@@ -10,18 +10,18 @@
 namespace jaxprims {
 
 struct SegmentsProblem {
-  int64_t n = 0;           // elements of a row
-  int64_t segments = 0;    // of a row
-  int64_t members = 1;     // of the batch
-  int64_t lanes = 1;       // across: rows side by side
-  int64_t leaf_bytes = 4;  // of one result, the widest
-  int64_t slots = 1;       // of the state
+  int64_t n = 0;            // elements of a row
+  int64_t segments = 0;     // of a row
+  int64_t members = 1;      // of the batch
+  int64_t lanes = 1;        // across: rows side by side
+  int64_t leaf_bytes = 4;   // of one result, the widest
+  int64_t slots = 1;        // of the state
   int64_t state_bytes = 4;  // of its slots together
   bool across = false;
 };
 
-// The paths of paper 2's section IV: tree-like methods win for short segments, sequential ones for long. Here the choice is made anew
-// every `chunk` elements, by the length of the segments that are found there.
+// The paths of paper 2's section IV: tree-like methods win for short segments, sequential ones for long. Here the choice is made
+// anew every `chunk` elements, by the length of the segments that are found there.
 enum SegmentsPath : int64_t { kAutomatic = 0, kShortSegments = 1, kLongSegments = 2 };
 
 struct SegmentsPlan {
@@ -53,8 +53,8 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m,
   plan.tasks = std::max<int64_t>(1, Parts(total, plan.items));
   const int64_t pieces = p.members * plan.tasks * Parts(lanes, plan.strip);
   const int64_t piece = std::max<int64_t>(1, std::min(total, plan.items) * plan.strip * p.slots);
-  plan.grain = std::clamp<int64_t>(kSegmentsTask / piece, 1,
-                                   std::max<int64_t>(1, pieces / (kReduceTasksPerThread * plan.threads)));
+  plan.grain =
+      std::clamp<int64_t>(kSegmentsTask / piece, 1, std::max<int64_t>(1, pieces / (kReduceTasksPerThread * plan.threads)));
   plan.chunk = BufferElements(p.leaf_bytes);
   if (plan.path == kAutomatic) plan.long_run = kLongRun;
   if (plan.path == kShortSegments) plan.long_run = int64_t{1} << 32;

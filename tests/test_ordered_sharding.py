@@ -61,7 +61,7 @@ else:
         rows = jax.jit(lambda x: jp.cumsum(x, axis=1), in_shardings=split).lower(np.ones((16, 40, 3), np.float32)).compile()
         assert_no_communication(rows)
 
-    @pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), itertools.product((False, True), repeat=4))
+    @pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), list(itertools.product((False, True), repeat=4)))
     def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
         """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""
         x = matrices(40)

@@ -25,7 +25,7 @@ from .scan_spec import ScanSpec
 State = list[ir.Value]
 """A vector for each slot."""
 
-CHUNK, CHUNKS = 2048, 16
+CHUNK, CHUNKS = 512, 16
 """Elements of a chunk; and how many of them are looked at, in the first-level cache, before one is chosen."""
 
 TREE = 64
@@ -86,6 +86,8 @@ def _reduce_packed(fn: ir.Function, whole: ir.Function, high: ir.Function) -> No
     for k, place in enumerate(member.values()):
         b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
     lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
+    with b.if_then(b.icmp_signed("<=", b.sub(hi, lo), i64(2 * CHUNK))):  # too few for two passes
+        b.ret(b.call(whole, fn.args))
     b.store(progress, done)
 
     def least(x: ir.Value, y: ir.Value) -> ir.Value:
@@ -106,7 +108,10 @@ def _reduce_packed(fn: ir.Function, whole: ir.Function, high: ir.Function) -> No
             b.call(high, [arrays, uniforms, flags, part, mine, i64(0)])
             now = b.load(mine, typ=I32)
             largest = b.icmp_signed(">", now, b.load(best, typ=I32))
-            b.store(b.select(b.or_(largest, b.icmp_signed("==", b.load(member["lo"], typ=I64), start)), now, b.load(best, typ=I32)), best)
+            b.store(
+                b.select(b.or_(largest, b.icmp_signed("==", b.load(member["lo"], typ=I64), start)), now, b.load(best, typ=I32)),
+                best,
+            )
         with chunks() as mine, b.if_then(b.icmp_signed(">=", b.load(mine, typ=I32), b.load(best, typ=I32))):
             b.store(b.call(whole, [arrays, uniforms, flags, part, aggregate, b.load(done, typ=I64)]), done)
     b.ret(b.load(done, typ=I64))

@@ -50,7 +50,7 @@ def generate(spec: ScanSpec, variant: int, vector_bytes: int) -> ir.Module:
         elif name == "reduce" and spec.kind != "scan":
             llvm_reduce.reduce(module, spec, vector_bytes)
         elif name == "scan":
-            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC))
+            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
         else:
             llvm_scan_along.build_reduce(module, spec, vector_bytes)
     return module

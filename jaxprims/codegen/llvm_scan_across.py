@@ -86,7 +86,7 @@ class _Across:
     def build(self) -> None:
         b = self.b
         some = b.select(b.icmp_signed("<", self.lo, self.hi), i64(STARTED), i64(0))
-        if not self.spec.restarts:
+        if not self.spec.restarts or self.spec.kind == "segments":  # there flags are only for scans, along
             self._run(self.lo, self.hi)
             b.ret(b.or_(self.progress, some))
             return

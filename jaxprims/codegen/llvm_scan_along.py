@@ -16,6 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..frontend.program import CONTROL, Program
+from . import llvm_scan_logaddexp
 from .llvm_build import I64, PTR
 from .llvm_math import MATH
 from .llvm_scan_steps import LogSteps
@@ -53,9 +54,14 @@ def _along(module: ir.Module, spec: ScanSpec, vector_bytes: int, periodic: bool 
     fn = module.globals["along"]
     fn.linkage = "internal"
     fn.attributes.add("noinline")
-    form = Tile if _cost(spec.op) > DEAR * len(spec.state) else LogSteps
-    form(b, spec, vector_bytes, args, periodic, streams).build()
+    _form(spec, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
     return fn
+
+
+def _form(spec: ScanSpec, periodic: bool) -> type[LogSteps]:
+    if not periodic and llvm_scan_logaddexp.applies(spec):
+        return llvm_scan_logaddexp.LogAddExp
+    return Tile if _cost(spec.op) > DEAR * len(spec.state) else LogSteps
 
 
 DEAR = 10

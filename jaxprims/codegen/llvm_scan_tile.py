@@ -22,6 +22,9 @@ class Tile(LogSteps):
     the other. The operator is a function, emitted once.
     """
 
+    STEP = 1024
+    """Elements of a tile at most: kScanStep (cpu/scan_kernel.h)."""
+
     BUFFER_BYTES = 16 * 1024
     """The states of all chains lie in L1."""
 
@@ -31,15 +34,12 @@ class Tile(LogSteps):
         self.word, self.backwards = I32, False  # lanes are in scan order whatever the row's direction
         self.groups, self.square = 1, width * width
         size = self.square * sum(bytes_of(self._stored(t)) for t in spec.state)
-        self.chains = min(4, max(1, self.BUFFER_BYTES // size))
+        self.chains = max(1, min(self.STEP // self.square, self.BUFFER_BYTES // size))
         self.chains = 1 << (self.chains.bit_length() - 1)
         self.elements = Elements(
             b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
         )
-        self.rows = [alloca(b, self._stored(t), self.chains * self.square) for t in spec.state]
-        self.flag_words = alloca(b, I32, self.chains * width)
-        self.carries = [alloca(b, self._stored(t), self.chains * width) for t in spec.state]
-        self.joins = alloca(b, I8, self.chains)
+        self._allocate()
         self.begin()
         if self.periodic:
             self._start_rows()
@@ -49,15 +49,27 @@ class Tile(LogSteps):
             rest = b.select(b.icmp_signed("<", rest, i64(tile)), rest, i64(tile))
             used = b.sdiv(b.add(rest, i64(self.square - 1)), i64(self.square))
             self._fill(i, rest, b.mul(used, i64(width)))
-            self._transpose(used)
-            self._down(used)
-            with loop(b, i64(0), used) as c:
-                self._across(c, b.sub(rest, b.mul(c, i64(self.square))))
-            with b.if_then(self.scans):
-                self._apply(used)
-                self._transpose(used)
-                self._write(i, rest)
+            self._tile(i, rest, used)
         self.end()
+
+    def _allocate(self) -> None:
+        b, rows = self.b, self.chains * self.width
+        self.rows = [alloca(b, self._stored(t), (rows + 1) * self.width) for t in self.spec.state]
+        self.carries = [alloca(b, self._stored(t), rows) for t in self.spec.state]
+        self.flag_words = alloca(b, I32, rows)
+        self.joins = alloca(b, I8, self.chains)
+
+    def _tile(self, i: ir.Value, rest: ir.Value, used: ir.Value) -> None:
+        """``used`` chains hold the ``rest`` elements from i on, which lie in rows as in memory."""
+        b = self.b
+        self._transpose(used)
+        self._down(used)
+        with loop(b, i64(0), used) as c:
+            self._across(c, b.sub(rest, b.mul(c, i64(self.square))))
+        with b.if_then(self.scans):
+            self._apply(used)
+            self._transpose(used)
+            self._write(i, rest)
 
     # --- the buffer: rows of ``width`` states, slot by slot ---------------------------------------------------------------------
 

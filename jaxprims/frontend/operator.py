@@ -126,10 +126,11 @@ class Operator:
         """Dtype of a scalar and number of slots (in a lane), by leaf."""
         return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
 
-    def represent(self, ordered: bool) -> Representation:
-        """What working copies hold. ``ordered``: the second slot is the element's own position."""
+    def represent(self, ordered: bool, keyed: bool = False) -> Representation:
+        """What working copies hold. ``ordered``: the second slot is the element's own position; ``keyed``: floats may be integers
+        of the same order."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
-        return represent(self.program, dtypes, self.identity, ordered)
+        return represent(self.program, dtypes, self.identity, ordered, keyed)
 
     @functools.cached_property
     def derivative_groups(self) -> tuple[DerivativeGroup, ...]:

@@ -21,7 +21,7 @@ from ..codegen.spec import ArraySpec
 from ..frontend.commutes import commutes
 from ..frontend.lower import to_program
 from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, make_operators, make_traced, scalar_name, slots_of
-from ..frontend.program import Builder, Program, shifted_loads
+from ..frontend.program import Builder, Program, numpy_dtype, shifted_loads
 from ..frontend.representation import Representation
 from ..frontend.varying import axes_of, vary
 
@@ -42,6 +42,7 @@ class Fold:
     exclusive: bool = False
     reverse: bool = False
     init: bool = False
+    in_form: bool = False  # init's leaves hold states, not values
     cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
     num_segments: Any = 0
     kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
@@ -148,6 +149,16 @@ def call_spec(fold: Fold, avals: Sequence[Any], masks: Sequence[int]) -> ScanSpe
     return spec_of(fold, tuple(elements), captured, inner)
 
 
+def init_dtypes(fold: Fold) -> list[np.dtype]:
+    """Of init's leaves, as kernels want them: those of states."""
+    form = _form(fold)
+    at, out = 0, []
+    for (_, n), dtype in zip(fold.operator.leaf_slots, fold.operator.dtypes, strict=True):
+        out.append(np.dtype(dtype) if np.dtype(dtype).kind == "c" else numpy_dtype(form.dtypes[at]))
+        at += n
+    return out
+
+
 @functools.lru_cache(maxsize=512)
 def spec_of(
     fold: Fold, elements: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], inner: int | None
@@ -191,7 +202,7 @@ def _form(fold: Fold) -> Representation:
     first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in fold.f.jaxpr.invars])])
     narrow = {int(k) for k, t in zip(first_of, fold.positions, strict=False) if t == np.int32}
     ordered = second is not None and second.op == "arg" and second.attr in narrow
-    return fold.operator.represent(ordered and fold.kind == "reduce" and not fold.init)
+    return fold.operator.represent(ordered and fold.kind == "reduce" and not fold.init, keyed=fold.kind != "reduce" and not fold.init)
 
 
 Leaves = Sequence[tuple[str, int]]

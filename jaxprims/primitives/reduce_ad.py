@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
+from jax.extend.core import Jaxpr, Primitive
 from jax.interpreters import ad
 
-from ..frontend.operator import Operator
+from ..frontend.operator import Operator, make_traced
+from ..frontend.program import Builder
 from ..frontend.varying import axes_of, vary
 from . import scan_xla
 from .fold import Fold, passing, simple
@@ -48,7 +49,8 @@ def through(
     fold = dataclasses.replace(fold, cut="" if flags is None else "flags")
     ends = None if flags is None else shifted(flags, first_of(flags, True), True)
     upto = _prefixes(fold, values, flags, consts, init)
-    onward = _prefixes(dataclasses.replace(fold, reverse=True, init=False), values, ends, consts, None)
+    back = dataclasses.replace(fold, operator=_swapped(operator), reverse=True, init=False)
+    onward = _prefixes(back, values, ends, consts, None)
     none: Leaves = [None] * len(values)
     moved = Steps(fold, values, dots, flags, consts, const_dots, init, init_dots or none, upto).added({})
     # Where nothing follows, the element stands in, a value of the user's: what comes of it is not used.
@@ -75,6 +77,18 @@ def _prefixes(fold: Fold, values: Leaves, flags: Any, consts: Leaves, init: Leav
         op = fold.combine(consts, 1 + fold.inner_rank)
         return scan_xla.scan(op, values, init, reverse=fold.reverse, flags=flags)
     return bind(scan_p, fold, [*values, *([] if flags is None else [flags]), *consts, *(init or [])])
+
+
+@functools.lru_cache(maxsize=512)
+def _swapped(operator: Operator) -> Operator:
+    """The operator with its arguments exchanged: what a scan from the last element combines with is what follows."""
+    jaxpr, program = operator.traced.jaxpr, operator.program
+    n, slots = len(jaxpr.invars) // 2, len(program.results)
+    invars = [*jaxpr.invars[n:], *jaxpr.invars[:n]]
+    turned = Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info)
+    b = Builder(program.params)
+    other = b.finish(b.inline(program, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
+    return dataclasses.replace(operator, traced=make_traced(turned, other), program=other, name=None)
 
 
 def starts_of(ids: Any) -> Any:

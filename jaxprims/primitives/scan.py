@@ -21,7 +21,7 @@ from ..frontend.varying import axes_of, vary
 from ..runtime import compiler, ffi, ordered_planning
 from . import scan_xla
 from .avals import result_aval
-from .fold import Fold, call_spec
+from .fold import Fold, call_spec, init_dtypes
 from .hist import over_batch
 
 scan_p = Primitive("scan_any_operator")
@@ -141,6 +141,16 @@ def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
             # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             return mlir.lower_fun(lambda *xs: primitive.bind(*alike(xs), fold=fold, masks=full, rank=rank))(ctx, *operands)
+        if fold.init and not fold.in_form:  # sums of halves start from an f32
+            dtypes = init_dtypes(fold)
+            formed = dataclasses.replace(fold, in_form=True)
+
+            def start_in_form(*xs: Any) -> Any:
+                first = len(xs) - len(dtypes)
+                states = [x.astype(t) for x, t in zip(xs[first:], dtypes, strict=True)]
+                return primitive.bind(*xs[:first], *states, fold=formed, masks=masks, rank=rank)
+
+            return mlir.lower_fun(start_in_form)(ctx, *operands)
         spec = call_spec(fold, ctx.avals_in, masks)
         compiler.compiled_scan(spec, _variant(fold, spec, ctx.avals_in, masks, rank))  # now, so that errors show in time
         attributes = {"by": np.int64(fold.cut == "ids")} if fold.kind == "segments" else {"init": np.int64(fold.init)}

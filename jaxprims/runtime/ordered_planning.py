@@ -52,8 +52,8 @@ def reduce_plan(spec: ScanSpec, n: int, rows: int, lanes: int, joined: int, init
     """``joined``: how many consecutive rows lie end to end."""
     problem = _cpu.ReduceProblem()
     problem.n, problem.rows, problem.joined, problem.lanes = n, rows, joined, lanes
-    problem.element_bytes, leaves = element_bytes(spec)
-    problem.leaf_bytes, problem.slots, problem.across, problem.init = max(leaves), len(spec.state), spec.across, init
+    problem.leaf_bytes, problem.slots, problem.across = max(element_bytes(spec)[1]), len(spec.state), spec.across
+    problem.state_bytes, problem.init = sum(map(itemsize, spec.state)), init
     return _cpu.make_reduce_plan(problem, _cpu.Machine(cpu_threads()))
 
 
@@ -62,4 +62,5 @@ def segments_plan(spec: ScanSpec, n: int, rows: int, lanes: int, segments: int, 
     problem = _cpu.SegmentsProblem()
     problem.n, problem.segments, problem.members, problem.lanes = n, segments, rows, lanes
     problem.leaf_bytes, problem.slots, problem.across = max(element_bytes(spec)[1]), len(spec.state), spec.across
+    problem.state_bytes = sum(map(itemsize, spec.state))
     return _cpu.make_segments_plan(problem, _cpu.Machine(cpu_threads()), path)

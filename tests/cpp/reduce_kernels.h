@@ -1,7 +1,8 @@
 // A kernel of the ordered family written by hand, with the interface of the compiled ones (cpu/scan_kernel.h), and a call of it.
 //
 // The operator composes affine maps modulo 2^64 (associative, exact, not commutative) and adds floats (whose bits tell how they
-// were associated). An element is made of a value (int32), its position and a uniform; the result has leaves of 16, 4, 2 and 3 bytes.
+// were associated). An element is made of a value (int32), its position and a uniform; the result has leaves of 16, 4, 2 and 3
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +77,8 @@ struct AffineKernel {
     std::memcpy(base + 16 * lanes + lane * 4, &s.sum, 4);
   }
 
-  static AffineState Element(const void* const* arrays, const void* const* uniforms, const ScanRange& r, int64_t i, int64_t lane) {
+  static AffineState Element(const void* const* arrays, const void* const* uniforms, const ScanRange& r, int64_t i,
+                             int64_t lane) {
     return AffineElement(static_cast<const int32_t*>(arrays[0])[i * r.lanes + lane], r.period > 0 ? i % r.period : i,
                          *static_cast<const int64_t*>(uniforms[0]));
   }
@@ -89,7 +91,8 @@ struct AffineKernel {
     bool fresh = (progress & kStarted) == 0;
     for (int64_t i = r.lo; i < r.hi; ++i) {
       if (r.period > 0 && i % r.period == 0) fresh = true;
-      if (flags != nullptr && *reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(flags) + static_cast<uintptr_t>(i)) != 0) {
+      if (flags != nullptr &&
+          *reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(flags) + static_cast<uintptr_t>(i)) != 0) {
         fresh = true;
         progress |= kRestarted;
       }

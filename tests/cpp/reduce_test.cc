@@ -1,5 +1,5 @@
-// RunReduce: every plan on every pool gives the result of a plain loop, floats with the same bits on every pool and for any number
-// of threads.
+// RunReduce: every plan on every pool gives the result of a plain loop, floats with the same bits on every pool and for any
+// number of threads.
 
 #include "reduce.h"
 

@@ -129,9 +129,7 @@ class Model {
         moved = true;
         if (seen.insert(next).second) open.push_back(next);
       }
-      CHECK(moved || ended);  // else a deadlock
-      // Helpers may never come: the first thread alone must get through from the start, so must any world's threads that have
-      // claimed something. Those that have not take no part in `moved` of a world where only they could move.
+      CHECK(moved || ended);  // else a deadlock; a helper that never comes is a thread less
       if (ended) CHECK_EQ(std::count(world.scanned.begin(), world.scanned.end(), true), order_.tasks());
     }
     return seen.size();

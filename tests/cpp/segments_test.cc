@@ -1,5 +1,5 @@
-// RunSegments: whatever the segments look like, on every path and pool, the result of a plain loop; and operands that are not what
-// they should be are never a reason to touch memory out of bounds.
+// RunSegments: whatever the segments look like, on every path and pool, the result of a plain loop; and operands that are not
+// what they should be are never a reason to touch memory out of bounds.
 
 #include "segments.h"
 
@@ -60,7 +60,8 @@ struct SegmentsCase : AffineProblem {
 
   AffineResult Run(Pool& pool, const SegmentsPlan& plan) const {
     AffineResult out(Members(3) * segments * lanes);
-    RunSegments(pool, AffineKernel::Shape("segments", across), SegmentsCall(out), Described(), AffineKernel::Kernel(across), plan);
+    RunSegments(pool, AffineKernel::Shape("segments", across), SegmentsCall(out), Described(), AffineKernel::Kernel(across),
+                plan);
     return out;
   }
 
@@ -244,7 +245,8 @@ TEST(SegmentsOfOperandsThatAreNotWhatTheyShouldBe) {
         const AffineResult a = c.Run(queue, plan);
         plan.threads = 1;
         CHECK(c.Run(queue, plan) == a);  // nothing is left as it was by chance
-        for (size_t i = 1; i < a.leaves[2].size(); i += 2) CHECK((a.leaves[2][i - 1] & 1) == 1);  // an odd factor: all are written
+        for (size_t i = 1; i < a.leaves[2].size(); i += 2)
+          CHECK((a.leaves[2][i - 1] & 1) == 1);  // an odd factor: all are written
       }
     });
   }
