@@ -40,7 +40,7 @@ struct ScanEntry : KernelEntry<ScanKernel, ScanShape, 4> {};
 template <class Entry>
 class KernelTable {
  public:
-  using Kernel = typename Entry::Kernel;
+  using Kernel = Entry::Kernel;
 
   static KernelTable& Instance() {
     static auto* table = new KernelTable;  // never destroyed: a pool thread may still run a kernel when the process exits

@@ -3,6 +3,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <unistd.h>
 
 #include <exception>
@@ -207,12 +210,9 @@ NB_MODULE(_cpu, m) {
   m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The histogram's handler, as a capsule.");
   m.def(
       "group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
-  m.def(
-      "scan_handler", [] { return nb::capsule(ScanHandler()); }, "The scan's handler, as a capsule.");
-  m.def(
-      "reduce_handler", [] { return nb::capsule(ReduceHandler()); }, "The reduction's handler, as a capsule.");
-  m.def(
-      "segments_handler", [] { return nb::capsule(SegmentsHandler()); }, "The segmented reduction's handler, as a capsule.");
+  m.def("scan_handler", [] { return nb::capsule(ScanHandler()); }, "The scan's handler, as a capsule.");
+  m.def("reduce_handler", [] { return nb::capsule(ReduceHandler()); }, "The reduction's handler, as a capsule.");
+  m.def("segments_handler", [] { return nb::capsule(SegmentsHandler()); }, "The segmented reduction's handler, as a capsule.");
   m.def(
       "add_hist",
       [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
@@ -283,10 +283,9 @@ NB_MODULE(_cpu, m) {
       [](int64_t key, int variant, uint64_t scan, uint64_t reduce, uint64_t combine, uint64_t finish) {
         ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
         if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
-        KernelTable<ScanEntry>::AddVariant(
-            *entry, variant,
-            {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce), FunctionAt<ScanKernel::Combine>(combine),
-             FunctionAt<ScanKernel::Finish>(finish)});
+        KernelTable<ScanEntry>::AddVariant(*entry, variant,
+                                           {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce),
+                                            FunctionAt<ScanKernel::Combine>(combine), FunctionAt<ScanKernel::Finish>(finish)});
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("scan"), nb::arg("reduce"), nb::arg("combine"), nb::arg("finish"),
       "Adds a compiled variant (bit 0: periodic, 1: streaming) of a spec that is in the table; 0 for a function that it lacks.");
@@ -294,6 +293,17 @@ NB_MODULE(_cpu, m) {
     const ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
+
+  m.def(
+      "keep_freed_memory",
+      [] {
+#if defined(__GLIBC__)
+        return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1;
+#else
+        return false;
+#endif
+      },
+      "Tells the C library's allocator to keep what is freed; false if it cannot.");
 
   nb::class_<Machine>(m, "Machine")
       .def(

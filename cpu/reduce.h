@@ -29,7 +29,9 @@ namespace internal {
 class PairwiseFold {
  public:
   // How many states are kept at once, when so many come.
-  static int64_t Levels(int64_t states) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))); }
+  static int64_t Levels(int64_t states) {
+    return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))));
+  }
 
   // memory: `Levels` states, `stride` bytes apart, of `lanes` lanes each.
   PairwiseFold(const ScanKernel& kernel, const void* const* uniforms, char* memory, int64_t stride, int64_t lanes)
@@ -100,6 +102,16 @@ struct ReduceWorker {
   std::vector<void*> outs;
 };
 
+// Asks for what lies behind [lo, hi) of the arrays, some distance ahead. At the end of a row or a chunk the processor's window holds
+// no loads of what follows, and hardware prefetchers stop at a page's end.
+inline void PrefetchBehind(const ScanShape& shape, const void* const* arrays, int64_t lo, int64_t hi) {
+  constexpr int64_t kAhead = 8192, kLine = 64;
+  for (size_t k = 0; k < shape.array_bytes.size(); ++k) {
+    const char* from = static_cast<const char*>(arrays[k]) + hi * shape.array_bytes[k] + kAhead;
+    for (int64_t back = std::min(kAhead, (hi - lo) * shape.array_bytes[k]); back > 0; back -= kLine) __builtin_prefetch(from - back, 0, 3);
+  }
+}
+
 // How many consecutive rows lie end to end in all arrays and share their uniforms: rows [k * joined, (k + 1) * joined) do.
 inline int64_t JoinedRows(const ScanShape& shape, const ScanCall& call) {
   int64_t joined = 1;
@@ -140,6 +152,7 @@ void ReduceShortRows(Pool& pool, const ScanShape& shape, const ScanCall& call, c
       ScanRange range;
       range.hi = range.n = count * n;
       range.period = n;
+      PrefetchBehind(shape, me.row.arrays(), 0, range.hi);
       kernel.scan(me.row.arrays(), me.row.uniforms(), me.outs.data(), nullptr, &range, nullptr, memory, 0);
       for (size_t leaf = 0; leaf < buffers.size(); ++leaf) {
         WithBytes(shape.leaf_bytes[leaf], [&](auto size) {
@@ -212,6 +225,7 @@ void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const S
       internal::PairwiseFold fold(kernel, me.row.uniforms(), memory + stride, stride, width);
       for (; range.lo < hi; range.lo = range.hi) {
         range.hi = std::min(hi, range.lo + plan.leaf);
+        if (!shape.across) internal::PrefetchBehind(shape, me.row.arrays(), range.lo, range.hi);
         kernel.reduce(me.row.arrays(), me.row.uniforms(), nullptr, &range, fold.Next(), 0);
         fold.Push();
       }

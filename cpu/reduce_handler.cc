@@ -36,7 +36,7 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
 XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, ScanBinding());
 
 // Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty, or
-// the path (SegmentsPath).
+// the path (segments_plan.h).
 ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
                          int64_t key, int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t by,
                          ffi::Span<const int64_t> forced) {

@@ -43,8 +43,8 @@ inline constexpr int64_t kScanBufferElements = 2048;  // or elements
 
 // How many elements are scanned into the buffer at a time.
 inline int64_t BufferElements(int64_t leaf_bytes) {
-  return std::clamp<int64_t>(std::bit_floor(static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, leaf_bytes))), 256,
-                             kScanBufferElements);
+  const auto fit = static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, leaf_bytes));
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(fit)), 256, kScanBufferElements);
 }
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }

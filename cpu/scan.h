@@ -7,8 +7,8 @@
 //   kPrefix     the prefix of the next block: prefix ⊕ aggregate
 // The thread that claims block b looks back from b - 1 over aggregates to the nearest prefix. If it gets there without waiting,
 // it scans the block directly, in one pass over memory, and then publishes the next prefix. If not, it makes itself useful:
-// reduces the block, publishes the aggregate, looks back again, now waiting, publishes the next prefix, and scans the block, which
-// is still in its cache.
+// reduces the block, publishes the aggregate, looks back again, now waiting, publishes the next prefix, and scans the block,
+// which is still in its cache.
 //
 // The same bits always. A prefix is the left fold of the aggregates before it, in their order, and an aggregate is computed
 // without any prefix, by Scan with the same bits as by Reduce. Look-back walks back to a prefix and then folds forward, so it
@@ -17,8 +17,8 @@
 //
 // No deadlock. A thread waits for a descriptor of an earlier block of the same row alone. That block was claimed before
 // (scan_order.h), by a thread that is at work on it: helpers that have not come yet have claimed nothing. Of all blocks claimed
-// and not published, order them by (row, place): the first of a row waits for nobody, since all its predecessors are published; it
-// reduces or scans, publishes, and so the next one is first. By induction every wait ends, on any pool, whatever helpers come.
+// and not published, order them by (row, place): the first of a row waits for nobody, since all its predecessors are published;
+// it reduces or scans, publishes, and so the next one is first. By induction every wait ends, on any pool, whatever helpers come.
 //
 // Memory order. The aggregate and the prefix are plain memory, written before the status is stored with release, and read after
 // it is loaded with acquire; each is written once, before the status that announces it, and never again. The work index hands out
@@ -142,9 +142,7 @@ class ScanWorker {
   }
 
   // The first block starts from the init as if it were what came before it in the block.
-  int64_t InitInto(char* state) const {
-    return row_.Init(run_.shape, range_.lane_lo, range_.lane_hi, state) ? kStarted : 0;
-  }
+  int64_t InitInto(char* state) const { return row_.Init(run_.shape, range_.lane_lo, range_.lane_hi, state) ? kStarted : 0; }
 
   int64_t Scan(int64_t lo, int64_t hi, const void* prefix, void* aggregate, int64_t progress) {
     range_.lo = lo, range_.hi = hi;
@@ -173,18 +171,18 @@ class ScanWorker {
 // The descriptors of a row's blocks.
 class ScanChain {
  public:
-  enum Status : uint32_t { kNothing, kAggregate, kPrefix };
+  enum Status : uint8_t { kNothing, kAggregate, kPrefix };
   static int64_t BytesOfBlock(int64_t state_bytes) { return kCacheLine + 2 * state_bytes; }
 
   ScanChain(char* memory, int64_t state_bytes) : memory_(memory), state_bytes_(state_bytes) {}
 
-  std::atomic<uint32_t>& status(int64_t block) const { return *reinterpret_cast<std::atomic<uint32_t>*>(At(block)); }
+  std::atomic<uint8_t>& status(int64_t block) const { return *reinterpret_cast<std::atomic<uint8_t>*>(At(block)); }
   char* aggregate(int64_t block) const { return At(block) + kCacheLine; }
   char* prefix(int64_t block) const { return At(block) + kCacheLine + state_bytes_; }  // of the next block
 
   // Before anybody else sees it.
   void Clear(int64_t blocks) const {
-    for (int64_t block = 0; block < blocks; ++block) new (&status(block)) std::atomic<uint32_t>(kNothing);
+    for (int64_t block = 0; block < blocks; ++block) new (&status(block)) std::atomic<uint8_t>(kNothing);
   }
 
   void Publish(int64_t block, Status what) const { status(block).store(what, std::memory_order_release); }
@@ -195,7 +193,7 @@ class ScanChain {
   const char* LookBack(int64_t block, bool wait, char* scratch, Combine combine) const {
     int64_t from = block - 1;
     for (;; --from) {
-      uint32_t there = status(from).load(std::memory_order_acquire);
+      uint8_t there = status(from).load(std::memory_order_acquire);
       if (there == kNothing && !wait) return nullptr;
       for (int spin = 0; there == kNothing; ++spin) {
         spin < kSpins ? Pause() : std::this_thread::yield();
@@ -275,7 +273,8 @@ void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const Sca
   const internal::ScanRun run{shape, call, kernel, plan};
   const bool chained = plan.order != ScanOrder::kSequentialRows;
   const int64_t state_bytes = shape.StateBytes(plan.strip), worker_bytes = internal::ScanWorker::Bytes(run);
-  const int64_t chain_bytes = blocks * internal::ScanChain::BytesOfBlock(state_bytes), chains_bytes = chained ? units * chain_bytes : 0;
+  const int64_t chain_bytes = blocks * internal::ScanChain::BytesOfBlock(state_bytes),
+                chains_bytes = chained ? units * chain_bytes : 0;
   const Workspace workspace(static_cast<size_t>(chains_bytes + plan.threads * worker_bytes));
   std::vector<internal::ScanWorker> workers;
   workers.reserve(static_cast<size_t>(plan.threads));
@@ -302,7 +301,7 @@ void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const Sca
       worker.ScanPeriodic(first, last);
     } else {
       for (int64_t unit = first; unit < last; ++unit) {
-        unit > first && strips == 1 ? worker.Next() : worker.Select(unit / strips, unit % strips);
+        unit > first&& strips == 1 ? worker.Next() : worker.Select(unit / strips, unit % strips);
         worker.ScanRow();
       }
     }

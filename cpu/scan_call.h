@@ -32,9 +32,9 @@ struct ScanInit {
 };
 
 struct ScanCall {
-  int64_t n = 0;               // elements of a row
-  int64_t lanes = 1;           // rows side by side: the size of the inner axes
-  std::vector<int64_t> batch;  // sizes of the batch axes
+  int64_t n = 0;                // elements of a row
+  int64_t lanes = 1;            // rows side by side: the size of the inner axes
+  std::vector<int64_t> batch;   // sizes of the batch axes
   std::vector<Operand> arrays;  // of positions: null
   Operand flags;                // null without restarts
   std::vector<Operand> uniforms;

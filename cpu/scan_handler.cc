@@ -25,9 +25,8 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
     const ScanProblem problem = Describe(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const ScanPlan plan = forced.size() == 5
-                              ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
-                              : MakeScanPlan(problem, machine);
+    const ScanPlan plan = forced.size() == 5 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
+                                             : MakeScanPlan(problem, machine);
     XlaPool assistants{pool};
     RunScan(assistants, shape, call, *ScanKernelOf(**entry, plan.variant()), plan);
   } catch (const std::exception& e) {

@@ -1,12 +1,13 @@
 // Which block of a scan is claimed next: paper 5's assisting column-wise order, and the two it is made of.
 //
-// Rows are cut into `blocks` blocks each. Row-wise: all blocks of a row, then the next row's. Column-wise: the first block of each
-// row, then the second of each, so that a block's predecessor was finished long ago and nobody looks back. One thread alone goes
-// row-wise, which costs nothing beyond a plain loop; threads that join go column-wise over the rows not yet begun; whoever runs
-// out of blocks helps the other.
+// Rows are cut into `blocks` blocks each. Row-wise: all blocks of a row, then the next row's. Column-wise: the first block of
+// each row, then the second of each, so that a block's predecessor was finished long ago and nobody looks back. One thread alone
+// goes row-wise, which costs nothing beyond a plain loop; threads that join go column-wise over the rows not yet begun; whoever
+// runs out of blocks helps the other.
 //
 // One 64-bit work index holds both counts, R blocks claimed row-wise in its upper half and C claimed column-wise in its lower one
-// (the paper's halves have 16 bits), and is changed by compare-exchange alone. With F = ceil(R / blocks), the rows begun row-wise:
+// (the paper's halves have 16 bits), and is changed by compare-exchange alone. With F = ceil(R / blocks), the rows begun
+// row-wise:
 //   a row-wise claim takes block R if C = 0 or R is inside a row (R mod blocks > 0), and R < rows * blocks;
 //   a column-wise claim takes block C / (rows - F) of row F + C mod (rows - F), if C < (rows - F) * blocks.
 // Every block is claimed exactly once, the blocks of a row in their order:

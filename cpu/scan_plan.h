@@ -15,7 +15,7 @@
 namespace jaxprims {
 
 // Orders in which blocks are claimed (paper 5, sections 3.1 to 3.3); scan_order.h has them.
-enum class ScanOrder : int64_t {
+enum class ScanOrder : uint8_t {
   kAssisting = 0,       // the first thread row-wise, those that join column-wise
   kRowWise = 1,         // all row-wise
   kColumnWise = 2,      // all column-wise
@@ -23,12 +23,12 @@ enum class ScanOrder : int64_t {
 };
 
 struct ScanProblem {
-  int64_t n = 0;                         // elements of a row
-  int64_t rows = 1;                      // of the batch; across: bundles of `lanes` rows
-  int64_t lanes = 1;                     // across: rows side by side
-  int64_t in_bytes = 4;                  // of one element of all operands
+  int64_t n = 0;                          // elements of a row
+  int64_t rows = 1;                       // of the batch; across: bundles of `lanes` rows
+  int64_t lanes = 1;                      // across: rows side by side
+  int64_t in_bytes = 4;                   // of one element of all operands
   std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
-  int64_t slots = 1;                     // of the state
+  int64_t slots = 1;                      // of the state
   bool across = false;
   bool reverse = false;
   bool in_place = false;    // a result lies where an operand does
@@ -48,7 +48,7 @@ struct ScanPlan {
   int64_t strip = 1;          // across: lanes that are scanned together
   int64_t rows_per_task = 1;  // of rows that are one thread's
   bool periodic = false;
-  bool stream = false;        // non-temporal stores
+  bool stream = false;  // non-temporal stores
   int threads = 1;
 
   int variant() const { return (periodic ? 1 : 0) | (stream ? 2 : 0); }
@@ -59,12 +59,12 @@ struct ScanPlan {
 inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
 inline constexpr int64_t kCacheLine = 64;
-inline constexpr int64_t kPeriodicElements = 256;     // rows up to this are short
-inline constexpr int64_t kLanesAlone = 512;           // so many rows side by side keep all threads busy without a chain
-inline constexpr int64_t kStripLanes = 64;            // a strip is a multiple of this: whole cache lines
-inline constexpr int64_t kWideStrip = 1024;           // lanes of a strip that reads memory as fast as whole rows do
-inline constexpr int64_t kStripBytes = 256 << 10;     // of its state, in L2
-inline constexpr int64_t kTasksPerThread = 8;         // so that a thread that is slowed down leaves work for the others
+inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short
+inline constexpr int64_t kLanesAlone = 512;        // so many rows side by side keep all threads busy without a chain
+inline constexpr int64_t kStripLanes = 64;         // a strip is a multiple of this: whole cache lines
+inline constexpr int64_t kWideStrip = 4096;        // lanes of a strip that reads memory as fast as whole rows do
+inline constexpr int64_t kStripBytes = 256 << 10;  // of its state, in L2
+inline constexpr int64_t kTasksPerThread = 8;      // so that a thread that is slowed down leaves work for the others
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

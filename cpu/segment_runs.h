@@ -203,7 +203,7 @@ class IdWalk {
   // 64 bytes, each 0 or 1, as bits.
   static uint64_t Bits(const uint8_t* flags) {
     uint64_t bits = 0;
-    for (int k = 0; k < 8; ++k) {
+    for (int64_t k = 0; k < 8; ++k) {
       uint64_t eight;
       std::memcpy(&eight, flags + 8 * k, 8);
       bits |= (eight * 0x0102040810204080) >> 56 << (8 * k);

@@ -181,13 +181,10 @@ class SegmentsWorker {
 
   // The same by one scan, which finishes every prefix of every run; a run's last one is kept.
   int64_t FinishByScan(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
-    auto shifted = [&](void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) - static_cast<uintptr_t>(base * bytes); };
-    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
-      outs_[leaf] = reinterpret_cast<void*>(shifted(buffers_[leaf], shape_->leaf_bytes[leaf]));
-    }
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) outs_[leaf] = buffers_[leaf] - base * shape_->leaf_bytes[leaf];
     const ScanRange range = Range(lo, hi);
-    progress = kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), reinterpret_cast<uint8_t*>(shifted(runs_.flags, 1)),
-                             &range, nullptr, aggregate_, progress);
+    progress =
+        kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), runs_.flags - base, &range, nullptr, aggregate_, progress);
     const int64_t first = runs_.segments[run], end = runs_.segments[runs_.count - 1] + 1, count = runs_.count - run;
     if (segment + end - next_ != count) FillIdentity(segment + end);  // there are empty ones between
     next_ = segment + end;

@@ -22,7 +22,7 @@ struct SegmentsProblem {
 
 // The paths of paper 2's section IV: tree-like methods win for short segments, sequential ones for long. Here the choice is made
 // anew every `chunk` elements, by the length of the segments that are found there.
-enum SegmentsPath : int64_t { kAutomatic = 0, kShortSegments = 1, kLongSegments = 2 };
+inline constexpr int64_t kAutomatic = 0, kShortSegments = 1, kLongSegments = 2;
 
 struct SegmentsPlan {
   int64_t path = kAutomatic;

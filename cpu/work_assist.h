@@ -6,9 +6,9 @@
 // helper cannot block the caller: no deadlock.
 //
 // Memory order. What the caller wrote before WorkAssist is visible to a helper because the pool's queue synchronises. What a task
-// wrote is visible to the caller because `finished` is incremented with release after the task and read with acquire. An order only
-// hands out numbers: relaxed. A helper that comes late touches only the counters, which it co-owns, never `run`, which lives on
-// the caller's stack.
+// wrote is visible to the caller because `finished` is incremented with release after the task and read with acquire. An order
+// only hands out numbers: relaxed. A helper that comes late touches only the counters, which it co-owns, never `run`, which lives
+// on the caller's stack.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@
 
 namespace jaxprims {
 
-// One after the other. What an order of claims has to offer: a thread's Cursor, made of whether it is the caller's; Claim, from any
-// thread, the number of a task that nobody else gets, or -1 when none is left; and their number.
+// One after the other. What an order of claims has to offer: a thread's Cursor, made of whether it is the caller's; Claim, from
+// any thread, the number of a task that nobody else gets, or -1 when none is left; and their number.
 class CountingOrder {
  public:
   struct Cursor {

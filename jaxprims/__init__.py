@@ -6,6 +6,7 @@ from ._explain import Plan, PlannedCall, explain
 from ._extremes import argmax, argmin
 from ._genhist import genhist, reduce_by_index
 from ._group import group_by_index, race_factor
+from ._memory import keep_freed_memory
 from ._monoid import Monoid, check_monoid, monoids
 from ._numpy import bincount, histogram, histogram2d, histogramdd
 from ._offsets import Offsets
@@ -54,6 +55,7 @@ __all__ = [
     "histogram",
     "histogram2d",
     "histogramdd",
+    "keep_freed_memory",
     "linear_recurrence",
     "monoids",
     "positions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,14 @@ from .frontend import classify
 from .frontend.lower import Unsupported
 from .frontend.operator import Operator, make_operators, trace
 from .frontend.varying import Axes, element_aval, vary
+
+
+class Typed(Protocol):
+    """What an operator combines: structure, shapes and dtypes of its leaves."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype, ...]
 
 
 @dataclasses.dataclass
@@ -113,7 +121,7 @@ def _checked_dest(bins: Bins, pair: Pair, sizes: tuple[int, ...]) -> list[Any] |
     return out
 
 
-def checked_identity(monoid: Monoid, pair: Pair) -> tuple[list[Any] | None, bool]:
+def checked_identity(monoid: Monoid, pair: Typed) -> tuple[list[Any] | None, bool]:
     """The identity's leaves in the values' dtypes, and whether they are known now."""
     if monoid.identity is None:
         return None, True

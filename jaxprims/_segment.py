@@ -1,6 +1,6 @@
 """Segment reductions: ``jax.ops.segment_*``, and those that are often asked for besides.
 
-All are :func:`reduce_by_index` with the segments as bins. The drop-ins give the results of ``jax.ops``, those for empty
+All are :func:`reduce_by_index` with the segments as bins, or, where ids are sorted, :func:`segment_reduce`. The drop-ins give the results of ``jax.ops``, those for empty
 segments and for ids out of range included; what the kernels do not do is left to ``jax.ops``, so errors are its own.
 """
 
@@ -19,6 +19,9 @@ from ._bins import Bins, positions
 from ._genhist import genhist, reduce_by_index
 from ._monoid import Monoid, monoids
 from ._numpy import _extent
+from ._offsets import Offsets
+from ._reduce import segment_reduce, segments_pay
+from ._scan import scan
 from .frontend.program import dtype_name
 
 __all__ = [
@@ -154,7 +157,7 @@ def segment_mean(
 
     Args:
       data: number [N, ...]. 16-bit floats are summed in float32.
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
 
     Returns:
       [num_segments, ...] of the dtype of ``jnp.mean(data)``. Empty segments are NaN (0 / 0).
@@ -174,16 +177,30 @@ def segment_mean(
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _mean(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
+def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
     wide = jnp.promote_types(dtype, np.float32)
-    one = np.int32(1)
     if data.ndim == 1:
-        sums, counts = genhist(lambda x, i: (i, (x.astype(wide), one)), (data, ids), Bins(n, monoids.add, identity=(0, 0)))
+        sums, counts = _combined(lambda x: (x.astype(wide), np.int32(1)), data, segments, n, monoids.add, is_sorted)
     else:
-        sums = reduce_by_index(data.astype(wide), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
-        counts = genhist(lambda i: (i, one), (ids,), Bins(n, jnp.add, identity=0))
+        sums = _combined(None, data.astype(wide), segments, n, jnp.add, is_sorted)
+        counts = _counts(segments, data.shape[0], n, is_sorted)
     return (sums / _rows(counts, data).astype(wide)).astype(dtype)
+
+
+def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
+    """What f makes of each element, combined by segment."""
+    if isinstance(segments, Offsets) or (is_sorted and segments_pay(segments.shape[0], n)):
+        return segment_reduce(data, segments, op, num_segments=n, map=f)
+    if f is None:
+        return reduce_by_index(data, segments, n, op)
+    return genhist(lambda i, *x: (i, f(*x)), (segments, *jax.tree.leaves(data)), Bins(n, op))
+
+
+def _counts(segments: Any, elements: int, n: int, is_sorted: bool) -> jax.Array:
+    if isinstance(segments, Offsets):
+        return jnp.maximum(0, jnp.diff(jnp.clip(segments.offsets, 0, elements)))
+    return _combined(lambda _: np.int32(1), segments, segments, n, jnp.add, is_sorted)
 
 
 def segment_logsumexp(
@@ -193,7 +210,7 @@ def segment_logsumexp(
 
     Args:
       data: real [N, ...].
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
 
     Returns:
       [num_segments, ...], float. Empty segments are -inf.
@@ -213,13 +230,16 @@ def segment_logsumexp(
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _logsumexp(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
-    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
+def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
+    if isinstance(ids, Offsets) or (is_sorted and segments_pay(ids.shape[0], n)):
+        wide = jnp.promote_types(data.dtype, np.float32)
+        return segment_reduce(data.astype(wide), ids, jnp.logaddexp, num_segments=n).astype(data.dtype)
+    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum)
     top = jnp.where(jnp.isfinite(top), top, 0)
     if data.ndim == 1:
         sums = genhist(lambda x, i: (i, _shifted_exp(x, i, n, top)), (data, ids), Bins(n, jnp.add, identity=0))
     else:
-        sums = reduce_by_index(_shifted_exp(data, ids, n, top), ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+        sums = reduce_by_index(_shifted_exp(data, ids, n, top), ids, n, jnp.add)
     return jnp.log(sums) + top
 
 
@@ -236,7 +256,7 @@ def segment_softmax(
 
     Args:
       data: real [N, ...].
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
 
     Returns:
       [N, ...], float: each element's ``exp(data)`` over the sum of those of its segment; 0 for an element of no segment.
@@ -257,27 +277,35 @@ def segment_softmax(
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _softmax(data: jax.Array, ids: jax.Array, n: int, indices_are_sorted: bool) -> jax.Array:
-    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum, indices_are_sorted=indices_are_sorted)
+def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
+    top = _combined(None, jax.lax.stop_gradient(data), segments, n, jnp.maximum, is_sorted)
+    ids = _ids(segments, data.shape[0])
     terms = _shifted_exp(data, ids, n, top)
-    sums = reduce_by_index(terms, ids, n, jnp.add, indices_are_sorted=indices_are_sorted)
+    sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
     return terms / jnp.where(_rows((ids >= 0) & (ids < n), data), sums.at[ids].get(mode="clip"), 1)
+
+
+def _ids(segments: Any, elements: int) -> jax.Array:
+    """Each element's segment; -1 before the first, the number of segments behind the last."""
+    if not isinstance(segments, Offsets):
+        return segments
+    starts = jnp.clip(segments.offsets, 0, elements)
+    return scan(reduce_by_index(jnp.ones(starts.shape, np.int32), starts, elements, jnp.add)) - 1
 
 
 def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:
     def segment_arg(
         data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
     ) -> jax.Array:
-        data, ids, n = _checked(data, segment_ids, num_segments, mode, np.generic)
-        return _arg(data, ids, n, op)
+        data, segments, n = _checked(data, segment_ids, num_segments, mode, np.generic)
+        return _arg(data, segments, n, op, bool(indices_are_sorted))
 
     segment_arg.__name__ = segment_arg.__qualname__ = f"segment_{name}"
     segment_arg.__doc__ = f"""The position of the first {what} element of each segment.
 
     Args:
       data: real [N, ...]. As in ``jax.numpy``, the first NaN wins.
-      segment_ids, num_segments, mode: as for :func:`segment_sum`.
-      indices_are_sorted: accepted, not needed.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
 
     Returns:
       int32 [num_segments, ...] (int64 with ``jax_enable_x64``), positions along axis 0 of ``data``. Empty segments have N,
@@ -300,10 +328,10 @@ segment_argmax = _positions_of("argmax", "greatest", monoids.argmax, "[0, 4, 2]"
 segment_argmin = _positions_of("argmin", "least", monoids.argmin, "[1, 4, 2]")
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _arg(data: jax.Array, ids: jax.Array, n: int, op: Monoid) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _arg(data: jax.Array, segments: Any, n: int, op: Monoid, is_sorted: bool) -> jax.Array:
     def of_column(column: jax.Array) -> jax.Array:
-        at = genhist(lambda x, i, k: (i, (x, k)), (column, ids, positions), Bins(n, op))[1]
+        at = _combined(lambda x, k: (x, k), (column, positions), segments, n, op, is_sorted)[1]
         return jnp.where(at == jnp.iinfo(at.dtype).max, column.shape[0], at).astype(jnp.result_type(int))
 
     data = jax.lax.stop_gradient(data.astype(np.uint8) if data.dtype == bool else data)
@@ -313,18 +341,26 @@ def _arg(data: jax.Array, ids: jax.Array, n: int, op: Monoid) -> jax.Array:
     return jax.vmap(of_column, in_axes=1, out_axes=1)(columns).reshape(n, *data.shape[1:])
 
 
-def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, jax.Array, int]:
+def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:
     """The arguments as arrays, the ids clipped if the mode says so. ``kind``: what the dtype must be, integers converted."""
-    data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
-    if not jnp.issubdtype(ids.dtype, np.integer):
+    offsets = isinstance(segment_ids, Offsets)
+    data, ids = jnp.asarray(data), segment_ids if offsets else jnp.asarray(segment_ids)
+    if not offsets and not jnp.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"segment_ids must be integers, got dtype {ids.dtype}")
-    if ids.ndim != 1 or data.shape[:1] != ids.shape:
+    if not offsets and (ids.ndim != 1 or data.shape[:1] != ids.shape):
         raise ValueError(f"data must be [N, ...] and segment_ids [N], got shapes {data.shape} and {ids.shape}")
+    if data.ndim == 0:
+        raise ValueError("data must be [N, ...], got a scalar")
     if kind is np.floating and (data.dtype == bool or jnp.issubdtype(data.dtype, np.integer)):
         data = data.astype(jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), data.dtype)).dtype)
     real = kind in (np.floating, np.generic)
     if jnp.issubdtype(data.dtype, np.complexfloating) and real:
         raise TypeError(f"data must be real, got dtype {data.dtype}")
+    if offsets:
+        n = ids.offsets.shape[0] - 1
+        if num_segments is not None and operator.index(num_segments) != n:
+            raise ValueError(f"num_segments={num_segments} contradicts offsets of {n} segments")
+        return data, ids, n
     if num_segments is None and isinstance(ids, jax.core.Tracer):
         jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
     n = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)

@@ -19,9 +19,12 @@ from test_scan_along import affine, last_nonzero, matmul, program, same, spec_of
 from jaxprims.codegen import llvm_engine, llvm_scan
 from jaxprims.codegen.llvm_elements import vector_width
 from jaxprims.codegen.scan_spec import ScanSpec
+from jaxprims.codegen.spec import ArraySpec
 from jaxprims.frontend import program as P
 from jaxprims.frontend.commutes import commutes
 from jaxprims.frontend.evaluate import evaluate
+from jaxprims.frontend.known import KNOWN
+from jaxprims.frontend.representation import represent
 
 STARTED, RESTARTED = 1, 2
 VECTOR_BYTES = llvm_engine.target().vector_bytes
@@ -32,11 +35,16 @@ def compiled(spec: ScanSpec) -> dict[str, Callable[..., Any]]:
     names = llvm_scan.function_names(spec, llvm_scan.PLAIN)
     code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PLAIN, VECTOR_BYTES), names)
     keep.append(code)
-    p, i = ctypes.c_void_p, ctypes.c_int64
-    types = {"scan": (i, *[p] * 7, i), "reduce": (i, *[p] * 5, i), "combine": (None, *[p] * 4, i), "finish": (None, *[p] * 3, i)}
-    return {name: ctypes.CFUNCTYPE(*types[name])(code.address[name]) for name in names}
+    return {name: KERNELS[name](code.address[name]) for name in names}
 
 
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+KERNELS = {
+    "scan": ctypes.CFUNCTYPE(_I, *[_P] * 7, _I),
+    "reduce": ctypes.CFUNCTYPE(_I, *[_P] * 5, _I),
+    "combine": ctypes.CFUNCTYPE(None, *[_P] * 4, _I),
+    "finish": ctypes.CFUNCTYPE(None, *[_P] * 3, _I),
+}
 keep: list[Any] = []  # machine code that is in use
 
 
@@ -245,6 +253,32 @@ def test_spare_lanes_hold_what_the_user_gave() -> None:
             check_reduce(spec, n)
 
 
+def test_dear_operators_are_called() -> None:
+    spec = across(matmul_3, ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)])
+    check_across(spec, 6, 2 * WIDTH + 3, 0, 2 * WIDTH + 3, prefixed=True, cut=3)
+    text = str(llvm_scan.generate(spec, llvm_scan.PLAIN, VECTOR_BYTES))
+    assert text.count("define internal") == 1
+
+
+def test_streamed_results() -> None:
+    """Past the caches: the same results. 16 rows to a vector, so that places are aligned."""
+    spec = across(affine, ["f32"] * 2)
+    code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.STREAMING, VECTOR_BYTES), ["scan"])
+    keep.append(code)
+    assert "nontemporal" in code.ir
+    lanes, n = 48, 20
+    rng = np.random.default_rng(0)
+    x = [random_array(rng, "f32", (n, lanes, 1)) for _ in range(2)]
+    outs = [Fenced().like(np.zeros((n, lanes), np.float32)) for _ in range(2)]
+    aggregate, range_ = States(spec, lanes), np.array([0, n, n, 0, lanes, 0, lanes], np.int64)
+    KERNELS["scan"](code.address["scan"])(
+        table(x), None, table(outs), None, range_.ctypes.data, None, aggregate.memory.ctypes.data, 0
+    )
+    want, _, _ = expected(spec, elements(spec, x, n, lanes), [False] * n, None, None)
+    for k, out in enumerate(outs):
+        np.testing.assert_array_equal(out, np.stack([y[k] for y in want]))
+
+
 # --- reductions along a row ----------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +355,36 @@ def test_float_sums_lose_little() -> None:
     compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
     exact = x.astype(np.float64).sum()
     assert abs(aggregate.slots[0][0] - exact) <= 2**-21 * exact
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_packed_positions(name: str, reverse: bool) -> None:
+    """Ranges shorter and longer than a chunk; ties, NaN and zeros of both signs."""
+    known = next(k for k in KNOWN if k.name == name)
+    pair = ("f32", "s32")
+    form = represent(known.program(pair), pair, known.identity_bits(pair), True)
+    assert form.start is not None and form.finish is not None
+    spec = ScanSpec(
+        "reduce", (ArraySpec("f32", 1, 1), ArraySpec("s32", 0, 1)), (), form.dtypes, (("f32", 1), ("s32", 1)), form.identity,
+        form.start, form.op, form.finish, reverse=reverse, commutes=True,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for n in (1, WIDTH + 1, 600, 1024, 1025, 9000):
+        random = rng.standard_normal(n).astype(np.float32)
+        holed = random.copy()
+        holed[rng.integers(0, n, 3)] = np.nan
+        zeros = np.where(random < 0, np.float32(-0.0), np.float32(0))
+        for x in (random, np.sort(random), holed, zeros, np.full(n, -np.inf, np.float32)):
+            aggregate, row = States(spec, 1), Fenced().like(x)
+            for lo, hi in ((0, n // 3), (n // 3, n)):
+                range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+                mine = (aggregate.memory.ctypes.data, STARTED if lo else 0)
+                compiled(spec)["reduce"](table([row, None]), None, None, range_.ctypes.data, *mine)
+            value, place = evaluate(spec.finish, aggregate.slots)
+            assert place[0] == getattr(np, name)(x)
+            np.testing.assert_array_equal(value[0], x[place[0]])
+            assert np.signbit(value[0]) == np.signbit(x[place[0]])
 
 
 @pytest.mark.parametrize("commuting", [False, True])

@@ -271,3 +271,38 @@ def test_empty():
     assert jp.segment_softmax(np.zeros(0), ids, 3).shape == (0,)
     assert jp.segment_argmax(np.zeros(0), ids, 2).tolist() == [0, 0]
     assert np.isnan(jp.segment_mean(np.zeros(0), ids, 2)).tolist() == [True, True]
+
+
+# --- sorted ids and offsets ----------------------------------------------------------------------------------------------------
+
+OFTEN = ("mean", "logsumexp", "softmax", "argmax", "argmin")
+
+
+@pytest.mark.parametrize("shape", [(90,), (90, 3), (90, 20)])
+@pytest.mark.parametrize("name", [*NAMES, *OFTEN])
+def test_sorted_ids_and_offsets(name, shape):
+    """Give what ids in any order give; some segments are empty, some elements in none."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal(shape).astype(np.float32)
+    ids = np.sort(rng.integers(-3, 30, 90)).astype(np.int32)
+    ids[ids == 7] = 8
+    fn = getattr(jp, f"segment_{name}")
+    want = fn(data, ids, 25)
+    np.testing.assert_allclose(fn(data, ids, 25, indices_are_sorted=True), want, rtol=2e-5, atol=1e-5)
+    np.testing.assert_allclose(jax.vmap(lambda d: fn(d, ids, 25, True))(data[None])[0], want, rtol=2e-5, atol=1e-5)
+    if name in OFTEN:
+        offsets = jp.Offsets(np.searchsorted(ids, np.arange(26)))
+        np.testing.assert_allclose(jax.jit(fn)(data, offsets), want, rtol=2e-5, atol=1e-5)
+        with pytest.raises(ValueError, match="contradicts offsets of 25 segments"):
+            fn(data, offsets, 24)
+
+
+@pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "sum", "max", "prod"])
+def test_derivatives_with_sorted_ids(name):
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal(40).astype(np.float32)
+    ids = np.sort(rng.integers(-3, 12, 40)).astype(np.int32)
+    fn = getattr(jp, f"segment_{name}")
+    weights = rng.standard_normal(fn(data, ids, 10).shape).astype(np.float32)
+    total = lambda d, is_sorted: jnp.sum(jnp.where(weights < 9, weights * jnp.nan_to_num(fn(d, ids, 10, is_sorted), neginf=0), 0))  # noqa: E731
+    np.testing.assert_allclose(jax.grad(total)(data, True), jax.grad(total)(data, False), rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from llvmlite import ir
 from ..frontend.program import itemsize
 from . import llvm_expr as expr
 from .llvm_build import I1, I32, I64, PTR, address, alloca, i64, intrinsic, scaled, splat, suffix
+from .llvm_structs import in_pieces, load_structs
 from .scan_spec import ScanSpec
 
 
@@ -28,8 +29,8 @@ def vector_width(spec: ScanSpec, vector_bytes: int) -> int:
     dtypes = {i.dtype for p in (spec.f, spec.op, spec.finish) for i in p.walk() if i.dtype != "tuple"}
     dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
     width = vector_bytes // max(map(register_bytes, dtypes))
-    slots = max([n for _, n in spec.leaves] + [a.slots for a in spec.arrays])
-    while width > LEAST_WIDTH and width * slots > MOST_SHUFFLED:
+    structs = [*spec.leaves, *((a.dtype, a.slots) for a in spec.arrays)]
+    while width > LEAST_WIDTH and any(width * n > MOST_SHUFFLED and not in_pieces(t, n, width) for t, n in structs):
         width //= 2
     return width
 
@@ -117,27 +118,48 @@ class Elements:
 
     def _load(self, i: ir.Value, rest: ir.Value | None) -> dict[tuple[int, int], ir.Value]:
         """The slots that f uses, by array and slot."""
-        b, arrays = self.b, self.spec.arrays
-        start = self.memory_index(i)
+        b, arrays, out = self.b, self.spec.arrays, {}
         wanted = [(k, s) for k, a in enumerate(arrays) if a.slots for s in self.wanted[k]]
-        at = {k: address(b, self.arrays[k], scaled(b, start, itemsize(arrays[k].dtype) * arrays[k].slots)) for k, _ in wanted}
-        if not wanted:
-            return {}
+        for k in sorted({k for k, _ in wanted}):
+            a = arrays[k]
+            if self.width > 1 and in_pieces(a.dtype, a.slots, self.width):
+                places = self.places(i, rest, self.arrays[k], itemsize(a.dtype) * a.slots)
+                out |= {(k, s): v for s, v in load_structs(b, places, a.dtype, a.slots, self.wanted[k]).items()}
+        others = [at for at in wanted if at not in out]
+        start = self.memory_index(i)
+        at = {k: address(b, self.arrays[k], scaled(b, start, itemsize(arrays[k].dtype) * arrays[k].slots)) for k, _ in others}
 
         def full() -> list[ir.Value]:
             if self.width == 1:
                 types = {k: expr.memory_type(arrays[k].dtype) for k in at}
-                return [b.load(b.gep(at[k], [i64(s)], source_etype=types[k]), typ=types[k]) for k, s in wanted]
+                return [b.load(b.gep(at[k], [i64(s)], source_etype=types[k]), typ=types[k]) for k, s in others]
             rows = {k: b.load(p, typ=self._row(k), align=itemsize(arrays[k].dtype)) for k, p in at.items()}
-            return [self._slot(rows[k], s, arrays[k].slots) for k, s in wanted]
+            return [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
 
         def tail() -> list[ir.Value]:
             rows = {k: self._masked_load(k, p, rest) for k, p in at.items()}
-            values = [self._slot(rows[k], s, arrays[k].slots) for k, s in wanted]
+            values = [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
             return [self._filled(v, rest) for v in values]
 
-        values = self.either(rest, full, tail)
-        return {(k, s): expr.from_memory(b, v, arrays[k].dtype) for (k, s), v in zip(wanted, values, strict=True)}
+        if others:
+            out |= dict(zip(others, self.either(rest, full, tail), strict=True))
+        return {(k, s): expr.from_memory(b, v, arrays[k].dtype) for (k, s), v in out.items()}
+
+    def places(
+        self, i: ir.Value, rest: ir.Value | None, base: ir.Value, size: int, spare: ir.Value | None = None
+    ) -> list[ir.Value]:
+        """Where each lane's element of ``size`` bytes is; a spare lane's at ``spare``, or with the vector's first."""
+        b, width, out = self.b, self.width, []
+        for k in range(width):
+            ahead = i64(width - 1 - k if self.backwards else k)
+            element = b.add(i, ahead)
+            if rest is not None and spare is None:
+                element = b.select(b.icmp_signed("<", ahead, rest), element, i)
+            if self.spec.reverse:
+                element = b.sub(b.sub(self.n, i64(1)), element)
+            p = address(b, base, scaled(b, element, size))
+            out.append(p if rest is None or spare is None else b.select(b.icmp_signed("<", ahead, rest), p, spare))
+        return out
 
     def _row(self, k: int) -> ir.VectorType:
         a = self.spec.arrays[k]

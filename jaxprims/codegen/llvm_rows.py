@@ -26,9 +26,16 @@ def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> 
 
 
 def load_row(
-    b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int], rest: ir.Value | None = None
+    b: ir.IRBuilder,
+    p: ir.Value,
+    dtype: str,
+    width: int,
+    slots: int,
+    wanted: Sequence[int],
+    rest: ir.Value | None = None,
+    fills: bool = True,
 ) -> dict[int, ir.Value]:
-    """Like :func:`load_slots`, of the first ``rest`` (at least one) structs."""
+    """Like :func:`load_slots`, of the first ``rest`` structs: at least one, unless spare lanes may be zero (``fills`` false)."""
     if rest is None or width == 1:
         return load_slots(b, p, dtype, width, slots, wanted) if width > 1 else _scalars(b, p, dtype, wanted)
     t, n = expr.memory_type(dtype), width * slots
@@ -38,8 +45,8 @@ def load_row(
     inside, out = prefix_mask(b, rest, width), {}
     for s in wanted:
         v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
-        first = take(b, v, v, [0] * width)
-        out[s] = expr.from_memory(b, b.select(inside, v, first), dtype)
+        filled = b.select(inside, v, take(b, v, v, [0] * width)) if fills else v
+        out[s] = expr.from_memory(b, filled, dtype)
     return out
 
 
@@ -74,6 +81,32 @@ def stream(store: ir.StoreInstr, size: int) -> None:
     """Makes a store of ``size`` bytes, whose place is aligned to them, non-temporal."""
     store.align = min(64, size)
     store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
+
+
+def element(
+    b: ir.IRBuilder,
+    spec: ScanSpec,
+    arrays: Sequence[ir.Value],
+    uniforms: Sequence[ir.Value],
+    width: int,
+    index: ir.Value,
+    position: Callable[[str], ir.Value],
+    rest: ir.Value | None = None,
+    fills: bool = True,
+) -> list[ir.Value]:
+    """f of the elements from ``index`` on, side by side in memory; see :func:`load_row`. ``position``: of a dtype, theirs."""
+    params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
+    used, slots = {params[i.attr] for i in spec.f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
+    for k, a in enumerate(spec.arrays):
+        wanted = [s for s in range(a.params) if (k, s) in used]
+        if a.slots and wanted:
+            p = address(b, arrays[k], scaled(b, index, itemsize(a.dtype) * a.slots))
+            slots |= {(k, s): v for s, v in load_row(b, p, a.dtype, width, a.slots, wanted, rest, fills).items()}
+        elif wanted:
+            slots[k, 0] = position(a.dtype)
+    blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
+    args = [slots.get(at, nothing) for at, nothing in zip(params, blank, strict=True)]
+    return expr.emit(b, spec.f, args, uniforms, width)
 
 
 def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:

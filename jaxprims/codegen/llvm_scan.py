@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ..frontend.program import itemsize
 from . import llvm_expr as expr
-from . import llvm_reduce, llvm_scan_across, llvm_scan_along
+from . import llvm_reduce, llvm_runs, llvm_scan_across, llvm_scan_along
 from .llvm_build import I64, PTR, address, declare, i64, loop, pointer, scaled
 from .llvm_elements import vector_width
 from .llvm_rows import apply_op, load_state, store_row, store_state
@@ -24,13 +24,15 @@ PLAIN, PERIODIC, STREAMING = 0, 1, 2
 vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
 
 _NAMES = {"scan": ("scan", "reduce", "combine"), "reduce": ("reduce", "combine", "finish"),
-          "segments": ("scan", "reduce", "combine", "finish")}  # fmt: skip
+          "segments": ("scan", "reduce", "combine", "finish", "runs")}  # fmt: skip
+_ALONG = ("scan", "runs")
+"""Of segments side by side there are none."""
 
 
 def function_names(spec: ScanSpec, variant: int) -> list[str]:
     if variant & PERIODIC:
         return ["scan"]
-    return [name for name in _NAMES[spec.kind] if not (name == "scan" and spec.kind == "segments" and spec.across)]
+    return [name for name in _NAMES[spec.kind] if not (spec.kind == "segments" and spec.across and name in _ALONG)]
 
 
 def generate(spec: ScanSpec, variant: int, vector_bytes: int) -> ir.Module:
@@ -43,6 +45,8 @@ def generate(spec: ScanSpec, variant: int, vector_bytes: int) -> ir.Module:
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":
             finish(module, spec, width if spec.across else 1)
+        elif name == "runs":
+            llvm_runs.runs(module, spec, vector_bytes)
         elif spec.across and name == "scan":
             llvm_scan_across.scan(module, spec, vector_bytes, streams=streams)
         elif spec.across:

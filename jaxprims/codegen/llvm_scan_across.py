@@ -14,7 +14,7 @@ from ..frontend.program import itemsize
 from . import llvm_expr as expr
 from .llvm_build import I1, I8, I32, I64, PTR, address, alloca, i64, loop, pointer, scaled
 from .llvm_elements import vector_width
-from .llvm_rows import Held, apply_op, load_row, load_state, repeat, store_row, store_state
+from .llvm_rows import Held, apply_op, element, load_state, repeat, store_row, store_state
 from .scan_spec import ScanSpec
 
 STARTED, RESTARTED = 1, 2
@@ -23,8 +23,9 @@ STARTED, RESTARTED = 1, 2
 RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
 """Members of ScanRange, of 8 bytes each."""
 
-STRIP_STEPS = 8
-"""Steps of a strip that are walked together: pieces of so many rows are open for prefetchers."""
+SHORT_ROW, STRIP_STEPS = 2048, 8
+"""Lanes up to which memory is walked step by step; and how many steps are walked together else: prefetchers can follow so many
+streams, and accumulators stay in registers for so long."""
 
 State = list[ir.Value]
 """A vector for each slot."""
@@ -61,13 +62,11 @@ class _Across:
             self._open(outs)
         else:
             self.flags, range_, self.aggregate, self.progress = args
-        self.arrays = [pointer(b, arrays, k) if a.slots else None for k, a in enumerate(spec.arrays)]
+        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
         self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
         members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE))]
         self.lo, self.hi, self.n, _, self.lanes, self.lane_lo, lane_hi = members
         self.wanted = b.sub(lane_hi, self.lane_lo)
-        self.params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
-        self.used = {i.attr for i in spec.f.body if i.op == "arg"}
         b.store(self._bit(STARTED), self.started)
 
     def _open(self, outs: ir.Value) -> None:
@@ -108,6 +107,10 @@ class _Across:
     def _memory_step(self, t: ir.Value) -> ir.Value:
         return self.b.sub(self.b.sub(self.n, i64(1)), t) if self.spec.reverse else t
 
+    def _position(self, step: ir.Value, dtype: str) -> ir.Value:
+        """The same in all lanes."""
+        return self.b.trunc(step, I32) if itemsize(dtype) == 4 else step
+
     def _flag(self, t: ir.Value) -> ir.Value:
         b = self.b
         return b.icmp_unsigned("!=", b.load(address(b, self.flags, self._memory_step(t)), typ=I8), ir.Constant(I8, 0))
@@ -139,11 +142,12 @@ class _Across:
             b.store(end, at)
 
     def _block_steps(self, lo: ir.Value, hi: ir.Value) -> ir.Value:
-        """Steps of one vector: all. Whole rows: one, since memory is then read from end to end. A strip of each row: a few, so
-        that prefetchers see several of its short pieces at once."""
+        """Of one vector: all. Of short rows, whole: one, since memory is then read from end to end. Else a few."""
         b = self.b
-        strips = b.select(b.icmp_signed("==", self.wanted, self.lanes), i64(1), i64(STRIP_STEPS))
-        return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), strips)
+        whole = b.icmp_signed("==", self.wanted, self.lanes)
+        short = b.and_(whole, b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
+        few = b.select(short, i64(1), i64(STRIP_STEPS))
+        return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), few)
 
     def _down(self, lo: ir.Value, hi: ir.Value, lane: ir.Value, rest: ir.Value | None) -> None:
         """Steps [lo, hi) of a vector of lanes."""
@@ -159,7 +163,7 @@ class _Across:
         with loop(b, lo, hi) as t:
             step = self._memory_step(t)
             index = b.add(b.mul(step, self.lanes), b.add(self.lane_lo, lane))
-            x = self._element(step, index, rest)
+            x = element(b, spec, self.arrays, self.uniforms, self.width, index, lambda dtype: self._position(step, dtype), rest)
             begun = b.load(holds, typ=I1)
             if self.scans and spec.exclusive:
                 self._write(lambda: self._before(acc, lead, begun), index, rest)
@@ -172,20 +176,6 @@ class _Across:
             if self.scans and not spec.exclusive:
                 self._write(lambda: self._led(acc, lead), index, rest)
         store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
-
-    def _element(self, step: ir.Value, index: ir.Value, rest: ir.Value | None) -> list[ir.Value]:
-        """f of the lanes' elements."""
-        b, spec, slots = self.b, self.spec, dict[tuple[int, int], ir.Value]()
-        for k, a in enumerate(spec.arrays):
-            wanted = [s for p, (q, s) in enumerate(self.params) if q == k and p in self.used]
-            if a.slots and wanted:
-                p = address(b, self.arrays[k], scaled(b, index, itemsize(a.dtype) * a.slots))
-                slots |= {(k, s): v for s, v in load_row(b, p, a.dtype, self.width, a.slots, wanted, rest).items()}
-            elif wanted:  # the position: the same in all lanes
-                slots[k, 0] = b.trunc(step, I32) if itemsize(a.dtype) == 4 else step
-        blank = [ir.Constant(expr.register_type(t), ir.Undefined) for t in spec.f.params]
-        args = [slots.get(at, nothing) for at, nothing in zip(self.params, blank, strict=True)]
-        return expr.emit(b, spec.f, args, self.uniforms, self.width)
 
     def _op(self, a: State, x: State) -> State:
         return apply_op(self.b, self.spec, self.uniforms, self.width, a, x)

@@ -18,7 +18,10 @@ from llvmlite import ir
 from ..frontend.program import CONTROL, Program
 from . import llvm_scan_logaddexp
 from .llvm_build import I64, PTR
+from .llvm_elements import vector_width
 from .llvm_math import MATH
+from .llvm_scan_kernel import Kernel
+from .llvm_scan_sequential import Sequential
 from .llvm_scan_steps import LogSteps
 from .llvm_scan_tile import Tile
 from .scan_spec import ScanSpec
@@ -54,15 +57,21 @@ def _along(module: ir.Module, spec: ScanSpec, vector_bytes: int, periodic: bool 
     fn = module.globals["along"]
     fn.linkage = "internal"
     fn.attributes.add("noinline")
-    _form(spec, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
+    _form(spec, vector_bytes, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
     return fn
 
 
-def _form(spec: ScanSpec, periodic: bool) -> type[LogSteps]:
+def _form(spec: ScanSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
     if not periodic and llvm_scan_logaddexp.applies(spec):
         return llvm_scan_logaddexp.LogAddExp
-    return Tile if _cost(spec.op) > DEAR * len(spec.state) else LogSteps
+    if _cost(spec.op) > DEAR * len(spec.state):
+        return Tile
+    few = min(FEW, vector_width(spec, vector_bytes) // 4)
+    return LogSteps if len(spec.state) <= few else Sequential
 
+
+FEW = 4
+"""Slots of a state up to which vectors pay for cheap operators; fewer of them in short vectors."""
 
 DEAR = 10
 """Instructions for each slot from which on an operator is worth two transpositions to be applied less often."""

@@ -8,8 +8,10 @@ from llvmlite import ir
 
 from ..frontend.program import itemsize
 from . import llvm_expr as expr
-from .llvm_build import I1, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
+from .llvm_build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
 from .llvm_rows import apply_op, interleaved, load_state, store_state, stream
+from .llvm_scan_keys import keys
+from .llvm_structs import in_pieces, store_structs
 from .scan_spec import ScanSpec
 
 STARTED, RESTARTED = 1, 2
@@ -22,12 +24,17 @@ Values = list[ir.Value]
 class Kernel:
     """What the forms share: arguments, the aggregate, the carry."""
 
+    KEYS = False
+    """Whether maxima and minima are those of keys; ``given`` is the spec that was, of states in memory."""
+
     lanes = 1
     """How often the aggregate and the carry are held: once, or in every lane of a vector."""
 
     def __init__(
         self, b: ir.IRBuilder, spec: ScanSpec, vector_bytes: int, args: Sequence[ir.Value], periodic: bool, streams: bool
     ):
+        self.keys = keys(spec) if self.KEYS else None
+        self.given, spec = spec, self.keys.spec if self.keys else spec
         self.b, self.module, self.spec, self.vector_bytes = b, b.module, spec, vector_bytes
         self.periodic, self.streams = periodic, streams
         self.restarts = spec.restarts or spec.kind == "segments" or periodic
@@ -71,7 +78,9 @@ class Kernel:
             last = self.held(self.aggregate)
             if self.lanes > 1:
                 last = [b.extract_element(v, ir.Constant(I32, 0)) for v in last]
-            store_state(b, self.spec, last, self.aggregate_state, i64(1), i64(0))
+            if self.keys:
+                last = expr.emit(b, self.keys.finish, last, [], 1)
+            store_state(b, self.given, last, self.aggregate_state, i64(1), i64(0))
         bits = [b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in ((self.started, 1), (self.restarted, 2))]
         b.ret(b.or_(*bits))
 
@@ -83,7 +92,9 @@ class Kernel:
         return [self.b.load(p, typ=expr.register_type(t, self.lanes)) for p, t in zip(places, self.spec.state, strict=True)]
 
     def _state_at(self, p: ir.Value) -> Values:
-        values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
+        values = load_state(self.b, self.given, p, i64(1), i64(0), 1)
+        if self.keys:
+            values = expr.emit(self.b, self.keys.start, values, [], 1)
         return [splat(self.b, v, self.lanes) for v in values] if self.lanes > 1 else values
 
     def is_started(self) -> ir.Value:
@@ -138,7 +149,13 @@ class Kernel:
         at, rows = self.elements.memory_index(i), []
         for k, (dtype, slots) in enumerate(spec.leaves):
             leaf = pointer(b, self.out_places, k)
-            row = interleaved(b, [expr.to_memory(b, next(values), dtype) for _ in range(slots)])
+            mine = [expr.to_memory(b, next(values), dtype) for _ in range(slots)]
+            if in_pieces(dtype, slots, width):
+                size = slots * itemsize(dtype)
+                nowhere = alloca(b, I8, size)
+                store_structs(b, mine, self.elements.places(i, rest, leaf, size, nowhere), dtype)
+                continue
+            row = interleaved(b, mine)
             rows.append((row, address(b, leaf, scaled(b, at, slots * itemsize(dtype))), dtype, slots))
         with b.if_else(self.elements.whole(rest), likely=True) as (then, otherwise):
             with then:

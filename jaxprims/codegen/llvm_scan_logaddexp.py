@@ -2,7 +2,7 @@
 
 A tile's elements are taken relative to its greatest one, t: with e = exp(x - t), results are t + log(k + e summed up to here),
 where k = exp(carry - t). That is as exact as the operator as long as nothing that counts underflows: the first element, or the
-carry, must not be far below t. Else the tile takes the operator's own way.
+carry, must not be far below t. Else the tile takes the operator's own way, by log steps, which is slower and short.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def _program(dtype: str, build: Callable[[Builder, int, int], int]) -> Program:
 class LogAddExp(Tile):
     def _allocate(self) -> None:
         super()._allocate()
+        self.backwards = self.spec.reverse  # no squares are transposed
         (dtype,) = self.spec.state
         self.vector = expr.register_type(dtype, self.width)
         self.exp = _program(dtype, lambda b, x, t: b.emit("exp", dtype, b.emit("sub", dtype, x, t)))
@@ -69,11 +70,24 @@ class LogAddExp(Tile):
             with then:
                 self._write(i, rest)
             with otherwise, b.if_then(b.or_(self.scans, b.not_(finite))):
-                super()._tile(i, rest, used)
+                with loop(b, i64(0), count) as row:
+                    self._by_steps(row, b.sub(rest, b.mul(row, i64(width))))
+                with b.if_then(self.scans):
+                    self._write(i, rest)
         with b.if_then(finite, likely=True):  # the aggregate's bits depend on the elements alone
             self.keep(aggregate, self.aggregate)
             b.store(started, self.started)
             self.advance([b.load(self.total, typ=self.vector)], None)
+
+    def _by_steps(self, row: ir.Value, rest: ir.Value) -> None:
+        """The operator's own way, a row at a time."""
+        b, width = self.b, self.width
+        local, _ = self._local(self._get(self.rows, row), None)
+        carry, there = self.carry()
+        self._put(self.rows, row, self.either(there, lambda: self.op(carry, local, width), lambda: local))
+        last = b.sub(b.select(self.elements.whole(rest), i64(width), rest), i64(1))
+        (v,) = local
+        self.advance([splat(b, b.extract_element(v, b.trunc(self._place(last, width), I32)), width)], None)
 
     def _all(self, vector: ir.Value) -> ir.Value:
         """Of a vector that is the same in every lane."""

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from . import llvm_expr as expr
-from .llvm_build import I1, I8, I64, PTR, address, alloca, i64, intrinsic, loop, splat
+from .llvm_build import (
+    I1,
+    I8,
+    I32,
+    I64,
+    PTR,
+    address,
+    alloca,
+    i64,
+    intrinsic,
+    loop,
+    splat,
+)
 from .llvm_elements import Elements, vector_width
 from .llvm_scan_kernel import Kernel, Values
 from .llvm_types import take
@@ -18,6 +30,8 @@ class LogSteps(Kernel):
 
     A few vectors (groups of a wide one) at a time, so that one need not wait for the other.
     """
+
+    KEYS = True
 
     LANES = 64
     """Of all groups at most: as many bits as a word has."""
@@ -30,10 +44,24 @@ class LogSteps(Kernel):
         self.width = width = self.group * self.groups
         self.word, self.backwards = ir.IntType(max(32, width)), spec.reverse
         self.elements = Elements(
-            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
+            b,
+            spec,
+            self.arrays,
+            self.uniforms,
+            self.n,
+            width,
+            mirrored=True,
+            period=self.period if self.periodic else None,
         )
-        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width) for t in spec.state]
-        self.carries = [alloca(b, expr.register_type(t), self.groups) for t in spec.state]
+        self.locals = [
+            alloca(
+                b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width
+            )
+            for t in spec.state
+        ]
+        self.carries = [
+            alloca(b, expr.register_type(t), self.groups) for t in spec.state
+        ]
         self.begin()
         if self.periodic:
             self._start_rows()
@@ -48,68 +76,153 @@ class LogSteps(Kernel):
             bits = self._restarts(i, rest)
         local, closed = self._local(values, bits)
         there = b.or_(self.is_started(), self.counts_prefix())
-        self._between(local, bits, rest)
+        before = self.either(
+            b.and_(self.is_started(), self.elements.whole(rest)),
+            lambda: self._between(local, bits),
+            lambda: self._between_some(local, bits, rest),
+            likely=True,
+        )
         with b.if_then(self.scans):
-            self._results(local, closed, there, bits, i, rest)
+            results = self._results(local, before, closed, there)
+            if self.spec.exclusive:
+                results = self._shift(results, before, there, bits)
+            self._store(results, i, rest)
 
     def _results(
-        self, local: Values, closed: ir.Value | None, there: ir.Value, bits: ir.Value | None, i: ir.Value, rest: ir.Value
-    ) -> None:
-        """Combines what comes before each group in, and stores; ``there``: whether something comes before the first."""
+        self, local: Values, before: Values, closed: ir.Value | None, there: ir.Value
+    ) -> Values:
+        """With what comes before each group combined in; ``there``: whether something comes before the first."""
         b = self.b
-        before = [self._spread(p, t) for p, t in zip(self.carries, self.spec.state, strict=True)]
         first = self._lanes([self._offset(k) < self.group for k in range(self.width)])
-        joined = self.op(before, local, self.width)
-        if closed is not None:
-            reach = self._mask(b.not_(closed))
-            joined = [b.select(reach, v, x) for v, x in zip(joined, local, strict=True)]
+        if closed is None:
+            joined = self.op(before, local, self.width)
+        else:
+            joined = self._whole(
+                [
+                    [
+                        b.select(mask, v, x)
+                        for v, x in zip(self.op(k, part, self.group), part, strict=True)
+                    ]
+                    for k, part, mask in zip(
+                        self._parts(before),
+                        self._parts(local),
+                        self._masks(b.not_(closed)),
+                        strict=True,
+                    )
+                ]
+            )
         alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
-        results = self.either(there, lambda: joined, lambda: alone, likely=True)
-        if self.spec.exclusive:
-            results = self._shift(results, before, there, bits)
-        self._store(results, i, rest)
+        return self.either(there, lambda: joined, lambda: alone, likely=True)
 
-    def _local(self, values: Values, bits: ir.Value | None) -> tuple[Values, ir.Value | None]:
+    def _local(
+        self, values: Values, bits: ir.Value | None
+    ) -> tuple[Values, ir.Value | None]:
         """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group."""
-        b, width, d = self.b, self.width, 1
-        while d < self.group:
-            before = [take(b, v, v, [self._earlier(k, d) for k in range(width)]) for v in values]
-            has = [self._offset(k) % self.group >= d for k in range(width)]
-            reach = self._merging(has[: self.group])
+        b, group, d = self.b, self.group, 1
+        parts = self._parts(values)
+        while d < group:
+            order = [self._earlier(k, d) for k in range(group)]
+            has = [self._offset(k) % group >= d for k in range(self.width)]
+            reach = [self._merging(has[:group])] * self.groups
             if bits is not None:
-                reach = self._mask(b.and_(b.not_(bits), self._word(has)))
+                reach = self._masks(b.and_(b.not_(bits), self._word(has)))
                 bits = b.or_(bits, b.and_(self._shifted(bits, d), self._word(has)))
-            values = [b.select(reach, new, v) for new, v in zip(self.op(before, values, width), values, strict=True)]
+            parts = [
+                [
+                    b.select(mask, new, v)
+                    for new, v in zip(
+                        self.op([take(b, v, v, order) for v in part], part, group),
+                        part,
+                        strict=True,
+                    )
+                ]
+                for part, mask in zip(parts, reach, strict=True)
+            ]
             d *= 2
-        return values, bits
+        return self._whole(parts), bits
 
-    def _between(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> None:
-        """Group after group: keeps the carry into it, then takes its last state into the aggregate."""
+    def _parts(self, values: Values) -> list[Values]:
+        """The groups' own vectors, as they lie in memory."""
+        return (
+            [
+                [take(self.b, v, v, range(k, k + self.group)) for v in values]
+                for k in range(0, self.width, self.group)
+            ]
+            if self.groups > 1
+            else [values]
+        )
+
+    def _whole(self, parts: Sequence[Values]) -> Values:
+        return [self._joined(list(vectors)) for vectors in zip(*parts, strict=True)]
+
+    def _between(self, local: Values, bits: ir.Value | None) -> Values:
+        """Group after group: takes the last state into the aggregate. Returns what comes before each group, in all its lanes."""
+        b, befores = self.b, []
+        for g in range(self.groups):
+            carry = self._carry()
+            befores.append([splat(b, v, self.group) for v in carry])
+            last = ir.Constant(I32, self._offset((g + 1) * self.group - 1))
+            self._take_in(
+                [b.extract_element(v, last) for v in local], self._found(i64(g), bits)
+            )
+        if self.backwards:
+            befores.reverse()
+        return self._whole(befores)
+
+    def _carry(self) -> Values:
+        prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
+        return self.either(
+            self.counts_prefix(),
+            lambda: self.op(prefix, aggregate, 1),
+            lambda: aggregate,
+        )
+
+    def _take_in(self, total: Values, found: ir.Value | None) -> None:
+        b, values = self.b, self.op(self.held(self.aggregate), total, 1)
+        if found is not None:
+            values = [b.select(found, t, v) for t, v in zip(total, values, strict=True)]
+            b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
+        self.keep(values, self.aggregate)
+
+    def _between_some(
+        self, local: Values, bits: ir.Value | None, rest: ir.Value
+    ) -> Values:
+        """The same, through memory, where groups may be missing or the aggregate not have been started."""
         b, group, spec = self.b, self.group, self.spec
         for v, p, t in zip(local, self.locals, spec.state, strict=True):
             b.store(expr.to_memory(b, v, t) if t == "b1" else v, p)
         count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
         started = self.is_started()
-        with b.if_then(b.not_(started), likely=False):  # the first group of all starts the aggregate
-            total = self._last(i64(0), rest)
+        with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
+            total, prefix, found = (
+                self._last(i64(0), rest),
+                self.held(self.prefix),
+                self._found(i64(0), bits),
+            )
             self.keep(total, self.aggregate)
-            prefix = self.held(self.prefix)
-            self._carry_into(i64(0), [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)])
-            self._found(i64(0), bits)
+            self._carry_into(
+                i64(0),
+                [
+                    b.select(self.counts_prefix(), v, x)
+                    for v, x in zip(prefix, total, strict=True)
+                ],
+            )
+            if found is not None:
+                b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
             b.store(ir.Constant(I1, 1), self.started)
         with loop(b, b.select(started, i64(0), i64(1)), count) as g:
-            total, aggregate = self._last(g, rest), self.held(self.aggregate)
-            prefix = self.held(self.prefix)
-            self._carry_into(g, self.either(self.counts_prefix(), lambda: self.op(prefix, aggregate, 1), lambda: aggregate))
-            found, values = self._found(g, bits), self.op(aggregate, total, 1)
-            if found is not None:
-                values = [b.select(found, t, v) for t, v in zip(total, values, strict=True)]
-            self.keep(values, self.aggregate)
+            self._carry_into(g, self._carry())
+            self._take_in(self._last(g, rest), self._found(g, bits))
+        return [
+            self._spread(p, t) for p, t in zip(self.carries, spec.state, strict=True)
+        ]
 
     def _carry_into(self, g: ir.Value, values: Values) -> None:
         for v, p in zip(values, self.carries, strict=True):
-            self.b.store(v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type))
+            self.b.store(
+                v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type)
+            )
 
     def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
         """Whether there is a restart in group g."""
@@ -118,15 +231,15 @@ class LogSteps(Kernel):
         b = self.b
         low = self._amount(b.mul(self._place(g, self.groups), i64(self.group)))
         mine = b.and_(b.lshr(bits, low), ir.Constant(self.word, (1 << self.group) - 1))
-        found = b.icmp_unsigned("!=", mine, ir.Constant(self.word, 0))
-        b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
-        return found
+        return b.icmp_unsigned("!=", mine, ir.Constant(self.word, 0))
 
     def _last(self, g: ir.Value, rest: ir.Value) -> Values:
         """The state of the last element of group g."""
         b, group = self.b, self.group
         left, first = b.sub(rest, b.mul(g, i64(group))), b.mul(g, i64(group))
-        last = b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1))
+        last = b.sub(
+            b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1)
+        )
         at, values = self._place(b.add(first, last), self.width), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
             stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
@@ -137,22 +250,43 @@ class LogSteps(Kernel):
     def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
         """A value for each group, in all its lanes."""
         b, t = self.b, expr.register_type(dtype)
-        parts = [splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group) for g in range(self.groups)]
+        return self._joined(
+            [
+                splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group)
+                for g in range(self.groups)
+            ]
+        )
+
+    def _joined(self, parts: list[ir.Value]) -> ir.Value:
         while len(parts) > 1:
-            parts = [take(b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [
+                take(self.b, x, y, range(2 * x.type.count))
+                for x, y in zip(parts[::2], parts[1::2], strict=True)
+            ]
         return parts[0]
 
-    def _shift(self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None) -> Values:
+    def _shift(
+        self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None
+    ) -> Values:
         """From inclusive results to exclusive ones: each lane takes its predecessor's."""
         b, spec, width = self.b, self.spec, self.width
-        order = [self._earlier(k, 1) if self._offset(k) % self.group else width + k for k in range(width)]
+        order = [
+            self._earlier(k, 1) if self._offset(k) % self.group else width + k
+            for k in range(width)
+        ]
         values = [take(b, v, c, order) for v, c in zip(results, before, strict=True)]
         if spec.identity is None:
             return values
-        none = b.and_(splat(b, b.not_(there), width), self._lanes([self._offset(k) == 0 for k in range(width)]))
+        none = b.and_(
+            splat(b, b.not_(there), width),
+            self._lanes([self._offset(k) == 0 for k in range(width)]),
+        )
         if bits is not None:
             none = b.or_(none, self._mask(bits))
-        identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
+        identity = [
+            expr.constant(t, x, width)
+            for t, x in zip(spec.state, spec.identity, strict=True)
+        ]
         return [b.select(none, e, v) for e, v in zip(identity, values, strict=True)]
 
     # --- lanes ----------------------------------------------------------------------------------------------------------------
@@ -171,15 +305,28 @@ class LogSteps(Kernel):
         return first + (lane - first + (d if self.backwards else -d)) % self.group
 
     def _merging(self, chosen: Sequence[bool]) -> ir.Value:
-        """These lanes of every group, as a mask that LLVM cannot see through: with one that it can, it makes shuffles of selects,
+        """These lanes of a group, as a mask that LLVM cannot see through: with one that it can, it makes shuffles of selects,
         where AVX-512 merges under a mask for nothing."""
         b, group = self.b, self.group
         if self.vector_bytes < 64:
-            return self._lanes(list(chosen) * self.groups)
+            return ir.Constant(ir.VectorType(I1, group), list(map(int, chosen)))
         zero = b.lshr(self.progress, i64(62))  # no such bits are in use
         bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
-        mask = b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
-        return take(b, mask, mask, list(range(group)) * self.groups) if self.groups > 1 else mask
+        return b.bitcast(
+            bits if group == 64 else b.trunc(bits, ir.IntType(group)),
+            ir.VectorType(I1, group),
+        )
+
+    def _masks(self, bits: ir.Value) -> list[ir.Value]:
+        """A mask for each group."""
+        b, group, out = self.b, self.group, []
+        for k in range(0, self.width, group):
+            mine = b.lshr(bits, ir.Constant(self.word, k)) if k else bits
+            narrow = (
+                mine if self.word.width == group else b.trunc(mine, ir.IntType(group))
+            )
+            out.append(b.bitcast(narrow, ir.VectorType(I1, group)))
+        return out
 
     def _lanes(self, chosen: Sequence[bool]) -> ir.Constant:
         return ir.Constant(ir.VectorType(I1, self.width), list(map(int, chosen)))
@@ -190,7 +337,11 @@ class LogSteps(Kernel):
         return ir.Constant(self.word, sum(1 << k for k, c in enumerate(chosen) if c))
 
     def _mask(self, bits: ir.Value) -> ir.Value:
-        narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
+        narrow = (
+            bits
+            if self.word.width == self.width
+            else self.b.trunc(bits, ir.IntType(self.width))
+        )
         return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
 
     def _shifted(self, bits: ir.Value, d: int | ir.Value) -> ir.Value:
@@ -205,16 +356,31 @@ class LogSteps(Kernel):
         if self.periodic:
             bits.append(self._row_starts())
         if self.spec.restarts or self.spec.kind == "segments":
-            p, t = address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width)
+            p, t = (
+                address(b, self.flags, self.elements.memory_index(i)),
+                ir.VectorType(I8, self.width),
+            )
             name = f"llvm.masked.load.v{self.width}i8.p0"
 
             def tail() -> Values:
                 mask = self.elements.in_memory(rest)
-                return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
+                return [
+                    b.call(
+                        intrinsic(self.module, name, t, [PTR, mask.type, t]),
+                        [p, mask, ir.Constant(t, None)],
+                    )
+                ]
 
-            (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
-            found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
-            bits.append(found if self.word.width == self.width else b.zext(found, self.word))
+            (flags,) = self.elements.either(
+                rest, lambda: [b.load(p, typ=t, align=1)], tail
+            )
+            found = b.bitcast(
+                b.icmp_unsigned("!=", flags, ir.Constant(t, None)),
+                ir.IntType(self.width),
+            )
+            bits.append(
+                found if self.word.width == self.width else b.zext(found, self.word)
+            )
         return bits[0] if len(bits) == 1 else b.or_(*bits)
 
     def _start_rows(self) -> None:
@@ -228,8 +394,12 @@ class LogSteps(Kernel):
             pattern = b.or_(pattern, shifted)
             step, reach = b.select(short, b.add(step, step), step), 2 * reach
         if self.spec.reverse:
-            turned = intrinsic(self.module, f"llvm.bitreverse.i{word.width}", word, [word])
-            pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
+            turned = intrinsic(
+                self.module, f"llvm.bitreverse.i{word.width}", word, [word]
+            )
+            pattern = b.lshr(
+                b.call(turned, [pattern]), ir.Constant(word, word.width - self.width)
+            )
         self.pattern, self.step = pattern, b.urem(i64(self.width), self.period)
         self.ahead = alloca(b, I64)
         b.store(i64(0), self.ahead)
@@ -238,10 +408,21 @@ class LogSteps(Kernel):
         b, ahead = self.b, self.b.load(self.ahead, typ=I64)
         near = b.icmp_unsigned("<", ahead, i64(self.width))
         by = self._amount(b.select(near, ahead, i64(0)))
-        bits = b.select(near, self._shifted(self.pattern, by), ir.Constant(self.word, 0))
+        bits = b.select(
+            near, self._shifted(self.pattern, by), ir.Constant(self.word, 0)
+        )
         after = b.sub(ahead, self.step)
-        b.store(b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after), self.ahead)
+        b.store(
+            b.select(
+                b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after
+            ),
+            self.ahead,
+        )
         return bits
 
     def _amount(self, value: ir.Value) -> ir.Value:
-        return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)
+        return (
+            value
+            if self.word is I64 or self.word.width == 64
+            else self.b.trunc(value, self.word)
+        )

@@ -202,7 +202,7 @@ def _form(fold: Fold) -> Representation:
     first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in fold.f.jaxpr.invars])])
     narrow = {int(k) for k, t in zip(first_of, fold.positions, strict=False) if t == np.int32}
     ordered = second is not None and second.op == "arg" and second.attr in narrow
-    return fold.operator.represent(ordered and fold.kind == "reduce" and not fold.init, keyed=fold.kind != "reduce" and not fold.init)
+    return fold.operator.represent(ordered and fold.kind != "scan" and not fold.init, keyed=fold.kind != "reduce" and not fold.init)
 
 
 Leaves = Sequence[tuple[str, int]]

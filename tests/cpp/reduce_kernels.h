@@ -50,7 +50,7 @@ struct AffineResult {
     const char* bytes[4] = {reinterpret_cast<const char*>(pair), reinterpret_cast<const char*>(&s.sum),
                             reinterpret_cast<const char*>(pair), reinterpret_cast<const char*>(pair + 1)};
     for (int k = 0; k < 4; ++k) {
-      auto* to = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(outs[k]) + static_cast<uintptr_t>(at * kBytes[k]));
+      char* to = static_cast<char*>(outs[k]) + at * kBytes[k];
       std::memcpy(to, bytes[k], static_cast<size_t>(kBytes[k]));
     }
   }
@@ -91,8 +91,7 @@ struct AffineKernel {
     bool fresh = (progress & kStarted) == 0;
     for (int64_t i = r.lo; i < r.hi; ++i) {
       if (r.period > 0 && i % r.period == 0) fresh = true;
-      if (flags != nullptr &&
-          *reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(flags) + static_cast<uintptr_t>(i)) != 0) {
+      if (flags != nullptr && flags[i] != 0) {
         fresh = true;
         progress |= kRestarted;
       }
@@ -167,7 +166,7 @@ struct AffineProblem {
   void Draw(unsigned seed) {
     std::mt19937 random(seed);
     for (int64_t i = 0; i < Members(value_mask) * n * lanes; ++i) value.push_back(static_cast<int32_t>(random() % 2001) - 1000);
-    for (int64_t i = 0; i < Members(scale_mask); ++i) scale.push_back(random() % 50);
+    for (int64_t i = 0; i < Members(scale_mask); ++i) scale.push_back(static_cast<int64_t>(random() % 50));
     for (int64_t i = 0; init && i < Members(init_mask) * lanes; ++i) {
       init_maps.push_back(random());
       init_maps.push_back(random());

@@ -25,7 +25,7 @@ struct Affine {
   bool operator==(const Affine&) const = default;
 };
 
-enum AffineOptions : int { kExclusive = 1, kReverse = 2, kRestarts = 4, kAcross = 8, kAffineOptions = 16 };
+enum AffineOptions : uint8_t { kExclusive = 1, kReverse = 2, kRestarts = 4, kAcross = 8, kAffineOptions = 16 };
 
 template <int kOptions>
 struct AffineScan {

@@ -21,7 +21,7 @@ using Cursor = TwoSidedOrder::Cursor;
 TEST(OrdersClaimEveryBlockOnceAndARowsBlocksInOrder) {
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
-    const int64_t rows = random() % 6 + 1, blocks = random() % 6 + 1;
+    const auto rows = static_cast<int64_t>(random() % 6 + 1), blocks = static_cast<int64_t>(random() % 6 + 1);
     TwoSidedOrder order(rows, blocks, static_cast<ScanOrder>(round % 3));
     CHECK_EQ(order.tasks(), rows * blocks);
     std::vector<Cursor> cursors = {{true}, {false}, {false}, {false}};
@@ -182,7 +182,8 @@ class Model {
         return true;
       case kPublishesPrefix:
         // What it folded is there still, and nobody has published in its stead.
-        for (int b = t.looks_at; place > 0 && t.task != restarted_ && b < t.task; ++b) CHECK(world.status[static_cast<size_t>(b)] != kNothing);
+        for (int b = t.looks_at; place > 0 && t.task != restarted_ && b < t.task; ++b)
+          CHECK(world.status[static_cast<size_t>(b)] != kNothing);
         CHECK_EQ(int{world.status[t.task]}, int{t.reduced && t.task != restarted_ ? kAggregate : kNothing});
         world.status[t.task] = kPrefix;
         CHECK(!world.scanned[t.task]);
@@ -203,7 +204,7 @@ TEST(ModelOfTheChainedScan) {
   size_t worlds = 0;
   for (const ScanOrder order : {ScanOrder::kAssisting, ScanOrder::kRowWise, ScanOrder::kColumnWise}) {
     for (const int threads : {1, 2, 3}) {
-      for (const auto& [rows, blocks] : {std::array<int64_t, 2>{1, 6}, {2, 3}, {3, 2}}) {
+      for (const auto& [rows, blocks] : {std::array<int64_t, 2>{1, 5}, {2, 3}}) {
         for (const int restarted : {-1, 2}) worlds += Model(rows, blocks, threads, order, restarted).Explore();
       }
     }

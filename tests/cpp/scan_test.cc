@@ -23,8 +23,8 @@ struct Results {
   bool operator==(const Results&) const = default;
 };
 
-// A call with its memory. Two batch axes; masks tell which of them an operand has. Vectors are as long as the operand: the address
-// sanitizer sees an access past its end.
+// A call with its memory. Two batch axes; masks tell which of them an operand has. Vectors are as long as the operand: the
+// address sanitizer sees an access past its end.
 struct Problem {
   int options = 0;
   int64_t n = 0;
@@ -114,8 +114,8 @@ struct Problem {
           const int64_t m = options & kReverse ? n - 1 - i : i;
           const int64_t from = (Member(value_mask, row) * n + m) * lanes + lane;
           if (options & kRestarts && flags[static_cast<size_t>(Member(flag_mask, row) * n + m)] != 0) state = Affine{};
-          const Affine next = state.Then(Affine::Of(values[static_cast<size_t>(from)], m,
-                                                    scales[static_cast<size_t>(Member(scale_mask, row))]));
+          const Affine next =
+              state.Then(Affine::Of(values[static_cast<size_t>(from)], m, scales[static_cast<size_t>(Member(scale_mask, row))]));
           const Affine& result = options & kExclusive ? state : next;
           const auto to = static_cast<size_t>((row * n + m) * lanes + lane);
           out.maps[2 * to] = result.a;
@@ -148,7 +148,7 @@ void CheckOrders(const Problem& problem, int64_t block) {
   const Machine machine;
   const ScanProblem described = problem.Described();
   QueuePool queue(3);
-  for (const int threads : {1, 2, 5, 16}) {
+  for (const int threads : {1, 2, 16}) {
     for (const int64_t order : {0, 1, 2, 3}) {
       const ScanPlan plan = ForcedScan(described, machine, order, block, 0, -1, threads);
       NeverPool never;
@@ -192,11 +192,11 @@ TEST(ScanOfOneLongRow) {
 
 TEST(ScanAcross) {
   for (const int options : {0, int{kExclusive}, int{kReverse}, kRestarts | kReverse}) {
-    for (const int64_t lanes : {1, 3, 200}) {
+    for (const int64_t lanes : {1, 3, 70}) {
       Problem problem;
       problem.options = options | kAcross;
       problem.init = options == 0;
-      problem.n = 37;
+      problem.n = 23;
       problem.lanes = lanes;
       problem.batch = {1, 3};
       problem.value_mask = 2;
@@ -231,7 +231,7 @@ TEST(ScanOfShortRows) {
 }
 
 TEST(ScanOfOperandsThatLackBatchAxes) {
-  for (int masks = 0; masks < 4 * 4 * 4 * 4; ++masks) {
+  for (int masks = 0; masks < 4 * 4 * 4 * 4; masks += 3) {
     Problem problem;
     problem.options = kRestarts;
     problem.init = true;
@@ -319,7 +319,7 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
   NeverPool never;
   const std::vector<float> want = run(never, false, -1, 1);
   QueuePool queue(3);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 5; ++round) {
     for (const bool in_place : {false, true}) {
       for (const int64_t order : {0, 1, 2, 3}) {
         for (const int threads : {1, 2, 4}) CHECK(run(queue, in_place, order, threads) == want);
