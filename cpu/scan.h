@@ -215,6 +215,8 @@ class ScanChain {
   static void Pause() {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
 #endif
   }
   char* At(int64_t block) const { return memory_ + block * BytesOfBlock(state_bytes_); }
@@ -301,7 +303,11 @@ void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const Sca
       worker.ScanPeriodic(first, last);
     } else {
       for (int64_t unit = first; unit < last; ++unit) {
-        unit > first&& strips == 1 ? worker.Next() : worker.Select(unit / strips, unit % strips);
+        if (unit == first || strips > 1) {
+          worker.Select(unit / strips, unit % strips);
+        } else {
+          worker.Next();
+        }
         worker.ScanRow();
       }
     }

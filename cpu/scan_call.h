@@ -83,6 +83,10 @@ class ScanRow {
         const int64_t bytes = shape.slot_bytes[slot];
         char* to = state + 8 * static_cast<int64_t>(slot) * (lane_hi - lane_lo);
         const char* from = init_[leaf] + s * bytes;
+        if (slots == 1) {
+          std::memcpy(to, from + lane_lo * bytes, static_cast<size_t>((lane_hi - lane_lo) * bytes));
+          continue;
+        }
         for (int64_t l = lane_lo; l < lane_hi; ++l, to += bytes) {
           std::memcpy(to, from + l * slots * bytes, static_cast<size_t>(bytes));
         }

@@ -114,6 +114,7 @@ class SegmentsWorker {
         continue;
       }
       hi = std::min(to.element, lo + plan_->chunk);
+      PrefetchBehind(*shape_, row_.arrays(), lo, hi);
       walk.Find(lo, hi, runs_);
       int64_t run = 0, start = lo;
       if (head && runs_.count > 0 && runs_.segments[0] == 0) {

@@ -9,6 +9,7 @@ scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -437,6 +438,13 @@ def _repeated(program: Program, counts: Sequence[int], axes: int) -> Program:
     return b.finish(results)
 
 
+@functools.lru_cache(maxsize=512)
+def pass_on(avals: tuple[Any, ...]) -> Traced:
+    """The function that returns its arguments."""
+    jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*avals).jaxpr
+    return make_traced(jaxpr, to_program(jaxpr))
+
+
 def _map_on_elements(call: Ordered, map: Any) -> bool:
     """f, on elements; False where map cannot be compiled, or not lane by lane."""
     slices, lanes = call.elements.slices(), call.lanes
@@ -444,8 +452,7 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
     avals = [element_aval(s, d, call.axes) for s, (_, d) in zip(inside, slices, strict=True)]
     outer = call.values.shapes[0][:lanes]
     if map is None:
-        closed = jax.make_jaxpr(lambda *xs: list(xs))(*avals)
-        call.f, call.f_captured = make_traced(closed.jaxpr, to_program(closed.jaxpr)), []
+        call.f, call.f_captured = pass_on(tuple(avals)), []
         return True
     if any(s[:lanes] != outer for s, _ in slices):
         return False

@@ -15,10 +15,9 @@ import numpy as np
 from ._bins import as_array, check_index, sizes_of
 from ._monoid import Monoid
 from ._offsets import Offsets
-from ._ordered import Ordered, ordered
+from ._ordered import Ordered, ordered, pass_on
 from ._scan import identity_on_slices
-from .frontend.lower import to_program
-from .frontend.operator import identity_leaves, make_traced
+from .frontend.operator import identity_leaves
 from .frontend.varying import vary
 from .primitives import scan_xla
 from .primitives.fold import Fold
@@ -125,14 +124,14 @@ def _runs(axes: Sequence[int]) -> list[tuple[int, int]]:
 
 @functools.partial(jax.jit, static_argnames=("fold", "axes", "lanes"), inline=True)
 def _by_runs(operands: tuple[list[Any], ...], *, fold: Fold, axes: tuple[int, ...], lanes: int) -> list[Any]:
-    """One run of neighbouring axes after the other, the last first, which keeps row-major order. ``jit``: the reshapes are free."""
+    """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
     runs = _runs(axes)
     left = len(axes)
     for first, count in runs:
         left -= count
         last = left == 0
-        leaves = [x.reshape(*x.shape[:first], math.prod(x.shape[first : first + count]), *x.shape[first + count :]) for x in leaves]
+        leaves = [_merged(x, first, count) for x in leaves]
         step = dataclasses.replace(fold, inner_rank=lanes + left - first, init=fold.init and last)
         shared = [*f_captured, *captured]
         full = (1 << first) - 1
@@ -143,11 +142,16 @@ def _by_runs(operands: tuple[list[Any], ...], *, fold: Fold, axes: tuple[int, ..
     return leaves
 
 
+def _merged(x: Any, first: int, count: int) -> Any:
+    """With ``count`` axes as one."""
+    before, run, behind = x.shape[:first], x.shape[first : first + count], x.shape[first + count :]
+    return x.reshape(*before, math.prod(run), *behind)
+
+
 def _of_states(fold: Fold) -> Fold:
     """The same operator on what it returned: no f."""
-    avals = [jax.ShapeDtypeStruct(s, d) for s, d in zip(fold.operator.shapes, fold.operator.dtypes, strict=True)]
-    jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*avals).jaxpr
-    return dataclasses.replace(fold, f=make_traced(jaxpr, to_program(jaxpr)), positions=(None,) * len(avals))
+    avals = tuple(jax.ShapeDtypeStruct(s, d) for s, d in zip(fold.operator.shapes, fold.operator.dtypes, strict=True))
+    return dataclasses.replace(fold, f=pass_on(avals), positions=(None,) * len(avals))
 
 
 # --- segments -----------------------------------------------------------------------------------------------------------------

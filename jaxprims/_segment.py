@@ -1,7 +1,8 @@
 """Segment reductions: ``jax.ops.segment_*``, and those that are often asked for besides.
 
-All are :func:`reduce_by_index` with the segments as bins, or, where ids are sorted, :func:`segment_reduce`. The drop-ins give the results of ``jax.ops``, those for empty
-segments and for ids out of range included; what the kernels do not do is left to ``jax.ops``, so errors are its own.
+All are :func:`reduce_by_index` with the segments as bins, or, where ids are sorted, :func:`segment_reduce`. The drop-ins give
+the results of ``jax.ops``, those for empty segments and for ids out of range included; what the kernels do not do is left to
+``jax.ops``, so errors are its own.
 """
 
 from __future__ import annotations

@@ -161,7 +161,13 @@ def test_map() -> None:
 
 
 def test_empty() -> None:
-    for shape, axis, want in (((0,), None, ()), ((3, 0, 2), 1, (3, 2)), ((0, 3), (0, 1), ()), ((0, 0), 0, (0,)), ((4, 0), 0, (0,))):
+    for shape, axis, want in (
+        ((0,), None, ()),
+        ((3, 0, 2), 1, (3, 2)),
+        ((0, 3), (0, 1), ()),
+        ((0, 0), 0, (0,)),
+        ((4, 0), 0, (0,)),
+    ):
         x = np.zeros(shape, np.float32)
         got = jp.reduce(x, jnp.maximum, axis=axis)
         assert got.shape == want
@@ -205,7 +211,11 @@ ERRORS: dict[str, tuple[Any, type, str]] = {
     "axis out of range": (lambda x: jp.reduce(x, axis=2), ValueError, "axis 2 is out of range for xs with 2 axes"),
     "axis twice": (lambda x: jp.reduce(x, axis=(0, -2)), ValueError, "names an axis twice"),
     "axis no integer": (lambda x: jp.reduce(x, axis=(0, 1.0)), TypeError, "axis must be an integer, got 1.0"),
-    "shapes differ": (lambda x: jp.reduce((x, x.T), jp.monoids.add), ValueError, r"xs must have one shape, got shapes \(2, 3\), \(3, 2\)"),
+    "shapes differ": (
+        lambda x: jp.reduce((x, x.T), jp.monoids.add),
+        ValueError,
+        r"xs must have one shape, got shapes \(2, 3\), \(3, 2\)",
+    ),
     "lengths differ": (lambda x: jp.reduce((x, x.T), jp.monoids.add, axis=0), ValueError, "one length along axis 0"),
     "keepdims": (lambda x: jp.reduce(x, keepdims=1), TypeError, "keepdims must be True or False, got 1"),
     "no elements": (lambda x: jp.reduce(x[:0], last, axis=0), ValueError, "needs identity= or init="),
@@ -242,7 +252,9 @@ def assert_same(name: str, *args: Any, **options: Any) -> None:
     assert got == want
 
 
-@pytest.mark.parametrize("dtype", [*(d for d in DTYPES if "64" not in d and "128" not in d), "complex64", "int4", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "dtype", [*(d for d in DTYPES if "64" not in d and "128" not in d), "complex64", "int4", "float8_e4m3fn"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_positions_of_extremes(name: str, dtype: str) -> None:
     """Ties, every axis, every kind of number."""

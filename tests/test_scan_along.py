@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,17 @@ import pytest
 from llvmlite import ir
 
 from jaxprims.codegen import llvm_engine, llvm_scan_along
+from jaxprims.codegen.llvm_scan_logaddexp import LogAddExp
+from jaxprims.codegen.llvm_scan_sequential import Sequential
+from jaxprims.codegen.llvm_scan_steps import LogSteps
+from jaxprims.codegen.llvm_scan_tile import Tile
 from jaxprims.codegen.scan_spec import ScanSpec
 from jaxprims.codegen.spec import ArraySpec
 from jaxprims.frontend import program as P
 from jaxprims.frontend.lower import to_program
 
 STEP = 1024  # kScanStep
+FORMS = {"steps": LogSteps, "tile": Tile, "sequential": Sequential}
 Arrays = Sequence[np.ndarray]
 
 
@@ -30,121 +35,409 @@ def program(f: Callable[..., Any], dtypes: Sequence[str]) -> P.Program:
         return to_program(jax.make_jaxpr(f)(*(jax.ShapeDtypeStruct((), P.numpy_dtype(t)) for t in dtypes)).jaxpr)
 
 
-def same(dtypes: Sequence[str]) -> P.Program:
-    b = P.Builder(dtypes)
-    return b.finish([b.arg(k) for k in range(len(dtypes))])
+def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, leaves: Any = None, **more: Any) -> ScanSpec:
+    """Arrays and leaves hold a slot each, unless given as (dtype, slots); an array of no slots is the positions."""
+    arrays = arrays or [(t, 1) for t in state]
 
+    def same(dtypes: Sequence[str]) -> P.Program:
+        b = P.Builder(dtypes)
+        return b.finish([b.arg(k) for k in range(len(dtypes))])
 
-def spec_of(op: Callable[..., Any], state: Sequence[str], leaves: Any = None, arrays: Any = None, f: Any = None, **kw: Any) -> ScanSpec:
-    """Arrays and leaves: a scalar a slot, unless given as (dtype, slots); an array (dtype, 0) is the positions."""
-    arrays = [(t, 1) for t in state] if arrays is None else arrays
-    params = [t for t, slots in arrays for _ in range(max(1, slots))]
     return ScanSpec(
-        kind=kw.pop("kind", "scan"),
+        kind=more.pop("kind", "scan"),
         arrays=tuple(ArraySpec(t, slots, max(1, slots)) for t, slots in arrays),
         uniforms=(),
         state=tuple(state),
         leaves=tuple(leaves or [(t, 1) for t in state]),
-        identity=kw.pop("identity", None),
-        f=program(f, params) if f else same(params),
+        identity=more.pop("identity", None),
+        f=same([t for t, slots in arrays for _ in range(max(1, slots))]),
         op=program(op, [*state, *state]),
-        finish=kw.pop("finish", None) or same(state),
-        **kw,
+        finish=same(state),
+        **more,
     )
 
 
-@functools.cache
-def compiled(spec: ScanSpec, periodic: bool = False) -> llvm_engine.Compiled:
-    module = ir.Module(name="scan")
-    bytes_ = llvm_engine.target().vector_bytes
-    if spec.kind != "reduce":
-        llvm_scan_along.build_scan(module, spec, bytes_, periodic=periodic)
-    if not periodic:
-        llvm_scan_along.build_reduce(module, spec, bytes_)
-    return llvm_engine.compile_ir(module, [name for name in ("scan", "reduce") if name in module.globals])
+class Kernel:
+    """A spec's compiled functions: as a scan's, its results' and reductions' aggregates must agree in every bit."""
+
+    def __init__(self, spec: ScanSpec, form: str = "", vector_bytes: int = 0, periodic: bool = False, streams: bool = False):
+        self.spec = spec
+        module = ir.Module(name="scan")
+        vector_bytes = vector_bytes or llvm_engine.target().vector_bytes
+        forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: FORMS[form]) if form else mock.MagicMock()
+        with forced:
+            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
+            if not periodic:
+                llvm_scan_along.build_reduce(module, spec, vector_bytes)
+        self.compiled = llvm_engine.compile_ir(module, ["scan"] if periodic else ["scan", "reduce"])
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7, ctypes.c_int64)
+        self.code = kind(self.compiled.address["scan"])
+        if not periodic:
+            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5, ctypes.c_int64)
+            self.reduction = kind(self.compiled.address["reduce"])
+
+    def scan(
+        self,
+        arrays: Sequence[np.ndarray | None],
+        outs: Arrays,
+        n: int,
+        *,
+        cuts: Sequence[int] = (),
+        flags: np.ndarray | None = None,
+        prefix: Sequence[Any] | None = None,
+        period: int = 0,
+    ) -> tuple[np.ndarray, int]:
+        """Calls scan on the ranges between ``cuts``; returns the aggregate's bytes and the progress."""
+        aggregate, progress = self.state(), 0
+        before = None if prefix is None else self.state(prefix)
+        edges = [0, *cuts, n]
+        for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+            range_ = np.array([lo, hi, n, period, 1, 0, 1], np.int64)
+            rest = (address(flags), range_.ctypes.data, address(before), aggregate.ctypes.data)
+            progress = self.code(table(arrays), None, table(outs), *rest, progress)
+        return aggregate, progress
+
+    def reduce(
+        self, arrays: Sequence[np.ndarray | None], n: int, cuts: Sequence[int] = (), flags: np.ndarray | None = None
+    ) -> tuple[np.ndarray, int]:
+        aggregate, progress = self.state(), 0
+        edges = [0, *cuts, n]
+        for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+            range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+            progress = self.reduction(table(arrays), None, address(flags), range_.ctypes.data, aggregate.ctypes.data, progress)
+        return aggregate, progress
+
+    def state(self, slots: Sequence[Any] = ()) -> np.ndarray:
+        """A state in memory: 8 bytes for each slot."""
+        memory = np.zeros(8 * len(self.spec.state) + 64, np.uint8)
+        memory = memory[-memory.ctypes.data % 64 :][: 8 * len(self.spec.state)]
+        for s, value in enumerate(slots):
+            self.slot(memory, s)[0] = value
+        return memory
+
+    def slot(self, memory: np.ndarray, s: int) -> np.ndarray:
+        t = self.spec.state[s]
+        return memory[8 * s :][: P.itemsize(t)].view(P.numpy_dtype(t))
 
 
-@dataclasses.dataclass
-class State:
-    """A state in memory, 8 bytes a slot; ``progress`` goes with an aggregate."""
-
-    dtypes: Sequence[str]
-    progress: int = 0
-
-    def __post_init__(self) -> None:
-        self.memory = np.zeros(8 * len(self.dtypes) + 64, np.uint8)
-        skip = -self.memory.ctypes.data % 64
-        self.memory = self.memory[skip : skip + 8 * len(self.dtypes)]
-
-    @property
-    def slots(self) -> list[Any]:
-        return [self.memory[8 * s :][: P.itemsize(t)].view(P.numpy_dtype(t))[0] for s, t in enumerate(self.dtypes)]
-
-    @slots.setter
-    def slots(self, values: Sequence[Any]) -> None:
-        for s, (t, v) in enumerate(zip(self.dtypes, values, strict=True)):
-            self.memory[8 * s :][: P.itemsize(t)].view(P.numpy_dtype(t))[0] = v
+def address(a: np.ndarray | None) -> int | None:
+    return None if a is None else a.ctypes.data
 
 
 def table(arrays: Sequence[np.ndarray | None]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*(None if a is None else a.ctypes.data for a in arrays))
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(address, arrays))
 
 
-_SCAN = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7, ctypes.c_int64)
-_REDUCE = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5, ctypes.c_int64)
+kernel = functools.cache(Kernel)
 
 
-def call(
-    spec: ScanSpec,
-    arrays: Sequence[np.ndarray | None],
-    outs: Arrays | None,
-    n: int,
-    aggregate: State,
-    *,
-    lo: int = 0,
-    hi: int | None = None,
-    flags: np.ndarray | None = None,
-    prefix: State | None = None,
-    period: int = 0,
-) -> None:
-    """One call of ``scan``, or, without ``outs``, of ``reduce``."""
-    code = compiled(spec, bool(period)).address
-    range_ = np.array([lo, n if hi is None else hi, n, period, 1, 0, 1], np.int64)
-    mine = None if flags is None else flags.ctypes.data
-    last = (aggregate.memory.ctypes.data, aggregate.progress)
-    if outs is None:
-        aggregate.progress = _REDUCE(code["reduce"])(table(arrays), None, mine, range_.ctypes.data, *last)
-    else:
-        before = None if prefix is None else prefix.memory.ctypes.data
-        args = (table(arrays), None, table(outs), mine, range_.ctypes.data, before, *last)
-        aggregate.progress = _SCAN(code["scan"])(*args)
-
-
-# --- operators and what they give -------------------------------------------------------------------------------------------------
+# --- operators, and scans element by element ----------------------------------------------------------------------------------------
 
 
 def affine(a: Any, b: Any, c: Any, d: Any) -> Any:
-    return c * a, c * b + d
+    return a * c, b * c + d
+
+
+def product(k: int) -> Callable[..., Any]:
+    """Of k x k matrices."""
+
+    def op(*v: Any) -> Any:
+        a, b = np.reshape(np.arange(k * k), (k, k)), k * k
+        return tuple(
+            functools.reduce(lambda x, y: x + y, [v[a[i, m]] * v[b + a[m, j]] for m in range(k)])
+            for i in range(k)
+            for j in range(k)
+        )
+
+    return op
 
 
 def last_nonzero(a: Any, b: Any) -> Any:
     return jnp.where(b != 0, b, a)
 
 
-def matmul(*v: Any) -> Any:
-    a, b, c, d, e, f, g, h = v
-    return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
-
-
 def fold(op: Callable[..., Any], rows: Arrays, flags: np.ndarray, init: Sequence[Any] | None) -> list[np.ndarray]:
-    """The inclusive scan, element by element, in the arrays' dtypes."""
-    out = [np.empty_like(r) for r in rows]
-    now = None if init is None else [r.dtype.type(v) for r, v in zip(rows, init, strict=True)]
+    """The inclusive scan in the rows' dtypes."""
+    out, now = [np.empty_like(r) for r in rows], init
     with np.errstate(all="ignore"):
         for i in range(len(rows[0])):
             x = [r[i] for r in rows]
             joined = x if now is None or flags[i] else op(*now, *x)
-            now = [r.dtype.type(v) for r, v in zip(rows, joined if isinstance(joined, (tuple, list)) else [joined], strict=True)]
+            now = [r.dtype.type(v) for r, v in zip(rows, joined, strict=True)]
             for o, v in zip(out, now, strict=True):
                 o[i] = v
     return out
+
+
+def shifted(inclusive: Arrays, first: Sequence[Any], identity: Sequence[Any], flags: np.ndarray) -> list[np.ndarray]:
+    """The exclusive scan."""
+    out = []
+    for w, x, e in zip(inclusive, first, identity, strict=True):
+        out.append(np.concatenate([[w.dtype.type(x)], w[:-1]]))
+        out[-1][flags] = e
+    return out
+
+
+LENGTHS = [*range(301), 511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049, 2300]
+IDENTITIES = {1: [0], 2: [1, 0], 4: [1, 0, 0, 1], 9: [1, 0, 0, 0, 1, 0, 0, 0, 1]}
+OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
+    "affine s32": (affine, affine, ["s32"] * 2),
+    "last non-zero": (last_nonzero, lambda a, b: [b if b else a], ["s8"]),
+    "2x2 u16": (product(2), product(2), ["u16"] * 4),
+    "3x3 s64": (product(3), product(3), ["s64"] * 9),
+    "mixed": (lambda a, b, c, d: (a ^ c, b * d), lambda a, b, c, d: (a ^ c, b * d), ["b1", "s64"]),
+}
+
+
+def check(kernel_: Kernel, op: Callable[..., Any], exclusive: bool, lengths: Sequence[int], identity: Sequence[Any]) -> None:
+    spec, n_max = kernel_.spec, max(lengths)
+    rng = np.random.default_rng(n_max)
+    rows = [rng.integers(0, 2 if t == "b1" else 100, n_max).astype(P.numpy_dtype(t)) for t in spec.state]
+    init = [r.dtype.type(v) for r, v in zip(rows, rng.integers(0, 2, len(rows)), strict=True)]
+    flags = (rng.random(n_max) < 0.05) & spec.restarts
+    for prefix in (None, init):
+        want = last = fold(op, rows, flags, prefix)
+        alone = fold(op, rows, flags, None)
+        if exclusive:
+            want = shifted(last, identity if prefix is None else init, identity, flags)
+        for n in lengths:
+            turn = slice(None, None, -1 if spec.reverse else 1)
+            arrays = [np.ascontiguousarray(r[:n][turn]) for r in rows]
+            bytes_ = np.ascontiguousarray(flags[:n][turn]).view(np.uint8)
+            outs = [np.zeros(n, r.dtype) for r in rows]
+            cuts = range(STEP, n, STEP) if n % 2 else ()
+            aggregate, progress = kernel_.scan(arrays, outs, n, cuts=cuts, flags=bytes_, prefix=prefix)
+            for o, w in zip(outs, want, strict=True):
+                np.testing.assert_array_equal(o[turn], w[:n], f"{n} elements, prefix {prefix}")
+            reduced = kernel_.reduce(arrays, n, flags=bytes_)
+            assert progress == reduced[1] == (n > 0) + 2 * bool(flags[:n].any())
+            np.testing.assert_array_equal(aggregate, reduced[0])
+            if n:
+                assert [kernel_.slot(aggregate, s)[0] for s in range(len(rows))] == [w[n - 1] for w in alone]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_length(form: str, reverse: bool, exclusive: bool, restarts: bool) -> None:
+    op, reference, state = OPERATORS["affine s32"]
+    spec = spec_of(op, state, identity=(1, 0), reverse=reverse, exclusive=exclusive, restarts=restarts)
+    check(kernel(spec, form), reference, exclusive, LENGTHS[:: 1 if form == "steps" else 3], IDENTITIES[2])
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("form", FORMS)
+def test_operators(form: str, name: str) -> None:
+    op, reference, state = OPERATORS[name]
+    spec = spec_of(op, state, reverse=len(state) == 4, restarts=len(state) < 3)
+    check(kernel(spec, form), reference, False, [0, 1, 2, 63, 64, 65, 130, 257, 1500], [])
+
+
+@pytest.mark.parametrize("form", ["steps", "tile"])
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+def test_narrower_vectors(vector_bytes: int, form: str) -> None:
+    op, reference, state = OPERATORS["affine s32"]
+    spec = spec_of(op, state, identity=(1, 0), reverse=True, exclusive=True, restarts=True)
+    check(kernel(spec, form, vector_bytes), reference, True, LENGTHS[::7], IDENTITIES[2])
+
+
+@pytest.mark.parametrize("dtype", P.DTYPES)
+def test_sums_of_every_dtype(dtype: str) -> None:
+    op = (lambda a, b: a | b) if dtype == "b1" else (lambda a, b: a + b)
+    k = kernel(spec_of(op, [dtype]))
+    for n in (1, 33, 700):
+        x = np.random.default_rng(n).integers(0, 2, n).astype(P.numpy_dtype(dtype))
+        want = np.logical_or.accumulate(x) if dtype == "b1" else np.cumsum(x.astype(np.int64)).astype(x.dtype)
+        if dtype == "bf16":
+            x, want = x[:200], want[:200]  # sums that bf16 holds
+        out = np.zeros_like(x)
+        k.scan([x], [out], len(x))
+        np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 9])
+@pytest.mark.parametrize("form", FORMS)
+def test_structs_in_memory(form: str, slots: int, reverse: bool) -> None:
+    """Arrays and leaves of structs; an operator that keeps the order."""
+    dtype = "f64" if slots == 9 else "f32"
+
+    def op(*v: Any) -> Any:
+        return (v[0] * v[slots], *(v[k] * v[slots] + v[slots + k] for k in range(1, slots)))
+
+    spec = spec_of(op, [dtype] * slots, [(dtype, slots)], [(dtype, slots)], reverse=reverse)
+    n, turn = 321, slice(None, None, -1 if reverse else 1)
+    x = np.random.default_rng(slots).integers(-1, 2, (n, slots)).astype(P.numpy_dtype(dtype))
+    out = np.zeros_like(x)
+    kernel(spec, form).scan([x], [out], n)
+    want = fold(op, list(np.ascontiguousarray(x[turn].T)), np.zeros(n, bool), None)
+    np.testing.assert_array_equal(out[turn], np.stack(want, 1))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_periodic(form: str, reverse: bool, exclusive: bool) -> None:
+    op, reference, state = OPERATORS["affine s32"]
+    k = kernel(spec_of(op, state, identity=(1, 0), reverse=reverse, exclusive=exclusive), form, periodic=True)
+    rng, turn = np.random.default_rng(1), slice(None, None, -1 if reverse else 1)
+    for period in [*range(1, 20), 31, 32, 33, 63, 64, 65, 100, 1000]:
+        rows = 1 + 1500 // period
+        n, starts = rows * period, np.arange(rows * period) % period == 0
+        x = [rng.integers(0, 100, n).astype(np.int32) for _ in state]
+        want = fold(reference, x, starts, None)
+        if exclusive:
+            want = shifted(want, [1, 0], [1, 0], starts)
+        outs = [np.zeros(n, np.int32) for _ in state]
+        k.scan([np.ascontiguousarray(a[turn]) for a in x], outs, n, cuts=[rows // 2 * period], period=period)
+        for o, w in zip(outs, want, strict=True):
+            np.testing.assert_array_equal(o[turn], w, f"rows of {period}")
+
+
+@pytest.mark.parametrize("position", ["s32", "s64"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_positions(form: str, reverse: bool, position: str) -> None:
+    """The place of the last element so far that is not zero."""
+    spec = spec_of(
+        lambda a, i, b, j: (jnp.where(b != 0, b, a), jnp.where(b != 0, j, i)),
+        ["f32", position],
+        [("f32", 1), (position, 0)],
+        reverse=reverse,
+    )
+    turn = slice(None, None, -1 if reverse else 1)
+    for period, rows in ((0, 1), (1, 50), (5, 41), (24, 20), (77, 9)):
+        n = period * rows or 333
+        x = np.where(np.random.default_rng(n).random(n) < 0.3, 2.0, 0.0).astype(np.float32)
+        outs = [np.zeros(n, np.float32), np.zeros(n, P.numpy_dtype(position))]
+        kernel(spec, form, periodic=period > 0).scan([x, None], outs, n, period=period)
+        for row in range(rows):
+            part = slice(row * period, (row + 1) * period) if period else slice(0, n)
+            mine, want, now = x[part], [], None
+            for i in range(len(mine))[turn]:
+                now = i if now is None or mine[i] else now
+                want.append(now)
+            np.testing.assert_array_equal(outs[1][part][turn], want)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_segments_start_anywhere(form: str) -> None:
+    op, reference, state = OPERATORS["affine s32"]
+    k = kernel(spec_of(op, state, kind="segments", commutes=False), form)
+    rng, n = np.random.default_rng(5), 400
+    x = [rng.integers(0, 9, n).astype(np.int32) for _ in state]
+    flags = rng.random(n) < 0.2
+    want = fold(reference, x, flags, None)
+    outs = [np.zeros(n, np.int32) for _ in state]
+    k.scan(x, outs, n, cuts=[7, 8, 100, 333], flags=flags.view(np.uint8))
+    for o, w in zip(outs, want, strict=True):
+        np.testing.assert_array_equal(o, w)
+
+
+class Guarded:
+    """Arrays that end where a page begins that nobody may touch, or begin where one ends."""
+
+    def __init__(self) -> None:
+        self.page = mmap.PAGESIZE
+        self.map = mmap.mmap(-1, 6 * self.page)
+        self.base = np.frombuffer(self.map, np.uint8)
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        for at in (0, 5):
+            assert protect(ctypes.c_void_p(self.base.ctypes.data + at * self.page), ctypes.c_size_t(self.page), 0) == 0
+
+    def place(self, a: np.ndarray, at_end: bool) -> np.ndarray:
+        first = 5 * self.page - a.nbytes if at_end else self.page
+        mine = self.base[first : first + a.nbytes].view(a.dtype)
+        mine[:] = a
+        return mine
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s32", "f64"])
+@pytest.mark.parametrize("form", FORMS)
+def test_touches_its_elements_alone(form: str, dtype: str) -> None:
+    guards = [Guarded() for _ in range(3)]
+    for reverse in (False, True):
+        for slots in (1, 3, 9):
+            state = [dtype] * slots
+            op = lambda *v: tuple(a + b for a, b in zip(v[: len(v) // 2], v[len(v) // 2 :], strict=True))
+            k = kernel(spec_of(op, state, [(dtype, slots)], [(dtype, slots)], reverse=reverse, restarts=True), form)
+            for n in (1, 5, 16, 63, 64, 65, 100):
+                for at_end in (False, True):
+                    x = guards[0].place(np.arange(n * slots).astype(P.numpy_dtype(dtype)), at_end)
+                    out = guards[1].place(np.zeros(n * slots, P.numpy_dtype(dtype)), at_end)
+                    k.scan([x], [out], n, flags=guards[2].place(np.ones(n, np.uint8), at_end))
+                    np.testing.assert_array_equal(out, x)
+                    k.reduce([x], n, flags=guards[2].place(np.ones(n, np.uint8), at_end))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_neighbours_and_alignment(form: str) -> None:
+    """Nothing is written outside of the range; places need no alignment beyond a scalar's."""
+    k = kernel(spec_of(affine, ["s32"] * 2, [("s32", 2)], [("s32", 2)]), form)
+    for offset in range(5):
+        x = np.random.default_rng(0).integers(0, 9, 5000).astype(np.int32)[offset:]
+        out = np.full(5000, -7, np.int32)
+        n, outs = 1500, out[offset + 3 :]
+        k.scan([x], [outs], n, cuts=[STEP])
+        assert (out[: offset + 3] == -7).all() and (outs[2 * n :] == -7).all()
+        pairs = x[: 2 * n].reshape(n, 2)
+        want = fold(affine, list(np.ascontiguousarray(pairs.T)), np.zeros(n, bool), None)
+        np.testing.assert_array_equal(outs[: 2 * n].reshape(n, 2), np.stack(want, 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_streams(form: str) -> None:
+    k = kernel(spec_of(lambda a, b: a + b, ["s32"]), form, streams=True)
+    memory = np.zeros(8000 + 64, np.uint8)
+    out = memory[-memory.ctypes.data % 64 :][:8000].view(np.int32)
+    x = np.arange(2000, dtype=np.int32)
+    k.scan([x], [out], 2000, cuts=[STEP])
+    np.testing.assert_array_equal(out, np.cumsum(x))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_logaddexp(reverse: bool, dtype: str) -> None:
+    spec = spec_of(jnp.logaddexp, [dtype], reverse=reverse)
+    assert llvm_scan_along._form(spec, llvm_engine.target().vector_bytes, False) is LogAddExp
+    k, n, t = kernel(spec), 2500, P.numpy_dtype(dtype)
+    rng, turn = np.random.default_rng(0), slice(None, None, -1 if reverse else 1)
+    normal = rng.normal(size=n)
+    cases = {
+        "near": normal,
+        "wide": 200 * normal,
+        "rising": np.linspace(0, 3000, n),
+        "falling": np.linspace(3000, 0, n),
+        "some -inf": np.where(rng.random(n) < 0.3, -np.inf, normal),
+        "all -inf": np.full(n, -np.inf),
+        "NaN": np.where(np.arange(n) == 1300, np.nan, normal),
+        "inf": np.where(np.arange(n) == 1100, np.inf, normal),
+    }
+    for name, values in cases.items():
+        x = values.astype(t)
+        for prefix in (None, [-200.0], [0.5], [300.0], [-np.inf]):
+            for m in (1, 2, 17, 255, 1025, n):
+                row = x[:m][turn].copy()
+                with np.errstate(invalid="ignore"):
+                    exact = np.logaddexp.accumulate(np.concatenate([prefix or [], x[:m].astype(np.float64)]))[-m:]
+                out, cut = np.zeros(m, t), np.zeros(m, t)
+                aggregate = k.scan([row], [out], m, prefix=prefix)
+                also = k.scan([row], [cut], m, prefix=prefix, cuts=range(STEP, m, STEP))
+                np.testing.assert_array_equal(out.view(np.uint8), cut.view(np.uint8))
+                for other in (also, k.reduce([row], m)):
+                    assert aggregate[1] == other[1]
+                    np.testing.assert_array_equal(aggregate[0], other[0])
+                eps = 30 * np.finfo(t).eps
+                np.testing.assert_allclose(out[turn], exact, rtol=eps, atol=eps, err_msg=f"{name}, {prefix}, {m}")
+
+
+def test_forms_chosen() -> None:
+    def form(op: Callable[..., Any], state: Sequence[str], **more: Any) -> type:
+        return llvm_scan_along._form(spec_of(op, state, **more), 64, False)
+
+    assert form(lambda a, b: a + b, ["f32"]) is LogSteps
+    assert form(product(2), ["f32"] * 4) is LogSteps
+    assert form(product(3), ["f32"] * 9) is Sequential
+    assert form(jnp.logaddexp, ["f32"], restarts=True) is Tile
+    assert form(lambda a, b: jnp.sin(a) + b, ["f64"]) is Tile

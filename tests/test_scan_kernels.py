@@ -44,6 +44,7 @@ KERNELS = {
     "reduce": ctypes.CFUNCTYPE(_I, *[_P] * 5, _I),
     "combine": ctypes.CFUNCTYPE(None, *[_P] * 4, _I),
     "finish": ctypes.CFUNCTYPE(None, *[_P] * 3, _I),
+    "runs": ctypes.CFUNCTYPE(None, *[_P] * 4, _I, _I, _I),
 }
 keep: list[Any] = []  # machine code that is in use
 
@@ -400,6 +401,51 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
                 np.testing.assert_array_equal(aggregate.slots[0], [value])
 
 
+# --- many segments -------------------------------------------------------------------------------------------------------------
+
+
+def check_runs(spec: ScanSpec, lengths: Sequence[int], first: int = 5) -> None:
+    rng = np.random.default_rng(len(lengths))
+    ends = np.cumsum(lengths).astype(np.int32)
+    n = first + int(ends[-1])
+    arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots))) if a.slots else None for a in spec.arrays]
+    rows = [None if a is None else a[:, None, :] for a in arrays]
+    outs = [Fenced().like(np.zeros((len(lengths), slots), P.numpy_dtype(t))) for t, slots in spec.leaves]
+    base, before = 3, Fenced().like((ends + (first - 3)).astype(np.int32))
+    compiled(spec)["runs"](table(arrays), None, table(outs), before.ctypes.data, base, first, len(lengths))
+    xs, lo = elements(spec, rows, n, 1), first
+    for k, length in enumerate(lengths):
+        _, acc, _ = expected(spec, xs[lo : lo + length], [False] * length, None, None)
+        lo += length
+        got = [v for out in outs for v in out[k]]
+        np.testing.assert_array_equal(got, np.concatenate(apply(spec.finish, acc)))
+
+
+LENGTHS = [1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 2 * WIDTH + 1, 1, 5 * WIDTH + 3, 3]
+
+
+@pytest.mark.parametrize("dtype", P.DTYPES)
+def test_runs_every_dtype(dtype: str) -> None:
+    op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
+    check_runs(spec_of(op, [dtype], kind="segments", commutes=True), LENGTHS)
+
+
+def test_runs_of_every_kind_of_operator() -> None:
+    def mean(s: Any, n: Any) -> Any:
+        return s / n
+
+    check_runs(spec_of(affine, ["s32"] * 2, kind="segments"), LENGTHS)
+    check_runs(spec_of(matmul_3, ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="segments"), LENGTHS)
+    kw: Any = {"f": lambda x: (x, jnp.float32(1)), "arrays": [("f32", 1)], "leaves": [("f32", 1)], "kind": "segments"}
+    pair = spec_of(lambda a, n, b, m: (a + b, n + m), ["f32"] * 2, finish=program(mean, ["f32"] * 2), commutes=True, **kw)
+    check_runs(pair, LENGTHS)
+    place = spec_of(jnp.maximum, ["s32"], arrays=[("s32", 0)], kind="segments", commutes=True)
+    check_runs(place, LENGTHS)
+    odd = spec_of(lambda a, b: odd_part(a) * odd_part(b), ["u32"], f=lambda x: odd_part(x + 3), kind="segments")
+    for commuting in (False, True):
+        check_runs(dataclasses.replace(odd, commutes=commuting), LENGTHS)
+
+
 # --- states --------------------------------------------------------------------------------------------------------------------
 
 
@@ -446,7 +492,7 @@ def test_functions_of_each_kind() -> None:
     for kind, names in (
         ("scan", "scan reduce combine"),
         ("reduce", "reduce combine finish"),
-        ("segments", "scan reduce combine finish"),
+        ("segments", "scan reduce combine finish runs"),
     ):
         spec = spec_of(affine, ["f32"] * 2, kind=kind)
         assert llvm_scan.function_names(spec, llvm_scan.PLAIN) == names.split()

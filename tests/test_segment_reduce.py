@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ def segmented(x: Any, offsets: Any, op: Any, identity: Any) -> Any:
     n = len(jax.tree.leaves(x)[0])
     bounds = np.clip(np.asarray(offsets).astype(object), 0, n).astype(int)
     out = []
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         part = jax.tree.map(lambda v, a=a, b=b: references.wide(v)[a:b], x)
         if b > a:
             out.append(jax.tree.map(lambda v: v[-1], references.scan(part, op)))
@@ -120,7 +121,9 @@ def test_dtypes(dtype: str, x64: None) -> None:
     x = jnp.asarray(np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 4, (400, 2)), dtype)
     offsets = offsets_of([3, 0, 100, 1, 1, 40, 200])
     cases = ((x, jnp.add, np.add), (x[:, 0], last, last))
-    run = jax.jit(lambda *vs: [jp.segment_reduce(v, jp.Offsets(offsets), op, identity=0) for v, (_, op, _) in zip(vs, cases, strict=True)])
+    run = jax.jit(
+        lambda *vs: [jp.segment_reduce(v, jp.Offsets(offsets), op, identity=0) for v, (_, op, _) in zip(vs, cases, strict=True)]
+    )
     for got, (v, _, reference) in zip(run(*(v for v, _, _ in cases)), cases, strict=True):
         assert got.dtype == x.dtype
         assert_close(got, segmented(v, offsets, reference, 0))
@@ -142,7 +145,7 @@ def test_slices() -> None:
         got = jp.segment_reduce(x, jp.Offsets(offsets), last, identity=0)
         assert_close(got, segmented(x, offsets, last, 0))
         at = jp.segment_reduce((x, jp.positions), jp.Offsets(offsets), jp.monoids.argmax)[1]
-        for s, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)):
+        for s, (a, b) in enumerate(itertools.pairwise(offsets)):
             if b > a:
                 np.testing.assert_array_equal(at[s], a + x[a:b].argmax(0))
     m = np.linalg.qr(r.standard_normal((60, 5, 2, 2)))[0].astype(np.float32)
@@ -151,7 +154,9 @@ def test_slices() -> None:
     pair = m[:, 0], r.standard_normal((60, 2)).astype(np.float32)
     maps = lambda p, q: (q[0] @ p[0], q[0] @ p[1] + q[1])  # noqa: E731
     neutral = (eye, np.zeros(2, np.float32))
-    assert_close(jp.segment_reduce(pair, jp.Offsets(offsets), maps, identity=neutral), segmented(pair, offsets, maps, neutral), 1e-4)
+    assert_close(
+        jp.segment_reduce(pair, jp.Offsets(offsets), maps, identity=neutral), segmented(pair, offsets, maps, neutral), 1e-4
+    )
 
 
 def test_map() -> None:
@@ -163,7 +168,9 @@ def test_map() -> None:
     spmv = jax.jit(lambda v, j, x: jp.segment_reduce((v, j), jp.Offsets(offsets), map=lambda v, j: v * x[j]))
     assert_close(spmv(entries, columns, x), segmented(entries * x[columns], offsets, np.add, 0), 1e-5)
     rows = r.standard_normal((n, 3)).astype(np.float32)
-    assert_close(jp.segment_reduce(rows, jp.Offsets(offsets), map=jnp.sort), segmented(np.sort(rows, 1), offsets, np.add, 0), 1e-5)
+    assert_close(
+        jp.segment_reduce(rows, jp.Offsets(offsets), map=jnp.sort), segmented(np.sort(rows, 1), offsets, np.add, 0), 1e-5
+    )
 
 
 def test_identities() -> None:
@@ -226,7 +233,11 @@ def test_operators_without_a_kernel() -> None:
 
 
 ERRORS: dict[str, tuple[Any, type, str]] = {
-    "identity": (lambda x: jp.segment_reduce(x, jp.Offsets(np.array([0, 6])), last), ValueError, "neutral element is not known; give identity"),
+    "identity": (
+        lambda x: jp.segment_reduce(x, jp.Offsets(np.array([0, 6])), last),
+        ValueError,
+        "neutral element is not known; give identity",
+    ),
     "ids no integers": (lambda x: jp.segment_reduce(x, x), TypeError, "segments must be integers, got float32"),
     "shape of ids": (lambda x: jp.segment_reduce(x, np.zeros(5, int)), ValueError, r"ids must have shape \(6,\), got \(5,\)"),
     "contradiction": (
@@ -234,15 +245,31 @@ ERRORS: dict[str, tuple[Any, type, str]] = {
         ValueError,
         "num_segments=2 contradicts offsets of 1 segments",
     ),
-    "traced ids": (lambda x: jax.jit(lambda i: jp.segment_reduce(x, i))(np.zeros(6, int)), ValueError, "must be given where the ids are traced"),
+    "traced ids": (
+        lambda x: jax.jit(lambda i: jp.segment_reduce(x, i))(np.zeros(6, int)),
+        ValueError,
+        "must be given where the ids are traced",
+    ),
     "no ids": (lambda x: jp.segment_reduce(x[:0], np.zeros(0, int)), ValueError, "must be given where there are no ids"),
-    "negative": (lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=-1), ValueError, "num_segments must not be negative, got -1"),
-    "no integer": (lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=1.5), TypeError, "num_segments must be an integer"),
-    "several": (lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=(2, 3)), TypeError, "num_segments must be an integer"),
+    "negative": (
+        lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=-1),
+        ValueError,
+        "num_segments must not be negative, got -1",
+    ),
+    "no integer": (
+        lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=1.5),
+        TypeError,
+        "num_segments must be an integer",
+    ),
+    "several": (
+        lambda x: jp.segment_reduce(x, np.zeros(6, int), num_segments=(2, 3)),
+        TypeError,
+        "num_segments must be an integer",
+    ),
     "scalar": (lambda x: jp.segment_reduce(x[0], np.zeros(6, int)), ValueError, "values: every leaf needs an axis"),
     "lengths differ": (lambda x: jp.segment_reduce((x, x[:5]), np.zeros(6, int)), ValueError, "values must have one length"),
     "offsets": (lambda x: jp.Offsets(np.zeros((2, 2), int)), ValueError, "offsets must have shape"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)

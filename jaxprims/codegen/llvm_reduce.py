@@ -119,7 +119,7 @@ class Fold:
         return end
 
     def fold_any_lanes(self, count: ir.Value) -> None:
-        """The first ``count`` lanes of the total, or all, in any order. A cheap operator is applied to narrower and narrower vectors."""
+        """The first ``count`` lanes of the total, or all, in any order. Vectors get narrower where the operator is cheap."""
         b, state, half, few = self.b, self.total.get(), self.width // 2, self._few(count)
         dear = is_dear(self.spec.op)
         while half > (0 if dear else 1):

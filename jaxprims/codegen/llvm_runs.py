@@ -14,8 +14,8 @@ from .scan_spec import ScanSpec
 
 
 def runs(module: ir.Module, spec: ScanSpec, vector_bytes: int) -> None:
-    """``runs(arrays, uniforms, outs, ends, base, first, count)``: segments [first, base + ends[0]), [base + ends[0], base + ends[1])
-    and so on, none empty, ``ends`` of s32; results side by side at ``outs``, a pointer by leaf."""
+    """``runs(arrays, uniforms, outs, ends, base, first, count)``: the segments [first, base + ends[0]), [base + ends[0],
+    base + ends[1]) and so on, none empty, ``ends`` of s32; results side by side at ``outs``, a pointer by leaf."""
     b, (arrays, uniforms, outs, ends, base, first, count) = declare(module, "runs", [PTR] * 4 + [I64] * 3)
     fold = _Runs(b, spec, arrays, uniforms, i64(0), vector_width(spec, vector_bytes))
     leaves = [pointer(b, outs, k) for k in range(len(spec.leaves))]
@@ -34,8 +34,8 @@ def runs(module: ir.Module, spec: ScanSpec, vector_bytes: int) -> None:
 
 class _Runs(Fold):
     def run(self, lo: ir.Value, hi: ir.Value) -> None:
-        """An operator that commutes: masked vectors, two of them without asking whether there is a second. A branch that depends on a
-        segment's length is mispredicted too often."""
+        """An operator that commutes: masked vectors, two of them without asking whether there is a second, since a branch that
+        depends on a segment's length is often mispredicted."""
         if not self.spec.commutes:
             self.fold(lo, hi)
             return

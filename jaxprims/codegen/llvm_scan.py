@@ -23,16 +23,19 @@ PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
 vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
 
-_NAMES = {"scan": ("scan", "reduce", "combine"), "reduce": ("reduce", "combine", "finish"),
-          "segments": ("scan", "reduce", "combine", "finish", "runs")}  # fmt: skip
-_ALONG = ("scan", "runs")
-"""Of segments side by side there are none."""
+_NAMES = {
+    "scan": ("scan", "reduce", "combine"),
+    "reduce": ("reduce", "combine", "finish"),
+    "segments": ("scan", "reduce", "combine", "finish", "runs"),
+}
+_SEGMENTS_ALONG = ("scan", "runs")
+"""What segments of rows that lie side by side do without."""
 
 
 def function_names(spec: ScanSpec, variant: int) -> list[str]:
     if variant & PERIODIC:
         return ["scan"]
-    return [name for name in _NAMES[spec.kind] if not (spec.kind == "segments" and spec.across and name in _ALONG)]
+    return [name for name in _NAMES[spec.kind] if not (spec.kind == "segments" and spec.across and name in _SEGMENTS_ALONG)]
 
 
 def generate(spec: ScanSpec, variant: int, vector_bytes: int) -> ir.Module:

@@ -10,7 +10,6 @@ from ..frontend.program import itemsize
 from . import llvm_expr as expr
 from .llvm_build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
 from .llvm_rows import apply_op, interleaved, load_state, store_state, stream
-from .llvm_scan_keys import keys
 from .llvm_structs import in_pieces, store_structs
 from .scan_spec import ScanSpec
 
@@ -24,17 +23,12 @@ Values = list[ir.Value]
 class Kernel:
     """What the forms share: arguments, the aggregate, the carry."""
 
-    KEYS = False
-    """Whether maxima and minima are those of keys; ``given`` is the spec that was, of states in memory."""
-
     lanes = 1
     """How often the aggregate and the carry are held: once, or in every lane of a vector."""
 
     def __init__(
         self, b: ir.IRBuilder, spec: ScanSpec, vector_bytes: int, args: Sequence[ir.Value], periodic: bool, streams: bool
     ):
-        self.keys = keys(spec) if self.KEYS else None
-        self.given, spec = spec, self.keys.spec if self.keys else spec
         self.b, self.module, self.spec, self.vector_bytes = b, b.module, spec, vector_bytes
         self.periodic, self.streams = periodic, streams
         self.restarts = spec.restarts or spec.kind == "segments" or periodic
@@ -78,9 +72,7 @@ class Kernel:
             last = self.held(self.aggregate)
             if self.lanes > 1:
                 last = [b.extract_element(v, ir.Constant(I32, 0)) for v in last]
-            if self.keys:
-                last = expr.emit(b, self.keys.finish, last, [], 1)
-            store_state(b, self.given, last, self.aggregate_state, i64(1), i64(0))
+            store_state(b, self.spec, last, self.aggregate_state, i64(1), i64(0))
         bits = [b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in ((self.started, 1), (self.restarted, 2))]
         b.ret(b.or_(*bits))
 
@@ -92,9 +84,7 @@ class Kernel:
         return [self.b.load(p, typ=expr.register_type(t, self.lanes)) for p, t in zip(places, self.spec.state, strict=True)]
 
     def _state_at(self, p: ir.Value) -> Values:
-        values = load_state(self.b, self.given, p, i64(1), i64(0), 1)
-        if self.keys:
-            values = expr.emit(self.b, self.keys.start, values, [], 1)
+        values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
         return [splat(self.b, v, self.lanes) for v in values] if self.lanes > 1 else values
 
     def is_started(self) -> ir.Value:

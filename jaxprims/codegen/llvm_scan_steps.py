@@ -31,8 +31,6 @@ class LogSteps(Kernel):
     A few vectors (groups of a wide one) at a time, so that one need not wait for the other.
     """
 
-    KEYS = True
-
     LANES = 64
     """Of all groups at most: as many bits as a word has."""
 
@@ -53,15 +51,8 @@ class LogSteps(Kernel):
             mirrored=True,
             period=self.period if self.periodic else None,
         )
-        self.locals = [
-            alloca(
-                b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width
-            )
-            for t in spec.state
-        ]
-        self.carries = [
-            alloca(b, expr.register_type(t), self.groups) for t in spec.state
-        ]
+        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width) for t in spec.state]
+        self.carries = [alloca(b, expr.register_type(t), self.groups) for t in spec.state]
         self.begin()
         if self.periodic:
             self._start_rows()
@@ -88,9 +79,7 @@ class LogSteps(Kernel):
                 results = self._shift(results, before, there, bits)
             self._store(results, i, rest)
 
-    def _results(
-        self, local: Values, before: Values, closed: ir.Value | None, there: ir.Value
-    ) -> Values:
+    def _results(self, local: Values, before: Values, closed: ir.Value | None, there: ir.Value) -> Values:
         """With what comes before each group combined in; ``there``: whether something comes before the first."""
         b = self.b
         first = self._lanes([self._offset(k) < self.group for k in range(self.width)])
@@ -99,10 +88,7 @@ class LogSteps(Kernel):
         else:
             joined = self._whole(
                 [
-                    [
-                        b.select(mask, v, x)
-                        for v, x in zip(self.op(k, part, self.group), part, strict=True)
-                    ]
+                    [b.select(mask, v, x) for v, x in zip(self.op(k, part, self.group), part, strict=True)]
                     for k, part, mask in zip(
                         self._parts(before),
                         self._parts(local),
@@ -114,9 +100,7 @@ class LogSteps(Kernel):
         alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
         return self.either(there, lambda: joined, lambda: alone, likely=True)
 
-    def _local(
-        self, values: Values, bits: ir.Value | None
-    ) -> tuple[Values, ir.Value | None]:
+    def _local(self, values: Values, bits: ir.Value | None) -> tuple[Values, ir.Value | None]:
         """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group."""
         b, group, d = self.b, self.group, 1
         parts = self._parts(values)
@@ -144,10 +128,7 @@ class LogSteps(Kernel):
     def _parts(self, values: Values) -> list[Values]:
         """The groups' own vectors, as they lie in memory."""
         return (
-            [
-                [take(self.b, v, v, range(k, k + self.group)) for v in values]
-                for k in range(0, self.width, self.group)
-            ]
+            [[take(self.b, v, v, range(k, k + self.group)) for v in values] for k in range(0, self.width, self.group)]
             if self.groups > 1
             else [values]
         )
@@ -162,9 +143,7 @@ class LogSteps(Kernel):
             carry = self._carry()
             befores.append([splat(b, v, self.group) for v in carry])
             last = ir.Constant(I32, self._offset((g + 1) * self.group - 1))
-            self._take_in(
-                [b.extract_element(v, last) for v in local], self._found(i64(g), bits)
-            )
+            self._take_in([b.extract_element(v, last) for v in local], self._found(i64(g), bits))
         if self.backwards:
             befores.reverse()
         return self._whole(befores)
@@ -184,9 +163,7 @@ class LogSteps(Kernel):
             b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
         self.keep(values, self.aggregate)
 
-    def _between_some(
-        self, local: Values, bits: ir.Value | None, rest: ir.Value
-    ) -> Values:
+    def _between_some(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> Values:
         """The same, through memory, where groups may be missing or the aggregate not have been started."""
         b, group, spec = self.b, self.group, self.spec
         for v, p, t in zip(local, self.locals, spec.state, strict=True):
@@ -203,10 +180,7 @@ class LogSteps(Kernel):
             self.keep(total, self.aggregate)
             self._carry_into(
                 i64(0),
-                [
-                    b.select(self.counts_prefix(), v, x)
-                    for v, x in zip(prefix, total, strict=True)
-                ],
+                [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)],
             )
             if found is not None:
                 b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
@@ -214,15 +188,11 @@ class LogSteps(Kernel):
         with loop(b, b.select(started, i64(0), i64(1)), count) as g:
             self._carry_into(g, self._carry())
             self._take_in(self._last(g, rest), self._found(g, bits))
-        return [
-            self._spread(p, t) for p, t in zip(self.carries, spec.state, strict=True)
-        ]
+        return [self._spread(p, t) for p, t in zip(self.carries, spec.state, strict=True)]
 
     def _carry_into(self, g: ir.Value, values: Values) -> None:
         for v, p in zip(values, self.carries, strict=True):
-            self.b.store(
-                v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type)
-            )
+            self.b.store(v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type))
 
     def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
         """Whether there is a restart in group g."""
@@ -237,9 +207,7 @@ class LogSteps(Kernel):
         """The state of the last element of group g."""
         b, group = self.b, self.group
         left, first = b.sub(rest, b.mul(g, i64(group))), b.mul(g, i64(group))
-        last = b.sub(
-            b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1)
-        )
+        last = b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1))
         at, values = self._place(b.add(first, last), self.width), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
             stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
@@ -250,30 +218,17 @@ class LogSteps(Kernel):
     def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
         """A value for each group, in all its lanes."""
         b, t = self.b, expr.register_type(dtype)
-        return self._joined(
-            [
-                splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group)
-                for g in range(self.groups)
-            ]
-        )
+        return self._joined([splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group) for g in range(self.groups)])
 
     def _joined(self, parts: list[ir.Value]) -> ir.Value:
         while len(parts) > 1:
-            parts = [
-                take(self.b, x, y, range(2 * x.type.count))
-                for x, y in zip(parts[::2], parts[1::2], strict=True)
-            ]
+            parts = [take(self.b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
-    def _shift(
-        self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None
-    ) -> Values:
+    def _shift(self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None) -> Values:
         """From inclusive results to exclusive ones: each lane takes its predecessor's."""
         b, spec, width = self.b, self.spec, self.width
-        order = [
-            self._earlier(k, 1) if self._offset(k) % self.group else width + k
-            for k in range(width)
-        ]
+        order = [self._earlier(k, 1) if self._offset(k) % self.group else width + k for k in range(width)]
         values = [take(b, v, c, order) for v, c in zip(results, before, strict=True)]
         if spec.identity is None:
             return values
@@ -283,10 +238,7 @@ class LogSteps(Kernel):
         )
         if bits is not None:
             none = b.or_(none, self._mask(bits))
-        identity = [
-            expr.constant(t, x, width)
-            for t, x in zip(spec.state, spec.identity, strict=True)
-        ]
+        identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
         return [b.select(none, e, v) for e, v in zip(identity, values, strict=True)]
 
     # --- lanes ----------------------------------------------------------------------------------------------------------------
@@ -322,9 +274,7 @@ class LogSteps(Kernel):
         b, group, out = self.b, self.group, []
         for k in range(0, self.width, group):
             mine = b.lshr(bits, ir.Constant(self.word, k)) if k else bits
-            narrow = (
-                mine if self.word.width == group else b.trunc(mine, ir.IntType(group))
-            )
+            narrow = mine if self.word.width == group else b.trunc(mine, ir.IntType(group))
             out.append(b.bitcast(narrow, ir.VectorType(I1, group)))
         return out
 
@@ -337,11 +287,7 @@ class LogSteps(Kernel):
         return ir.Constant(self.word, sum(1 << k for k, c in enumerate(chosen) if c))
 
     def _mask(self, bits: ir.Value) -> ir.Value:
-        narrow = (
-            bits
-            if self.word.width == self.width
-            else self.b.trunc(bits, ir.IntType(self.width))
-        )
+        narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
         return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
 
     def _shifted(self, bits: ir.Value, d: int | ir.Value) -> ir.Value:
@@ -371,16 +317,12 @@ class LogSteps(Kernel):
                     )
                 ]
 
-            (flags,) = self.elements.either(
-                rest, lambda: [b.load(p, typ=t, align=1)], tail
-            )
+            (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
             found = b.bitcast(
                 b.icmp_unsigned("!=", flags, ir.Constant(t, None)),
                 ir.IntType(self.width),
             )
-            bits.append(
-                found if self.word.width == self.width else b.zext(found, self.word)
-            )
+            bits.append(found if self.word.width == self.width else b.zext(found, self.word))
         return bits[0] if len(bits) == 1 else b.or_(*bits)
 
     def _start_rows(self) -> None:
@@ -394,12 +336,8 @@ class LogSteps(Kernel):
             pattern = b.or_(pattern, shifted)
             step, reach = b.select(short, b.add(step, step), step), 2 * reach
         if self.spec.reverse:
-            turned = intrinsic(
-                self.module, f"llvm.bitreverse.i{word.width}", word, [word]
-            )
-            pattern = b.lshr(
-                b.call(turned, [pattern]), ir.Constant(word, word.width - self.width)
-            )
+            turned = intrinsic(self.module, f"llvm.bitreverse.i{word.width}", word, [word])
+            pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
         self.pattern, self.step = pattern, b.urem(i64(self.width), self.period)
         self.ahead = alloca(b, I64)
         b.store(i64(0), self.ahead)
@@ -408,21 +346,13 @@ class LogSteps(Kernel):
         b, ahead = self.b, self.b.load(self.ahead, typ=I64)
         near = b.icmp_unsigned("<", ahead, i64(self.width))
         by = self._amount(b.select(near, ahead, i64(0)))
-        bits = b.select(
-            near, self._shifted(self.pattern, by), ir.Constant(self.word, 0)
-        )
+        bits = b.select(near, self._shifted(self.pattern, by), ir.Constant(self.word, 0))
         after = b.sub(ahead, self.step)
         b.store(
-            b.select(
-                b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after
-            ),
+            b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after),
             self.ahead,
         )
         return bits
 
     def _amount(self, value: ir.Value) -> ir.Value:
-        return (
-            value
-            if self.word is I64 or self.word.width == 64
-            else self.b.trunc(value, self.word)
-        )
+        return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)

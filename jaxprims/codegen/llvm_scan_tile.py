@@ -22,8 +22,6 @@ class Tile(LogSteps):
     the other. The operator is a function, emitted once.
     """
 
-    KEYS = False
-
     STEP = 1024
     """Elements of a tile at most: kScanStep (cpu/scan_kernel.h)."""
 

@@ -88,11 +88,11 @@ _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref
 
 
 def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
-    """``jax.make_jaxpr(flat)(*avals)``, remembered for a plain ``fn`` (one that closes over nothing) under ``key``.
+    """``jax.make_jaxpr(flat)(*avals)``, remembered for a plain ``fn`` (one that closes over nothing, or jax.numpy's) under ``key``.
 
     ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
     """
-    plain = getattr(fn, "__closure__", 0) is None and not axes_of(avals)
+    plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
     remembered = _traces.setdefault(fn, {}) if plain else {}
     full = (key, tuple((a.shape, str(a.dtype)) for a in avals), bool(jax.config.jax_enable_x64))
     if full not in remembered:

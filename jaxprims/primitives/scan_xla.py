@@ -32,7 +32,11 @@ def scan(
     if reverse:
         flipped = scan(op, [jnp.flip(v, 0) for v in values], start, neutral=neutral, exclusive=exclusive, flags=_flip(flags))
         return [jnp.flip(v, 0) for v in flipped]
-    full = None if start is None else [jnp.broadcast_to(s[None], v.shape).astype(v.dtype) for s, v in zip(start, values, strict=True)]
+    full = (
+        None
+        if start is None
+        else [jnp.broadcast_to(s[None], v.shape).astype(v.dtype) for s, v in zip(start, values, strict=True)]
+    )
     begins = None if flags is None else jnp.asarray(flags, jnp.bool_).at[0].set(True)
     out = list(values)
     if full is not None and not neutral:
@@ -65,7 +69,7 @@ def _where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 
-REDUCTIONS = {"add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max}
+REDUCTIONS: dict[str | None, Callable[..., Any]] = {"add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max}
 """What XLA knows, by the operator's name."""
 
 

@@ -12,7 +12,7 @@ from ...contestant import Case, Inputs, close, equal
 from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native, tbb
-from .inputs import copied, like_first, like_inputs, steps, the_input, walk
+from .inputs import copied, like_first, like_inputs, steps, the_input, walk, with_result
 
 GROUP = "50 million"
 N = 50_000_000
@@ -42,8 +42,8 @@ def cumsum(n: int) -> Case:
         **tbb("tbb_cumsum", like_first),
         "jaxprims": arrays.jaxprims(lambda jp, x: jp.cumsum(x)),
         "xla": arrays.xla(lambda x: jax.lax.cumsum(x)),
-        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, out=out), lambda x: (x, np.empty_like(x))),
-        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, 0, out=out), lambda x: (x, np.empty_like(x))),
+        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, out=out), with_result),
+        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, 0, out=out), with_result),
         "futhark": futhark("cumsum", file="scan"),
     }
     return Case(GROUP, "cumsum", n, walk(n), contestants, equal, {"xla": 26.0, "futhark": 2.0})
@@ -82,7 +82,7 @@ def backwards(n: int) -> Case:
         **native("cumsum_reversed", outputs=like_first),
         "jaxprims": arrays.jaxprims(lambda jp, x: jp.cumsum(x, reverse=True)),
         "xla": arrays.xla(lambda x: jax.lax.cumsum(x, reverse=True)),
-        "numpy": arrays.numpy(lambda x, out: np.cumsum(x[::-1], out=out[::-1])[::-1], lambda x: (x, np.empty_like(x))),
+        "numpy": arrays.numpy(lambda x, out: np.cumsum(x[::-1], out=out[::-1])[::-1], with_result),
         "torch": arrays.torch(lambda t, x: x.flip(0).cumsum(0).flip(0)),
         "futhark": futhark("cumsum_reversed", file="scan"),
     }
@@ -119,7 +119,7 @@ def cummax(n: int) -> Case:
         **tbb("tbb_cummax", like_first),
         "jaxprims": arrays.jaxprims(lambda jp, x: jp.cummax(x)),
         "xla": arrays.xla(lambda x: jax.lax.cummax(x)),
-        "numpy": arrays.numpy(lambda x, out: np.maximum.accumulate(x, out=out), lambda x: (x, np.empty_like(x))),
+        "numpy": arrays.numpy(lambda x, out: np.maximum.accumulate(x, out=out), with_result),
         "torch": arrays.torch(lambda t, x: t.cummax(x, 0)[0]),
         "futhark": futhark("cummax", file="scan"),
     }

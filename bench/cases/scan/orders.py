@@ -30,7 +30,7 @@ def _in_order(order: int, axis: int) -> Prepare:
         def forced(primitive: Any, fold: Any, *rest: Any) -> Any:
             return bind(primitive, dataclasses.replace(fold, plan=(order, -1, -1, -1, -1)), *rest)
 
-        (x,) = (jax.numpy.asarray(a) for a in inputs.values())
+        (x,) = map(arrays.on_device, inputs.values())
         with mock.patch.object(scans, "bind", forced):
             compiled = jax.jit(lambda x: jp.scan(x, axis=axis)).lower(x).compile()
         return Run(lambda: jax.block_until_ready(compiled(x)), as_arrays)

@@ -11,7 +11,7 @@ from ...contestant import Case, Inputs, Prepare, equal
 from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native
-from .inputs import copied, in_shape, like_first, merged, the_input
+from .inputs import copied, in_shape, like_first, merged, the_input, with_result
 from .orders import in_orders
 from .shapes import text
 
@@ -39,8 +39,8 @@ def cumsum(shape: tuple[int, ...]) -> Case:
         **native("cumsum_wide", outer, n, 1, outputs=like_first),
         "jaxprims": arrays.wide(arrays.jaxprims(lambda jp, x: jp.cumsum(x, axis=x.ndim - 1))),
         "xla": arrays.wide(arrays.xla(lambda x: jax.lax.cumsum(x, axis=x.ndim - 1))),
-        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, -1, out=out), lambda x: (x, np.empty_like(x))),
-        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, -1, out=out), lambda x: (x, np.empty_like(x))),
+        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, -1, out=out), with_result),
+        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, -1, out=out), with_result),
         "futhark": in_shape(futhark("cumsum_rows_wide", file="scan"), (outer, n), shape),
         **in_orders(len(shape) - 1),
     }

@@ -13,7 +13,7 @@ from ...harness import OURS
 from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native
-from .inputs import in_shape, like_first, merged, walk
+from .inputs import in_shape, like_first, merged, walk, with_result
 
 GROUP = "shapes"
 FACTOR = 1.5
@@ -53,8 +53,8 @@ def cumsum(shape: tuple[int, ...], axis: int, targets: dict[str, float]) -> Case
         **native("cumsum", outer, n, inner, outputs=like_first),
         "jaxprims": arrays.jaxprims(lambda jp, x: jp.cumsum(x, axis=axis)),
         "xla": arrays.xla(lambda x: jax.lax.cumsum(x, axis=axis)),
-        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, axis, out=out), lambda x: (x, np.empty_like(x))),
-        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, axis, out=out), lambda x: (x, np.empty_like(x))),
+        "numpy": arrays.numpy(lambda x, out: np.cumsum(x, axis, out=out), with_result),
+        "torch": arrays.torch(lambda t, x, out: t.cumsum(x, axis, out=out), with_result),
         "futhark": peer,
     }
     name = text(shape) + (f", axis {axis}" if len(shape) > 1 else "")
