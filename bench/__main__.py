@@ -20,13 +20,10 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from . import cases, harness, report
-from .peers.arrays import threads
+from .peers.arrays import module, threads
 
 ONE_CORE = (harness.OURS, "xla", "sequential")
 """The contestants on one core: nothing shall be slower there than a sequential loop written by hand."""
-
-
-KEEP_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,9 +39,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--scaling", action="store_true", help="on 1, 2, 4, ... cores, a run for each (cases: the suite's choice, or --only)"
     )
-    p.add_argument(
-        "--keep-memory", action="store_true", help="malloc keeps what is freed: results are not made of new pages (glibc)"
-    )
+    p.add_argument("--keep-memory", action="store_true", help="after jaxprims.keep_freed_memory(), which serves all contestants")
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the JSON and the plots go")
     p.add_argument("--list", action="store_true", help="print the cases' names, run nothing")
     return p
@@ -65,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not chosen:
         print(f"no case matches {args.only!r}")
+        return 2
+    if args.keep_memory and not module("jaxprims").keep_freed_memory():
+        print("malloc cannot be told to keep what is freed here")
         return 2
     effort = harness.QUICK if args.quick else harness.Effort()
     if args.seconds:
@@ -118,20 +116,16 @@ def scaling(args: argparse.Namespace, suite: ModuleType) -> int:
     return code
 
 
-def start_again(argv: Sequence[str]) -> None:
-    """If the arguments ask for fewer cores or another malloc: thread pools shall count those, and malloc read its settings."""
+def keep_cores(argv: Sequence[str]) -> None:
+    """Starts again on fewer cores if the arguments ask for it, so that every thread pool counts no more than those."""
     args, _ = parser().parse_known_args(argv)
     wanted, mine = 1 if args.one_core else args.cores, sorted(os.sched_getaffinity(0))
-    fewer, another = bool(wanted) and wanted < len(mine), args.keep_memory and os.environ.get("GLIBC_TUNABLES") != KEEP_MEMORY
-    if fewer:
+    if wanted and wanted < len(mine):
         os.sched_setaffinity(0, mine[:wanted])
-    if another:
-        os.environ["GLIBC_TUNABLES"] = KEEP_MEMORY
-    if fewer or another:
         os.execv(sys.executable, [sys.executable, "-m", "bench", *argv])
 
 
 if __name__ == "__main__":
     sys.path.append(sys.path.pop(0))  # an installed jaxprims first: the source tree may lack the compiled part
-    start_again(sys.argv[1:])
+    keep_cores(sys.argv[1:])
     sys.exit(main())

@@ -280,14 +280,16 @@ NB_MODULE(_cpu, m) {
       "Enters a spec of the ordered family into the kernel table; false if another one has its hash.");
   m.def(
       "add_scan_variant",
-      [](int64_t key, int variant, uint64_t scan, uint64_t reduce, uint64_t combine, uint64_t finish) {
+      [](int64_t key, int variant, uint64_t scan, uint64_t reduce, uint64_t combine, uint64_t finish, uint64_t runs) {
         ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
         if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
-        KernelTable<ScanEntry>::AddVariant(*entry, variant,
-                                           {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce),
-                                            FunctionAt<ScanKernel::Combine>(combine), FunctionAt<ScanKernel::Finish>(finish)});
+        KernelTable<ScanEntry>::AddVariant(
+            *entry, variant,
+            {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce), FunctionAt<ScanKernel::Combine>(combine),
+             FunctionAt<ScanKernel::Finish>(finish), FunctionAt<ScanKernel::Runs>(runs)});
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("scan"), nb::arg("reduce"), nb::arg("combine"), nb::arg("finish"),
+      nb::arg("runs") = 0,
       "Adds a compiled variant (bit 0: periodic, 1: streaming) of a spec that is in the table; 0 for a function that it lacks.");
   m.def("has_scan_variant", [](int64_t key, int variant) {
     const ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);

@@ -102,13 +102,14 @@ struct ReduceWorker {
   std::vector<void*> outs;
 };
 
-// Asks for what lies behind [lo, hi) of the arrays, some distance ahead. At the end of a row or a chunk the processor's window holds
-// no loads of what follows, and hardware prefetchers stop at a page's end.
+// Asks for what lies behind [lo, hi) of the arrays, some distance ahead. At the end of a row or a chunk the processor's window
+// holds no loads of what follows, and hardware prefetchers stop at a page's end.
 inline void PrefetchBehind(const ScanShape& shape, const void* const* arrays, int64_t lo, int64_t hi) {
   constexpr int64_t kAhead = 4096, kLine = 64;
   for (size_t k = 0; k < shape.array_bytes.size(); ++k) {
     const char* from = static_cast<const char*>(arrays[k]) + hi * shape.array_bytes[k] + kAhead;
-    for (int64_t back = std::min(kAhead, (hi - lo) * shape.array_bytes[k]); back > 0; back -= kLine) __builtin_prefetch(from - back);
+    for (int64_t back = std::min(kAhead, (hi - lo) * shape.array_bytes[k]); back > 0; back -= kLine)
+      __builtin_prefetch(from - back);
   }
 }
 

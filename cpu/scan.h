@@ -15,10 +15,11 @@
 // computes the same left fold, wherever it stopped. So neither the order, nor the number of threads, nor timing changes a bit.
 // A restart in a block cuts off what came before: its aggregate is the next prefix, whatever its own prefix is.
 //
-// No deadlock. A thread waits for a descriptor of an earlier block of the same row alone. That block was claimed before
-// (scan_order.h), by a thread that is at work on it: helpers that have not come yet have claimed nothing. Of all blocks claimed
-// and not published, order them by (row, place): the first of a row waits for nobody, since all its predecessors are published;
-// it reduces or scans, publishes, and so the next one is first. By induction every wait ends, on any pool, whatever helpers come.
+// No deadlock. A thread waits in look-back alone, for an earlier block of its row to be published. That block was claimed before
+// (scan_order.h), by a thread that is at work on it: a helper that has not come yet has claimed nothing. And a claimed block is
+// published without waiting: between claim and status are one look that does not wait and one scan or reduction. (The last block
+// of a row skips the reduction and waits at once: nobody waits for it.) So what is waited for is published whatever any other
+// thread does, on any pool, whatever helpers come. tests/cpp/scan_order_test.cc tries all interleavings of a model of this.
 //
 // Memory order. The aggregate and the prefix are plain memory, written before the status is stored with release, and read after
 // it is loaded with acquire; each is written once, before the status that announces it, and never again. The work index hands out

@@ -46,10 +46,15 @@ struct ScanKernel {
   using Combine = void (*)(const void* const* uniforms, const void* a, const void* b, void* out, int64_t lanes);
   // The results of states; of the identity where state is null. outs: where lane 0 is written, contiguous.
   using Finish = void (*)(const void* const* uniforms, const void* state, void* const* outs, int64_t lanes);
+  // The results of `count` segments [first, base + ends[0]), [base + ends[0], base + ends[1]) and so on, none empty. outs: where
+  // the first one's is written, contiguous.
+  using Runs = void (*)(const void* const* arrays, const void* const* uniforms, void* const* outs, const int32_t* ends,
+                        int64_t base, int64_t first, int64_t count);
   Scan scan = nullptr;        // spec "scan": results; "segments": results of the inclusive scan with flags (along only)
   Reduce reduce = nullptr;    // all kinds
   Combine combine = nullptr;  // all kinds
   Finish finish = nullptr;    // "reduce" and "segments"
+  Runs runs = nullptr;        // "segments" (along only)
 };
 
 }  // namespace jaxprims

@@ -58,6 +58,7 @@ struct ScanPlan {
 // not show (at 64 KB it costs a third), and of a row that is not long enough for that a part that leaves work for many threads.
 inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
+inline constexpr int64_t kScanPerThread = 32 << 10;   // scalars; below this a second thread costs more than it saves
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short
 inline constexpr int64_t kLanesAlone = 512;        // so many rows side by side keep all threads busy without a chain
@@ -109,7 +110,7 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
 }
 
 inline int ScanThreads(const ScanProblem& p, const Machine& m) {
-  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / kUpdatesPerThread, 1, m.threads));
+  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / kScanPerThread, 1, m.threads));
 }
 
 }  // namespace internal

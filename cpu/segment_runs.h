@@ -74,13 +74,20 @@ class OffsetWalk {
   // An end of the run at `lo`, where that is far; past the task's end if it ends only there.
   int64_t RunEnd(int64_t lo, int64_t /*chunk*/) const { return next_ < stop_ ? std::clamp(End(next_), lo, hi_) : hi_ + 1; }
 
-  void Find(int64_t lo, int64_t hi, RunList& runs) {
-    std::memset(runs.flags, 0, static_cast<size_t>(hi - lo));
+  // Lists the runs that end in (lo, hi]; with `flags`, these are made, too.
+  void Find(int64_t lo, int64_t hi, bool flags, RunList& runs) {
+    return flags ? List<true>(lo, hi, runs) : List<false>(lo, hi, runs);
+  }
+
+ private:
+  template <bool kFlags>
+  void List(int64_t lo, int64_t hi, RunList& runs) {
+    if (kFlags) std::memset(runs.flags, 0, static_cast<size_t>(hi - lo));
     int64_t count = 0, before = lo;
     for (; next_ < stop_; ++next_) {
       const int64_t end = std::max(before, std::min<int64_t>(offsets_[next_ + 1], last_));
       if (end > hi) break;
-      runs.flags[end - lo] = 1;
+      if (kFlags) runs.flags[end - lo] = 1;
       runs.ends[count] = static_cast<int32_t>(end - lo);
       runs.segments[count] = static_cast<int32_t>(next_ - base_);
       count += end > before;  // an empty segment has no run
@@ -90,7 +97,6 @@ class OffsetWalk {
     runs.last = before - lo;
   }
 
- private:
   int64_t End(int64_t s) const { return std::clamp<int64_t>(offsets_[s + 1], first_, last_); }
 
   const Index* offsets_;
@@ -126,7 +132,7 @@ class IdWalk {
     return FirstNot(same + 1, std::min(hi_, same + step), [&](int64_t i) { return ids_[i] == ids_[lo]; });
   }
 
-  void Find(int64_t lo, int64_t hi, RunList& runs) {
+  void Find(int64_t lo, int64_t hi, bool /*flags*/, RunList& runs) {
     const int64_t size = hi - lo;
     runs.count = ListStarts(ids_ + lo, size, base_, runs);
     runs.last = runs.count == 0 ? 0 : runs.ends[runs.count - 1];
@@ -163,6 +169,8 @@ class IdWalk {
   // The same without a branch for each run.
   [[gnu::target("avx512f,avx512bw,avx512vl,popcnt")]] static int64_t ListStartsAvx512(const Index* ids, int64_t size,
                                                                                       int64_t base, RunList& runs) {
+    int32_t *ends = runs.ends, *segments_of = runs.segments;
+    uint8_t* flags = runs.flags;
     int64_t count = 0;
     __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     for (int64_t i = 0; i < size; i += 16, at = _mm512_add_epi32(at, _mm512_set1_epi32(16))) {
@@ -186,9 +194,11 @@ class IdWalk {
         const __m256i high_segments = _mm512_maskz_cvtsepi64_epi32(0xff, _mm512_sub_epi64(second, from));
         segments = _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(low_segments), high_segments, 1);
       }
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(runs.flags + i), _mm_maskz_set1_epi8(starts, 1));
-      _mm512_storeu_si512(runs.ends + count, _mm512_maskz_compress_epi32(starts, at));
-      _mm512_storeu_si512(runs.segments + count, _mm512_maskz_compress_epi32(starts, segments));
+      __builtin_prefetch(ids + i + kAhead);
+      if (sizeof(Index) == 8) __builtin_prefetch(ids + i + kAhead + 8);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(flags + i), _mm_maskz_set1_epi8(starts, 1));
+      _mm512_storeu_si512(ends + count, _mm512_maskz_compress_epi32(starts, at));
+      _mm512_storeu_si512(segments_of + count, _mm512_maskz_compress_epi32(starts, segments));
       count += std::popcount(static_cast<unsigned>(starts));
     }
     return count;
@@ -231,6 +241,7 @@ class IdWalk {
     if (runs.count > 0) next_ = base_ + runs.segments[runs.count - 1] + 1;
   }
 
+  static constexpr int64_t kAhead = 1024;  // ids that are asked for ahead of time
   static constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
 
   const Index* ids_;

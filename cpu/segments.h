@@ -63,7 +63,7 @@ class SegmentsWorker {
 
   // Bytes of memory, aligned to 64, that it wants.
   static int64_t Bytes(const ScanShape& shape, const SegmentsPlan& plan) {
-    int64_t bytes = (1 + FoldStates(plan)) * shape.StateBytes(plan.strip) + RunList::Bytes(plan.chunk);
+    int64_t bytes = (1 + FoldStates(plan)) * shape.StateBytes(plan.strip) + RunList::Bytes(kRunsChunk * plan.chunk);
     for (const int64_t size : shape.leaf_bytes) bytes += LeafBytes(shape, plan, size);
     return bytes;
   }
@@ -73,8 +73,8 @@ class SegmentsWorker {
     memory += shape_->StateBytes(plan_->strip);
     fold_ = memory;
     memory += FoldStates(*plan_) * shape_->StateBytes(plan_->strip);
-    runs_ = RunList(memory, plan_->chunk);
-    memory += RunList::Bytes(plan_->chunk);
+    runs_ = RunList(memory, kRunsChunk * plan_->chunk);
+    memory += RunList::Bytes(kRunsChunk * plan_->chunk);
     for (size_t leaf = 0; leaf < buffers_.size(); ++leaf) {
       buffers_[leaf] = memory;
       memory += LeafBytes(*shape_, *plan_, shape_->leaf_bytes[leaf]);
@@ -105,6 +105,7 @@ class SegmentsWorker {
     TaskBorders borders;
     next_ = from.segment + (head ? 1 : 0);
     walk.Start(from, to);
+    bool scan = CanScan() && to.element - from.element < (to.segment - from.segment) * plan_->long_run;
     int64_t progress = 0;
     for (int64_t lo = from.element, hi = 0; lo < to.element; lo = hi) {
       // A long run but for its last element, so that its end is found in the chunk that follows.
@@ -113,9 +114,9 @@ class SegmentsWorker {
         progress = Reduce(lo, hi, progress);
         continue;
       }
-      hi = std::min(to.element, lo + plan_->chunk);
+      hi = std::min(to.element, lo + (scan ? plan_->chunk : kRunsChunk * plan_->chunk));
       PrefetchBehind(*shape_, row_.arrays(), lo, hi);
-      walk.Find(lo, hi, runs_);
+      walk.Find(lo, hi, scan, runs_);
       int64_t run = 0, start = lo;
       if (head && runs_.count > 0 && runs_.segments[0] == 0) {
         start = lo + runs_.ends[0];
@@ -127,9 +128,15 @@ class SegmentsWorker {
       }
       head = head && runs_.count == 0;
       const int64_t count = runs_.count - run;
-      const bool scan = count > 0 && kernel_->scan != nullptr && lo + runs_.last - start < count * plan_->long_run;
-      progress = scan ? FinishByScan(from.segment, run, lo, start, hi, progress)
-                      : FinishOneByOne(from.segment, run, lo, start, hi, progress);
+      if (count == 0 || kernel_->runs == nullptr) {
+        progress = FinishOneByOne(from.segment, run, lo, start, hi, progress);
+      } else if (scan) {
+        progress = FinishByScan(from.segment, run, lo, start, hi, progress);
+      } else {
+        FinishByRuns(from.segment, run, lo, start, progress);
+        hi = lo + runs_.last;  // the next chunk starts where a run does
+      }
+      scan = CanScan() && runs_.last < runs_.count * plan_->long_run;
       if (lo + runs_.last == hi) progress = 0;
     }
     FillIdentity(to.segment);
@@ -143,10 +150,11 @@ class SegmentsWorker {
 
   // Of a leaf's results in a chunk, and its identity behind them.
   static int64_t LeafBytes(const ScanShape& shape, const SegmentsPlan& plan, int64_t size) {
-    return (Parts(shape.across ? 0 : plan.chunk * size, 64) + Parts(size, 64)) * 64;
+    return (Parts(shape.across ? 0 : kRunsChunk * plan.chunk * size, 64) + Parts(size, 64)) * 64;
   }
 
   int64_t Lanes() const { return lane_hi_ - lane_lo_; }
+  bool CanScan() const { return kernel_->scan != nullptr && kernel_->runs != nullptr; }
 
   ScanRange Range(int64_t lo, int64_t hi) const {
     ScanRange range{.lo = lo, .hi = hi, .n = call_->n, .lanes = call_->lanes};
@@ -169,15 +177,40 @@ class SegmentsWorker {
   // The chunk from `base`, of which [lo, hi) and the runs from `run` on are left: each run by itself, then what stays open.
   int64_t FinishOneByOne(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
     for (; run < runs_.count; ++run) {
-      const int64_t at = segment + runs_.segments[run];
-      Reduce(lo, base + runs_.ends[run], progress);
-      FillIdentity(at);
-      Finish(at, aggregate_);
-      next_ = at + 1;
+      FinishRun(segment, run, base, lo, progress);
       lo = base + runs_.ends[run];
       progress = 0;
     }
     return Reduce(lo, hi, progress);
+  }
+
+  void FinishRun(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t progress) {
+    const int64_t at = segment + runs_.segments[run];
+    Reduce(lo, base + runs_.ends[run], progress);
+    FillIdentity(at);
+    Finish(at, aggregate_);
+    next_ = at + 1;
+  }
+
+  // The chunk's runs by one call.
+  void FinishByRuns(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t progress) {
+    if (progress != 0) {  // the first one began in another chunk
+      FinishRun(segment, run, base, lo, progress);
+      lo = base + runs_.ends[run++];
+    }
+    const int64_t count = runs_.count - run;
+    if (count == 0) return;
+    const int64_t first = runs_.segments[run], end = runs_.segments[runs_.count - 1] + 1;
+    const bool dense = end - first == count;
+    FillIdentity(segment + (dense ? first : end));
+    next_ = segment + end;
+    if (dense) {
+      PointOuts(segment + first);
+    } else {
+      outs_.assign(buffers_.begin(), buffers_.end());
+    }
+    kernel_->runs(row_.arrays(), row_.uniforms(), outs_.data(), runs_.ends + run, base, lo, count);
+    if (!dense) Scatter(segment, run, [](int64_t k) { return k; });
   }
 
   // The same by one scan, which finishes every prefix of every run; a run's last one is kept.
@@ -186,26 +219,28 @@ class SegmentsWorker {
     const ScanRange range = Range(lo, hi);
     progress =
         kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), runs_.flags - base, &range, nullptr, aggregate_, progress);
-    const int64_t first = runs_.segments[run], end = runs_.segments[runs_.count - 1] + 1, count = runs_.count - run;
-    if (segment + end - next_ != count) FillIdentity(segment + end);  // there are empty ones between
-    next_ = segment + end;
+    const int64_t end = segment + runs_.segments[runs_.count - 1] + 1;
+    if (end - next_ != runs_.count - run) FillIdentity(end);  // there are empty ones between
+    next_ = end;
+    const int32_t* ends = runs_.ends + run;
+    Scatter(segment, run, [ends](int64_t k) { return ends[k] - 1; });
+    return progress;
+  }
+
+  // Copies results from the buffers, that of run `run` + k from place(k), to where they belong.
+  template <class Place>
+  void Scatter(int64_t segment, int64_t run, Place place) {
+    const int64_t count = runs_.count - run;
+    const int32_t* segments = runs_.segments + run;
     for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
       WithBytes(shape_->leaf_bytes[leaf], [&](auto size) {
         const char* from = buffers_[leaf];
         char* to = row_.outs()[leaf] + segment * static_cast<int64_t>(size);
-        const int32_t* ends = runs_.ends + run;
-        const int32_t* segments = runs_.segments + run;
-        if (end - first == count) {
-          to += first * static_cast<int64_t>(size);
-          for (int64_t k = 0; k < count; ++k, to += size) std::memcpy(to, from + static_cast<size_t>(ends[k] - 1) * size, size);
-        } else {
-          for (int64_t k = 0; k < count; ++k) {
-            std::memcpy(to + static_cast<size_t>(segments[k]) * size, from + static_cast<size_t>(ends[k] - 1) * size, size);
-          }
+        for (int64_t k = 0; k < count; ++k) {
+          std::memcpy(to + static_cast<size_t>(segments[k]) * size, from + static_cast<size_t>(place(k)) * size, size);
         }
       });
     }
-    return progress;
   }
 
   // The results of segments [next_, end), which are empty.

@@ -38,7 +38,8 @@ struct SegmentsPlan {
 inline constexpr int64_t kSegmentsTask = 64 << 10;  // scalars and ends of a task
 inline constexpr int64_t kSegmentsTaskLeast = 16 << 10;
 inline constexpr int64_t kSegmentsRowsLeast = 256;  // across: rows of a task, so that its two border states are cheap beside it
-inline constexpr int64_t kLongRun = 200;
+inline constexpr int64_t kLongRun = 6;
+inline constexpr int64_t kRunsChunk = 4;  // chunks that are listed together where nothing is scanned
 
 inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m, int64_t path = kAutomatic) {
   SegmentsPlan plan;

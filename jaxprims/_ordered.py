@@ -112,6 +112,12 @@ class Elements:
         named = len(self.axis) if isinstance(self.axis, tuple) else 1
         return normal_axes(self.axis, ndim + named, self.name) if named else ()
 
+    def moved_together(self) -> None:
+        """The axes become neighbours, where the last one is."""
+        there = tuple(range(self.at, self.at + len(self.axes)))
+        self.given = [jnp.moveaxis(x, self.axes, there) for x in self.given]
+        self.axes = there
+
     def moved_to_front(self) -> None:
         """The axis becomes the first one."""
         self.given = [self.in_front(x, self.axes) for x in self.given]

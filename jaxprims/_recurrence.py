@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._bins import as_array
 from ._ordered import normal_axis
@@ -41,12 +42,16 @@ def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, revers
     >>> jp.linear_recurrence(jnp.array([0.5, 0.5, 2.0]), jnp.array([4.0, 1.0, 0.0])).tolist()
     [4.0, 3.0, 6.0]
     """
+    if not isinstance(reverse, (bool, np.bool_)):
+        raise TypeError(f"reverse must be True or False, got {reverse!r}")
     a, b = (_numbers(x, name) for x, name in ((a, "a"), (b, "b")))
     given = [a, b] if init is None else [a, b, _numbers(init, "init")]
     try:
         shape = jnp.broadcast_shapes(a.shape, b.shape)
     except ValueError:
         raise ValueError(f"a and b must broadcast against each other, got shapes {a.shape} and {b.shape}") from None
+    if not shape:
+        raise ValueError("a or b needs an axis to go along, got two scalars")
     at = normal_axis(axis, len(shape), "a and b")
     dtype = jnp.result_type(*given)
     inside = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype

@@ -99,7 +99,7 @@ def _reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
         return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)
     assert call.f is not None
     if len(_runs(call.elements.axes)) > 1 and _one_pass(call):
-        call.elements.moved_to_front()
+        call.elements.moved_together()
     fold = Fold("reduce", call.f, call.operator, len(call.captured), call.positions, init=start is not None)
     operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
     return _by_runs(operands, fold=fold, axes=call.elements.axes, lanes=call.lanes)
@@ -221,17 +221,29 @@ def segment_reduce(
 
 def reduce_sorted(values: Any, ids: Any, count: int, op: Any, identity: Any) -> Any:
     """What ``reduce_by_index`` returns for ids that ascend; None where a histogram is faster, or its error is wanted."""
-    if not segments_pay(ids.shape[0], count):
+    if count == 0:
         return None
     call = ordered(values, op, 0, identity, None, name="values")
-    if count == 0 or call.operator is None or identity_on_slices(call) is None:
+    if call.operator is None or not segments_pay(ids.shape[0], count, call.operator.name) or identity_on_slices(call) is None:
         return None
     return jax.tree.unflatten(call.values.tree, _segments(call, "ids", vary(_signed(ids, count), call.axes), count))
 
 
-def segments_pay(n: Any, count: int) -> bool:
-    """Is a reduction by sorted ids faster than a histogram?"""
-    return True
+LONG_SEGMENTS = 8192
+"""Elements of a segment from which on it is reduced at the speed of memory, which no histogram is."""
+
+SHORT_SEGMENTS = range(3, 64)
+"""Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers."""
+
+
+def segments_pay(n: Any, count: int, name: str | None) -> bool:
+    """Is a reduction by sorted ids faster than a histogram, for the operator of this name? As measured."""
+    if not isinstance(n, int):
+        return False
+    average = n // max(1, count)
+    if name in ("argmax", "argmin"):  # a histogram's bin holds such a pair in one word
+        return average >= LONG_SEGMENTS
+    return average >= LONG_SEGMENTS or average in SHORT_SEGMENTS or name == "logaddexp"
 
 
 def _count(num_segments: Any) -> int:

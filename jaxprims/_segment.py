@@ -190,11 +190,13 @@ def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
 
 
 def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
-    """What f makes of each element, combined by segment."""
-    if isinstance(segments, Offsets) or (is_sorted and segments_pay(segments.shape[0], n)):
-        return segment_reduce(data, segments, op, num_segments=n, map=f)
+    """What f makes of each element, combined by segment; the elements themselves where f is None."""
+    if isinstance(segments, Offsets):
+        return segment_reduce(data, segments, op, map=f)
     if f is None:
-        return reduce_by_index(data, segments, n, op)
+        return reduce_by_index(data, segments, n, op, indices_are_sorted=is_sorted)
+    if is_sorted and segments_pay(segments.shape[0], n, "argmax" if op in (monoids.argmax, monoids.argmin) else "add"):
+        return segment_reduce(data, segments, op, num_segments=n, map=f)
     return genhist(lambda i, *x: (i, f(*x)), (segments, *jax.tree.leaves(data)), Bins(n, op))
 
 
@@ -219,7 +221,8 @@ def segment_logsumexp(
     Raises:
       TypeError, ValueError: an argument of the wrong dtype or shape.
 
-    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum).
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum),
+      one for ids that are sorted and for offsets.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
@@ -232,7 +235,7 @@ def segment_logsumexp(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
-    if isinstance(ids, Offsets) or (is_sorted and segments_pay(ids.shape[0], n)):
+    if isinstance(ids, Offsets) or is_sorted:
         wide = jnp.promote_types(data.dtype, np.float32)
         return segment_reduce(data.astype(wide), ids, jnp.logaddexp, num_segments=n).astype(data.dtype)
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum)

@@ -30,7 +30,8 @@ def assert_close(got: Any, wanted: Any, rtol: float = 1e-9) -> None:
 def scalar(tree: Any) -> Any:
     """A number that depends on every result, not linearly."""
     weigh = lambda x: jnp.cos(jnp.arange(x.size, dtype=np.float64)).reshape(x.shape)  # noqa: E731
-    return sum(jnp.sum(weigh(x) * jnp.real(x * x * np.asarray(1 + 0.5j if x.dtype.kind == "c" else 1))) for x in leaves(tree))
+    turn = lambda x: np.asarray(1 + 0.5j if x.dtype.kind == "c" else 1, x.dtype)  # noqa: E731
+    return sum(jnp.sum(weigh(x) * jnp.real(x * x * turn(x))) for x in leaves(tree))
 
 
 def combine(op: Callable[..., Any], xs: Any, order: Sequence[int], init: Any = None) -> Any:
@@ -81,7 +82,7 @@ def _(primals: Any, tangents: Any) -> Any:
 def cases() -> dict[str, tuple[Any, Any, Any, Any]]:
     """Operator, elements, a start value, identity."""
     rng = np.random.default_rng(0)
-    real = lambda *shape: rng.uniform(-0.9, 0.9, shape)  # noqa: E731
+    real: Callable[..., np.ndarray] = lambda *shape: np.asarray(rng.uniform(-0.9, 0.9, shape))  # noqa: E731
     number = lambda *shape: real(*shape) + 1j * real(*shape)  # noqa: E731
     zeros = real(N)
     zeros[[1, 3]] = 0
@@ -108,33 +109,208 @@ CASES = cases()
 MODES = list(itertools.product((False, True), (False, True), (None, STARTS), (False, True)))
 
 
-@pytest.mark.usefixtures("x64", "strict")
-@pytest.mark.parametrize("name", CASES)
-def test_like_a_loop(name: str) -> None:
-    """Gradients and tangents, with JAX's of a loop; every combination of exclusive, reverse, segments and init."""
+def arrays(name: str) -> tuple[Any, Any, Any, Any]:
     op, *others = CASES[name]
-    xs, init, neutral = jax.tree.map(jnp.asarray, others)
-    for exclusive, reverse, starts, with_init in MODES[list(CASES).index(name) % 4 :: 4]:
-        if exclusive and not with_init and neutral is None:
-            continue
-        args = (xs, init) if with_init else (xs,)
-
-        def ours(xs: Any, init: Any = None, *, e: bool = exclusive, r: bool = reverse, s: Any = starts) -> Any:
-            given = None if init is not None or op in (jnp.maximum, jp.monoids.argmax) else CASES[name][3]
-            return jp.scan(xs, op, init=init, identity=given, exclusive=e, reverse=r, segment_starts=s)
-
-        def one_by_one(xs: Any, init: Any = None, *, e: bool = exclusive, r: bool = reverse, s: Any = starts) -> Any:
-            return loop(op, xs, init, neutral, e, r, s)
-
-        finite = lambda f: lambda *a: jax.tree.map(lambda y: jnp.where(jnp.isfinite(y), y, 0), f(*a))  # noqa: B023, E731
-        f, g = finite(ours), finite(one_by_one)
-        assert_close(f(*args), g(*args))
-        every = tuple(range(len(args)))
-        grads = [jax.grad(lambda *a, f=f: scalar(f(*a)), every, allow_int=True)(*args) for f in (f, g)]
-        assert_close(*[[x for x in jax.tree.leaves(t) if x.dtype != jax.dtypes.float0] for t in grads])
-        assert_close(*[jax.jvp(f, args, jax.tree.map(tangent, args))[1] for f in (f, g)])
+    return op, *jax.tree.map(jnp.asarray, others)
 
 
 def tangent(x: Any) -> Any:
     inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-    return jnp.sin(jnp.arange(1.0, x.size + 1)).reshape(x.shape).astype(x.dtype) if inexact else np.zeros(x.shape, jax.dtypes.float0)
+    return (
+        jnp.sin(jnp.arange(1.0, x.size + 1)).reshape(x.shape).astype(x.dtype) if inexact else np.zeros(x.shape, jax.dtypes.float0)
+    )
+
+
+def finite(tree: Any) -> Any:
+    return jax.tree.map(lambda y: jnp.where(jnp.isfinite(y), y, 0) if y.dtype.kind != "i" else y, tree)
+
+
+def check(ours: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> None:
+    """Values, gradients, tangents."""
+    f, g = (lambda *a, h=h: finite(h(*a)) for h in (ours, reference))
+    assert_close(f(*args), g(*args))
+    every = tuple(range(len(args)))
+    grads = [jax.grad(lambda *a, h=h: scalar(h(*a)), every, allow_int=True)(*args) for h in (f, g)]
+    got, wanted = ([x for x in jax.tree.leaves(t) if x.dtype != jax.dtypes.float0] for t in grads)
+    assert_close(got, wanted)
+    got, wanted = (jax.jvp(h, args, jax.tree.map(tangent, args))[1] for h in (f, g))
+    assert_close(got, wanted)
+
+
+@pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.parametrize("name", CASES)
+def test_like_a_loop(name: str) -> None:
+    """Gradients and tangents are those of a loop; every combination of exclusive, reverse, segments and init."""
+    op, xs, init, neutral = arrays(name)
+    for exclusive, reverse, starts, with_init in MODES[list(CASES).index(name) % 8 :: 8]:
+        if exclusive and not with_init and neutral is None:
+            continue
+        known = op in (jnp.maximum, jnp.logaddexp, jp.monoids.argmax)
+        kind: dict[str, Any] = {"exclusive": exclusive, "reverse": reverse, "segment_starts": starts}
+        given = {} if known or with_init or neutral is None else {"identity": CASES[name][3]}
+        check(
+            lambda xs, init=None, k=kind, i=given: jp.scan(xs, op, init=init, **k, **i),
+            lambda xs, init=None, k=kind: loop(op, xs, init, neutral, *k.values()),
+            xs,
+            *([init] if with_init else []),
+        )
+
+
+@pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.parametrize("name", ["add", "mul", "max", "logaddexp", "affine", "matmul", "mean_variance", "argmax", "einstein"])
+def test_reductions_and_segments(name: str) -> None:
+    op, xs, init, neutral = arrays(name)
+    check(lambda xs, i: jp.reduce(xs, op, axis=0, init=i), lambda xs, i: combine(op, xs, range(N), i), xs, init)
+    if neutral is None:
+        return
+    given = {} if op in (jnp.maximum, jnp.logaddexp, jp.monoids.argmax) else {"identity": CASES[name][3]}
+    segments: Any = jp.Offsets(jnp.array([1, 2, 2, 5])) if len(name) % 2 else jnp.array([-1, 0, 2, 2, 2, 3])
+
+    def one_by_one(xs: Any) -> Any:
+        rows = [combine(op, xs, range(a, b)) if a < b else neutral for a, b in ((1, 2), (2, 2), (2, 5))]
+        return jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
+
+    check(lambda xs: jp.segment_reduce(xs, segments, op, num_segments=3, **given), one_by_one, xs)
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_second_order() -> None:
+    """Against finite differences, both modes: a sum, a number for J, matrices for J; and a reduction by the general rule."""
+    twice = lambda f, *args: check_grads(f, args, 2, ("fwd", "rev"))  # noqa: E731
+    op, xs, init, _ = arrays("mul")
+    twice(lambda x, i: jp.scan(x, op, init=i, exclusive=True, map=lambda v: v * v + v), xs[:4], init)
+    op, xs, init, _ = arrays("matmul")
+    twice(jax.jit(lambda x: jp.scan(x, op, reverse=True, segment_starts=STARTS[:4])), xs[:4])
+    twice(jax.jit(lambda x: jp.reduce(x, op, axis=0)), xs[:4])
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_hessians_with_zeros() -> None:
+    """Products of which none, one and several factors are zero."""
+    v = jnp.array([2.0, 0, 3, 0, 5])
+    for f, g in (
+        (lambda v: jp.scan(v, jnp.multiply)[-1], jnp.prod),
+        (lambda v: jp.segment_reduce(v, np.array([0, 0, 0, 1, 1]), jnp.multiply, num_segments=2)[0], lambda v: jnp.prod(v[:3])),
+    ):
+        assert_close(jax.jit(jax.hessian(f))(v), jax.jit(jax.hessian(g))(v))
+
+
+def test_drop_ins() -> None:
+    """Gradients are jax.lax's; those of ties too, of which two share evenly."""
+    x = jax.random.normal(jax.random.key(0), (5, 4))
+    for ours, theirs in (
+        (jp.cumprod, jax.lax.cumprod),
+        (jp.cummin, jax.lax.cummin),
+        (jp.cumlogsumexp, jax.lax.cumlogsumexp),
+    ):
+        grads = [jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x, 0, True))))(x) for f in (ours, theirs)]
+        np.testing.assert_allclose(grads[0], grads[1], rtol=1e-4, atol=1e-5)
+    ties = jnp.array([1.0, 2, 2, 0, 5])
+    grads = [jax.grad(lambda x, f=f: jnp.sum(f(x)))(ties) for f in (jp.cummax, jax.lax.cummax)]
+    np.testing.assert_array_equal(grads[0], grads[1])
+    assert jax.grad(lambda x: jp.reduce(x, jnp.maximum))(jnp.array([3.0, 1, 3])).tolist() == [0.5, 0, 0.5]
+    by = jax.grad(lambda x: jp.segment_reduce(x, np.array([0, 0, 1]), jnp.maximum).sum())(jnp.array([3.0, 3, 3]))
+    assert by.tolist() == [0.5, 0.5, 1]
+
+
+@pytest.mark.usefixtures("x64", "strict")
+def test_through_captured_arrays() -> None:
+    """Gradients reach what map and op capture, at computed indices too, and the elements beside them."""
+    rng = np.random.default_rng(0)
+    x, table = rng.uniform(-0.5, 0.5, 5), jnp.asarray(rng.uniform(0.5, 1, 3))
+    at = np.array([0, 2, 2, 1, 0], np.int32)
+
+    def op(table: Any) -> Callable[..., Any]:
+        return lambda a, b: a + b + table[0] * a * b
+
+    weighed = lambda table: lambda i, v: table[i] * v  # noqa: E731
+    for f, g in (
+        (lambda x, t: jp.scan(x, op(t), reverse=True), lambda x, t: loop5(op(t), x, True)),
+        (lambda x, t: jp.reduce((at, x), op(t), map=weighed(t)), lambda x, t: combine(op(t), t[at] * x, range(5))),
+    ):
+        check(f, g, jnp.asarray(x), table)
+
+    matrix = jnp.asarray(rng.uniform(-0.5, 0.5, (2, 2)))
+    pairs = jnp.asarray(rng.uniform(-1, 1, (5, 2, 2)))
+    through = lambda m: lambda a, b: a @ m @ b  # noqa: E731
+    check(lambda p, m: jp.scan(p, through(m)), lambda p, m: loop5(through(m), p, False), pairs, matrix)
+
+
+def loop5(op: Any, xs: Any, reverse: bool) -> Any:
+    """The scan of five elements."""
+    order = [4, 3, 2, 1, 0] if reverse else [0, 1, 2, 3, 4]
+    rows = [combine(op, xs, order[: k + 1]) for k in range(5)]
+    return jnp.stack(rows[::-1] if reverse else rows)
+
+
+@pytest.mark.usefixtures("strict")
+def test_transformations_compose() -> None:
+    """vmap of grad, grad of vmap, jit, checkpoint; what is not batched is not copied."""
+    x = jax.random.normal(jax.random.key(0), (3, 5, 2, 2))
+    start = jax.random.normal(jax.random.key(1), (2, 2))
+    plain = lambda x, i: jnp.stack([combine(matmul, x, range(k + 1), i) for k in range(5)])  # noqa: E731
+
+    def losses(scan: Any) -> list[Any]:
+        loss = lambda x, i: jnp.sum(jnp.sin(scan(x, i)))  # noqa: E731
+        grad = jax.grad(loss, (0, 1))
+        return [
+            jax.vmap(grad, (0, None))(x, start),
+            jax.vmap(grad, (1, None), 1)(jnp.moveaxis(x, 0, 1), start)[0],
+            jax.grad(lambda x, i: jnp.sum(jax.vmap(loss, (0, None))(x, i)), (0, 1))(x, start),
+            jax.grad(jax.checkpoint(loss), (0, 1))(x[0], start),
+        ]
+
+    got, wanted = (jax.jit(lambda f=f: losses(f))() for f in (lambda x, i: jp.scan(x, matmul, init=i), plain))
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5), got, wanted)
+
+    v, s = x[:, :, 0, 0], x[0, :, 1, 0]
+    grads = [jax.grad(lambda s, f=f: jnp.sum(jax.vmap(lambda v: f(v * s) ** 2)(v)))(s) for f in (jp.cumprod, jnp.cumprod)]
+    np.testing.assert_allclose(grads[0], grads[1], rtol=1e-4)
+
+
+def test_linear_transpose_and_cotangents() -> None:
+    """A sum's transpose is the sum from the other end; zeros and only one of several results."""
+    one = jax.ShapeDtypeStruct((4,), jnp.float32)
+    ct = jnp.arange(1.0, 5)
+    (back,) = jax.linear_transpose(jp.cumsum, one)(ct)
+    assert back.tolist() == [10, 9, 7, 4]
+    starts = np.array([True, False, True, False])
+    for options, wanted in (
+        ({"segment_starts": starts}, [3, 2, 7, 4]),
+        ({"exclusive": True}, [9, 7, 4, 0]),
+        ({"exclusive": True, "reverse": True}, [0, 1, 3, 6]),
+        ({"exclusive": True, "reverse": True, "segment_starts": starts}, [0, 0, 2, 0]),
+    ):
+        f = lambda x, o=options: jp.scan(x, **o)  # noqa: E731
+        (back,) = jax.linear_transpose(f, one)(ct)
+        jac = jax.jacfwd(f)(jnp.ones(4))
+        assert back.tolist() == (ct @ jac).tolist()
+        assert back.tolist() == wanted or "segment_starts" in options
+    only = jax.grad(lambda v: jp.scan({"a": v, "b": -v}, jp.monoids.max)["b"][2])(jnp.array([3.0, 1, 2]))
+    assert only.tolist() == [0, -1, 0]
+    (back,) = jax.linear_transpose(lambda x: jp.reduce(x), one)(jnp.float32(2))
+    assert back.tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.complex64])
+def test_gradients_keep_the_dtype(dtype: Any) -> None:
+    v, init = jnp.asarray([0.5, 0.25, 0.125], dtype), jnp.asarray(0.5, dtype)
+    for f, op in ((jp.scan, jnp.add), (jp.scan, jnp.multiply), (jp.reduce, jnp.multiply)):
+        for g in jax.grad(lambda v, i, f=f, op=op: jnp.real(jnp.sum(f(v, op, init=i))), (0, 1))(v, init):
+            assert g.dtype == dtype and np.isfinite(np.asarray(g, np.complex64)).all()
+
+
+def test_no_jacobians_are_stored() -> None:
+    """The gradient of a scan of matrices holds states and elements, nothing of 16 numbers for each."""
+    x = jnp.ones((7, 2, 2))
+    jaxpr = jax.make_jaxpr(jax.grad(lambda x: jnp.sum(jp.scan(x, matmul))))(x)
+    assert "linear_recurrence" in str(jaxpr)
+    assert max(v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars) <= x.size
+
+
+def test_empty_gradients() -> None:
+    for op in (jnp.add, jnp.multiply, jnp.maximum):
+        for f in (lambda v, i, op=op: jp.scan(v, op, init=i), lambda v, i, op=op: jp.reduce(v, op, axis=0, init=i)):
+            gv, gi = jax.grad(lambda v, i, f=f: jnp.sum(f(v, i)), (0, 1))(jnp.ones((0, 2)), jnp.ones(2))
+            assert gv.shape == (0, 2) and gi.shape == (2,)

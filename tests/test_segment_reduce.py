@@ -221,15 +221,32 @@ def test_batches() -> None:
     assert_close(weighed, w[:, None, None] * segmented(x[0], offsets[0], np.add, 0), 1e-4)
 
 
+@pytest.mark.parametrize("average", [1, 10, 300, 9000])
+def test_histograms_of_sorted_indices(average: int) -> None:
+    """``reduce_by_index`` takes one way or the other; what it does with indices outside and with ``dest`` is the same."""
+    n = max(3000, 3 * average)
+    bins = n // average
+    r = np.random.default_rng(0)
+    ids = np.sort(r.integers(-2, bins + 2, n)).astype(np.int32)
+    x = r.integers(-99, 99, (n, 2)).astype(np.int32)
+    dest = r.integers(-9, 9, (bins, 2)).astype(np.int32)
+    for values, op, start in (
+        (x, jnp.add, dest),
+        (x[:, 0], jnp.maximum, None),
+        ((x[:, 0], jp.positions), jp.monoids.argmax, None),
+    ):
+        got, want = (jp.reduce_by_index(values, ids, bins, op, dest=start, indices_are_sorted=s) for s in (True, False))
+        assert_close(got, jax.tree.map(np.asarray, want))
+
+
 def test_operators_without_a_kernel() -> None:
     x = np.random.default_rng(0).integers(0, 99, (11, 3)).astype(np.float32)
     greatest = lambda a, b: jax.lax.top_k(jnp.concatenate([a, b], -1), 3)[0]  # noqa: E731
     offsets = np.array([1, 3, 3, 11])
     want = np.stack([-np.sort(-x[1:3].ravel())[:3], np.full(3, -1), -np.sort(-x[3:].ravel())[:3]])
-    for segments, count in ((jp.Offsets(offsets), None), (ids_of(offsets, 11), 3)):
-        with pytest.warns(jp.FallbackWarning, match="op cannot be compiled"):
-            got = jp.segment_reduce(x, segments, greatest, num_segments=count, identity=np.float32(-1))
-        np.testing.assert_array_equal(got, want)
+    with pytest.warns(jp.FallbackWarning, match="op cannot be compiled"):
+        got = jp.segment_reduce(x, jp.Offsets(offsets), greatest, identity=np.float32(-1))
+    np.testing.assert_array_equal(got, want)
 
 
 ERRORS: dict[str, tuple[Any, type, str]] = {

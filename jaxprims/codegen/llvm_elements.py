@@ -118,7 +118,8 @@ class Elements:
 
     def _load(self, i: ir.Value, rest: ir.Value | None) -> dict[tuple[int, int], ir.Value]:
         """The slots that f uses, by array and slot."""
-        b, arrays, out = self.b, self.spec.arrays, {}
+        b, arrays = self.b, self.spec.arrays
+        out: dict[tuple[int, int], ir.Value] = {}
         wanted = [(k, s) for k, a in enumerate(arrays) if a.slots for s in self.wanted[k]]
         for k in sorted({k for k, _ in wanted}):
             a = arrays[k]

@@ -78,8 +78,8 @@ def store_row(
 
 
 def stream(store: ir.StoreInstr, size: int) -> None:
-    """Makes a store of ``size`` bytes, whose place is aligned to them, non-temporal."""
-    store.align = min(64, size)
+    """Makes a store of ``size`` bytes non-temporal; its place is a multiple of them in memory that is aligned to 64 bytes."""
+    store.align = min(64, size & -size)
     store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
 
 

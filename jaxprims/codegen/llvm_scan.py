@@ -16,26 +16,25 @@ from . import llvm_expr as expr
 from . import llvm_reduce, llvm_runs, llvm_scan_across, llvm_scan_along
 from .llvm_build import I64, PTR, address, declare, i64, loop, pointer, scaled
 from .llvm_elements import vector_width
-from .llvm_rows import apply_op, load_state, store_row, store_state
+from .llvm_rows import apply_op, is_dear, load_state, store_row, store_state
 from .scan_spec import ScanSpec
 
 PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
 vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
 
-_NAMES = {
-    "scan": ("scan", "reduce", "combine"),
-    "reduce": ("reduce", "combine", "finish"),
-    "segments": ("scan", "reduce", "combine", "finish", "runs"),
-}
-_SEGMENTS_ALONG = ("scan", "runs")
-"""What segments of rows that lie side by side do without."""
-
 
 def function_names(spec: ScanSpec, variant: int) -> list[str]:
     if variant & PERIODIC:
         return ["scan"]
-    return [name for name in _NAMES[spec.kind] if not (spec.kind == "segments" and spec.across and name in _SEGMENTS_ALONG)]
+    if spec.kind == "scan":
+        return ["scan", "reduce", "combine"]
+    names = ["reduce", "combine", "finish"]
+    if spec.kind == "segments" and not spec.across:
+        names.append("runs")
+        if not spec.commutes or is_dear(spec.op) or len(spec.f.body) > 4:  # else ``runs`` is as fast, however short segments are
+            names.append("scan")
+    return names
 
 
 def generate(spec: ScanSpec, variant: int, vector_bytes: int) -> ir.Module:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..frontend.program import CONTROL, Program
-from . import llvm_scan_logaddexp
+from . import llvm_scan_logaddexp, llvm_scan_replicas
 from .llvm_build import I64, PTR
 from .llvm_elements import vector_width
 from .llvm_math import MATH
@@ -66,6 +66,8 @@ def _form(spec: ScanSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return llvm_scan_logaddexp.LogAddExp
     if _cost(spec.op) > DEAR * len(spec.state):
         return Tile
+    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
+        return llvm_scan_replicas.Replicas
     few = min(FEW, vector_width(spec, vector_bytes) // 4)
     return LogSteps if len(spec.state) <= few else Sequential
 

@@ -9,6 +9,7 @@ from llvmlite import ir
 from ..frontend.program import itemsize
 from . import llvm_expr as expr
 from .llvm_build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
+from .llvm_elements import Elements
 from .llvm_rows import apply_op, interleaved, load_state, store_state, stream
 from .llvm_structs import in_pieces, store_structs
 from .scan_spec import ScanSpec
@@ -23,6 +24,8 @@ Values = list[ir.Value]
 class Kernel:
     """What the forms share: arguments, the aggregate, the carry."""
 
+    elements: Elements
+    width: int  # of the vectors that are stored
     lanes = 1
     """How often the aggregate and the carry are held: once, or in every lane of a vector."""
 
@@ -69,10 +72,7 @@ class Kernel:
     def end(self) -> None:
         b = self.b
         with b.if_then(self.is_started()):
-            last = self.held(self.aggregate)
-            if self.lanes > 1:
-                last = [b.extract_element(v, ir.Constant(I32, 0)) for v in last]
-            store_state(b, self.spec, last, self.aggregate_state, i64(1), i64(0))
+            self._store_state(self.held(self.aggregate))
         bits = [b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in ((self.started, 1), (self.restarted, 2))]
         b.ret(b.or_(*bits))
 
@@ -86,6 +86,11 @@ class Kernel:
     def _state_at(self, p: ir.Value) -> Values:
         values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
         return [splat(self.b, v, self.lanes) for v in values] if self.lanes > 1 else values
+
+    def _store_state(self, state: Values) -> None:
+        if self.lanes > 1:
+            state = [self.b.extract_element(v, ir.Constant(I32, 0)) for v in state]
+        store_state(self.b, self.spec, state, self.aggregate_state, i64(1), i64(0))
 
     def is_started(self) -> ir.Value:
         return self.b.load(self.started, typ=I1)

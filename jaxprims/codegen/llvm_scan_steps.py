@@ -7,22 +7,10 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from . import llvm_expr as expr
-from .llvm_build import (
-    I1,
-    I8,
-    I32,
-    I64,
-    PTR,
-    address,
-    alloca,
-    i64,
-    intrinsic,
-    loop,
-    splat,
-)
+from .llvm_build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, loop, splat
 from .llvm_elements import Elements, vector_width
 from .llvm_scan_kernel import Kernel, Values
-from .llvm_types import take
+from .llvm_types import take, vector_of
 
 
 class LogSteps(Kernel):
@@ -31,8 +19,14 @@ class LogSteps(Kernel):
     A few vectors (groups of a wide one) at a time, so that one need not wait for the other.
     """
 
+    stride = 1
+    """Lanes of an element."""
+
     LANES = 64
     """Of all groups at most: as many bits as a word has."""
+
+    UNROLLED = 32
+    """Instructions of the operator, for all groups, up to which they are combined without a loop."""
 
     def build(self) -> None:
         b, spec = self.b, self.spec
@@ -42,17 +36,10 @@ class LogSteps(Kernel):
         self.width = width = self.group * self.groups
         self.word, self.backwards = ir.IntType(max(32, width)), spec.reverse
         self.elements = Elements(
-            b,
-            spec,
-            self.arrays,
-            self.uniforms,
-            self.n,
-            width,
-            mirrored=True,
-            period=self.period if self.periodic else None,
+            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
         )
         self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width) for t in spec.state]
-        self.carries = [alloca(b, expr.register_type(t), self.groups) for t in spec.state]
+        self.carries = [alloca(b, expr.register_type(t), self.groups * self.stride) for t in spec.state]
         self.begin()
         if self.periodic:
             self._start_rows()
@@ -67,12 +54,15 @@ class LogSteps(Kernel):
             bits = self._restarts(i, rest)
         local, closed = self._local(values, bits)
         there = b.or_(self.is_started(), self.counts_prefix())
-        before = self.either(
-            b.and_(self.is_started(), self.elements.whole(rest)),
-            lambda: self._between(local, bits),
-            lambda: self._between_some(local, bits, rest),
-            likely=True,
-        )
+        if len(self.spec.op.body) * self.groups <= self.UNROLLED:
+            before = self.either(
+                b.and_(self.is_started(), self.elements.whole(rest)),
+                lambda: self._between(local, bits),
+                lambda: self._between_some(local, bits, rest),
+                likely=True,
+            )
+        else:
+            before = self._between_some(local, bits, rest)
         with b.if_then(self.scans):
             results = self._results(local, before, closed, there)
             if self.spec.exclusive:
@@ -89,12 +79,7 @@ class LogSteps(Kernel):
             joined = self._whole(
                 [
                     [b.select(mask, v, x) for v, x in zip(self.op(k, part, self.group), part, strict=True)]
-                    for k, part, mask in zip(
-                        self._parts(before),
-                        self._parts(local),
-                        self._masks(b.not_(closed)),
-                        strict=True,
-                    )
+                    for k, part, mask in zip(self._parts(before), self._parts(local), self._masks(b.not_(closed)), strict=True)
                 ]
             )
         alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
@@ -102,7 +87,7 @@ class LogSteps(Kernel):
 
     def _local(self, values: Values, bits: ir.Value | None) -> tuple[Values, ir.Value | None]:
         """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group."""
-        b, group, d = self.b, self.group, 1
+        b, group, d = self.b, self.group, self.stride
         parts = self._parts(values)
         while d < group:
             order = [self._earlier(k, d) for k in range(group)]
@@ -114,11 +99,7 @@ class LogSteps(Kernel):
             parts = [
                 [
                     b.select(mask, new, v)
-                    for new, v in zip(
-                        self.op([take(b, v, v, order) for v in part], part, group),
-                        part,
-                        strict=True,
-                    )
+                    for new, v in zip(self.op([take(b, v, v, order) for v in part], part, group), part, strict=True)
                 ]
                 for part, mask in zip(parts, reach, strict=True)
             ]
@@ -127,44 +108,38 @@ class LogSteps(Kernel):
 
     def _parts(self, values: Values) -> list[Values]:
         """The groups' own vectors, as they lie in memory."""
-        return (
-            [[take(self.b, v, v, range(k, k + self.group)) for v in values] for k in range(0, self.width, self.group)]
-            if self.groups > 1
-            else [values]
-        )
+        if self.groups == 1:
+            return [values]
+        return [[take(self.b, v, v, range(k, k + self.group)) for v in values] for k in range(0, self.width, self.group)]
 
     def _whole(self, parts: Sequence[Values]) -> Values:
         return [self._joined(list(vectors)) for vectors in zip(*parts, strict=True)]
 
     def _between(self, local: Values, bits: ir.Value | None) -> Values:
         """Group after group: takes the last state into the aggregate. Returns what comes before each group, in all its lanes."""
-        b, befores = self.b, []
+        befores = []
         for g in range(self.groups):
             carry = self._carry()
-            befores.append([splat(b, v, self.group) for v in carry])
-            last = ir.Constant(I32, self._offset((g + 1) * self.group - 1))
-            self._take_in([b.extract_element(v, last) for v in local], self._found(i64(g), bits))
+            befores.append([self._repeated(v) for v in carry])
+            last = self._offset((g + 1) * self.group - (self.stride if not self.backwards else 1))
+            self._take_in([self._element(v, last) for v in local], self._found(i64(g), bits))
         if self.backwards:
             befores.reverse()
         return self._whole(befores)
 
     def _carry(self) -> Values:
         prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
-        return self.either(
-            self.counts_prefix(),
-            lambda: self.op(prefix, aggregate, 1),
-            lambda: aggregate,
-        )
+        return self.either(self.counts_prefix(), lambda: self.op(prefix, aggregate, self.stride), lambda: aggregate)
 
     def _take_in(self, total: Values, found: ir.Value | None) -> None:
-        b, values = self.b, self.op(self.held(self.aggregate), total, 1)
+        b, values = self.b, self.op(self.held(self.aggregate), total, self.stride)
         if found is not None:
             values = [b.select(found, t, v) for t, v in zip(total, values, strict=True)]
             b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
         self.keep(values, self.aggregate)
 
     def _between_some(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> Values:
-        """The same, through memory, where groups may be missing or the aggregate not have been started."""
+        """The same, through memory, also where groups are missing or the aggregate has not been started."""
         b, group, spec = self.b, self.group, self.spec
         for v, p, t in zip(local, self.locals, spec.state, strict=True):
             b.store(expr.to_memory(b, v, t) if t == "b1" else v, p)
@@ -172,16 +147,9 @@ class LogSteps(Kernel):
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
         started = self.is_started()
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
-            total, prefix, found = (
-                self._last(i64(0), rest),
-                self.held(self.prefix),
-                self._found(i64(0), bits),
-            )
+            total, prefix, found = (self._last(i64(0), rest), self.held(self.prefix), self._found(i64(0), bits))
             self.keep(total, self.aggregate)
-            self._carry_into(
-                i64(0),
-                [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)],
-            )
+            self._carry_into(i64(0), [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)])
             if found is not None:
                 b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
             b.store(ir.Constant(I1, 1), self.started)
@@ -191,8 +159,10 @@ class LogSteps(Kernel):
         return [self._spread(p, t) for p, t in zip(self.carries, spec.state, strict=True)]
 
     def _carry_into(self, g: ir.Value, values: Values) -> None:
-        for v, p in zip(values, self.carries, strict=True):
-            self.b.store(v, self.b.gep(p, [self._place(g, self.groups)], source_etype=v.type))
+        b = self.b
+        for v, p, t in zip(values, self.carries, self.spec.state, strict=True):
+            at = b.mul(self._place(g, self.groups), i64(self.stride))
+            b.store(v, b.gep(p, [at], source_etype=expr.register_type(t)), align=1)
 
     def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
         """Whether there is a restart in group g."""
@@ -205,20 +175,36 @@ class LogSteps(Kernel):
 
     def _last(self, g: ir.Value, rest: ir.Value) -> Values:
         """The state of the last element of group g."""
-        b, group = self.b, self.group
-        left, first = b.sub(rest, b.mul(g, i64(group))), b.mul(g, i64(group))
-        last = b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(1))
-        at, values = self._place(b.add(first, last), self.width), []
+        b, group, step = self.b, self.group, self.stride
+        first = b.mul(g, i64(group))
+        left = b.sub(rest, first)
+        last = b.add(first, b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(step)))
+        at, values = self._place(last, self.width - step + 1), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
             stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
-            v = b.load(b.gep(p, [at], source_etype=stored), typ=stored)
+            v = b.load(b.gep(p, [at], source_etype=stored), typ=vector_of(stored, step), align=1)
             values.append(expr.from_memory(b, v, t) if t == "b1" else v)
         return values
 
     def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
         """A value for each group, in all its lanes."""
-        b, t = self.b, expr.register_type(dtype)
-        return self._joined([splat(b, b.load(b.gep(p, [i64(g)], source_etype=t), typ=t), self.group) for g in range(self.groups)])
+        b, t, parts = self.b, expr.register_type(dtype), []
+        for g in range(self.groups):
+            place = b.gep(p, [i64(g * self.stride)], source_etype=t)
+            parts.append(self._repeated(b.load(place, typ=vector_of(t, self.stride), align=1)))
+        return self._joined(parts)
+
+    def _element(self, v: ir.Value, first: int) -> ir.Value:
+        """The element in these lanes of a vector."""
+        if self.stride == 1:
+            return self.b.extract_element(v, ir.Constant(I32, first))
+        return take(self.b, v, v, range(first, first + self.stride))
+
+    def _repeated(self, v: ir.Value) -> ir.Value:
+        """A group of one element, again and again."""
+        if self.stride == 1:
+            return splat(self.b, v, self.group)
+        return take(self.b, v, v, [k % self.stride for k in range(self.group)])
 
     def _joined(self, parts: list[ir.Value]) -> ir.Value:
         while len(parts) > 1:
@@ -228,14 +214,12 @@ class LogSteps(Kernel):
     def _shift(self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None) -> Values:
         """From inclusive results to exclusive ones: each lane takes its predecessor's."""
         b, spec, width = self.b, self.spec, self.width
-        order = [self._earlier(k, 1) if self._offset(k) % self.group else width + k for k in range(width)]
+        step = self.stride
+        order = [self._earlier(k, step) if self._offset(k) % self.group >= step else width + k for k in range(width)]
         values = [take(b, v, c, order) for v, c in zip(results, before, strict=True)]
         if spec.identity is None:
             return values
-        none = b.and_(
-            splat(b, b.not_(there), width),
-            self._lanes([self._offset(k) == 0 for k in range(width)]),
-        )
+        none = b.and_(splat(b, b.not_(there), width), self._lanes([self._offset(k) < step for k in range(width)]))
         if bits is not None:
             none = b.or_(none, self._mask(bits))
         identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
@@ -264,10 +248,7 @@ class LogSteps(Kernel):
             return ir.Constant(ir.VectorType(I1, group), list(map(int, chosen)))
         zero = b.lshr(self.progress, i64(62))  # no such bits are in use
         bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
-        return b.bitcast(
-            bits if group == 64 else b.trunc(bits, ir.IntType(group)),
-            ir.VectorType(I1, group),
-        )
+        return b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
 
     def _masks(self, bits: ir.Value) -> list[ir.Value]:
         """A mask for each group."""
@@ -290,10 +271,10 @@ class LogSteps(Kernel):
         narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
         return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
 
-    def _shifted(self, bits: ir.Value, d: int | ir.Value) -> ir.Value:
+    def _shifted(self, bits: ir.Value, d: int) -> ir.Value:
         """Every lane's bit to the lane d places after it."""
         b = self.b
-        by = ir.Constant(self.word, d) if isinstance(d, int) else d
+        by = ir.Constant(self.word, d)
         return b.lshr(bits, by) if self.backwards else b.shl(bits, by)
 
     def _restarts(self, i: ir.Value, rest: ir.Value) -> ir.Value:
@@ -302,26 +283,15 @@ class LogSteps(Kernel):
         if self.periodic:
             bits.append(self._row_starts())
         if self.spec.restarts or self.spec.kind == "segments":
-            p, t = (
-                address(b, self.flags, self.elements.memory_index(i)),
-                ir.VectorType(I8, self.width),
-            )
+            p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
             name = f"llvm.masked.load.v{self.width}i8.p0"
 
             def tail() -> Values:
                 mask = self.elements.in_memory(rest)
-                return [
-                    b.call(
-                        intrinsic(self.module, name, t, [PTR, mask.type, t]),
-                        [p, mask, ir.Constant(t, None)],
-                    )
-                ]
+                return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
 
             (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
-            found = b.bitcast(
-                b.icmp_unsigned("!=", flags, ir.Constant(t, None)),
-                ir.IntType(self.width),
-            )
+            found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
             bits.append(found if self.word.width == self.width else b.zext(found, self.word))
         return bits[0] if len(bits) == 1 else b.or_(*bits)
 
@@ -346,12 +316,10 @@ class LogSteps(Kernel):
         b, ahead = self.b, self.b.load(self.ahead, typ=I64)
         near = b.icmp_unsigned("<", ahead, i64(self.width))
         by = self._amount(b.select(near, ahead, i64(0)))
-        bits = b.select(near, self._shifted(self.pattern, by), ir.Constant(self.word, 0))
+        moved = (b.lshr if self.spec.reverse else b.shl)(self.pattern, by)
+        bits = b.select(near, moved, ir.Constant(self.word, 0))
         after = b.sub(ahead, self.step)
-        b.store(
-            b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after),
-            self.ahead,
-        )
+        b.store(b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after), self.ahead)
         return bits
 
     def _amount(self, value: ir.Value) -> ir.Value:

@@ -29,7 +29,8 @@ def load_structs(
     b: ir.IRBuilder, places: Sequence[ir.Value], dtype: str, slots: int, wanted: Sequence[int]
 ) -> dict[int, ir.Value]:
     """The wanted slots of the structs at these places, as they are in memory."""
-    t, piece, width, out = expr.memory_type(dtype), 16 // itemsize(dtype), len(places), {}
+    t, piece, width = expr.memory_type(dtype), 16 // itemsize(dtype), len(places)
+    out: dict[int, ir.Value] = {}
     for first in _starts(slots, piece):
         mine = [s for s in wanted if first <= s < first + piece and s not in out]
         if mine:

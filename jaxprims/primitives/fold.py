@@ -115,11 +115,11 @@ def passing(elements: tuple[tuple[tuple[int, ...], Any], ...]) -> Traced:
 
 
 @functools.lru_cache(maxsize=512)
-def simple(kind: str, op: Callable[..., Any], element: tuple[int, ...], dtype: Any, **others: Any) -> Fold:
-    """A fold of one array as it is by a function of ``jax.numpy``; ``others``: fields of :class:`Fold`."""
-    one = jax.ShapeDtypeStruct(element, dtype)
+def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> Fold:
+    """A fold of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`Fold`."""
+    one = jax.ShapeDtypeStruct((), dtype)
     ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None)
-    return Fold(kind, passing(((element, dtype),)), operator, 0, (None,), **others)
+    return Fold(kind, passing((((), dtype),)), operator, 0, (None,), **others)
 
 
 def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
@@ -202,7 +202,9 @@ def _form(fold: Fold) -> Representation:
     first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in fold.f.jaxpr.invars])])
     narrow = {int(k) for k, t in zip(first_of, fold.positions, strict=False) if t == np.int32}
     ordered = second is not None and second.op == "arg" and second.attr in narrow
-    return fold.operator.represent(ordered and fold.kind != "scan" and not fold.init, keyed=fold.kind != "reduce" and not fold.init)
+    return fold.operator.represent(
+        ordered and fold.kind != "scan" and not fold.init, keyed=fold.kind != "reduce" and not fold.init
+    )
 
 
 Leaves = Sequence[tuple[str, int]]

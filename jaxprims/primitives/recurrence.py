@@ -341,10 +341,10 @@ def _jvp(
         have[m:n] = [(1 << rank) - 1] * (n - m)
     else:
         operands[m:n] = [zeros_if_none(d, x) for d, x in zip(b_dots, primals[m:n], strict=True)]
-    moving = init_dots is not None and init_dots[0] is not None
+    start = None if init_dots is None else init_dots[0]
     if fold.init:
-        operands[-1:], have[-1:] = (init_dots, have[-1:]) if moving else ([], [])
-    return ys, recurrence(dataclasses.replace(fold, init=moving), operands, have, rank)
+        operands[-1:] = [] if start is None else [start]
+    return ys, recurrence(dataclasses.replace(fold, init=start is not None), operands, have[: len(operands)], rank)
 
 
 ad.primitive_jvps[recurrence_p] = _jvp

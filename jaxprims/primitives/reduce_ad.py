@@ -25,7 +25,7 @@ from .recurrence import Leaves, first_of, is_inexact, like, on_members, shifted,
 from .reduce import reduce_p
 from .rules import rule_tangents
 from .scan import bind, scan_p
-from .scan_ad import Steps, value_dots
+from .scan_ad import Steps, add, value_dots
 from .segments import segments_p
 
 
@@ -106,7 +106,7 @@ class All:
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         out: Leaves = []
         for k, (op, v) in enumerate(zip(ops, values, strict=True)):
-            fold = simple("reduce", op, (), v.dtype, inner_rank=v.ndim - 1, init=start is not None)
+            fold = simple("reduce", op, v.dtype, inner_rank=v.ndim - 1, init=start is not None)
             out += bind(reduce_p, fold, [v] if start is None else [v, start[k]])
         return out
 
@@ -130,7 +130,7 @@ class Segments:
         assert start is None
         out: Leaves = []
         for op, v in zip(ops, values, strict=True):
-            fold = simple("segments", op, (), v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
+            fold = simple("segments", op, v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
             out += bind(segments_p, fold, [v, self.cut])
         return out
 
@@ -141,7 +141,7 @@ class Segments:
             return self.cut
         inside = jnp.clip(self.cut, 0, self.n)
         steps = vary(jnp.zeros(self.n + 1, self.cut.dtype), axes_of([self.cut])).at[inside].add(1)[: self.n]
-        return bind(scan_p, simple("scan", jnp.add, (), steps.dtype), [steps])[0] - 1
+        return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)
@@ -201,7 +201,7 @@ def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leave
         flags = groups.flags()
         moved = through(fold.operator, values, moves, consts, const_dots, flags, init, starts, fold.inner_rank)
         active = [m for m in moved if m is not None]
-        sums = iter(groups.combine([jnp.add] * len(active), active))
+        sums = iter(groups.combine([add] * len(active), active))
         found = [None if m is None else next(sums) for m in moved]
     return [zeros_if_none(t, o) for t, o in zip(found, outs, strict=True) if is_inexact(o.dtype)]
 

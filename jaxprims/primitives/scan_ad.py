@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +42,8 @@ from .recurrence import (
     zeros_if_none,
 )  # fmt: skip
 from .scan import bind, scan_p
+
+add: Callable[..., Any] = jnp.add
 
 
 def _jvp(
@@ -196,8 +198,7 @@ class Steps:
             return zeros_if_none(None, x)
         fold = simple(
             "scan",
-            jnp.add,
-            (),
+            add,
             x.dtype,
             inner_rank=x.ndim - 1,
             exclusive=self.fold.exclusive,

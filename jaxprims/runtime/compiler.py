@@ -134,5 +134,6 @@ def _described_scan(spec: ScanSpec) -> dict[str, object]:
 def _scan_variant(spec: ScanSpec, variant: int) -> llvm_engine.Compiled:
     names, vector_bytes = llvm_scan.function_names(spec, variant), llvm_engine.target().vector_bytes
     known = _machine_code((spec.key, variant), lambda: llvm_scan.generate(spec, variant, vector_bytes), names)
-    _cpu.add_scan_variant(spec.key, variant, *(known.address.get(name, 0) for name in ("scan", "reduce", "combine", "finish")))
+    functions = ("scan", "reduce", "combine", "finish", "runs")
+    _cpu.add_scan_variant(spec.key, variant, *(known.address.get(name, 0) for name in functions))
     return known

@@ -62,6 +62,15 @@ TEST(KernelTableKeepsTheFirstVariant) {
   }
 }
 
+TEST(KernelTableOfEachFamily) {
+  auto& scans = KernelTable<ScanEntry>::Instance();
+  CHECK(table.Add(3, NewEntry("c")) != nullptr);
+  CHECK(scans.Find(3) == nullptr);  // a table of its own
+  ScanEntry& entry = *scans.Add(3, std::make_unique<ScanEntry>());
+  KernelTable<ScanEntry>::AddVariant(entry, 2, ScanKernel{});
+  CHECK(entry.variants[0].load() == nullptr && entry.variants[2].load() != nullptr);
+}
+
 TEST(KernelTableFromManyThreads) {
   constexpr int kThreads = 8, kKeys = 40;
   std::latch start(kThreads);

@@ -130,7 +130,22 @@ struct AffineKernel {
     }
   }
 
-  static ScanKernel Kernel(bool across) { return {across ? nullptr : Scan, Reduce, Combine, Finish}; }
+  static void Runs(const void* const* arrays, const void* const* uniforms, void* const* outs, const int32_t* ends, int64_t base,
+                   int64_t first, int64_t count) {
+    CHECK(count > 0);
+    for (int64_t k = 0; k < count; ++k) {
+      CHECK(first < base + ends[k]);
+      AffineState s;
+      for (int64_t i = first; i < base + ends[k]; ++i) {
+        const AffineState e = Element(arrays, uniforms, ScanRange{}, i, 0);
+        s = i == first ? e : Compose(s, e);
+      }
+      AffineResult::Write(s, outs, k);
+      first = base + ends[k];
+    }
+  }
+
+  static ScanKernel Kernel(bool across) { return {across ? nullptr : Scan, Reduce, Combine, Finish, across ? nullptr : Runs}; }
   static ScanShape Shape(const char* kind, bool across) {
     ScanShape shape;
     shape.kind = kind;

@@ -172,7 +172,7 @@ TEST(ScanOfLongRows) {
       Problem problem;
       problem.options = options;
       problem.init = init;
-      problem.n = 6 * kScanStep + 77;
+      problem.n = 4 * kScanStep + 77;
       problem.batch = {2, 2};
       problem.restarts = 0.0005;
       problem.Draw(static_cast<unsigned>(options));

@@ -1,0 +1,204 @@
+"""Kernels that reduce a row, or many short segments of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_calls import (
+    STARTED,
+    WIDTH,
+    Fenced,
+    States,
+    affine,
+    apply,
+    compiled,
+    elements,
+    expected,
+    last_nonzero,
+    matmul,
+    odd_above,
+    odd_product,
+    program,
+    random_array,
+    spec_of,
+    table,
+)
+
+from jaxprims.codegen.scan_spec import ScanSpec
+from jaxprims.codegen.spec import ArraySpec
+from jaxprims.frontend import program as P
+from jaxprims.frontend.evaluate import evaluate
+from jaxprims.frontend.known import KNOWN
+from jaxprims.frontend.representation import represent
+
+
+def check_reduce(spec: ScanSpec, n: int, lo: int = 0, hi: int | None = None, start: Sequence[int] | None = None) -> None:
+    rng = np.random.default_rng(n)
+    hi = n if hi is None else hi
+    for at_end in (True, False):
+        arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
+        rows = [None if a is None else a[:, None, :] for a in arrays]
+        begun = start and [np.array([v], P.numpy_dtype(t)) for v, t in zip(start, spec.state, strict=True)]
+        aggregate = States(spec, 1, begun or ())
+        range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+        progress = compiled(spec)["reduce"](
+            table(arrays), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, STARTED if begun else 0
+        )
+        _, acc, done = expected(spec, elements(spec, rows, n, 1)[lo:hi], [False] * (hi - lo), None, begun)
+        assert progress == done
+        for got, want in zip(aggregate.slots, acc or [], strict=False):
+            np.testing.assert_array_equal(got, want)
+
+
+SIZES = sorted({0, 1, 2, 3, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH + 2, 8 * WIDTH, 9 * WIDTH - 1, 16 * WIDTH, 33 * WIDTH + 5})
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_reduce_every_length(n: int) -> None:
+    dear = spec_of(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="reduce")
+    for spec in (
+        spec_of(affine, ["u32"] * 2, kind="reduce"),
+        spec_of(lambda a, b: a + b, ["s32"], kind="reduce", commutes=True),
+        dear,
+    ):
+        for reverse in (False, True):
+            check_reduce(dataclasses.replace(spec, reverse=reverse), n)
+
+
+def test_reduce_of_a_range_goes_on_from_the_aggregate() -> None:
+    for reverse, kw in itertools.product((False, True), ({"commutes": True}, {})):
+        spec = spec_of(lambda a, b: a + b, ["s32"], kind="reduce", reverse=reverse, **kw)
+        for lo, hi in ((0, 5), (7, 7), (3, 170), (171, 400), (399, 400)):
+            check_reduce(spec, 400, lo, hi, start=[5])
+        check_reduce(spec_of(affine, ["s16"] * 2, kind="reduce", reverse=reverse), 90, 11, 77, start=[3, 4])
+
+
+@pytest.mark.parametrize("dtype", P.DTYPES)
+@pytest.mark.parametrize("commuting", [False, True])
+def test_reduce_every_dtype(dtype: str, commuting: bool) -> None:
+    op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
+    for n in (1, 77, 1200):
+        check_reduce(spec_of(op if commuting else last_nonzero, [dtype], kind="reduce", commutes=commuting), n)
+
+
+def test_spare_lanes_hold_what_the_user_gave() -> None:
+    for commuting in (False, True):
+        spec = spec_of(odd_product, ["u32"], f=odd_above, kind="reduce", commutes=commuting)
+        for n in (1, 3, WIDTH + 1, 9 * WIDTH + 1):
+            check_reduce(spec, n)
+
+
+def test_reduce_structs_and_positions() -> None:
+    for n in (1, 5, 40, 300):
+        check_reduce(spec_of(matmul(2), ["u16"] * 4, arrays=[("u16", 4)], leaves=[("u16", 4)], kind="reduce"), n)
+        first = spec_of(
+            lambda v, i, w, j: (jnp.where(w > v, w, v), jnp.where(w > v, j, i)),
+            ["s8", "s32"],
+            arrays=[("s8", 1), ("s32", 0)],
+            kind="reduce",
+        )
+        for reverse in (False, True):
+            check_reduce(dataclasses.replace(first, reverse=reverse), n)
+
+
+def test_float_sums_lose_little() -> None:
+    spec = spec_of(lambda a, b: a + b, ["f32"], kind="reduce", commutes=True)
+    x = np.random.default_rng(0).uniform(0, 1, 8192).astype(np.float32)
+    aggregate, range_ = States(spec, 1), np.array([0, x.size, x.size, 0, 1, 0, 1], np.int64)
+    compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
+    exact = x.astype(np.float64).sum()
+    assert abs(aggregate.slots[0][0] - exact) <= 2**-21 * exact
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_packed_positions(name: str, reverse: bool) -> None:
+    """Ranges shorter and longer than a chunk; ties, NaN and zeros of both signs."""
+    known = next(k for k in KNOWN if k.name == name)
+    pair = ("f32", "s32")
+    form = represent(known.program(pair), pair, known.identity_bits(pair), True)
+    assert form.start is not None and form.finish is not None
+    spec = ScanSpec(
+        "reduce", (ArraySpec("f32", 1, 1), ArraySpec("s32", 0, 1)), (), form.dtypes, (("f32", 1), ("s32", 1)), form.identity,
+        form.start, form.op, form.finish, reverse=reverse, commutes=True,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for n in (1, WIDTH + 1, 600, 1024, 1025, 9000):
+        random = rng.standard_normal(n).astype(np.float32)
+        holed = random.copy()
+        holed[rng.integers(0, n, 3)] = np.nan
+        zeros = np.where(random < 0, np.float32(-0.0), np.float32(0))
+        for x in (random, np.sort(random), holed, zeros, np.full(n, -np.inf, np.float32)):
+            aggregate, row = States(spec, 1), Fenced().like(x)
+            for lo, hi in ((0, n // 3), (n // 3, n)):
+                range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+                mine = (aggregate.memory.ctypes.data, STARTED if lo else 0)
+                compiled(spec)["reduce"](table([row, None]), None, None, range_.ctypes.data, *mine)
+            value, place = evaluate(spec.finish, aggregate.slots)
+            assert place[0] == getattr(np, name)(x)
+            np.testing.assert_array_equal(value[0], x[place[0]])
+            assert np.signbit(value[0]) == np.signbit(x[place[0]])
+
+
+@pytest.mark.parametrize("commuting", [False, True])
+def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
+    spec = spec_of(jnp.maximum, ["f32"], kind="reduce", commutes=commuting)
+    for n in (1, WIDTH + 1, 20 * WIDTH + 3):
+        for at in {0, n // 2, n - 1}:
+            x = np.full(n, -np.inf, np.float32)
+            for value in (np.inf, np.nan):
+                x[at] = value
+                aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1], np.int64)
+                compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
+                np.testing.assert_array_equal(aggregate.slots[0], [value])
+
+
+# --- many segments -------------------------------------------------------------------------------------------------------------
+
+
+def check_runs(spec: ScanSpec, lengths: Sequence[int], first: int = 5) -> None:
+    rng = np.random.default_rng(len(lengths))
+    ends = np.cumsum(lengths).astype(np.int32)
+    n = first + int(ends[-1])
+    arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots))) if a.slots else None for a in spec.arrays]
+    rows = [None if a is None else a[:, None, :] for a in arrays]
+    outs = [Fenced().like(np.zeros((len(lengths), slots), P.numpy_dtype(t))) for t, slots in spec.leaves]
+    base, before = 3, Fenced().like((ends + (first - 3)).astype(np.int32))
+    compiled(spec)["runs"](table(arrays), None, table(outs), before.ctypes.data, base, first, len(lengths))
+    xs, lo = elements(spec, rows, n, 1), first
+    for k, length in enumerate(lengths):
+        _, acc, _ = expected(spec, xs[lo : lo + length], [False] * length, None, None)
+        lo += length
+        got = [v for out in outs for v in out[k]]
+        np.testing.assert_array_equal(got, np.concatenate(apply(spec.finish, acc)))
+
+
+LENGTHS = [1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 2 * WIDTH + 1, 1, 5 * WIDTH + 3, 3]
+
+
+@pytest.mark.parametrize("dtype", P.DTYPES)
+def test_runs_every_dtype(dtype: str) -> None:
+    op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
+    check_runs(spec_of(op, [dtype], kind="segments", commutes=True), LENGTHS)
+
+
+def test_runs_of_every_kind_of_operator() -> None:
+    def mean(s: Any, n: Any) -> Any:
+        return s / n
+
+    check_runs(spec_of(affine, ["s32"] * 2, kind="segments"), LENGTHS)
+    check_runs(spec_of(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="segments"), LENGTHS)
+    kw: Any = {"f": lambda x: (x, jnp.float32(1)), "arrays": [("f32", 1)], "leaves": [("f32", 1)], "kind": "segments"}
+    pair = spec_of(lambda a, n, b, m: (a + b, n + m), ["f32"] * 2, finish=program(mean, ["f32"] * 2), commutes=True, **kw)
+    check_runs(pair, LENGTHS)
+    place = spec_of(jnp.maximum, ["s32"], arrays=[("s32", 0)], kind="segments", commutes=True)
+    check_runs(place, LENGTHS)
+    odd = spec_of(odd_product, ["u32"], f=odd_above, kind="segments")
+    for commuting in (False, True):
+        check_runs(dataclasses.replace(odd, commutes=commuting), LENGTHS)
