@@ -20,8 +20,9 @@ struct SegmentsProblem {
   bool across = false;
 };
 
-// The paths of paper 2's section IV: tree-like methods win for short segments, sequential ones for long. Here the choice is made
-// anew every `chunk` elements, by the length of the segments that are found there.
+// The paths: one scan that finishes every prefix of a chunk (paper 2's tree-like methods, for short segments), or a loop over
+// segments. The choice is made anew every chunk, by the length of the segments in the last one. Whole chunks of one segment are
+// reduced.
 inline constexpr int64_t kAutomatic = 0, kShortSegments = 1, kLongSegments = 2;
 
 struct SegmentsPlan {
@@ -31,7 +32,7 @@ struct SegmentsPlan {
   int64_t chunk = 1;     // elements looked at together
   int64_t strip = 1;     // lanes of a task
   int64_t grain = 1;     // tasks that a thread takes at once: small members of a batch, one behind the other
-  int64_t long_run = 0;  // from this average length on, a chunk's segments are reduced one by one; else one scan finishes all
+  int64_t long_run = 0;  // from this average length on, segments are gone through in a loop; below, scanned if the kernel can
   int threads = 1;
 };
 

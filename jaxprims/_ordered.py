@@ -27,7 +27,17 @@ from ._monoid import Monoid, as_monoid
 from ._warnings import FallbackWarning, IdentityWarning
 from .frontend import classify
 from .frontend.lower import Unsupported, hoist, lower_elementwise, to_program
-from .frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, identity_leaves, make_operators, make_traced, scalar_name, slots_of, trace
+from .frontend.operator import (
+    MAX_STRUCT_SLOTS,
+    Operator,
+    Traced,
+    identity_leaves,
+    make_operators,
+    make_traced,
+    scalar_name,
+    slots_of,
+    trace,
+)
 from .frontend.program import Builder, Program, same_program
 from .frontend.varying import Axes, axes_of, element_aval, vary
 

@@ -86,16 +86,16 @@ def reduce_by_index(
     return [s.at[at].set(v, mode="drop") for s, v in zip(start, sums, strict=True)]
 
 
-def segmented_scan(index: Any, values: Sequence[Any], op: Callable[..., Sequence[Any]], reverse: bool = False) -> list[Any]:
+def segmented_scan(index: Any, values: Sequence[Any], op: Callable[..., Sequence[Any]]) -> list[Any]:
     """Inclusive scan that restarts wherever the (sorted) index changes."""
     one = jnp.ones(1, jnp.bool_)
     change = index[1:] != index[:-1]
-    flags = jnp.concatenate([change, one]) if reverse else jnp.concatenate([one, change])
+    flags = jnp.concatenate([one, change])
 
     def combine(x: Any, y: Any) -> Any:
         (fx, vx), (fy, vy) = x, y
-        both = jax.vmap(lambda a, b: tuple(op(b, a) if reverse else op(a, b)))(vx, vy)
+        both = jax.vmap(lambda a, b: tuple(op(a, b)))(vx, vy)
         keep = [jnp.where(fy.reshape(fy.shape + (1,) * (c.ndim - 1)), w, c) for w, c in zip(vy, both, strict=True)]
         return fx | fy, keep
 
-    return jax.lax.associative_scan(combine, (flags, list(values)), reverse=reverse)[1]
+    return jax.lax.associative_scan(combine, (flags, list(values)))[1]
