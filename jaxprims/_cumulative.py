@@ -1,4 +1,4 @@
-"""JAX's own scans, faster: ``associative_scan``, ``cumsum``, ``cumprod``, ``cummax``, ``cummin``, ``cumlogsumexp`` of ``jax.lax``.
+"""JAX's own scans, faster: ``associative_scan``, ``cumsum``, ``cumprod``, ``cummax``, ``cummin`` and ``cumlogsumexp``.
 
 What the kernels do not do is left to ``jax.lax``, so errors are its own.
 """

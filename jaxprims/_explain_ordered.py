@@ -56,7 +56,9 @@ def _scan(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int,
         reason = f"rows of {n} elements lie one behind the other"
     elif plan.order.name == "sequential_rows":
         strategy += "each row is scanned by one thread"
-        reason = "one thread" if plan.threads == 1 else "there are rows enough for all threads" if rows * lanes > 1 else "one block"
+        reason = (
+            "one thread" if plan.threads == 1 else "there are rows enough for all threads" if rows * lanes > 1 else "one block"
+        )
     else:
         strategy += f"chained scan with look-back over {blocks} blocks of {plan.block}, {plan.order.name.replace('_', '-')} order"
         reason = "rows are long and few: threads share them"

@@ -95,7 +95,7 @@ def _flags(segment_starts: Any, call: Ordered) -> Any:
 def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool) -> Any:
     """A checked call: by its kernel, or by plain XLA."""
     given = None
-    if exclusive and start is None:
+    if exclusive and start is None and not any(0 in s for s in call.values.shapes):
         given = identity_on_slices(call)
         if given is None:
             raise ValueError("identity is not known for this operator: an exclusive scan needs identity= or init=")

@@ -274,7 +274,9 @@ def scan(
     first = init if init is not None else identity
     start = None
     if first is not None:
-        start = [np.broadcast_to(wide(e), x.shape[1:]).astype(x.dtype) for e, x in zip(jax.tree.leaves(first), leaves, strict=True)]
+        start = [
+            np.broadcast_to(wide(e), x.shape[1:]).astype(x.dtype) for e, x in zip(jax.tree.leaves(first), leaves, strict=True)
+        ]
     out = [np.empty_like(x) for x in leaves]
     state: Any = None
     with np.errstate(all="ignore"):

@@ -88,7 +88,7 @@ _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref
 
 
 def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
-    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for a plain ``fn``: one that closes over nothing, or jax.numpy's.
+    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for a plain ``fn``: it closes over nothing, or is jax.numpy's.
 
     ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
     """

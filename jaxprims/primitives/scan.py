@@ -29,7 +29,9 @@ scan_p.multiple_results = True
 scan_p.def_impl(functools.partial(xla.apply_primitive, scan_p))
 
 
-def bind(primitive: Primitive, fold: Fold, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> list[Any]:
+def bind(
+    primitive: Primitive, fold: Fold, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0
+) -> list[Any]:
     """Binds a primitive of the family. ``masks``: the batch axes that each operand has; ``rank`` of them in all.
 
     Under ``shard_map``, what is replicated is first made to vary like the rest.
@@ -213,7 +215,7 @@ def _donated(x: Any) -> bool:
     function = x.owner.owner
     if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
         return False
-    given = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else None
+    given = function.attributes.get("arg_attrs", None)
     if given is None:
         return False
     attributes = ir.DictAttr(ir.ArrayAttr(given)[ir.BlockArgument(x).arg_number])
