@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._along_axis import normal_axis
 from ._bins import as_array
-from ._ordered import normal_axis
 from .frontend.varying import axes_of, vary
 from .primitives.recurrence import Product, Recurrence, recurrence
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._bins import as_array, check_index, sizes_of
+from ._lanes import pass_on
 from ._monoid import Monoid
 from ._offsets import Offsets
-from ._ordered import Ordered, ordered, pass_on
+from ._ordered import Ordered, ordered
 from ._scan import identity_on_slices
 from .frontend.operator import identity_leaves
 from .frontend.varying import vary

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Var
 
 RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with differentiation rules of their own."""
@@ -26,6 +26,14 @@ IDENTITIES = frozenset(
 def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
     """A jaxpr without its captured arrays, and these."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", None) or ())
+
+
+def with_arguments(jaxpr: Jaxpr, constvars: Sequence[Var], invars: Sequence[Var]) -> Jaxpr:
+    """The jaxpr with these of its variables as captured arrays and as arguments."""
+    info = DebugInfo("jaxprims", "element", ("",) * len(invars), ("",) * len(jaxpr.outvars))
+    mine = Jaxpr(list(constvars), list(invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
+    # newer JAX: a jaxpr holds its captured arrays, here their shapes and dtypes
+    return ClosedJaxpr(mine, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars]).jaxpr
 
 
 def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:

@@ -18,9 +18,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from ..frontend.jaxprs import with_arguments
 from ..frontend.lower import Unsupported, to_program
 from ..frontend.operator import Operator, make_traced
 from ..frontend.varying import axes_of, vary
@@ -177,7 +178,8 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> F
     try:
         if closed.consts:
             raise Unsupported("constant", "an array that the derivative holds")
-        jaxpr = _capturing(closed.jaxpr, n)
+        variables = closed.jaxpr.invars
+        jaxpr = with_arguments(closed.jaxpr, variables[:n], variables[n:])
         program = to_program(jaxpr)
         f = passing(elements)
     except Unsupported:
@@ -196,14 +198,6 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> F
         cut="flags" if r.flags else "",
         kept=tuple(range(r.step.factors, m)),
     )
-
-
-def _capturing(jaxpr: Jaxpr, n: int) -> Jaxpr:
-    """The jaxpr with its first n arguments as captured arrays."""
-    if n == 0:
-        return jaxpr
-    info = jaxpr.debug_info._replace(arg_names=jaxpr.debug_info.arg_names[n:]) if jaxpr.debug_info.arg_names else jaxpr.debug_info
-    return Jaxpr(jaxpr.invars[:n], jaxpr.invars[n:], jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
 
 
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:

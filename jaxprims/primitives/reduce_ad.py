@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import ad
 
+from ..frontend.jaxprs import with_arguments
 from ..frontend.operator import Operator, make_traced
 from ..frontend.program import Builder
 from ..frontend.varying import axes_of, vary
@@ -84,8 +85,7 @@ def _swapped(operator: Operator) -> Operator:
     """The operator with its arguments exchanged: what a scan from the last element combines with is what follows."""
     jaxpr, program = operator.traced.jaxpr, operator.program
     n, slots = len(jaxpr.invars) // 2, len(program.results)
-    invars = [*jaxpr.invars[n:], *jaxpr.invars[:n]]
-    turned = Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info)
+    turned = with_arguments(jaxpr, jaxpr.constvars, [*jaxpr.invars[n:], *jaxpr.invars[:n]])
     b = Builder(program.params)
     other = b.finish(b.inline(program, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
     return dataclasses.replace(operator, traced=make_traced(turned, other), program=other, name=None)
