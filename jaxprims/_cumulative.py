@@ -114,12 +114,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     ranks = [np.ndim(x) for x in leaves]
 
     def on_slices(a: Any, b: Any) -> Any:
-        shapes = [np.shape(x) for x in jax.tree.leaves(a)]
-        got = fn(*(_with_axis(x, ranks, axis) for x in (a, b)))
-        flat, tree = jax.tree.flatten(got)
-        if len(flat) != len(shapes):
-            raise TypeError(f"fn must return the structure of its arguments, got {tree}")
-        return jax.tree.unflatten(tree, [jnp.reshape(x, s) for x, s in zip(flat, shapes, strict=True)])
+        given, wanted = _with_axis(a, ranks, axis), jax.tree.leaves(a)
+        flat, tree = jax.tree.flatten(fn(given, _with_axis(b, ranks, axis)))
+        shapes = [np.shape(x) for x in jax.tree.leaves(given)]
+        if [np.shape(x) for x in flat] != shapes:
+            raise TypeError(f"fn must keep the shapes of its arguments, {shapes}; it returned {[np.shape(x) for x in flat]}")
+        return jax.tree.unflatten(tree, [jnp.reshape(x, np.shape(w)) for x, w in zip(flat, wanted, strict=True)])
 
     return scan(elems, on_slices, axis=axis, reverse=bool(reverse))
 

@@ -69,10 +69,12 @@ class Ordered:
             raise TypeError(f"{name} must have the values' structure, {self.values.tree}, got {tree}")
         out = []
         for leaf, shape, dtype in zip(leaves, self.values.shapes, self.values.dtypes, strict=True):
+            if type(leaf) is int and jnp.issubdtype(dtype, jnp.integer):
+                if not jnp.iinfo(dtype).min <= leaf <= jnp.iinfo(dtype).max:
+                    raise ValueError(f"{name} must fit the values' dtype, {dtype}, got {leaf}")
+                leaf = np.asarray(leaf, dtype)
             x = as_array(leaf, name)
-            if not jax.typeof(x).weak_type and x.dtype != dtype:
-                raise TypeError(f"{name} must have the values' dtype, {dtype}, got {x.dtype}")
-            if jnp.result_type(x.dtype, dtype) != dtype and not np.can_cast(x.dtype, dtype, "same_kind"):
+            if x.dtype != dtype and (not jax.typeof(x).weak_type or jnp.result_type(x, dtype) != dtype):
                 raise TypeError(f"{name} must have the values' dtype, {dtype}, got {x.dtype}")
             try:
                 out.append(vary(jnp.broadcast_to(x.astype(dtype), shape), self.axes))

@@ -13,7 +13,7 @@ entry reduce_argmax [n] (xs: [n]f32) : i32 =
 
 entry reduce_logsumexp [n] (xs: [n]f32) : f32 =
   let m = largest xs
-  in m + f32.log (f32.sum (map (\x -> f32.exp (x - m)) xs))
+  in m + f32.log (f32.f64 (f64.sum (map (\x -> f64.f32 (f32.exp (x - m))) xs)))
 
 entry reduce_product [n] (ms: [n][2][2]f32) : [2][2]f32 =
   let times (a, b, c, d) (e, f, g, h) = (a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h)

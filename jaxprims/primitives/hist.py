@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from ..frontend.varying import axes_of, vary
 from ..runtime import compiler, ffi, planning
 from . import hist_xla
 from .avals import result_aval
+from .batches import batch_shape, batched_alike, over_batch
 
 hist_p = Primitive("generalized_histogram")
 hist_p.multiple_results = True
@@ -208,17 +209,9 @@ def bind(hist: Hist, operands: Sequence[Any]) -> list[jax.Array]:
     return hist_p.bind(*operands, hist=hist, masks=(0,) * len(operands), rank=0)
 
 
-def _batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[int, ...]:
-    sizes: dict[int, int] = {}
-    for aval, mask in zip(avals, masks, strict=True):
-        axes = [a for a in range(rank) if mask >> a & 1]
-        sizes.update(zip(axes, aval.shape, strict=False))
-    return tuple(sizes[a] for a in range(rank))
-
-
 @hist_p.def_abstract_eval
 def _abstract_eval(*avals: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
-    batch = _batch_shape(avals, masks, rank)
+    batch = batch_shape(avals, masks, rank)
     return [
         result_aval(avals[0], (*batch, p.num_bins, *shape), dtype, masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0)
         for p in hist.parts
@@ -227,13 +220,6 @@ def _abstract_eval(*avals: Any, hist: Hist, masks: tuple[int, ...], rank: int) -
 
 
 hist_p.def_impl(functools.partial(xla.apply_primitive, hist_p))
-
-
-def over_batch(fn: Callable[..., Any], masks: Sequence[int], rank: int) -> Callable[..., Any]:
-    """``fn``, written for one member of the batch, on operands of which each has the batch axes that its mask names."""
-    for axis in reversed(range(rank)):
-        fn = jax.vmap(fn, in_axes=tuple(0 if mask >> axis & 1 else None for mask in masks))
-    return fn
 
 
 def _batch(
@@ -286,26 +272,15 @@ def elements_of(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> Any:
     return avals[0].shape[masks[0].bit_count()]
 
 
-def _batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> list[Any]:
-    """Operands that all have all batch axes."""
-    sizes = _batch_shape([jax.typeof(x) for x in operands], masks, rank)
-    out = []
-    for x, mask in zip(operands, masks, strict=True):
-        element = x.shape[mask.bit_count() :]
-        ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
-        out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
-    return out
-
-
 def _lower_cpu(ctx: Any, *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> Any:
     full = ((1 << rank) - 1,) * len(masks)
     if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
         # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
-        alike = functools.partial(_batched_alike, masks=masks, rank=rank)
+        alike = functools.partial(batched_alike, masks=masks, rank=rank)
         return mlir.lower_fun(lambda *xs: hist_p.bind(*alike(xs), hist=hist, masks=full, rank=rank))(ctx, *operands)
     spec = call_spec(hist, ctx.avals_in, masks)
     n = elements_of(hist, ctx.avals_in, masks)
-    batch = _batch_shape(ctx.avals_in, masks, rank)
+    batch = batch_shape(ctx.avals_in, masks, rank)
     if all(isinstance(size, int) for size in (n, *batch)):
         plan = planning.plan_of(spec, n, tuple(p.num_bins for p in hist.parts), batch, hist.sorted, hist.plan)
         compiler.compiled_hist(spec, plan.variant)  # now, so that errors show when the function is compiled

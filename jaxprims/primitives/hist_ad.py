@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from .batches import over_batch
 from .group import group
-from .hist import Hist, Part, hist_p, over_batch
+from .hist import Hist, Part, hist_p
 from .recurrence import Leaves, is_inexact, like, on_members, summed_to, zeros_if_none
 from .reduce_ad import gather, starts_of, through
 from .rules import rule_tangents

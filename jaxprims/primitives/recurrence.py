@@ -27,9 +27,9 @@ from ..frontend.operator import Operator, make_traced
 from ..frontend.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
+from .batches import batch_shape, over_batch
 from .fold import Fold, passing
-from .hist import over_batch
-from .scan import batch_rule, batch_shape, scan_p
+from .scan import batch_rule, scan_p
 
 Leaves = list[Any]
 

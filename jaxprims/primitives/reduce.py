@@ -15,8 +15,8 @@ from jax.interpreters import batching, mlir, xla
 from ..frontend.operator import identity_leaves
 from ..runtime import ffi
 from . import scan_xla
+from .batches import over_batch
 from .fold import Fold
-from .hist import over_batch
 from .scan import batch_rule, lower_cpu, result_avals
 
 reduce_p = Primitive("reduce_any_operator")

@@ -20,8 +20,8 @@ from ..frontend.operator import Operator, make_traced
 from ..frontend.program import Builder
 from ..frontend.varying import axes_of, vary
 from . import scan_xla
+from .batches import over_batch
 from .fold import Fold, passing, simple
-from .hist import over_batch
 from .recurrence import Leaves, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
 from .reduce import reduce_p
 from .rules import rule_tangents

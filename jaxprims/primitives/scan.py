@@ -21,8 +21,8 @@ from ..frontend.varying import axes_of, vary
 from ..runtime import compiler, ffi, ordered_planning
 from . import scan_xla
 from .avals import result_aval
+from .batches import batch_shape, batched_alike, over_batch
 from .fold import Fold, call_spec, init_dtypes
-from .hist import over_batch
 
 scan_p = Primitive("scan_any_operator")
 scan_p.multiple_results = True
@@ -42,13 +42,6 @@ def bind(
     last = first + fold.f.captured + fold.captured
     operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
     return list(primitive.bind(*operands, fold=fold, masks=tuple(masks or (0,) * len(operands)), rank=rank))
-
-
-def batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[Any, ...]:
-    sizes: dict[int, Any] = {}
-    for aval, mask in zip(avals, masks, strict=True):
-        sizes.update(zip([a for a in range(rank) if mask >> a & 1], aval.shape, strict=False))
-    return tuple(sizes[a] for a in range(rank))
 
 
 def result_avals(avals: Sequence[Any], fold: Fold, masks: Sequence[int], rank: int, steps: tuple[Any, ...]) -> list[Any]:
@@ -121,17 +114,6 @@ def _plain_one(fold: Fold, *operands: Any) -> list[Any]:
 
 def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:
     return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
-
-
-def batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> list[Any]:
-    """Operands that all have all batch axes."""
-    sizes = batch_shape([jax.typeof(x) for x in operands], masks, rank)
-    out = []
-    for x, mask in zip(operands, masks, strict=True):
-        element = x.shape[mask.bit_count() :]
-        ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
-        out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
-    return out
 
 
 def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:

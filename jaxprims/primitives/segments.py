@@ -17,8 +17,8 @@ from jax.interpreters import batching, mlir, xla
 
 from ..runtime import ffi
 from . import hist_xla, scan_xla
+from .batches import over_batch
 from .fold import Fold
-from .hist import over_batch
 from .reduce import neutral_leaves
 from .scan import batch_rule, lower_cpu, result_avals
 

@@ -1,0 +1,35 @@
+"""Batch axes: leading, and an operand may lack any of them. Bit a of its mask says whether it has axis a of ``rank``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[Any, ...]:
+    """The sizes of all batch axes."""
+    sizes: dict[int, Any] = {}
+    for aval, mask in zip(avals, masks, strict=True):
+        sizes.update(zip([a for a in range(rank) if mask >> a & 1], aval.shape, strict=False))
+    return tuple(sizes[a] for a in range(rank))
+
+
+def over_batch(fn: Callable[..., Any], masks: Sequence[int], rank: int) -> Callable[..., Any]:
+    """``fn``, written for one member of the batch, on operands of which each has the batch axes that its mask names."""
+    for axis in reversed(range(rank)):
+        fn = jax.vmap(fn, in_axes=tuple(0 if mask >> axis & 1 else None for mask in masks))
+    return fn
+
+
+def batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> list[Any]:
+    """Operands that all have all batch axes."""
+    sizes = batch_shape([jax.typeof(x) for x in operands], masks, rank)
+    out = []
+    for x, mask in zip(operands, masks, strict=True):
+        element = x.shape[mask.bit_count() :]
+        ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
+        out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
+    return out
