@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--scaling", action="store_true", help="on 1, 2, 4, ... cores, a run for each (cases: the suite's choice, or --only)"
     )
     p.add_argument("--keep-memory", action="store_true", help="after jaxprims.keep_freed_memory(), which serves all contestants")
+    p.add_argument("--append", action="store_true", help="keep an earlier run's other cases in the file")
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the JSON and the plots go")
     p.add_argument("--list", action="store_true", help="print the cases' names, run nothing")
     return p
@@ -78,9 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = report.header(args.suite, options, harness.memory_bandwidth(4 if args.quick else 200, effort))
     bandwidth = ", ".join(f"{k.split('_')[0]} {v:.1f} GB/s" for k, v in result["memory"].items())
     print(f"{result['machine']['cpu']}, {threads()} cores; memory: {bandwidth}")
+    if args.append:
+        result["cases"] = report.cases(args.out, stem(args))
     for case in chosen:
-        result["cases"].append(harness.run_case(case, effort, only, print))
-        print(report.row(result["cases"][-1]), flush=True)
+        done = harness.run_case(case, effort, only, print)
+        result["cases"] = report.placed(done, result["cases"])
+        print(report.row(done), flush=True)
         path = report.write(result, args.out, stem(args))  # after each case: a run that is stopped leaves what it has
     report.show(result)
     for line in suite.verdicts(result) if hasattr(suite, "verdicts") else ():

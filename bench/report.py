@@ -85,10 +85,21 @@ def write(report: dict[str, Any], directory: Path, stem: str) -> Path:
     return path
 
 
+def cases(directory: Path, stem: str) -> list[dict[str, Any]]:
+    """Those of the file, if there is one."""
+    return json.loads(text)["cases"] if (text := _read(directory / f"{stem}.json")) else []
+
+
+def placed(case: dict[str, Any], among: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cases with this one in the place of its former self, or at the end."""
+    others = [case if (c["group"], c["name"]) == (case["group"], case["name"]) else c for c in among]
+    return others if any(c is case for c in others) else [*others, case]
+
+
 def seconds(value: float) -> str:
     """Three significant digits, in a unit that suits."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
+        if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value * 1e9:.3g} ns"
 

@@ -31,6 +31,7 @@ def scan(
     map: Callable[..., Any] | None = None,
     segment_starts: Any = None,
     axis_name: Any = None,
+    in_place: bool = False,
 ) -> Any:
     """All prefixes combined: ``y[i] = init ⊕ x[0] ⊕ ... ⊕ x[i]``, in this order; ``op`` need not commute.
 
@@ -47,6 +48,8 @@ def scan(
         applied in the kernel; what it returns is scanned.
       segment_starts: booleans [N]; where one is true the scan starts anew (from ``init`` again). With ``reverse``, a segment's
         start is its last element, the first one that is met.
+      in_place: results may take the memory of ``xs``, which saves making new one: for arrays that are donated to the jitted
+        function, or not used after the scan. (If they are, XLA copies them first: slower, never wrong.)
       axis_name: inside ``shard_map``, the mesh axis (or axes) over which ``axis`` is sharded.
 
     Returns:
@@ -70,7 +73,7 @@ def scan(
     >>> jp.scan(jnp.array([1, 2, 3]), exclusive=True, reverse=True).tolist()
     [5, 3, 0]
     """
-    for name, flag in (("exclusive", exclusive), ("reverse", reverse)):
+    for name, flag in (("exclusive", exclusive), ("reverse", reverse), ("in_place", in_place)):
         if not isinstance(flag, (bool, np.bool_)):
             raise TypeError(f"{name} must be True or False, got {flag!r}")
     call = ordered(xs, op, axis, identity, map)
@@ -80,7 +83,7 @@ def scan(
         from ._sharded_scan import sharded_scan
 
         return sharded_scan(call, start, flags, bool(exclusive), bool(reverse), axis_name)
-    return run(call, start, flags, bool(exclusive), bool(reverse))
+    return run(call, start, flags, bool(exclusive), bool(reverse), bool(in_place))
 
 
 def _flags(segment_starts: Any, call: Ordered) -> Any:
@@ -92,7 +95,9 @@ def _flags(segment_starts: Any, call: Ordered) -> Any:
     return vary(flags, call.axes)
 
 
-def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool) -> Any:
+def run(
+    call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool = False
+) -> Any:
     """A checked call: by its kernel, or by plain XLA."""
     given = None
     if exclusive and start is None and not any(0 in s for s in call.values.shapes):
@@ -113,10 +118,12 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
         start = given
     if flags is not None and start is not None:
         return _restarting_from_init(call, start, flags, exclusive, reverse)
-    return call.restored(_bind(call, start, flags, exclusive, reverse), call.rank)
+    return call.restored(_bind(call, start, flags, exclusive, reverse, in_place), call.rank)
 
 
-def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool) -> list[Any]:
+def _bind(
+    call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool
+) -> list[Any]:
     assert call.f is not None and call.operator is not None
     fold = Fold(
         "scan",
@@ -128,6 +135,7 @@ def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: boo
         exclusive,
         reverse,
         init=start is not None,
+        in_place=in_place,
         cut="" if flags is None else "flags",
     )
     cut = [] if flags is None else [flags]

@@ -100,20 +100,26 @@ def test_control_flow_and_modes_of_jax() -> None:
         assert_close(jp.reduce(x), np.float32(55))
 
 
-def test_donated_arguments_are_scanned_in_place() -> None:
+def test_in_place() -> None:
+    """A donated array's memory becomes the result's, without a copy; one that is still needed is copied."""
     n = 100_000
     x = data(n)
-    f = jax.jit(lambda x: jp.scan(x), donate_argnums=0)
+    f = jax.jit(lambda x: jp.scan(x, in_place=True), donate_argnums=0)
+    compiled = f.lower(x).compile()
+    assert "copy(" not in compiled.as_text()
     given = jnp.asarray(x)
     where = given.unsafe_buffer_pointer()
     got = f(given)
-    assert got.unsafe_buffer_pointer() == where
-    assert given.is_deleted()
+    assert got.unsafe_buffer_pointer() == where and given.is_deleted()
     assert_close(got, np.cumsum(x, dtype=np.int32))
-    both = jax.jit(lambda a, b: jp.scan((a, b), affine, reverse=True), donate_argnums=(0, 1))
+    both = jax.jit(lambda a, b: jp.scan((a, b), affine, reverse=True, in_place=True), donate_argnums=(0, 1))
     a, b = data(n) % 3, data(n, seed=1)
     wanted = jax.jit(lambda a, b: jp.scan((a, b), affine, reverse=True))(a, b)
     assert_close(both(jnp.asarray(a), jnp.asarray(b)), jax.tree.map(np.asarray, wanted))
+    kept = jax.jit(lambda x: (jp.scan(x, in_place=True), x * 2))(x)
+    assert_close(kept, (np.cumsum(x, dtype=np.int32), x * 2))
+    assert_close(jp.scan(given := jnp.asarray(x), in_place=True), np.cumsum(x, dtype=np.int32))
+    assert_close(given, x)
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:

@@ -42,6 +42,7 @@ class Fold:
     exclusive: bool = False
     reverse: bool = False
     init: bool = False
+    in_place: bool = False  # a scan's results may take the arrays' memory
     in_form: bool = False  # init's leaves hold states, not values
     cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
     num_segments: Any = 0

@@ -138,7 +138,7 @@ def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
         spec = call_spec(fold, ctx.avals_in, masks)
         compiler.compiled_scan(spec, _variant(fold, spec, ctx.avals_in, masks, rank))  # now, so that errors show in time
         attributes = {"by": np.int64(fold.cut == "ids")} if fold.kind == "segments" else {"init": np.int64(fold.init)}
-        results = jax.ffi.ffi_lowering(target, operand_output_aliases=_in_place(ctx, operands, fold))(
+        results = jax.ffi.ffi_lowering(target, operand_output_aliases=_in_place(ctx, fold))(
             ctx,
             *operands,
             spec=spec.text,
@@ -170,14 +170,9 @@ def _variant(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[i
     return planned_scan(fold, spec, avals, masks, sizes).variant if fold.kind == "scan" and sizes is not None else 0
 
 
-def _in_place(ctx: Any, operands: Sequence[Any], fold: Fold) -> dict[int, int]:
-    """Results that may take the place of an array: those of a scan, where the array is a donated argument of the whole function.
-
-    Any other array XLA would copy first, which costs as much as the scan.
-    """
-    if fold.kind != "scan":
-        return {}
-    free = {k: a for k, a in enumerate(ctx.avals_in[: fold.num_arrays]) if _donated(operands[k])}
+def _in_place(ctx: Any, fold: Fold) -> dict[int, int]:
+    """Results that take the place of an array (which XLA copies before, if it is still needed)."""
+    free = dict(enumerate(ctx.avals_in[: fold.num_arrays])) if fold.in_place else {}
     out: dict[int, int] = {}
     for r, aval in enumerate(ctx.avals_out):
         for k, a in free.items():
@@ -186,22 +181,6 @@ def _in_place(ctx: Any, operands: Sequence[Any], fold: Fold) -> dict[int, int]:
                 del free[k]
                 break
     return out
-
-
-def _donated(x: Any) -> bool:
-    ir = mlir.ir
-    while not isinstance(x.owner, ir.Block):
-        if x.owner.name not in ("stablehlo.reshape", "stablehlo.transpose"):
-            return False
-        x = x.owner.operands[0]
-    function = x.owner.owner
-    if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
-        return False
-    given = function.attributes.get("arg_attrs", None)
-    if given is None:
-        return False
-    attributes = ir.DictAttr(ir.ArrayAttr(given)[ir.BlockArgument(x).arg_number])
-    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
 
 
 mlir.register_lowering(scan_p, mlir.lower_fun(_plain, multiple_results=True))

@@ -51,7 +51,7 @@ def cumsum_in_place(shape: tuple[int, ...]) -> Case:
     outer, n, _ = merged(len(shape) - 1, shape)
     contestants: dict[str, Prepare] = {
         **{name: copied(p) for name, p in native("cumsum_wide", outer, n, 1, outputs=the_input).items()},
-        "jaxprims": arrays.wide(arrays.jaxprims_in_place(lambda jp, x: jp.cumsum(x, axis=x.ndim - 1))),
+        "jaxprims": arrays.wide(arrays.jaxprims_in_place(lambda jp, x: jp.scan(x, axis=-1, in_place=True))),
         "xla": arrays.wide(arrays.xla_in_place(lambda x: jax.lax.cumsum(x, axis=x.ndim - 1))),
         "numpy": copied(arrays.numpy(lambda x: np.cumsum(x, -1, out=x))),
         "torch": copied(arrays.torch(lambda t, x: x.cumsum_(-1))),

@@ -18,6 +18,9 @@ from .inputs import like_first, walk
 
 FIRST_CALL = "first call"
 
+_NEW = itertools.count(1)
+"""For constants that no kernel was compiled with before."""
+
 
 def cases(quick: bool) -> list[Case]:
     lengths = (1_000, 100_000) if quick else (1_000, 100_000, 1_000_000, 50_000_000)
@@ -80,10 +83,9 @@ def _new_each_time(fn: Callable[[Any, float], Any]) -> Prepare:
 
     def prepare(inputs: Inputs) -> Run:
         (x,) = (jnp.asarray(a) for a in inputs.values())
-        count = itertools.count(1)
 
         def call() -> Any:
-            k = 1 + next(count) / 1024
+            k = 1 + next(_NEW) / 4096
             return jax.block_until_ready(jax.jit(lambda x: fn(x, k))(x))
 
         return Run(call)
