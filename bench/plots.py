@@ -41,6 +41,8 @@ RULES: Any = {
     "savefig.dpi": 160,
 }
 
+UNIT = "time, in multiples of reading inputs and writing results once (log)"
+
 
 def overview(report: dict[str, Any], directory: Path, stem: str, leave_out: Sequence[str] = ()) -> Iterator[Path]:
     """A picture for each group of cases: a row for each case, a mark for each contestant, the time against the memory limit."""
@@ -76,7 +78,7 @@ def _dots(report: dict[str, Any], cases: Sequence[dict[str, Any]], group: str, p
             colour, marker, label = STYLE[name]
             axes.scatter([], [], c=colour, marker=marker, s=70 if name == OURS else 26, label=label)
         axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
-        axes.set(xscale="log", ylim=(len(cases) - 0.5, -0.6), xlabel="time, in multiples of reading the input once (log)")
+        axes.set(xscale="log", ylim=(len(cases) - 0.5, -0.6), xlabel=UNIT)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_yticks(range(len(cases)), [c["name"] for c in cases])
         axes.grid(axis="y", visible=False)
