@@ -59,6 +59,7 @@ struct ScanPlan {
 inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
 inline constexpr int64_t kScanPerThread = 32 << 10;   // scalars; below this a second thread costs more than it saves
+inline constexpr int64_t kStreamBytes = 64 << 20;     // results past this leave the cache, whatever a machine says of its size
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short
 inline constexpr int64_t kLanesAlone = 512;        // so many rows side by side keep all threads busy without a chain
@@ -90,7 +91,7 @@ inline bool Streamable(const ScanProblem& p, const ScanPlan& plan) {
 inline void Distribute(const ScanProblem& p, const Machine& m, int threads, ScanPlan& plan) {
   const int64_t total = p.n * p.rows * p.lanes;
   plan.threads = threads;
-  plan.stream = total * p.OutBytes() > m.l3 && Streamable(p, plan);
+  plan.stream = total * p.OutBytes() > std::min(m.l3, kStreamBytes) && Streamable(p, plan);
   plan.strip = std::max<int64_t>(1, p.lanes);
   const int64_t blocks = BlocksOf(p, plan), wanted = plan.threads == 1 ? 1 : kTasksPerThread * plan.threads;
   if (p.across && blocks == 1) {

@@ -39,6 +39,10 @@ def planned(eqn: Any) -> tuple[str, str, Words, ScanSpec]:
     return TITLES[eqn.primitive], summary, describe(fold, spec, avals, masks, n, rows, lanes), spec
 
 
+def _threads(plan: Any) -> str:
+    return f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
+
+
 def _form(spec: ScanSpec, slots: int) -> str:
     if spec.across:
         return "vectors run across the elements that lie side by side"
@@ -65,7 +69,7 @@ def _scan(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int,
         workspace = rows * -(-lanes // plan.strip) * blocks * (2 * -(-8 * slots * plan.strip // 64) * 64 + 64)
     if plan.stream:
         strategy += ", non-temporal stores"
-    return f"{strategy}, {plan.threads} threads", reason, workspace, plan.variant
+    return f"{strategy}, {_threads(plan)}", reason, workspace, plan.variant
 
 
 def _reduce(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: int, lanes: int) -> Words:
@@ -73,9 +77,9 @@ def _reduce(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: in
     slots = len(spec.state)
     if plan.periodic:
         how = "one scan through many short rows, of which the last elements are kept"
-        return f"{_form(spec, slots)}; {how}, {plan.threads} threads", f"rows of {n} elements", 0, 1
+        return f"{_form(spec, slots)}; {how}, {_threads(plan)}", f"rows of {n} elements", 0, 1
     kept = "" if spec.commutes else ", in order"
-    strategy = f"{_form(spec, slots)}; pieces of {plan.leaf}{kept}, combined in pairs of neighbours, {plan.threads} threads"
+    strategy = f"{_form(spec, slots)}; pieces of {plan.leaf}{kept}, combined in pairs of neighbours, {_threads(plan)}"
     reason = "the operator commutes: a piece may use several accumulators" if spec.commutes else "the operator need not commute"
     return strategy, reason, rows * lanes * -(-n // plan.block) * 8 * slots, 0
 
@@ -87,7 +91,7 @@ def _segments(fold: Fold, spec: ScanSpec, avals: Any, masks: Any, n: int, rows: 
         how = "each segment's elements one after the other"
     else:
         how = f"chunks of {plan.chunk}: one segmented scan, or, from {plan.long_run} elements a segment on, a reduction of each"
-    strategy = f"{_form(spec, slots)}; {how}; {plan.tasks} tasks of equal size, {plan.threads} threads"
+    strategy = f"{_form(spec, slots)}; {how}; {plan.tasks} tasks of equal size, {_threads(plan)}"
     reason = "tasks cut the elements, not the segments: one giant segment is as balanced as many small ones"
     return strategy, reason, rows * plan.tasks * lanes * 16 * slots, 0
 

@@ -47,7 +47,7 @@ void CheckPlan(const ScanProblem& p, const Machine& m) {
     CHECK(plan.threads > 1 && BlocksOf(p, plan) > 1 && !plan.periodic);
     CHECK(p.rows * StripsOf(p, plan) * BlocksOf(p, plan) < int64_t{1} << 32);  // the halves of the work index
   }
-  if (plan.stream) CHECK(!p.in_place && p.aligned && p.n * p.rows * p.lanes * p.OutBytes() > m.l3);
+  if (plan.stream) CHECK(!p.in_place && p.aligned && p.n * p.rows * p.lanes * p.OutBytes() > std::min(m.l3, kStreamBytes));
   CHECK(plan.variant() >= 0 && plan.variant() < 4);
   // What bits depend on is the same on every machine.
   Machine other;
