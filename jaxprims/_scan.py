@@ -95,9 +95,7 @@ def _flags(segment_starts: Any, call: Ordered) -> Any:
     return vary(flags, call.axes)
 
 
-def run(
-    call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool = False
-) -> Any:
+def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool = False) -> Any:
     """A checked call: by its kernel, or by plain XLA."""
     given = None
     if exclusive and start is None and not any(0 in s for s in call.values.shapes):
@@ -121,9 +119,7 @@ def run(
     return call.restored(_bind(call, start, flags, exclusive, reverse, in_place), call.rank)
 
 
-def _bind(
-    call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool
-) -> list[Any]:
+def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool) -> list[Any]:
     assert call.f is not None and call.operator is not None
     fold = Fold(
         "scan",
