@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "hist_plan.h"
@@ -80,9 +81,9 @@ struct ScanAttributes {
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
 };
 
-// Signature: ffi::Error(ffi::ThreadPool, ffi::RemainingArgs, ffi::RemainingRets, spec, key, batch_rank, inner_rank, masks, init,
-// plan), with ScanAttributes' types.
-inline auto ScanBinding() {
+// Signature: ffi::Error(ffi::ThreadPool, ffi::RemainingArgs, ffi::RemainingRets, spec, key, batch_rank, inner_rank, masks,
+// `flag`, plan), with ScanAttributes' types. flag: init, or, of segments, by.
+inline auto ScanBinding(const char* flag) {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
       .RemainingArgs()
@@ -92,50 +93,57 @@ inline auto ScanBinding() {
       .Attr<int64_t>("batch_rank")
       .Attr<int64_t>("inner_rank")
       .Attr<ffi::Span<const int64_t>>("masks")
-      .Attr<int64_t>("init")
+      .Attr<int64_t>(flag)
       .Attr<ffi::Span<const int64_t>>("plan");
 }
 
-// The spec's entry in the table, entered on demand. Throws what Python raises.
-inline ffi::ErrorOr<ScanEntry*> FindScan(const ScanAttributes& attributes) {
-  auto& table = KernelTable<ScanEntry>::Instance();
-  ScanEntry* entry = table.Find(attributes.key);
+// The function of jaxprims.runtime.compiler that makes a table's kernels.
+template <class Entry>
+inline constexpr const char* kCompiler = std::is_same_v<Entry, HistEntry> ? "compile_hist" : "compile_scan";
+
+// A spec's entry in the table, entered on demand. Throws what Python raises.
+template <class Entry>
+Entry& FindEntry(std::string_view spec, int64_t key) {
+  auto& table = KernelTable<Entry>::Instance();
+  Entry* entry = table.Find(key);
   if (entry == nullptr) {
-    CompileOnDemand("compile_scan", attributes.spec, -1);
-    entry = table.Find(attributes.key);
+    CompileOnDemand(kCompiler<Entry>, spec, -1);
+    entry = table.Find(key);
   }
-  if (entry == nullptr || entry->spec != attributes.spec) {
-    return ffi::Unexpected(ffi::Error::Internal("jaxprims: two specs have the same hash"));
-  }
-  return entry;
+  if (entry == nullptr || entry->spec != spec) throw std::runtime_error("two specs have the same hash");
+  return *entry;
 }
 
-// A variant's functions, compiled on demand; never null. Throws what Python raises.
-inline const ScanKernel* ScanKernelOf(const ScanEntry& entry, int variant) {
+// A variant's functions, compiled on demand. Throws what Python raises.
+template <class Entry>
+const auto& KernelOf(const Entry& entry, int variant) {
   const auto& slot = entry.variants.at(static_cast<size_t>(variant));
-  if (const ScanKernel* kernel = slot.load(std::memory_order_acquire)) return kernel;
-  CompileOnDemand("compile_scan", entry.spec, variant);
-  const ScanKernel* kernel = slot.load(std::memory_order_acquire);
+  const auto* kernel = slot.load(std::memory_order_acquire);
+  if (kernel == nullptr) {
+    CompileOnDemand(kCompiler<Entry>, entry.spec, variant);
+    kernel = slot.load(std::memory_order_acquire);
+  }
   if (kernel == nullptr) throw std::runtime_error("a kernel is missing");
-  return kernel;
+  return *kernel;
 }
 
 // Takes operands one after the other.
 class OperandReader {
  public:
-  OperandReader(const ffi::RemainingArgs& args, const ScanAttributes& attributes) : args_(args), attributes_(attributes) {}
+  OperandReader(const ffi::RemainingArgs& args, ffi::Span<const int64_t> masks, int64_t batch_rank)
+      : args_(args), masks_(masks), batch_rank_(batch_rank) {}
 
   // The next operand; where wanted, `dims` get the axes behind its batch axes and `item_bytes` the size of a number.
   ffi::Error Take(Operand& operand, Dims* dims = nullptr, int64_t* item_bytes = nullptr) {
-    if (next_ >= attributes_.masks.size()) return ffi::Error::InvalidArgument("jaxprims: too few masks of batch axes");
+    if (next_ >= masks_.size()) return ffi::Error::InvalidArgument("jaxprims: too few masks of batch axes");
     auto buffer = args_.get<ffi::AnyBuffer>(next_);
     if (buffer.has_error()) return buffer.error();
-    const int64_t mask = attributes_.masks[next_++];
-    auto placed = BatchedOperand(buffer->untyped_data(), DimsOf(*buffer), buffer->size_bytes(), mask, attributes_.batch_rank);
+    const int64_t mask = masks_[next_++];
+    auto placed = BatchedOperand(buffer->untyped_data(), DimsOf(*buffer), buffer->size_bytes(), mask, batch_rank_);
     if (placed.has_error()) return placed.error();
     operand = *placed;
     size_t axes = 0;
-    for (int64_t axis = 0; axis < attributes_.batch_rank; ++axis) axes += mask >> axis & 1;
+    for (int64_t axis = 0; axis < batch_rank_; ++axis) axes += mask >> axis & 1;
     if (dims != nullptr) *dims = DimsOf(*buffer).subspan(axes);
     if (item_bytes != nullptr) *item_bytes = static_cast<int64_t>(ffi::ByteWidth(buffer->element_type()));
     return ffi::Error::Success();
@@ -143,7 +151,8 @@ class OperandReader {
 
  private:
   const ffi::RemainingArgs& args_;
-  const ScanAttributes& attributes_;
+  const ffi::Span<const int64_t> masks_;
+  const int64_t batch_rank_;
   size_t next_ = 0;
 };
 

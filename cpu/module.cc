@@ -62,87 +62,51 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
                 int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
                 ffi::Span<const int64_t> forced) {
   if (batch_rank > kMaxBatchRank) return ffi::Error::InvalidArgument("jaxprims: more than 16 batch axes");
-  HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
   try {
-    if (entry == nullptr) {
-      CompileOnDemand("compile_hist", spec, -1);
-      entry = KernelTable<HistEntry>::Instance().Find(key);
-    }
-  } catch (const std::exception& e) {
-    return ffi::Error::Internal(std::string("jaxprims: a kernel could not be compiled: ") + e.what());
-  }
-  if (entry == nullptr || entry->spec != spec) return ffi::Error::Internal("jaxprims: two specs have the same hash");
-  const HistShape& shape = entry->shape;
-
-  HistCall call;
-  size_t next = 0;
-  auto take = [&](Operand& operand, Dims* dims = nullptr) -> ffi::Error {
-    auto buffer = args.get<ffi::AnyBuffer>(next);
-    if (buffer.has_error()) return buffer.error();
-    if (dims != nullptr) *dims = DimsOf(*buffer);
-    auto placed = BatchedOperand(buffer->untyped_data(), DimsOf(*buffer), buffer->size_bytes(), masks[next], batch_rank);
-    if (placed.has_error()) return placed.error();
-    operand = *placed;
-    ++next;
-    return ffi::Error::Success();
-  };
-  for (size_t k = 0; k < entry->positions.size(); ++k) {
-    Operand operand;
-    if (!entry->positions[k]) {
+    const auto& entry = FindEntry<HistEntry>(spec, key);
+    const HistShape& shape = entry.shape;
+    HistCall call;
+    OperandReader reader(args, masks, batch_rank);
+    for (size_t k = 0; k < entry.positions.size(); ++k) {
+      Operand& operand = call.arrays.emplace_back();
+      if (entry.positions[k]) continue;
       Dims dims;
-      const int64_t mask = masks[next];
-      if (ffi::Error e = take(operand, &dims); e.failure()) return e;
-      size_t axis = 0;
-      for (int64_t a = 0; a < batch_rank; ++a) axis += mask >> a & 1;
-      if (static_cast<int64_t>(k) == elements_of) call.elements = dims[axis];
+      if (ffi::Error e = reader.Take(operand, &dims); e.failure()) return e;
+      if (static_cast<int64_t>(k) == elements_of) call.elements = dims[0];
     }
-    call.arrays.push_back(operand);
-  }
-  for (int64_t k = 0; k < entry->uniforms; ++k) {
-    if (ffi::Error e = take(call.uniforms.emplace_back()); e.failure()) return e;
-  }
-  size_t result = 0;
-  const int64_t all = (int64_t{1} << batch_rank) - 1;
-  for (const auto& bins : shape.bins) {
-    for (size_t k = 0; k < bins.leaf_bytes.size(); ++k, ++result) {
-      auto out = rets.get<ffi::AnyBuffer>(result);
-      if (out.has_error()) return out.error();
-      const Dims dims = DimsOf(**out);
-      if (call.batch.empty() && batch_rank > 0) call.batch.assign(dims.begin(), dims.begin() + batch_rank);
-      int64_t batch = 1;
-      for (const int64_t size : call.batch) batch *= size;
-      const auto bytes = static_cast<int64_t>((*out)->size_bytes());
-      if (k == 0) call.bins.push_back(batch ? bytes / batch / bins.leaf_bytes[0] : 0);
-      auto placed = BatchedOperand((*out)->untyped_data(), dims, (*out)->size_bytes(), all, batch_rank);
-      if (placed.has_error()) return placed.error();
-      call.outs.push_back(*placed);
-      if (bins.dest) {
-        if (ffi::Error e = take(call.dests.emplace_back()); e.failure()) return e;
-      } else {
-        call.dests.emplace_back();
+    for (int64_t k = 0; k < entry.uniforms; ++k) {
+      if (ffi::Error e = reader.Take(call.uniforms.emplace_back()); e.failure()) return e;
+    }
+    size_t result = 0;
+    const int64_t all = (int64_t{1} << batch_rank) - 1;
+    for (const auto& bins : shape.bins) {
+      for (size_t k = 0; k < bins.leaf_bytes.size(); ++k, ++result) {
+        auto out = rets.get<ffi::AnyBuffer>(result);
+        if (out.has_error()) return out.error();
+        const Dims dims = DimsOf(**out);
+        if (call.batch.empty() && batch_rank > 0) call.batch.assign(dims.begin(), dims.begin() + batch_rank);
+        const int64_t batch = Product(call.batch), bytes = static_cast<int64_t>((*out)->size_bytes());
+        if (k == 0) call.bins.push_back(batch ? bytes / batch / bins.leaf_bytes[0] : 0);
+        auto placed = BatchedOperand((*out)->untyped_data(), dims, (*out)->size_bytes(), all, batch_rank);
+        if (placed.has_error()) return placed.error();
+        call.outs.push_back(*placed);
+        Operand& dest = call.dests.emplace_back();
+        if (!bins.dest) continue;
+        if (ffi::Error e = reader.Take(dest); e.failure()) return e;
       }
     }
-  }
-  HistProblem problem = Describe(shape, call);
-  if (sorted >= 0) {
-    call.sorted_array = static_cast<int>(sorted & 0xffff);
-    call.sorted_bytes = (sorted >> 16) != 0 ? 8 : 4;
-    problem.sorted = true;
-  }
-  HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-  if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
-  const auto variant = static_cast<size_t>(plan.variant());
-  const HistKernel* kernel = entry->variants[variant].load(std::memory_order_acquire);
-  try {
-    if (kernel == nullptr) {
-      CompileOnDemand("compile_hist", spec, static_cast<int>(variant));
-      kernel = entry->variants[variant].load(std::memory_order_acquire);
+    HistProblem problem = Describe(shape, call);
+    if (sorted >= 0) {
+      call.sorted_array = static_cast<int>(sorted & 0xffff);
+      call.sorted_bytes = (sorted >> 16) != 0 ? 8 : 4;
+      problem.sorted = true;
     }
-    if (kernel == nullptr) return ffi::Error::Internal("jaxprims: a kernel is missing");
+    HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+    if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
     XlaPool assistants{pool};
-    RunHist(assistants, shape, call, *kernel, plan);
+    RunHist(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {
-    return ffi::Error::Internal(std::string("jaxprims: ") + e.what());
+    return Internal(e);
   }
   return ffi::Error::Success();
 }

@@ -16,24 +16,23 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
                   ffi::Span<const int64_t> forced) {
   const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto entry = FindScan(attributes);
-    if (entry.has_error()) return entry.error();
-    const ScanShape& shape = (*entry)->shape;
+    const auto& entry = FindEntry<ScanEntry>(spec, key);
+    const ScanShape& shape = entry.shape;
     ScanCall call;
-    OperandReader reader(args, attributes);
+    OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
     const ReduceProblem problem = Describe(shape, call);
     ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() == 4) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
     XlaPool assistants{pool};
-    RunReduce(assistants, shape, call, *ScanKernelOf(**entry, plan.periodic ? 1 : 0), plan);
+    RunReduce(assistants, shape, call, KernelOf(entry, plan.periodic ? 1 : 0), plan);
   } catch (const std::exception& e) {
     return Internal(e);
   }
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, ScanBinding());
+XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, ScanBinding("init"));
 
 // Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty, or
 // the path (segments_plan.h).
@@ -42,11 +41,10 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
                          ffi::Span<const int64_t> forced) {
   const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, 0, forced};
   try {
-    const auto entry = FindScan(attributes);
-    if (entry.has_error()) return entry.error();
-    const ScanShape& shape = (*entry)->shape;
+    const auto& entry = FindEntry<ScanEntry>(spec, key);
+    const ScanShape& shape = entry.shape;
     ScanCall call;
-    OperandReader reader(args, attributes);
+    OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
 
     size_t at = 0;  // the operand: behind the arrays
@@ -67,25 +65,14 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     const SegmentsPlan plan =
         MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
     XlaPool assistants{pool};
-    RunSegments(assistants, shape, call, segments, *ScanKernelOf(**entry, 0), plan);
+    RunSegments(assistants, shape, call, segments, KernelOf(entry, 0), plan);
   } catch (const std::exception& e) {
     return Internal(e);
   }
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .RemainingRets()
-                           .Attr<std::string_view>("spec")
-                           .Attr<int64_t>("key")
-                           .Attr<int64_t>("batch_rank")
-                           .Attr<int64_t>("inner_rank")
-                           .Attr<ffi::Span<const int64_t>>("masks")
-                           .Attr<int64_t>("by")
-                           .Attr<ffi::Span<const int64_t>>("plan"));
+XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce, ScanBinding("by"));
 
 }  // namespace
 

@@ -17,25 +17,24 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
                 ffi::Span<const int64_t> forced) {
   const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto entry = FindScan(attributes);
-    if (entry.has_error()) return entry.error();
-    const ScanShape& shape = (*entry)->shape;
+    const auto& entry = FindEntry<ScanEntry>(spec, key);
+    const ScanShape& shape = entry.shape;
     ScanCall call;
-    OperandReader reader(args, attributes);
+    OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
     const ScanProblem problem = Describe(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const ScanPlan plan = forced.size() == 5 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
                                              : MakeScanPlan(problem, machine);
     XlaPool assistants{pool};
-    RunScan(assistants, shape, call, *ScanKernelOf(**entry, plan.variant()), plan);
+    RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {
     return Internal(e);
   }
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kScan, Scan, ScanBinding());
+XLA_FFI_DEFINE_HANDLER(kScan, Scan, ScanBinding("init"));
 
 }  // namespace
 

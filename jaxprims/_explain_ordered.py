@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .codegen.scan_spec import ScanSpec
-from .primitives.fold import Fold, call_spec
+from .primitives.fold import Fold, call_spec, sizes_of
 from .primitives.reduce import reduce_p
 from .primitives.scan import planned_scan, scan_p
 from .primitives.segments import segments_p
-from .runtime.ordered_planning import reduce_plan, segments_plan, sizes_of
+from .runtime.ordered_planning import reduce_plan, segments_plan
 
 Words = tuple[str, str, int, int]
 """Strategy, reason, workspace in bytes, the kernel's variant."""
@@ -24,7 +24,7 @@ def planned(eqn: Any) -> tuple[str, str, Words, ScanSpec]:
     masks, rank = eqn.params["masks"], eqn.params["rank"]
     avals = [v.aval for v in eqn.invars]
     spec = call_spec(fold, avals, masks)
-    sizes = sizes_of(avals, fold.inner_rank, masks, rank, spec)
+    sizes = sizes_of(fold, spec, avals, masks, rank)
     name = fold.operator.name or "unnamed"
     if sizes is None:
         words: Words = ("chosen when the call runs", "sizes are not known yet", 0, 0)

@@ -149,7 +149,7 @@ def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclu
     op = call.plain_operator()
     full = [jnp.broadcast_to(s, v.shape) for s, v in zip(start, values, strict=True)]
     first = op(full, values)
-    begun = [jnp.where(_along(begins, v), f, v) for f, v in zip(first, values, strict=True)]
+    begun = scan_xla.where(begins, first, values)
     tree, axis = call.values.tree, call.elements.axis
     xs = jax.tree.unflatten(tree, [jnp.moveaxis(v, 0, axis if axis >= 0 else v.ndim + axis) for v in begun])
     inner = ordered(xs, call.monoid, axis, None, None)
@@ -160,12 +160,8 @@ def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclu
     for x, s in zip(jax.tree.leaves(out), full, strict=True):
         y = jnp.moveaxis(x, axis, 0)
         moved = jnp.concatenate([y[1:], y[:1]]) if reverse else jnp.concatenate([y[-1:], y[:-1]])
-        shifted.append(jnp.moveaxis(jnp.where(_along(begins, y), s, moved), 0, axis))
+        shifted.append(jnp.moveaxis(scan_xla.where(begins, [s], [moved])[0], 0, axis))
     return jax.tree.unflatten(tree, shifted)
-
-
-def _along(flags: Any, like: Any) -> Any:
-    return flags.reshape(flags.shape + (1,) * (like.ndim - 1))
 
 
 def identity_on_slices(call: Ordered) -> list[Any] | None:

@@ -59,19 +59,19 @@ def _restarting(
     begins, values = vary(begins, axes), [vary(v, axes) for v in values]
     full = None if start is None else [vary(jnp.broadcast_to(s, v.shape), axes) for s, v in zip(start, values, strict=True)]
     if full is not None and not neutral:
-        values = _where(begins, op(full, values), values)
+        values = scan_xla.where(begins, op(full, values), values)
     inclusive = _inclusive(_same_call(call, values), begins, reverse)
     before, _ = _before(op, _last(inclusive, reverse), jnp.any(begins), device, names, reverse)
     met = scan_xla.scan(lambda a, b: [a[0] | b[0]], [begins], reverse=reverse)[0]
     combined = op([jnp.broadcast_to(b[None], x.shape) for b, x in zip(before, inclusive, strict=True)], inclusive)
-    out = _where(met, inclusive, combined)
+    out = scan_xla.where(met, inclusive, combined)
     if exclusive:
         assert full is not None
         if reverse:
             out = [jnp.concatenate([x[1:], b[None]]) for x, b in zip(out, before, strict=True)]
         else:
             out = [jnp.concatenate([b[None], x[:-1]]) for x, b in zip(out, before, strict=True)]
-        out = _where(begins, full, out)
+        out = scan_xla.where(begins, full, out)
     return call.restored(out, 0)
 
 
@@ -99,7 +99,3 @@ def _same_call(call: Ordered, values: Sequence[Any]) -> Ordered:
     axis = call.elements.axis
     xs = jax.tree.unflatten(call.values.tree, [jnp.moveaxis(v, 0, axis if axis >= 0 else v.ndim + axis) for v in values])
     return ordered(xs, call.monoid, axis, None, None)
-
-
-def _where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
-    return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - 1)), x, y) for x, y in zip(a, b, strict=True)]

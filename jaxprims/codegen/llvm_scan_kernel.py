@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
@@ -21,7 +22,7 @@ Values = list[ir.Value]
 """A state: a value, or a vector, for each slot."""
 
 
-class Kernel:
+class Kernel(abc.ABC):
     """What the forms share: arguments, the aggregate, the carry."""
 
     elements: Elements
@@ -46,8 +47,9 @@ class Kernel:
             for k in range(len(spec.leaves)):
                 b.store(pointer(b, outs, k), b.gep(self.out_places, [i64(k)], source_etype=PTR))
 
+    @abc.abstractmethod
     def build(self) -> None:
-        raise NotImplementedError
+        """Emits the function's body."""
 
     def op(self, first: Sequence[ir.Value], second: Sequence[ir.Value], width: int) -> Values:
         return apply_op(self.b, self.spec, self.uniforms, width, first, second)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..frontend.operator import MAX_STRUCT_SLOTS, Operator, Traced, make_operato
 from ..frontend.program import Builder, Program, numpy_dtype, shifted_loads
 from ..frontend.representation import Representation
 from ..frontend.varying import axes_of, vary
+from .batches import batch_shape
 
 SIDE_BY_SIDE = 8
 """So many elements that lie side by side are one struct; vectors run across more."""
@@ -148,6 +150,16 @@ def call_spec(fold: Fold, avals: Sequence[Any], masks: Sequence[int]) -> ScanSpe
         next(rest)
     captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(fold.f.captured + fold.captured))
     return spec_of(fold, tuple(elements), captured, inner)
+
+
+def sizes_of(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[int, int, int] | None:
+    """(N, rows, lanes) of a call; None where they are only known when it runs."""
+    first = masks[0].bit_count()
+    n, *lanes = avals[0].shape[first : first + 1 + fold.inner_rank]
+    batch = batch_shape(avals, masks, rank)
+    if not all(isinstance(d, int) for d in (n, *lanes, *batch)):
+        return None
+    return n, math.prod(batch), math.prod(lanes) if spec.across else 1
 
 
 def init_dtypes(fold: Fold) -> list[np.dtype]:

@@ -22,7 +22,7 @@ from ..runtime import compiler, ffi, ordered_planning
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, batched_alike, over_batch
-from .fold import Fold, call_spec, init_dtypes
+from .fold import Fold, call_spec, init_dtypes, sizes_of
 
 scan_p = Primitive("scan_any_operator")
 scan_p.multiple_results = True
@@ -166,7 +166,7 @@ def planned_scan(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequen
 
 def _variant(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], rank: int) -> int:
     """The kernel's variant, as far as it is known; the handler has another one compiled if it wants that."""
-    sizes = ordered_planning.sizes_of(avals, fold.inner_rank, masks, rank, spec)
+    sizes = sizes_of(fold, spec, avals, masks, rank)
     return planned_scan(fold, spec, avals, masks, sizes).variant if fold.kind == "scan" and sizes is not None else 0
 
 

@@ -44,20 +44,20 @@ def scan(
             first = op([s[:1] for s in full], [v[:1] for v in out])
             out = [jnp.concatenate([f, v[1:]]) for f, v in zip(first, out, strict=True)]
         else:
-            out = _where(begins, op(full, out), out)
+            out = where(begins, op(full, out), out)
     if begins is None:
         out = list(jax.lax.associative_scan(lambda a, b: list(op(a, b)), out))
     else:
 
         def restarting(a: Any, b: Any) -> Any:
-            return a[0] | b[0], _where(b[0], b[1], op(a[1], b[1]))
+            return a[0] | b[0], where(b[0], b[1], op(a[1], b[1]))
 
         out = list(jax.lax.associative_scan(restarting, (begins, out))[1])
     if exclusive:
         assert full is not None
         out = [jnp.concatenate([s[:1], v[:-1]]) for s, v in zip(full, out, strict=True)]
         if begins is not None:
-            out = _where(begins, full, out)
+            out = where(begins, full, out)
     return out
 
 
@@ -65,7 +65,8 @@ def _flip(flags: Any) -> Any:
     return None if flags is None else jnp.flip(flags, 0)
 
 
-def _where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
+def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
+    """``jnp.where`` on leaves, of which ``which`` [N] chooses rows."""
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 

@@ -12,23 +12,6 @@ from ..frontend.program import itemsize
 from .planning import cpu_threads
 
 
-def sizes_of(avals: Any, inner_rank: int, masks: Any, rank: int, spec: ScanSpec) -> tuple[int, int, int] | None:
-    """(N, rows, lanes) of a call; None where they are only known when it runs."""
-    mask = masks[0].bit_count()
-    dims = avals[0].shape[mask : mask + 1 + inner_rank]
-    batch: dict[int, Any] = {}
-    for aval, m in zip(avals, masks, strict=True):
-        batch.update(zip([a for a in range(rank) if m >> a & 1], aval.shape, strict=False))
-    if not all(isinstance(d, int) for d in (*dims, *batch.values())):
-        return None
-    rows, lanes = 1, 1
-    for size in batch.values():
-        rows *= size
-    for size in dims[1:]:
-        lanes *= size
-    return dims[0], rows, lanes if spec.across else 1
-
-
 def element_bytes(spec: ScanSpec) -> tuple[int, list[int]]:
     """Of one element: bytes in all arrays, bytes in each result."""
     return sum(itemsize(a.dtype) * a.slots for a in spec.arrays), [itemsize(t) * n for t, n in spec.leaves]
