@@ -27,7 +27,7 @@ ONE_CORE = (harness.OURS, "xla", "sequential")
 
 
 def parser() -> argparse.ArgumentParser:
-    suites = sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if not m.name.startswith("_"))
+    suites = sorted(["gpu", *(m.name for m in pkgutil.iter_modules(cases.__path__) if not m.name.startswith("_"))])
     p = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks against every alternative on this machine.")
     p.add_argument("suite", choices=suites)
     p.add_argument("--quick", action="store_true", help="small inputs and few rounds: a smoke run, not a measurement")
@@ -43,12 +43,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--append", action="store_true", help="keep an earlier run's other cases in the file")
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the JSON and the plots go")
     p.add_argument("--list", action="store_true", help="print the cases' names, run nothing")
+    p.add_argument("--budget", type=float, default=600.0, metavar="S", help="gpu: start no case after so many seconds")
     return p
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a suite; 1 if a contestant failed or gave an answer that differs from the others'."""
     args = parser().parse_args(argv)
+    if args.suite == "gpu":
+        from . import gpu
+
+        return gpu.main(args)
     suite = importlib.import_module(f".cases.{args.suite}", __package__)
     if args.scaling:
         return scaling(args, suite)

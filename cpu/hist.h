@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "hist_call.h"
 #include "hist_plan.h"
 #include "operand.h"
 #include "work_assist.h"
@@ -26,32 +27,6 @@ struct HistKernel {
   Update update = nullptr;
   std::vector<Fill> fill;        // by histogram
   std::vector<Combine> combine;  // by histogram
-};
-
-// What the driver has to know of a spec.
-struct HistShape {
-  struct Bins {
-    std::vector<int64_t> leaf_bytes;  // of one bin in each leaf of the result
-    int64_t entry_bytes = 0;          // of one bin in a subhistogram
-    int64_t lanes = 1;
-    int64_t updates = 1;
-    int64_t slots = 1;
-    bool dest = false;
-    bool identity = true;
-    bool in_place = true;
-  };
-  std::vector<Bins> bins;
-};
-
-struct HistCall {
-  int64_t elements = 0;
-  std::vector<int64_t> batch;   // sizes of the batch axes
-  std::vector<Operand> arrays;  // position arrays are left out: null
-  std::vector<Operand> uniforms;
-  std::vector<Operand> dests, outs;  // by leaf, all histograms in a row
-  std::vector<int64_t> bins;         // H, by histogram
-  int sorted_array = -1;             // the array of sorted indices, if there is one
-  int sorted_bytes = 4;              // and the size of an index
 };
 
 inline HistProblem Describe(const HistShape& shape, const HistCall& call) {

@@ -56,51 +56,18 @@ void CompileOnDemand(const char* function, std::string_view spec, int variant) {
 
 namespace {
 
-// Operands: arrays (without positions), uniforms, then the dests of each histogram that has them. `masks`: which batch axes each
-// has. `sorted`: the array of sorted indices or -1. `plan`: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
+// plan: empty, or M, S, C, soa, prefetch (tests and benchmarks choose).
 ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                 int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
                 ffi::Span<const int64_t> forced) {
-  if (batch_rank > kMaxBatchRank) return ffi::Error::InvalidArgument("jaxprims: more than 16 batch axes");
+  const HistAttributes attributes{spec, key, batch_rank, elements_of, masks, sorted, forced};
   try {
     const auto& entry = FindEntry<HistEntry>(spec, key);
     const HistShape& shape = entry.shape;
     HistCall call;
-    OperandReader reader(args, masks, batch_rank);
-    for (size_t k = 0; k < entry.positions.size(); ++k) {
-      Operand& operand = call.arrays.emplace_back();
-      if (entry.positions[k]) continue;
-      Dims dims;
-      if (ffi::Error e = reader.Take(operand, &dims); e.failure()) return e;
-      if (static_cast<int64_t>(k) == elements_of) call.elements = dims[0];
-    }
-    for (int64_t k = 0; k < entry.uniforms; ++k) {
-      if (ffi::Error e = reader.Take(call.uniforms.emplace_back()); e.failure()) return e;
-    }
-    size_t result = 0;
-    const int64_t all = (int64_t{1} << batch_rank) - 1;
-    for (const auto& bins : shape.bins) {
-      for (size_t k = 0; k < bins.leaf_bytes.size(); ++k, ++result) {
-        auto out = rets.get<ffi::AnyBuffer>(result);
-        if (out.has_error()) return out.error();
-        const Dims dims = DimsOf(**out);
-        if (call.batch.empty() && batch_rank > 0) call.batch.assign(dims.begin(), dims.begin() + batch_rank);
-        const int64_t batch = Product(call.batch), bytes = static_cast<int64_t>((*out)->size_bytes());
-        if (k == 0) call.bins.push_back(batch ? bytes / batch / bins.leaf_bytes[0] : 0);
-        auto placed = BatchedOperand((*out)->untyped_data(), dims, (*out)->size_bytes(), all, batch_rank);
-        if (placed.has_error()) return placed.error();
-        call.outs.push_back(*placed);
-        Operand& dest = call.dests.emplace_back();
-        if (!bins.dest) continue;
-        if (ffi::Error e = reader.Take(dest); e.failure()) return e;
-      }
-    }
+    if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, entry.positions, entry.uniforms, call); e.failure()) return e;
     HistProblem problem = Describe(shape, call);
-    if (sorted >= 0) {
-      call.sorted_array = static_cast<int>(sorted & 0xffff);
-      call.sorted_bytes = (sorted >> 16) != 0 ? 8 : 4;
-      problem.sorted = true;
-    }
+    problem.sorted = call.sorted_array >= 0;
     HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
     XlaPool assistants{pool};
@@ -111,18 +78,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kHist, Hist,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .RemainingRets()
-                           .Attr<std::string_view>("spec")
-                           .Attr<int64_t>("key")
-                           .Attr<int64_t>("batch_rank")
-                           .Attr<int64_t>("elements_of")
-                           .Attr<ffi::Span<const int64_t>>("masks")
-                           .Attr<int64_t>("sorted")
-                           .Attr<ffi::Span<const int64_t>>("plan"));
+XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
 
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
 ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,

@@ -46,21 +46,8 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     ScanCall call;
     OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
-
-    size_t at = 0;  // the operand: behind the arrays
-    for (const int64_t bytes : shape.array_bytes) at += bytes != 0 ? 1 : 0;
-    const auto operand = args.get<ffi::AnyBuffer>(at);
-    auto result = rets.get<ffi::AnyBuffer>(0);
-    if (operand.has_error()) return operand.error();
-    if (result.has_error()) return result.error();
-    const auto sizes = operand->dimensions(), results = (*result)->dimensions();
-    const auto axis = static_cast<size_t>(batch_rank);
-    if (sizes.size() == 0 || results.size() <= axis) return ffi::Error::InvalidArgument("jaxprims: segments lack their axis");
-    const Segments segments{results[axis], by != 0, operand->element_type() == ffi::DataType::S64};
-    if ((!segments.wide && operand->element_type() != ffi::DataType::S32) ||
-        sizes.back() != (segments.ids ? call.n : segments.count + 1)) {
-      return ffi::Error::InvalidArgument("jaxprims: segments want s32 or s64, an offset more than segments or an id an element");
-    }
+    Segments segments;
+    if (ffi::Error e = ReadSegments(args, rets, batch_rank, by, shape, call, segments); e.failure()) return e;
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const SegmentsPlan plan =
         MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);

@@ -48,6 +48,13 @@ struct ScanCall {
   }
 };
 
+// Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].
+struct Segments {
+  int64_t count = 0;
+  bool ids = false;
+  bool wide = false;  // 64 bits
+};
+
 // Pointers of one row of a call (across: of one bundle of rows).
 class ScanRow {
  public:

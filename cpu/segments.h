@@ -21,13 +21,6 @@
 
 namespace jaxprims {
 
-// Where the segments are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].
-struct Segments {
-  int64_t count = 0;
-  bool ids = false;
-  bool wide = false;  // 64 bits
-};
-
 inline SegmentsProblem Describe(const ScanShape& shape, const ScanCall& call, const Segments& segments) {
   SegmentsProblem p;
   p.n = call.n;

@@ -1,6 +1,7 @@
 """Data-parallel primitives with arbitrary operators inside JAX. See the README."""
 
 from ._bins import Bins, positions
+from ._compile_check import CompiledKernel, KernelError, compile_check
 from ._cumulative import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
 from ._explain import Plan, PlannedCall, explain
 from ._extremes import argmax, argmin
@@ -33,8 +34,10 @@ from .runtime.ffi import CUSTOM_CALL_TARGETS
 __all__ = [
     "CUSTOM_CALL_TARGETS",
     "Bins",
+    "CompiledKernel",
     "FallbackWarning",
     "IdentityWarning",
+    "KernelError",
     "Monoid",
     "Offsets",
     "Plan",
@@ -44,6 +47,7 @@ __all__ = [
     "associative_scan",
     "bincount",
     "check_monoid",
+    "compile_check",
     "cumlogsumexp",
     "cummax",
     "cummin",

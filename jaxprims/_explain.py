@@ -1,4 +1,4 @@
-"""``explain``: what a function's primitives will do on the CPU, and why."""
+"""``explain``: what a function's primitives will do, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
-from . import _cpu
+from . import _cpu, _explain_gpu
 from ._explain_ordered import FAMILY, planned
 from ._warnings import FallbackWarning
 from .codegen import llvm_engine
@@ -19,7 +19,8 @@ from .codegen.spec import HistSpec
 from .frontend import classify
 from .primitives.group import group_p
 from .primitives.hist import Hist, call_spec, elements_of, hist_p
-from .runtime import compiler, planning
+from .runtime import compiler, cuda_compiler, gpu_devices, planning
+from .runtime.targets import CPU, CUDA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,11 @@ class PlannedCall:
     workspace_bytes: int
     spec: HistSpec | ScanSpec | None = None
     variant: int = -1
+    target: str = "cpu"
+
+    def cuda(self) -> str:
+        """The kernels' CUDA C++."""
+        return "" if self.spec is None else cuda_compiler.source(self.spec)
 
     def _compiled(self) -> llvm_engine.Compiled | None:
         if isinstance(self.spec, ScanSpec):
@@ -64,24 +70,29 @@ class Plan:
     calls: tuple[PlannedCall, ...]
     fallbacks: tuple[str, ...]
     threads: int
+    target: str = "cpu"
 
     def __str__(self) -> str:
-        head = f"{len(self.calls)} jaxprims primitive{'s' if len(self.calls) != 1 else ''}, {self.threads} threads"
+        where = f"{self.threads} threads" if self.target == "cpu" else self.target
+        head = f"{len(self.calls)} jaxprims primitive{'s' if len(self.calls) != 1 else ''}, {where}"
         return "\n".join([head, *map(str, self.calls), *(f"plain XLA: {f}" for f in self.fallbacks)])
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Plan]:
-    """How the jaxprims primitives in ``fn`` would run on this machine's CPU.
+def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Plan]:
+    """How the jaxprims primitives in ``fn`` would run on this machine's CPU, or on a GPU.
 
     Args:
       fn: any function that ``jax.make_jaxpr`` can trace.
+      target: "cpu", or a GPU's architecture: "sm_80", "sm_90", "sm_100", or that of a GPU of this machine, whose constants are
+        then used. No GPU is needed.
 
     Returns:
       A function of ``fn``'s arguments (arrays or ``jax.ShapeDtypeStruct``) that returns a printable :class:`Plan`; each of its
-      ``calls`` has ``strategy``, ``reason``, ``workspace_bytes``, and ``llvm()`` and ``assembly()`` with the kernel's code.
+      ``calls`` has ``strategy``, ``reason``, ``workspace_bytes``, and the kernel's code: ``llvm()`` and ``assembly()`` for the
+      CPU, ``cuda()`` for GPUs.
 
     Raises:
-      TypeError: ``fn`` is not callable; what tracing ``fn`` raises.
+      TypeError: ``fn`` is not callable. ValueError: an unknown target. What tracing ``fn`` raises.
 
     >>> import jax, jax.numpy as jnp
     >>> import jaxprims as jp
@@ -93,6 +104,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Plan]:
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function, got {fn!r}")
+    if target != "cpu":
+        gpu_devices.device_of(target)
 
     def explained(*args: Any, **kwargs: Any) -> Plan:
         with warnings.catch_warnings(record=True) as caught:
@@ -104,44 +117,48 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Plan]:
                 fallbacks.append(str(w.message))
             else:
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-        return Plan(tuple(_calls(closed.jaxpr)), tuple(fallbacks), planning.cpu_threads())
+        return Plan(tuple(_calls(closed.jaxpr, target)), tuple(fallbacks), planning.cpu_threads(), target)
 
     return explained
 
 
-def _calls(jaxpr: Jaxpr) -> Iterator[PlannedCall]:
+def _calls(jaxpr: Jaxpr, target: str) -> Iterator[PlannedCall]:
     for eqn in jaxpr.eqns:
         if eqn.primitive is hist_p:
-            yield _hist(eqn)
+            yield _hist(eqn, target)
         elif eqn.primitive is group_p:
-            yield _group(eqn)
+            yield _group(eqn, target)
         elif eqn.primitive in FAMILY:
-            primitive, summary, (strategy, reason, workspace, variant), spec = planned(eqn)
-            yield PlannedCall(primitive, summary, strategy, reason, workspace, spec, variant)
+            primitive, summary, (strategy, reason, workspace, variant), spec = planned(eqn, target)
+            yield PlannedCall(primitive, summary, strategy, reason, workspace, spec, variant, target)
         for inner in jaxprs_in_params(eqn.params):
-            yield from _calls(inner)
+            yield from _calls(inner, target)
 
 
-def _hist(eqn: Any) -> PlannedCall:
+def _hist(eqn: Any, target: str) -> PlannedCall:
     hist: Hist = eqn.params["hist"]
     masks, rank = eqn.params["masks"], eqn.params["rank"]
     avals = [v.aval for v in eqn.invars]
-    spec = call_spec(hist, avals, masks)
+    spec = call_spec(hist, avals, masks, CPU if target == "cpu" else CUDA)
     n = elements_of(hist, avals, masks)
     batch = eqn.outvars[0].aval.shape[:rank]
     bins = [p.num_bins for p in hist.parts]
-    problem = planning.problem_of(spec, n, bins, batch, hist.sorted)
-    plan = planning.plan_of(spec, n, bins, batch, hist.sorted, hist.plan)
+    on_cpu = target == "cpu"
+    kinds = [classify.atomic_class(b.op, b.acc) for b in spec.bins] if on_cpu else _explain_gpu.classes(spec, target)
     parts = []
-    for p, b in zip(hist.parts, spec.bins, strict=True):
-        kind = classify.atomic_class(b.op, b.acc)
+    for p, b, kind in zip(hist.parts, spec.bins, kinds, strict=True):
         vectorised = f", vectorised over {b.lanes} lanes" if b.lanes > 1 else ""
         parts.append(f"{n} elements into {p.num_bins} bins; op {p.operator.name or 'unnamed'} ({kind}{vectorised})")
-    batched = f" (a batch of {' x '.join(map(str, batch))})" if rank else ""
+    summary = "; ".join(parts) + (f" (a batch of {' x '.join(map(str, batch))})" if rank else "")
+    if target != "cpu":
+        strategy, reason, workspace = _explain_gpu.hist_words(hist, spec, avals, masks, batch, target)
+        return PlannedCall("generalized histogram", summary, strategy, reason, workspace, spec, target=target)
+    problem = planning.problem_of(spec, n, bins, batch, hist.sorted)
+    plan = planning.plan_of(spec, n, bins, batch, hist.sorted, hist.plan)
     strategy, reason = _words(problem, plan)
     return PlannedCall(
         "generalized histogram",
-        "; ".join(parts) + batched,
+        summary,
         strategy,
         reason,
         _cpu.workspace_bytes(problem, plan),
@@ -170,8 +187,11 @@ def _words(problem: Any, plan: Any) -> tuple[str, str]:
     return strategy + (", bins prefetched" if plan.prefetch else "") + f", {plan.threads} threads", reason
 
 
-def _group(eqn: Any) -> PlannedCall:
+def _group(eqn: Any, target: str) -> PlannedCall:
     n, h = eqn.invars[0].aval.shape[-1], eqn.params["num_bins"]
+    if target != "cpu":
+        how = "XLA's stable sort, a histogram and a scan of the counts"
+        return PlannedCall("group by index", f"{n} elements into {h} bins", how, "GPUs sort fast", 0, target=target)
     bytes_ = eqn.outvars[0].aval.dtype.itemsize
     return PlannedCall(
         "group by index",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import _explain_gpu
 from .codegen.scan_spec import ScanSpec
 from .primitives.fold import Fold, call_spec, sizes_of
 from .primitives.reduce import reduce_p
@@ -18,7 +19,7 @@ Words = tuple[str, str, int, int]
 TITLES = {scan_p: "scan", reduce_p: "reduction", segments_p: "segmented reduction"}
 
 
-def planned(eqn: Any) -> tuple[str, str, Words, ScanSpec]:
+def planned(eqn: Any, target: str = "cpu") -> tuple[str, str, Words, ScanSpec]:
     """(primitive, summary, words, spec) of a call of the family."""
     fold: Fold = eqn.params["fold"]
     masks, rank = eqn.params["masks"], eqn.params["rank"]
@@ -35,6 +36,8 @@ def planned(eqn: Any) -> tuple[str, str, Words, ScanSpec]:
     if fold.kind == "segments":
         summary += f" into {fold.num_segments} segments, by {fold.cut}"
     summary += f"; op {name}" + (f" ({', '.join(options)})" if options else "")
+    if target != "cpu":
+        return TITLES[eqn.primitive], summary, (*_explain_gpu.ordered_words(fold, spec, avals, masks, rank, target), -1), spec
     describe: Callable[..., Words] = {"scan": _scan, "reduce": _reduce, "segments": _segments}[fold.kind]
     return TITLES[eqn.primitive], summary, describe(fold, spec, avals, masks, n, rows, lanes), spec
 

@@ -21,7 +21,7 @@ from .primitives import hist_xla
 from .primitives.hist import Hist, Part, bind, can_fuse
 
 
-def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins]) -> Any:
+def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, deterministic: bool = False) -> Any:
     """Generalized histograms: ``bins[i] = bins[i] ⊕ v`` for the pairs (i, v) that ``f`` makes from each element.
 
     ``f`` and every operator are traced once and compiled into one kernel; neither indices nor values are written to memory.
@@ -33,6 +33,8 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins]) -> 
         use arrays from around it, at computed indices too.
       arrays: pytree with leaves ``[N, ...]``; :data:`positions` stands for each element's own position.
       bins: a :class:`Bins`, and ``f`` returns one pair; or a sequence of them, and ``f`` returns as many.
+      deterministic: the same bits on every run on GPUs too, where the elements are sorted by index for it; on a CPU it is always
+        so, and costs nothing.
 
     Returns:
       For one Bins its histogram, a pytree like the value with leaves ``[*num_bins, *bin_shape]``; for a sequence, a tuple of
@@ -61,7 +63,7 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins]) -> 
         raise TypeError(f"bins must be a jp.Bins or a sequence of them, got {bins!r}")
     leaves, tree = jax.tree.flatten(arrays, is_leaf=lambda x: x is None)
     call = Call(f, arrays, leaves, tree, "arrays")
-    out = run(call, group, single, sorted_indices=False)
+    out = run(call, group, single, deterministic=_flag(deterministic, "deterministic"))
     return out[0] if single else tuple(out)
 
 
@@ -75,6 +77,7 @@ def reduce_by_index(
     dest: Any = None,
     mode: str = "drop",
     indices_are_sorted: bool = False,
+    deterministic: bool = False,
 ) -> Any:
     """Combines the values that share an index: ``result[i] = dest[i] ⊕ (⊕ of values[n] where indices[n] == i)``.
 
@@ -90,6 +93,7 @@ def reduce_by_index(
       mode: what happens to an index outside the bins, negative ones included: "drop" (the element has no effect), "clip" (to the
         nearest bin) or "wrap" (modulo).
       indices_are_sorted: a promise that ``indices`` ascend, which saves work; if it is broken the result is undefined.
+      deterministic: the same bits on every run on GPUs too, as for :func:`genhist`.
 
     Returns:
       A pytree like ``values`` with leaves ``[*num_bins, *bin_shape]``; bins without elements hold the identity (or ``dest``).
@@ -110,8 +114,8 @@ def reduce_by_index(
     """
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if not isinstance(indices_are_sorted, (bool, np.bool_)):
-        raise TypeError(f"indices_are_sorted must be True or False, got {indices_are_sorted!r}")
+    indices_are_sorted = _flag(indices_are_sorted, "indices_are_sorted")
+    deterministic = _flag(deterministic, "deterministic")
     sizes = sizes_of(num_bins)
     index = tuple(indices) if isinstance(indices, (tuple, list)) and isinstance(num_bins, tuple) else (indices,)
     if len(index) != len(sizes):
@@ -137,10 +141,16 @@ def reduce_by_index(
         found = reduce_sorted(values, index[0], sizes[0], op, identity)
         if found is not None:
             return found
-    return run(call, (bins,), True, sorted_indices=straight)[0]
+    return run(call, (bins,), True, straight, deterministic)[0]
 
 
-def run(call: Call, group: Sequence[Bins], single: bool, sorted_indices: bool) -> list[Any]:
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def run(call: Call, group: Sequence[Bins], single: bool, sorted_indices: bool = False, deterministic: bool = False) -> list[Any]:
     axes = axes_of(x for x in jax.tree.leaves([call.given, [[b.dest, b.identity] for b in group]]) if isinstance(x, jax.Array))
     while True:
         found: list[Pair] = []
@@ -156,14 +166,19 @@ def run(call: Call, group: Sequence[Bins], single: bool, sorted_indices: bool) -
         starts.append(at)
         at += 1 + len(h.pair.shapes)
     if all(h.parts is not None and h.pair.updates > 0 and not any(0 in s for s in h.pair.shapes) for h in histograms):
-        outs = _fused(call, closed, histograms, starts, sorted_indices)
+        outs = _fused(call, closed, histograms, starts, sorted_indices, deterministic)
         if outs is not None:
             return outs
-    return _unfused(call, closed, histograms, starts)
+    return _unfused(call, closed, histograms, starts, deterministic)
 
 
 def _fused(
-    call: Call, closed: Any, histograms: Sequence[Histogram], starts: Sequence[int], sorted_indices: bool
+    call: Call,
+    closed: Any,
+    histograms: Sequence[Histogram],
+    starts: Sequence[int],
+    sorted_indices: bool,
+    deterministic: bool,
 ) -> list[Any] | None:
     """All histograms in one kernel, f inlined; None where f or its arrays cannot be compiled."""
     try:
@@ -192,7 +207,7 @@ def _fused(
             dests += [h.dest[k] for k in leaves] if h.dest is not None else []
         layout.append([k for leaves, _, _ in h.parts for k in leaves])
     where = tuple(call.position_dtype if p else None for p in call.is_position)
-    hist = Hist(make_traced(inner.jaxpr, program), tuple(parts), where, sorted_indices)
+    hist = Hist(make_traced(inner.jaxpr, program), tuple(parts), where, sorted_indices, deterministic)
     if not can_fuse(hist):
         return None
     flat = bind(hist, [*call.given, *pre(*closed.consts), *operator_arrays, *dests])
@@ -208,7 +223,7 @@ def _shaped(h: Histogram, leaves: Sequence[Any]) -> Any:
     return jax.tree.unflatten(h.pair.tree, [x.reshape((*sizes, *s)) for x, s in zip(leaves, h.pair.shapes, strict=True)])
 
 
-def _unfused(call: Call, closed: Any, histograms: Sequence[Histogram], starts: Sequence[int]) -> list[Any]:
+def _unfused(call: Call, closed: Any, histograms: Sequence[Histogram], starts: Sequence[int], deterministic: bool) -> list[Any]:
     """f on every element by XLA, then each histogram on its own, with a kernel where its operator has one."""
     rest = iter(call.given)
     axes = axes_of(call.given)
@@ -225,7 +240,7 @@ def _unfused(call: Call, closed: Any, histograms: Sequence[Histogram], starts: S
         else:
             leaves: list[Any] = [None] * len(values)
             for members, op, captured in h.parts:
-                mine = _one_part(h, op, captured, index, [values[k] for k in members], members)
+                mine = _one_part(h, op, captured, index, [values[k] for k in members], members, deterministic)
                 for k, x in zip(members, mine, strict=True):
                     leaves[k] = x
             outs.append(_shaped(h, leaves))
@@ -245,7 +260,13 @@ def _plain(h: Histogram, index: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _one_part(
-    h: Histogram, op: Operator, captured: Sequence[Any], index: Any, values: Sequence[Any], members: Sequence[int]
+    h: Histogram,
+    op: Operator,
+    captured: Sequence[Any],
+    index: Any,
+    values: Sequence[Any],
+    members: Sequence[int],
+    deterministic: bool,
 ) -> list[Any]:
     avals = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in (index, *values)]
     jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*avals).jaxpr
@@ -253,6 +274,7 @@ def _one_part(
         make_traced(jaxpr, to_program(jaxpr)),
         (Part(h.total, op, len(captured), 0, tuple(range(1, len(values) + 1)), 1, h.dest is not None),),
         (None,) * len(avals),
+        deterministic=deterministic,
     )
     dest = [h.dest[k] for k in members] if h.dest is not None else []
     return bind(hist, [index, *values, *captured, *dest])

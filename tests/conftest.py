@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from typing import Any
+
 import jax
 import pytest
 
@@ -20,3 +22,13 @@ def x64() -> Iterator[None]:
     """64-bit types, for one test."""
     with jax.enable_x64(True):
         yield
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Sums up what tests counted with ``record_property``: kernels compiled, cases run."""
+    totals: dict[str, int] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, count in report.user_properties:
+            totals[name] = totals.get(name, 0) + count
+    for name, count in sorted(totals.items()):
+        terminalreporter.write_line(f"{count} {name}")

@@ -154,12 +154,18 @@ def call_spec(fold: Fold, avals: Sequence[Any], masks: Sequence[int]) -> ScanSpe
 
 def sizes_of(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[int, int, int] | None:
     """(N, rows, lanes) of a call; None where they are only known when it runs."""
+    n, lanes = sizes_along(fold, spec, avals, masks)
+    batch = batch_shape(avals, masks, rank)
+    if not all(isinstance(d, int) for d in (n, lanes, *batch)):
+        return None
+    return n, math.prod(batch), lanes
+
+
+def sizes_along(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int]) -> tuple[Any, Any]:
+    """N, and how many lanes vectors run across."""
     first = masks[0].bit_count()
     n, *lanes = avals[0].shape[first : first + 1 + fold.inner_rank]
-    batch = batch_shape(avals, masks, rank)
-    if not all(isinstance(d, int) for d in (n, *lanes, *batch)):
-        return None
-    return n, math.prod(batch), math.prod(lanes) if spec.across else 1
+    return n, math.prod(lanes) if spec.across else 1
 
 
 def init_dtypes(fold: Fold) -> list[np.dtype]:

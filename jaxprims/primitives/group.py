@@ -50,13 +50,18 @@ ad.primitive_jvps[group_p] = _jvp
 
 def _plain(indices: Any, *, num_bins: int) -> list[Any]:
     n = indices.shape[-1]
-    dtype = jnp.int64 if n > 2**31 - 1 else jnp.int32
+    dtype = np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32
+    from .. import _bins, _cumulative, _genhist  # the user's functions are built on this module
+
     spare = jnp.where((indices >= 0) & (indices < num_bins), indices, num_bins)
-    order = jnp.argsort(spare, axis=-1, stable=True).astype(dtype)
-    rows = jnp.take_along_axis(spare, order, axis=-1).reshape(-1, n)
-    bins = jnp.arange(num_bins + 1, dtype=spare.dtype)
-    offsets = jax.vmap(lambda row: jnp.searchsorted(row, bins, side="left"))(rows)
-    return [order, offsets.astype(dtype).reshape(*indices.shape[:-1], num_bins + 1)]
+
+    def one(row: Any) -> tuple[Any, Any]:
+        counts = _genhist.genhist(lambda i: (i, dtype(1)), row, _bins.Bins(num_bins, jnp.add))
+        return jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), _cumulative.cumsum(counts)])
+
+    for _ in indices.shape[:-1]:
+        one = jax.vmap(one)
+    return list(one(spare))
 
 
 def _lower_cpu(ctx: Any, indices: Any, *, num_bins: int) -> Any:

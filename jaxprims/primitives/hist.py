@@ -24,8 +24,9 @@ from ..codegen.spec import ArraySpec, BinsSpec, HistSpec
 from ..frontend.operator import Operator, Traced, scalar_name, slots_of
 from ..frontend.program import Builder, Program, shifted_loads
 from ..frontend.varying import axes_of, vary
-from ..runtime import compiler, ffi, planning
-from . import hist_xla
+from ..runtime import ffi, planning
+from ..runtime.targets import CPU, CUDA, Target
+from . import hist_sorted, hist_xla
 from .avals import result_aval
 from .batches import batch_shape, batched_alike, over_batch
 
@@ -57,6 +58,7 @@ class Hist:
     parts: tuple[Part, ...]
     positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
     sorted: bool = False  # the first argument's values, the indices, ascend
+    deterministic: bool = False  # the same bits on every run, wherever it runs
     plan: tuple[int, ...] = ()  # empty: chosen; else (M, S, C, soa, prefetch)
 
     def __repr__(self) -> str:
@@ -240,7 +242,7 @@ batching.primitive_batchers[hist_p] = _batch
 # --- lowering ---------------------------------------------------------------------------------------------------------
 
 
-def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpec:
+def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int], target: Target = CPU) -> HistSpec:
     """The spec of a call with operands of these avals."""
     rest = iter(zip(avals, masks, strict=True))
     arrays: list[tuple[tuple[int, ...], Any]] = []
@@ -257,13 +259,12 @@ def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> HistSpe
         return packed
     n = elements_of(hist, avals, masks)
     bins = [p.num_bins for p in hist.parts]
-    if hist.plan:
-        plain = bool(hist.plan[3])
-    elif any(b.identity is None for b in packed.bins):
+    if any(b.identity is None for b in packed.bins):
         plain = True  # whatever N is, known now or not
+    elif hist.plan and target is CPU:
+        plain = bool(hist.plan[3])
     else:  # is there a plan that works on the result itself?
-        one = spec_of(hist, tuple(arrays), captured, packed=False)
-        plain = isinstance(n, int) and planning.plan_of(one, n, bins, (), hist.sorted).soa
+        plain = target.in_place(spec_of(hist, tuple(arrays), captured, packed=False), n, bins, hist.sorted)
     return spec_of(hist, tuple(arrays), captured, packed=False) if plain else packed
 
 
@@ -272,35 +273,41 @@ def elements_of(hist: Hist, avals: Sequence[Any], masks: Sequence[int]) -> Any:
     return avals[0].shape[masks[0].bit_count()]
 
 
-def _lower_cpu(ctx: Any, *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> Any:
+def _lower(ctx: Any, *operands: Any, hist: Hist, masks: tuple[int, ...], rank: int, target: Target) -> Any:
     full = ((1 << rank) - 1,) * len(masks)
     if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
         # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
         alike = functools.partial(batched_alike, masks=masks, rank=rank)
         return mlir.lower_fun(lambda *xs: hist_p.bind(*alike(xs), hist=hist, masks=full, rank=rank))(ctx, *operands)
-    spec = call_spec(hist, ctx.avals_in, masks)
+    if target.sorts(hist.sorted, hist.deterministic):
+        by_segments = over_batch(functools.partial(hist_sorted.histograms, hist), masks, rank)
+        return mlir.lower_fun(by_segments, multiple_results=True)(ctx, *operands)
+    spec = call_spec(hist, ctx.avals_in, masks, target)
     n = elements_of(hist, ctx.avals_in, masks)
     batch = batch_shape(ctx.avals_in, masks, rank)
-    if all(isinstance(size, int) for size in (n, *batch)):
-        plan = planning.plan_of(spec, n, tuple(p.num_bins for p in hist.parts), batch, hist.sorted, hist.plan)
-        compiler.compiled_hist(spec, plan.variant)  # now, so that errors show when the function is compiled
+    bins = [p.num_bins for p in hist.parts]
+
+    def variant() -> int:
+        known = all(isinstance(size, int) for size in (n, *batch))
+        return planning.plan_of(spec, n, bins, batch, hist.sorted, hist.plan).variant if known else -1
+
+    target.compile(spec, variant)
     sorted_indices = -1
     if hist.sorted and spec.arrays[0].dtype == spec.index:
         sorted_indices = (1 << 16) if spec.index == "s64" else 0
-    results = jax.ffi.ffi_lowering(ffi.HIST)(
+    workspace = target.workspace("hist", spec, batch, n, bins)
+    return ffi.lower_call(
         ctx,
-        *operands,
-        spec=spec.text,
-        key=np.int64(spec.key),
-        batch_rank=np.int64(rank),
-        elements_of=np.int64(hist.positions.index(None)),
-        masks=np.array(masks, np.int64),
-        sorted=np.int64(sorted_indices),
-        plan=np.array(hist.plan, np.int64),
+        ffi.HIST,
+        operands,
+        spec,
+        masks,
+        rank,
+        hist.plan,
+        workspace,
+        elements_of=hist.positions.index(None),
+        sorted=sorted_indices,
     )
-    if rank:
-        ffi.shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
-    return results
 
 
 def _plain(*operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> list[Any]:
@@ -308,4 +315,5 @@ def _plain(*operands: Any, hist: Hist, masks: tuple[int, ...], rank: int) -> lis
 
 
 mlir.register_lowering(hist_p, mlir.lower_fun(_plain, multiple_results=True))
-mlir.register_lowering(hist_p, _lower_cpu, platform="cpu")
+for _target in (CPU, CUDA):
+    mlir.register_lowering(hist_p, functools.partial(_lower, target=_target), platform=_target.platform)

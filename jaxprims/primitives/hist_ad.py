@@ -69,8 +69,10 @@ def _tangents(hist: Hist, operands: Leaves, every_dot: Leaves, outs: Leaves) -> 
         out = outs[at_out : at_out + count]
         found = None
         if all(d is None for d in const_dots):
-            found = rule_tangents(ByIndex(index, part.num_bins), part.operator, values, dest, out, dot, dest_dot)
-        tangents += found or _general(part, index, values, dest, consts, dot, dest_dot, const_dots)
+            found = rule_tangents(
+                ByIndex(index, part.num_bins, hist.deterministic), part.operator, values, dest, out, dot, dest_dot
+            )
+        tangents += found or _general(part, hist.deterministic, index, values, dest, consts, dot, dest_dot, const_dots)
         at_operator, at_out = at_operator + part.captured, at_out + count
         at_dest += count if dest is not None else 0
     return [jnp.zeros_like(o) if t is None else t for t, o in zip(tangents, outs, strict=True) if is_inexact(o.dtype)]
@@ -85,6 +87,7 @@ class ByIndex:
 
     index: Any
     num_bins: int
+    deterministic: bool = False
 
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         """In one pass."""
@@ -92,14 +95,24 @@ class ByIndex:
 
         dests = start or [None] * len(values)
         bins = [_bins.Bins(self.num_bins, op, dest=d) for op, d in zip(ops, dests, strict=True)]
-        return list(_genhist.genhist(lambda i, *vs: [(i, v) for v in vs], (self.index, *values), bins))
+        return list(
+            _genhist.genhist(lambda i, *vs: [(i, v) for v in vs], (self.index, *values), bins, deterministic=self.deterministic)
+        )
 
     def gather(self, x: Any) -> Any:
         return gather(x, self.index)
 
 
 def _general(
-    part: Part, index: Any, values: Leaves, dest: Leaves | None, consts: Leaves, dot: Leaves, dest_dot: Leaves, const_dots: Leaves
+    part: Part,
+    deterministic: bool,
+    index: Any,
+    values: Leaves,
+    dest: Leaves | None,
+    consts: Leaves,
+    dot: Leaves,
+    dest_dot: Leaves,
+    const_dots: Leaves,
 ) -> Leaves:
     """Any operator: each bin's elements brought together, what each of them moves added up."""
     h = part.num_bins
@@ -120,7 +133,7 @@ def _general(
     moved = through(part.operator, values, dot, consts, const_dots, starts_of(where))
     # dropped elements hold no cotangent: their place is past the last bin
     kept = [jnp.where(like(where < h, m), m, 0) for m in moved if m is not None]
-    sums = iter(ByIndex(where, h).combine([jnp.add] * len(kept), kept))
+    sums = iter(ByIndex(where, h, deterministic).combine([jnp.add] * len(kept), kept))
     return [None if m is None else next(sums) for m in moved]
 
 

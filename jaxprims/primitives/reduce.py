@@ -17,7 +17,7 @@ from ..runtime import ffi
 from . import scan_xla
 from .batches import over_batch
 from .fold import Fold
-from .scan import batch_rule, lower_cpu, result_avals
+from .scan import batch_rule, register_kernels, result_avals
 
 reduce_p = Primitive("reduce_any_operator")
 reduce_p.multiple_results = True
@@ -55,4 +55,4 @@ def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> lis
 
 
 mlir.register_lowering(reduce_p, mlir.lower_fun(_plain, multiple_results=True))
-mlir.register_lowering(reduce_p, lower_cpu(reduce_p, ffi.REDUCE), platform="cpu")
+register_kernels(reduce_p, ffi.REDUCE, "reduce")

@@ -9,20 +9,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
 
 from ..codegen.scan_spec import ScanSpec
 from ..frontend.operator import identity_leaves
 from ..frontend.varying import axes_of, vary
-from ..runtime import compiler, ffi, ordered_planning
+from ..runtime import ffi, ordered_planning
+from ..runtime.targets import CPU, CUDA, Target
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, batched_alike, over_batch
-from .fold import Fold, call_spec, init_dtypes, sizes_of
+from .fold import Fold, call_spec, init_dtypes, sizes_along, sizes_of
 
 scan_p = Primitive("scan_any_operator")
 scan_p.multiple_results = True
@@ -116,44 +115,58 @@ def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> lis
     return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
 
 
-def lower_cpu(primitive: Primitive, target: str) -> Callable[..., Any]:
-    """The lowering to a custom call of ``target``."""
+def register_kernels(primitive: Primitive, name: str, family: str) -> None:
+    """Lowers a primitive to a custom call of ``name`` on every platform that has kernels."""
+    for target in (CPU, CUDA):
+        rule = functools.partial(_lower, primitive=primitive, name=name, family=family, target=target)
+        mlir.register_lowering(primitive, rule, platform=target.platform)
 
-    def rule(ctx: Any, *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Any:
-        full = ((1 << rank) - 1,) * len(masks)
-        if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
-            # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
-            alike = functools.partial(batched_alike, masks=masks, rank=rank)
-            return mlir.lower_fun(lambda *xs: primitive.bind(*alike(xs), fold=fold, masks=full, rank=rank))(ctx, *operands)
-        if fold.init and not fold.in_form:  # sums of halves start from an f32
-            dtypes = init_dtypes(fold)
-            formed = dataclasses.replace(fold, in_form=True)
 
-            def start_in_form(*xs: Any) -> Any:
-                first = len(xs) - len(dtypes)
-                states = [x.astype(t) for x, t in zip(xs[first:], dtypes, strict=True)]
-                return primitive.bind(*xs[:first], *states, fold=formed, masks=masks, rank=rank)
+def _lower(
+    ctx: Any,
+    *operands: Any,
+    fold: Fold,
+    masks: tuple[int, ...],
+    rank: int,
+    primitive: Primitive,
+    name: str,
+    family: str,
+    target: Target,
+) -> Any:
+    full = ((1 << rank) - 1,) * len(masks)
+    if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+        # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
+        alike = functools.partial(batched_alike, masks=masks, rank=rank)
+        return mlir.lower_fun(lambda *xs: primitive.bind(*alike(xs), fold=fold, masks=full, rank=rank))(ctx, *operands)
+    if fold.init and not fold.in_form:  # sums of halves start from an f32
+        dtypes = init_dtypes(fold)
+        formed = dataclasses.replace(fold, in_form=True)
 
-            return mlir.lower_fun(start_in_form)(ctx, *operands)
-        spec = call_spec(fold, ctx.avals_in, masks)
-        compiler.compiled_scan(spec, _variant(fold, spec, ctx.avals_in, masks, rank))  # now, so that errors show in time
-        attributes = {"by": np.int64(fold.cut == "ids")} if fold.kind == "segments" else {"init": np.int64(fold.init)}
-        results = jax.ffi.ffi_lowering(target, operand_output_aliases=_in_place(ctx, fold))(
-            ctx,
-            *operands,
-            spec=spec.text,
-            key=np.int64(spec.key),
-            batch_rank=np.int64(rank),
-            inner_rank=np.int64(fold.inner_rank),
-            masks=np.array(masks, np.int64),
-            plan=np.array(fold.plan, np.int64),
-            **attributes,
-        )
-        if rank:
-            ffi.shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
-        return results
+        def start_in_form(*xs: Any) -> Any:
+            first = len(xs) - len(dtypes)
+            states = [x.astype(t) for x, t in zip(xs[first:], dtypes, strict=True)]
+            return primitive.bind(*xs[:first], *states, fold=formed, masks=masks, rank=rank)
 
-    return rule
+        return mlir.lower_fun(start_in_form)(ctx, *operands)
+    spec = call_spec(fold, ctx.avals_in, masks)
+    target.compile(spec, lambda: _variant(fold, spec, ctx.avals_in, masks, rank))
+    n, lanes = sizes_along(fold, spec, ctx.avals_in, masks)
+    segments = (fold.num_segments,) if fold.kind == "segments" else ()
+    workspace = target.workspace(family, spec, batch_shape(ctx.avals_in, masks, rank), n, lanes, *segments)
+    flag = {"by": fold.cut == "ids"} if fold.kind == "segments" else {"init": fold.init}
+    return ffi.lower_call(
+        ctx,
+        name,
+        operands,
+        spec,
+        masks,
+        rank,
+        fold.plan,
+        workspace,
+        _in_place(ctx, fold),
+        inner_rank=fold.inner_rank,
+        **flag,
+    )
 
 
 def planned_scan(fold: Fold, spec: ScanSpec, avals: Sequence[Any], masks: Sequence[int], sizes: tuple[int, int, int]) -> Any:
@@ -184,4 +197,4 @@ def _in_place(ctx: Any, fold: Fold) -> dict[int, int]:
 
 
 mlir.register_lowering(scan_p, mlir.lower_fun(_plain, multiple_results=True))
-mlir.register_lowering(scan_p, lower_cpu(scan_p, ffi.SCAN), platform="cpu")
+register_kernels(scan_p, ffi.SCAN, "scan")

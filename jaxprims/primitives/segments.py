@@ -20,7 +20,7 @@ from . import hist_xla, scan_xla
 from .batches import over_batch
 from .fold import Fold
 from .reduce import neutral_leaves
-from .scan import batch_rule, lower_cpu, result_avals
+from .scan import batch_rule, register_kernels, result_avals
 
 segments_p = Primitive("segment_reduce_any_operator")
 segments_p.multiple_results = True
@@ -50,4 +50,4 @@ def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> lis
 
 
 mlir.register_lowering(segments_p, mlir.lower_fun(_plain, multiple_results=True))
-mlir.register_lowering(segments_p, lower_cpu(segments_p, ffi.SEGMENTS), platform="cpu")
+register_kernels(segments_p, ffi.SEGMENTS, "segments")

@@ -44,13 +44,13 @@ def _parsed(text: str) -> HistSpec:
 
 def _enter(spec: HistSpec) -> None:
     added = _cpu.add_hist(
-        spec.key, spec.text, [a.slots == 0 for a in spec.arrays], len(spec.uniforms), [_described(b) for b in spec.bins]
+        spec.key, spec.text, [a.slots == 0 for a in spec.arrays], len(spec.uniforms), [described_bins(b) for b in spec.bins]
     )
     if not added:
         raise RuntimeError("two kernel specs have the same hash")
 
 
-def _described(bins: BinsSpec) -> dict[str, object]:
+def described_bins(bins: BinsSpec) -> dict[str, object]:
     return {
         "leaf_bytes": [itemsize(dtype) * slots * bins.lanes for dtype, slots in bins.leaves],
         "entry_bytes": hist_layout.slot_offsets(bins)[1] * bins.lanes,
@@ -110,11 +110,11 @@ def _parsed_scan(text: str) -> ScanSpec:
 
 
 def _enter_scan(spec: ScanSpec) -> None:
-    if not _cpu.add_scan(spec.key, spec.text, _described_scan(spec)):
+    if not _cpu.add_scan(spec.key, spec.text, described_scan(spec)):
         raise RuntimeError("two kernel specs have the same hash")
 
 
-def _described_scan(spec: ScanSpec) -> dict[str, object]:
+def described_scan(spec: ScanSpec) -> dict[str, object]:
     return {
         "kind": spec.kind,
         "array_bytes": [itemsize(a.dtype) * a.slots for a in spec.arrays],

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.interpreters import mlir
 
-from .. import _cpu
+from .. import _cpu, _cuda
 from ..codegen import scan_spec
-from ..codegen.spec import VERSION
+from ..codegen.scan_spec import ScanSpec
+from ..codegen.spec import VERSION, HistSpec
 
 HIST = f"jaxprims_hist_v{VERSION}"
 """The name carries the version: the persistent compilation cache knows nothing of this library's."""
@@ -23,11 +25,48 @@ CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP, SCAN, REDUCE, SEGMENTS)
 """Names to allow in :func:`jax.export.export`:
 ``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
 
-_HANDLERS = (_cpu.hist_handler, _cpu.group_handler, _cpu.scan_handler, _cpu.reduce_handler, _cpu.segments_handler)
+FAMILIES = ("hist", "group", "scan", "reduce", "segments")
 
-for _name, _handler in zip(CUSTOM_CALL_TARGETS, _HANDLERS, strict=True):
-    jax.ffi.register_ffi_target(_name, _handler(), platform="cpu")
+for _name, _family in zip(CUSTOM_CALL_TARGETS, FAMILIES, strict=True):
+    jax.ffi.register_ffi_target(_name, getattr(_cpu, f"{_family}_handler")(), platform="cpu")
     jax.ffi.register_ffi_target_as_batch_partitionable(_name)
+    if _family != "group":  # harmless where there is no GPU
+        _stages = {"initialize": _cuda.initializer(), "execute": getattr(_cuda, f"{_family}_handler")()}
+        jax.ffi.register_ffi_target(_name, _stages, platform="CUDA")
+
+
+def lower_call(
+    ctx: Any,
+    name: str,
+    operands: Sequence[Any],
+    spec: HistSpec | ScanSpec,
+    masks: Sequence[int],
+    rank: int,
+    plan: Sequence[int],
+    workspace: jax.core.ShapedArray | None = None,
+    aliases: dict[int, int] | None = None,
+    **attributes: int,
+) -> Any:
+    """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
+
+    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what tests and benchmarks force.
+    """
+    wanted = ctx.avals_out
+    if workspace is not None:
+        ctx = ctx.replace(avals_out=[*wanted, workspace])
+    results = jax.ffi.ffi_lowering(name, operand_output_aliases=aliases)(
+        ctx,
+        *operands,
+        spec=spec.text,
+        key=np.int64(spec.key),
+        batch_rank=np.int64(rank),
+        masks=np.array(masks, np.int64),
+        plan=np.array(plan, np.int64),
+        **{k: np.int64(v) for k, v in attributes.items()},
+    )
+    if rank:
+        shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
+    return results[: len(wanted)]
 
 
 def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], rank: int, out_ranks: Sequence[int]) -> None:

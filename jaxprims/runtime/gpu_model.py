@@ -1,29 +1,27 @@
 """Paper 1's model of a GPU: how many subhistograms M, how many passes S, in which memory.
 
-Pure functions of the histogram and a :class:`Device`; nothing here touches a GPU. The names are the paper's (figure 2):
-N elements, H bins, a race factor RF, T threads of which C cooperate on one of M subhistograms, S passes of Hchk bins each.
-Two choices come out, one for shared memory (section III-C, equations 1-3) and one for global memory, where the subhistograms
-should stay in the L2 cache (section III-D, equations 4-6); :func:`choose` picks between them as section V-A does.
+Pure functions of the histogram and a :class:`Device`; nothing here touches a GPU. The equations are in ``cuda/hist_model.h``, one
+text for the launcher, for the device, which chooses M and S itself once it has sampled a race factor, and for this module. The
+names are the paper's (figure 2): N elements, H bins, a race factor RF, T threads of which C cooperate on one of M subhistograms,
+S passes of Hchk bins each. Two choices come out, one for shared memory (section III-C, equations 1-3) and one for global memory,
+where the subhistograms should stay in the L2 cache (section III-D, equations 4-6); :func:`choose` picks between them as section
+V-A does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from math import ceil, floor
 from typing import Literal
+
+from .. import _cuda
 
 AtomicClass = Literal["HDW", "CAS", "XCG"]
 """How a bin is updated: a hardware atomic, a compare-and-swap loop, or under a lock."""
 
-K_RF = 0.75  # equation 4: how far a race factor expands the cache
-C_K_MIN = 2  # equation 5: at least so many bins for each thread of a group
-F_L2 = 0.4  # equation 5: the part of L2 that is left to histograms
+ATOMICS: tuple[AtomicClass, ...] = ("HDW", "CAS", "XCG")
 LOCK_BYTES = 4
 
-U: dict[AtomicClass, float] = {"HDW": 2.0, "CAS": 1.0, "XCG": 1.0}
-"""Equation 6: hardware atomics bear twice the cooperation."""
-
-MAX_SHARED_PASSES: dict[AtomicClass, int] = {"HDW": 3, "CAS": 4, "XCG": 6}
+MAX_SHARED_PASSES: dict[AtomicClass, int] = {atomic: _cuda.max_shared_passes(k) for k, atomic in enumerate(ATOMICS)}
 """Section V-A: beyond so many passes in shared memory, global memory is faster."""
 
 
@@ -43,6 +41,10 @@ class Device:
         """The widest element that atomicCAS exchanges."""
         return 16 if self.compute_capability >= (9, 0) else 8
 
+    @property
+    def words(self) -> tuple[int, int, int, int, int]:
+        return self.shared_bytes, self.l2_bytes, self.l2_line, self.threads, self.block
+
 
 @dataclasses.dataclass(frozen=True)
 class Element:
@@ -60,6 +62,10 @@ class Element:
     def average_size(self) -> float:
         """``elsize_avg``: the bytes of one bin in one array, where the locks are an array of their own (section III-D)."""
         return self.size / (len(self.parts) + (self.atomic == "XCG"))
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        return sum(self.parts), len(self.parts), ATOMICS.index(self.atomic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,23 +85,15 @@ def shared(device: Device, n: int, bins: int, element: Element) -> Choice:
     >>> shared(Device(), 50_000_000, 127, Element((4,), "HDW"))
     Choice(space='shared', subhistograms=96, passes=1, chunk=127, cooperation_level=11)
     """
-    blocks = ceil(min(device.threads, n) / device.block)
-    m0 = min(device.shared_bytes / element.size, n / blocks) / bins
-    m = max(1, min(floor(m0), device.block))
-    length = device.shared_bytes // (element.size * m)
-    if length == 0:
+    choice = Choice("shared", *_cuda.shared_choice(device.words, n, bins, element.words))
+    if choice.passes == 0:
         raise ValueError(f"an element of {element.size} bytes does not fit {device.shared_bytes} bytes of shared memory")
-    passes = ceil(bins / length)
-    return Choice("shared", m, passes, ceil(bins / passes), ceil(device.block / m))
+    return choice
 
 
 def race_expansion(device: Device, race_factor: float, element: Element) -> float:
-    """Equation 4: how much larger the L2 cache looks to a histogram of which only H / RF bins are active.
-
-    The paper prints min(1, line / elsize_avg). Its text (an active bin may waste all the rest of its line) and its Table I
-    are those of max: a bin narrower than a line expands the cache by less.
-    """
-    return max(1.0, K_RF * race_factor / max(1.0, device.l2_line / element.average_size))
+    """Equation 4: how much larger the L2 cache looks to a histogram of which only H / RF bins are active."""
+    return _cuda.race_expansion(device.words, race_factor, element.words)
 
 
 def global_(device: Device, n: int, bins: int, element: Element, race_factor: float = 1.0) -> Choice:
@@ -104,15 +102,7 @@ def global_(device: Device, n: int, bins: int, element: Element, race_factor: fl
     >>> global_(Device(), 50_000_000, 192 * 1024, Element((4,), "CAS"), race_factor=63)
     Choice(space='global', subhistograms=8, passes=1, chunk=196608, cooperation_level=8038)
     """
-    threads = min(device.threads, n)
-    cache = F_L2 * device.l2_bytes * race_expansion(device, race_factor, element)
-    c_max = min(threads, max(1, bins // C_K_MIN))
-    m_min = max(1, threads // c_max)
-    passes = ceil(m_min * bins * element.average_size / cache)
-    chunk = ceil(bins / passes)
-    k_max = min(cache / element.size, n) / threads
-    c = min(threads, max(1, floor(U[element.atomic] * chunk / k_max)))
-    return Choice("global", max(1, threads // c), passes, chunk, c)
+    return Choice("global", *_cuda.global_choice(device.words, n, bins, element.words, race_factor))
 
 
 def choose(device: Device, n: int, bins: int, element: Element, race_factor: float = 1.0) -> Choice:
@@ -134,4 +124,4 @@ def blocks_per_histogram(device: Device, histograms: int) -> int:
     >>> blocks_per_histogram(Device(), 10), blocks_per_histogram(Device(), 1000)
     (7, 1)
     """
-    return ceil(ceil(device.threads / device.block) / histograms)
+    return _cuda.blocks_per_histogram(device.words, histograms)

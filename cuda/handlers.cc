@@ -1,0 +1,182 @@
+// The FFI handlers of the CUDA half. Operands and attributes are those of the CPU's; the last result is the workspace, of u8
+// [*batch, bytes].
+
+#include "handlers.h"
+
+#include <exception>
+#include <span>
+#include <string_view>
+
+#include "batch_axes.h"
+#include "call_reader.h"
+#include "families.h"
+
+namespace jaxprims::cuda {
+namespace {
+
+// What a call is run on. loads_only: nothing happens but that its kernels are loaded.
+struct Place {
+  CUstream stream;
+  bool loads_only;
+};
+
+LoadedSpec<HistEntry>& Find(const Driver& driver, CUdevice device, const HistAttributes& a) {
+  return LibraryTable<HistEntry>::Instance().Find(driver, a.key, a.spec, device, HistCompiler{});
+}
+
+LoadedSpec<CudaShape>& Find(const Driver& driver, CUdevice device, const ScanAttributes& a) {
+  return LibraryTable<CudaShape>::Instance().Find(driver, a.key, a.spec, device, ScanCompiler{});
+}
+
+// run(shape, launcher) in the stream's context, with the kernels of the spec that the attributes name.
+template <class Attributes, class F>
+ffi::Error Run(const Place& place, const Attributes& attributes, F run) {
+  try {
+    const Driver& driver = OpenDriver();
+    const StreamContext context(driver, place.stream);
+    auto& loaded = Find(driver, context.device(), attributes);
+    Launcher launcher(loaded.library, place.stream, place.loads_only);
+    ffi::Error e = run(loaded.shape, launcher);
+    // A call whose operands cannot be read says so when it runs.
+    return place.loads_only ? ffi::Error::Success() : e;
+  } catch (const std::exception& e) {
+    return Internal(e);
+  }
+}
+
+struct Memory {
+  char* data = nullptr;
+  int64_t bytes = 0;
+};
+
+ffi::Error ReadWorkspace(const ffi::RemainingRets& rets, Memory& workspace) {
+  if (rets.size() == 0) return ffi::Error::InvalidArgument("jaxprims: a call has no workspace");
+  auto last = rets.get<ffi::AnyBuffer>(rets.size() - 1);
+  if (last.has_error()) return last.error();
+  workspace = {static_cast<char*>((*last)->untyped_data()), static_cast<int64_t>((*last)->size_bytes())};
+  return ffi::Error::Success();
+}
+
+std::span<const int64_t> SpanOf(ffi::Span<const int64_t> numbers) { return {numbers.begin(), numbers.size()}; }
+
+// flag: init of a scan or a reduction, by of segments.
+ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                      ScanAttributes attributes, int64_t flag) {
+  return Run(place, attributes, [&](const CudaShape& shape, Launcher& launcher) {
+    const bool is_segments = shape.kind == "segments";
+    attributes.init = is_segments ? 0 : flag;
+    ScanCall call;
+    Segments segments;
+    Memory workspace;
+    OperandReader reader(args, attributes.masks, attributes.batch_rank);
+    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    if (is_segments) {
+      if (ffi::Error e = ReadSegments(args, rets, attributes.batch_rank, flag, shape, call, segments); e.failure()) return e;
+    }
+    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    const auto plan = SpanOf(attributes.plan);
+    InPieces(call, [&](const ScanCall& piece) {
+      if (is_segments) {
+        LaunchSegments(launcher, shape, piece, segments, workspace.data, workspace.bytes, plan);
+      } else if (shape.kind == "reduce") {
+        LaunchReduce(launcher, shape, piece, workspace.data, workspace.bytes, plan);
+      } else {
+        LaunchScan(launcher, shape, piece, workspace.data, workspace.bytes, plan);
+      }
+    });
+    return ffi::Error::Success();
+  });
+}
+
+ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                   const HistAttributes& attributes) {
+  return Run(place, attributes, [&](const HistEntry& entry, Launcher& launcher) {
+    HistCall call;
+    Memory workspace;
+    if (ffi::Error e = ReadHistCall(args, rets, attributes, entry.shape.shape, entry.positions, entry.uniforms, call);
+        e.failure()) {
+      return e;
+    }
+    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    InPieces(call, [&](const HistCall& piece) {
+      LaunchHist(launcher, entry.shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
+    });
+    return ffi::Error::Success();
+  });
+}
+
+ffi::Error Ordered(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                   int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t flag,
+                   ffi::Span<const int64_t> plan) {
+  return RunOrdered({stream, false}, args, rets, {spec, key, batch_rank, inner_rank, masks, 0, plan}, flag);
+}
+
+ffi::Error Hist(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
+                ffi::Span<const int64_t> plan) {
+  return RunHist({stream, false}, args, rets, {spec, key, batch_rank, elements_of, masks, sorted, plan});
+}
+
+ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Dictionary given) {
+  ffi::Error missing;
+  auto get = [&](const char* name, auto& value) {
+    auto found = given.get<std::decay_t<decltype(value)>>(name);
+    if (found.has_value()) {
+      value = *found;
+    } else {
+      missing = found.error();
+    }
+  };
+  auto get_all = [&](auto& attributes) {
+    get("spec", attributes.spec);
+    get("key", attributes.key);
+    get("batch_rank", attributes.batch_rank);
+    get("masks", attributes.masks);
+    get("plan", attributes.plan);
+  };
+  const Place place{stream, true};
+  if (given.contains("elements_of")) {
+    HistAttributes attributes{};
+    get_all(attributes);
+    get("elements_of", attributes.elements_of);
+    get("sorted", attributes.sorted);
+    return missing.failure() ? missing : RunHist(place, args, rets, attributes);
+  }
+  ScanAttributes attributes{};
+  int64_t flag = 0;
+  get_all(attributes);
+  get("inner_rank", attributes.inner_rank);
+  get(given.contains("by") ? "by" : "init", flag);
+  return missing.failure() ? missing : RunOrdered(place, args, rets, attributes, flag);
+}
+
+auto OnStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream>>(); }
+auto OnHost() { return ffi::Ffi::Bind(); }
+
+constexpr auto kOrderedStreamLess = [](auto... arguments) { return Ordered(nullptr, arguments...); };
+constexpr auto kHistStreamLess = [](auto... arguments) { return Hist(nullptr, arguments...); };
+constexpr auto kInitializeStreamLess = [](auto... arguments) { return Initialize(nullptr, arguments...); };
+
+// Scans and reductions; segments.
+XLA_FFI_DEFINE_HANDLER(kFold, Ordered, BindScan(OnStream(), "init"), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kFoldOnHost, kOrderedStreamLess, BindScan(OnHost(), "init"));
+XLA_FFI_DEFINE_HANDLER(kSegments, Ordered, BindScan(OnStream(), "by"), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kSegmentsOnHost, kOrderedStreamLess, BindScan(OnHost(), "by"));
+XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(OnStream()), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kHistOnHost, kHistStreamLess, BindHist(OnHost()));
+XLA_FFI_DEFINE_HANDLER(kInitialize, Initialize,
+                       ffi::Ffi::BindInitialize().Ctx<ffi::PlatformStream<CUstream>>().RemainingArgs().RemainingRets().Attrs());
+// The CPU client has no such stage: as what it executes.
+XLA_FFI_DEFINE_HANDLER(kInitializeOnHost, kInitializeStreamLess, OnHost().RemainingArgs().RemainingRets().Attrs());
+
+void* Address(XLA_FFI_Handler* handler) { return reinterpret_cast<void*>(handler); }
+
+}  // namespace
+
+void* ScanHandler(bool host) { return Address(host ? kFoldOnHost : kFold); }
+void* ReduceHandler(bool host) { return ScanHandler(host); }
+void* SegmentsHandler(bool host) { return Address(host ? kSegmentsOnHost : kSegments); }
+void* HistHandler(bool host) { return Address(host ? kHistOnHost : kHist); }
+void* Initializer(bool host) { return Address(host ? kInitializeOnHost : kInitialize); }
+
+}  // namespace jaxprims::cuda

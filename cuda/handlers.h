@@ -1,0 +1,38 @@
+// The CUDA half's FFI handlers, for capsules, and what Python describes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launch.h"
+#include "shapes.h"
+
+namespace jaxprims::cuda {
+
+// A histogram's spec as the handler needs it.
+struct HistEntry {
+  CudaHistShape shape;
+  std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
+  int64_t uniforms = 0;
+};
+
+// jaxprims.runtime.cuda_compiler, by a spec's text. The functions take the GIL and throw what Python raises.
+struct HistCompiler {
+  HistEntry Describe(const std::string& spec, const DeviceInfo& device) const;
+  std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
+};
+struct ScanCompiler {
+  CudaShape Describe(const std::string& spec, const DeviceInfo& device) const;
+  std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
+};
+
+// host: called by XLA's CPU client and without a stream; device 0's memory is the host's.
+void* HistHandler(bool host);
+void* ScanHandler(bool host);
+void* ReduceHandler(bool host);
+void* SegmentsHandler(bool host);
+// The initialize stage of all of them: loads the kernels that the call will launch.
+void* Initializer(bool host);
+
+}  // namespace jaxprims::cuda

@@ -1,0 +1,289 @@
+// What Python sees of the CUDA half.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "driver.h"
+#include "families.h"
+#include "handlers.h"
+#include "launch.h"
+#include "shapes.h"
+
+namespace nb = nanobind;
+
+namespace jaxprims::cuda {
+namespace {
+
+template <class T>
+void Get(const nb::handle& described, const char* name, T& value) {
+  value = nb::cast<T>(described[name]);
+}
+
+CudaShape ScanShapeOf(const nb::dict& described) {
+  CudaShape shape;
+  Get(described, "kind", shape.kind);
+  Get(described, "array_bytes", shape.array_bytes);
+  Get(described, "uniforms", shape.uniforms);
+  Get(described, "leaf_bytes", shape.leaf_bytes);
+  Get(described, "leaf_slots", shape.leaf_slots);
+  Get(described, "slot_bytes", shape.slot_bytes);
+  Get(described, "across", shape.across);
+  Get(described, "restarts", shape.restarts);
+  Get(described, "exclusive", shape.exclusive);
+  Get(described, "reverse", shape.reverse);
+  Get(described, "identity", shape.identity);
+  Get(described, "commutes", shape.commutes);
+  Get(described, "state_bytes", shape.state_bytes);
+  return shape;
+}
+
+HistEntry HistEntryOf(const nb::dict& described) {
+  HistEntry entry;
+  Get(described, "positions", entry.positions);
+  Get(described, "uniforms", entry.uniforms);
+  Get(described, "in_bytes", entry.shape.in_bytes);
+  Get(described, "index64", entry.shape.index64);
+  for (nb::handle h : described["parts"]) {
+    HistShape::Bins& bins = entry.shape.shape.bins.emplace_back();
+    Get(h, "leaf_bytes", bins.leaf_bytes);
+    Get(h, "entry_bytes", bins.entry_bytes);
+    Get(h, "lanes", bins.lanes);
+    Get(h, "updates", bins.updates);
+    Get(h, "slots", bins.slots);
+    Get(h, "dest", bins.dest);
+    Get(h, "identity", bins.identity);
+    Get(h, "in_place", bins.in_place);
+    CudaHistShape::Part& part = entry.shape.parts.emplace_back();
+    Get(h, "table_bytes", part.entry_bytes);
+    Get(h, "atomic", part.atomic);
+    Get(h, "direct", part.direct);
+    Get(h, "slot_bytes", part.slot_bytes);
+  }
+  return entry;
+}
+
+// jaxprims.runtime.cuda_compiler.function(kind, spec, arch, ...). With the GIL.
+template <class... More>
+nb::object Python(const char* function, const char* kind, const std::string& spec, const DeviceInfo& device,
+                  const More&... more) {
+  const std::string arch = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
+  return nb::module_::import_("jaxprims.runtime.cuda_compiler").attr(function)(kind, spec, arch, more...);
+}
+
+std::string ImageOf(const char* kind, const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
+  nb::gil_scoped_acquire gil;
+  const auto image = nb::cast<nb::bytes>(Python("image", kind, spec, device, kernel));
+  return {image.c_str(), image.size()};
+}
+
+CUdevice DeviceAt(const Driver& driver, int ordinal) {
+  CUdevice device = 0;
+  driver.Check(driver.cuDeviceGet(&device, ordinal), "cuDeviceGet");
+  return device;
+}
+
+using Bytes = std::tuple<int64_t, int64_t, int64_t>;
+
+Bytes BytesOf(const Workspace& workspace) { return {workspace.base, workspace.per, workspace.every}; }
+
+// Paper 1's model (hist_model.h); jaxprims.runtime.gpu_model gives its numbers names.
+void BindModel(nb::module_& m) {
+  using Device = std::array<int64_t, 5>;   // shared_bytes, l2_bytes, l2_line, threads, block
+  using Element = std::array<int64_t, 3>;  // bytes, arrays, atomic
+  using Choice = std::array<int64_t, 4>;   // subhistograms, passes, chunk, cooperation
+  static constexpr auto device_of = [](const Device& d) { return jp::ModelDevice{d[0], d[1], d[2], d[3], d[4]}; };
+  static constexpr auto element_of = [](const Element& e) { return jp::ModelElement{e[0], e[1], e[2]}; };
+  static constexpr auto numbers_of = [](const jp::ModelChoice& c) {
+    return Choice{c.subhistograms, c.passes, c.chunk, c.cooperation};
+  };
+  m.def("shared_choice", [](const Device& d, int64_t n, int64_t bins, const Element& e) {
+    return numbers_of(jp::SharedChoice(device_of(d), n, bins, element_of(e)));
+  });
+  m.def("global_choice", [](const Device& d, int64_t n, int64_t bins, const Element& e, double race_factor) {
+    return numbers_of(jp::GlobalChoice(device_of(d), n, bins, element_of(e), race_factor));
+  });
+  m.def("race_expansion", [](const Device& d, double race_factor, const Element& e) {
+    return jp::RaceExpansion(device_of(d), race_factor, element_of(e));
+  });
+  m.def("blocks_per_histogram",
+        [](const Device& d, int64_t histograms) { return jp::BlocksPerHistogram(device_of(d), histograms); });
+  m.def("max_shared_passes", [](int64_t atomic) { return jp::MaxSharedPasses(atomic); });
+  m.def("race_factor", [](int64_t size, int64_t groups, int64_t distinct) { return jp::RaceFactor(size, groups, distinct); });
+  m.def("race_groups", [](int64_t n, int64_t bins) { return jp::RaceGroups(n, bins); });
+  m.def("race_group_size", [](int64_t n, int64_t bins) { return jp::RaceGroupSize(n, bins); });
+  m.def("race_start",
+        [](int64_t n, int64_t size, int64_t groups, int64_t group) { return jp::RaceStart(n, size, groups, group); });
+}
+
+}  // namespace
+
+HistEntry HistCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+  nb::gil_scoped_acquire gil;
+  return HistEntryOf(nb::cast<nb::dict>(Python("describe", "hist", spec, device)));
+}
+
+std::string HistCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
+  return ImageOf("hist", spec, device, kernel);
+}
+
+CudaShape ScanCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+  nb::gil_scoped_acquire gil;
+  return ScanShapeOf(nb::cast<nb::dict>(Python("describe", "scan", spec, device)));
+}
+
+std::string ScanCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
+  return ImageOf("scan", spec, device, kernel);
+}
+
+NB_MODULE(_cuda, m) {
+  m.doc() = "The CUDA half of jaxprims: the FFI handlers, the kernels loaded for devices, how they are launched.";
+  auto handler = [&m](const char* name, void* (*address)(bool), const char* doc) {
+    m.def(name, [address](bool host) { return nb::capsule(address(host)); }, nb::arg("host") = false, doc);
+  };
+  handler("hist_handler", HistHandler, "The histogram's handler, as a capsule; host: for XLA's CPU client, without a stream.");
+  handler("scan_handler", ScanHandler, "The scan's handler, likewise.");
+  handler("reduce_handler", ReduceHandler, "The reduction's handler, likewise.");
+  handler("segments_handler", SegmentsHandler, "The segmented reduction's handler, likewise.");
+  handler("initializer", Initializer, "The handlers' initialize stage, likewise.");
+
+  nb::class_<DeviceInfo>(m, "DeviceInfo")
+      .def(
+          "__init__",
+          [](DeviceInfo* self, int ordinal, int multiprocessors, int threads_per_multiprocessor, int blocks_per_multiprocessor,
+             int64_t shared_per_block, int64_t shared_per_multiprocessor, int64_t l2_bytes, int major, int minor,
+             const std::string& name) {
+            new (self) DeviceInfo{ordinal,
+                                  multiprocessors,
+                                  threads_per_multiprocessor,
+                                  blocks_per_multiprocessor,
+                                  shared_per_block,
+                                  shared_per_multiprocessor,
+                                  l2_bytes,
+                                  major,
+                                  minor,
+                                  name};
+          },
+          nb::kw_only(), nb::arg("ordinal") = 0, nb::arg("multiprocessors"), nb::arg("threads_per_multiprocessor"),
+          nb::arg("blocks_per_multiprocessor"), nb::arg("shared_per_block"), nb::arg("shared_per_multiprocessor"),
+          nb::arg("l2_bytes"), nb::arg("major"), nb::arg("minor"), nb::arg("name") = "")
+      .def_rw("ordinal", &DeviceInfo::ordinal)
+      .def_rw("name", &DeviceInfo::name)
+      .def_rw("multiprocessors", &DeviceInfo::multiprocessors)
+      .def_rw("threads_per_multiprocessor", &DeviceInfo::threads_per_multiprocessor)
+      .def_rw("blocks_per_multiprocessor", &DeviceInfo::blocks_per_multiprocessor)
+      .def_rw("shared_per_block", &DeviceInfo::shared_per_block)
+      .def_rw("shared_per_multiprocessor", &DeviceInfo::shared_per_multiprocessor)
+      .def_rw("l2_bytes", &DeviceInfo::l2_bytes)
+      .def_rw("major", &DeviceInfo::major)
+      .def_rw("minor", &DeviceInfo::minor);
+  m.def("driver_error", &DriverError, "Why there is no CUDA driver; empty if there is one.");
+  m.def(
+      "device_count",
+      [] {
+        if (!DriverError().empty()) return 0;
+        int count = 0;
+        const Driver& driver = OpenDriver();
+        driver.Check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
+        return count;
+      },
+      "0 where there is no driver.");
+  m.def("available", [] {
+    int count = 0;
+    return DriverError().empty() && OpenDriver().cuDeviceGetCount(&count) == 0 && count > 0;
+  });
+  m.def(
+      "device",
+      [](int ordinal) {
+        const Driver& driver = OpenDriver();
+        return DescribeDevice(driver, DeviceAt(driver, ordinal));
+      },
+      nb::arg("ordinal") = 0);
+
+  nb::class_<KernelInfo>(m, "KernelInfo")
+      .def_ro("registers", &KernelInfo::registers)
+      .def_ro("max_threads", &KernelInfo::max_threads)
+      .def_ro("local_bytes", &KernelInfo::local_bytes)
+      .def_ro("static_shared_bytes", &KernelInfo::static_shared_bytes);
+  m.def(
+      "kernel_info",
+      [](const std::string& kind, const std::string& text, int64_t key, int ordinal) {
+        const nb::gil_scoped_release no_gil;  // whoever compiles a kernel holds its lock and waits for the GIL
+        const CUdevice device = DeviceAt(OpenDriver(), ordinal);
+        auto describe = [&](auto& table) {
+          auto* known = table.Known(key, text, device);
+          return known == nullptr ? std::map<std::string, KernelInfo>{} : known->library.Describe();
+        };
+        return kind == "hist" ? describe(LibraryTable<HistEntry>::Instance()) : describe(LibraryTable<CudaShape>::Instance());
+      },
+      nb::arg("kind"), nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
+      "By name, a spec's kernels that are loaded, as the driver sees them.");
+
+  // For the lowering: (base, per, every), so that each member of the batch has base + per * (n // every + 1) bytes.
+  m.def(
+      "scan_workspace",
+      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
+        return BytesOf(ScanWorkspace(ScanShapeOf(described), n, lanes, members));
+      },
+      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
+  m.def(
+      "reduce_workspace",
+      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
+        return BytesOf(ReduceWorkspace(ScanShapeOf(described), n, lanes, members));
+      },
+      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
+  m.def(
+      "segments_workspace",
+      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t segments, int64_t members) {
+        return BytesOf(SegmentsWorkspace(ScanShapeOf(described), n, lanes, segments, members));
+      },
+      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("segments"), nb::arg("members"));
+  m.def(
+      "hist_workspace",
+      [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members) {
+        return BytesOf(HistWorkspace(HistEntryOf(described).shape, n, bins, members));
+      },
+      nb::arg("described"), nb::arg("n"), nb::arg("bins"), nb::arg("members"));
+
+  // For jaxprims.explain: the numbers of the plan that a device would follow, by name.
+  m.def(
+      "explain_scan",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
+         const std::vector<int64_t>& plan) { return ExplainScan(ScanShapeOf(described), device, n, lanes, members, plan); },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
+  m.def(
+      "explain_reduce",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
+         const std::vector<int64_t>& plan) { return ExplainReduce(ScanShapeOf(described), device, n, lanes, members, plan); },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
+  m.def(
+      "explain_segments",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members, bool ids,
+         int64_t segments, const std::vector<int64_t>& plan) {
+        return ExplainSegments(ScanShapeOf(described), device, n, lanes, members, ids, segments, plan);
+      },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("ids"),
+      nb::arg("segments"), nb::arg("plan"));
+  m.def(
+      "explain_hist",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
+         const std::vector<int64_t>& plan) { return ExplainHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
+
+  BindModel(m);
+}
+
+}  // namespace jaxprims::cuda

@@ -1,0 +1,392 @@
+// Scans. A sequence is cut into tiles (scan_plan.h), each is scanned in registers (block_scan.cuh), and what comes before it is looked
+// up while it stays there (look_back.cuh): one read and one write of memory.
+//
+//   ScanRows    along: tiles of a row. Any operands.
+//   ScanFlat    along: rows that lie end to end are one sequence that starts anew at every row; runs are aligned in memory,
+//               whatever the rows' length. Either its tiles are chained, or each holds whole rows.
+//   ScanEach    along: a row is one thread's. Short rows that do not lie end to end.
+//   ScanAcross  in scan_across.cuh
+//
+// In place: an element is written by the thread that read it; copies of it are read before the block's barriers, by this tile
+// alone, and it is written behind them.
+#pragma once
+
+#include "scan_plan.h"
+#include "look_back.cuh"
+#include "block_scan.cuh"
+
+namespace jp {
+
+struct ScanParams {
+  Call call;
+  u64* ticket;         // null: tiles are taken in turn, and need nothing of each other
+  u64* records;        // of chains, one after the other
+  i64 units, tiles;    // sequences, and tiles of each; of all sequences first the first tiles, then the second ones: time passes
+  i64 length;          // elements of a tile, all but the last one
+  i64 total;           // elements of a sequence
+  i64 rows_of_a_tile;  // flat, whole rows: how many; else 0
+  i64 flags_shared;    // flat: all rows have the same flags
+  i64 width, strips;   // across: lanes of a tile; tiles side by side
+};
+
+constexpr int kWidest = WidestOf(spec::kInBytes, spec::kArrays, spec::kOutBytes, spec::kLeaves);
+
+// A tile that a block is at. It lies in shared memory: registers are for elements.
+struct Claim {
+  i64 number;      // all that there are, or more: none is left
+  i64 unit;
+  int tile;
+  i64 begin;     // first element in memory, of a whole tile
+  i64 row;       // flat: which lies there,
+  u32 position;  // and the element's position in it
+};
+
+template <bool kFlat>
+JP_DEVICE Claim ClaimOf(const ScanParams& p, i64 number) {
+  Claim c = {};
+  c.number = number;
+  if (p.tiles == 1) {
+    c.unit = number;
+  } else if (p.units == 1) {
+    c.tile = static_cast<int>(number);
+  } else {
+    c.tile = static_cast<int>(number / p.units);
+    c.unit = number - c.tile * p.units;
+  }
+  if constexpr (!spec::kReverse) {
+    c.begin = c.tile * p.length;
+  } else if constexpr (kFlat) {
+    c.begin = (p.tiles - 1 - c.tile) * p.length;  // so that runs are aligned
+  } else {
+    c.begin = p.total - (i64{c.tile} + 1) * p.length;
+  }
+  if constexpr (kFlat) {
+    if (p.rows_of_a_tile != 0) {
+      c.row = (spec::kReverse ? p.tiles - 1 - c.tile : c.tile) * p.rows_of_a_tile;
+    } else {
+      c.row = c.begin / p.call.n;
+      c.position = static_cast<u32>(c.begin - c.row * p.call.n);
+    }
+  }
+  return c;
+}
+
+template <bool kFlat>
+class AlongTile {
+ public:
+  static constexpr ScanTile kTile = TileAlong(spec::kStateBytes, kWidest);
+  // A dear operator is applied least often where a thread's elements are one run: a run's totals are scanned by log steps.
+  static constexpr int kRun = spec::kOpLength > kDearOp * spec::kSlots ? kTile.run * kTile.rounds : kTile.run;
+  static constexpr int kRounds = kTile.run * kTile.rounds / kRun, kWarps = kTile.threads / kWarp;
+  static constexpr bool kStarts = kFlat || spec::kRestarts;
+
+  struct Shared {
+    BlockShared<kWarps> block;
+    Claim claims[2];  // this tile and the next one
+  };
+
+  JP_DEVICE AlongTile(const ScanParams& p, const Claim& claim) : p_(p), claim_(claim) {}
+
+  JP_DEVICE void Load() {
+    const Row row = TheRow();
+    if (Whole()) {
+      LoadRuns<true>(row);
+    } else {
+      LoadRuns<false>(row);
+    }
+    if constexpr (kStarts) {
+      FindStarts(row);
+    } else if (p_.call.has_init && claim_.tile == 0 && Thread() == 0) {
+      tile_.x[0][0] = spec::Op(row.uniforms, InitOf(p_.call, row, 0), tile_.x[0][0]);
+    }
+  }
+
+  // Everything between the loads and the stores. `claim`: claims the next tile, in one thread.
+  template <class NextClaim>
+  JP_DEVICE void Scan(BlockShared<kWarps>& shared, NextClaim claim) {
+    const spec::Uniforms u = TheRow().uniforms;
+    const int lane = Lane(), warp = Warp();
+    bool started;
+    const State mine = tile_.Fold(u, started);
+    if (lane == 0) {
+      shared.totals[warp] = mine;
+      shared.started[warp] = started;
+    }
+    BlockBarrier();
+    const int other = lane < kWarps ? lane : kWarps - 1;
+    const u32 heads = kStarts ? Ballot(lane < kWarps && shared.started[other]) : 0;
+    const State through = WarpScan<kWarps>(u, shared.totals[other], kStarts ? ReachOf(heads) : lane);
+    State base = StateFrom(through, warp > 0 ? warp - 1 : 0);
+    if (warp == 0) {
+      bool carried = claim_.tile > 0;
+      if (kStarts) carried = carried && (Ballot(tile_.StartsAt(0, 0)) & 1) == 0;
+      if (p_.ticket != nullptr) {
+        const Chain chain(p_.records + claim_.unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles), kWarp);
+        const State aggregate = StateFrom(through, kWarps - 1);
+        chain.PublishAggregate(claim_.tile, aggregate, heads != 0);
+        const State carry = chain.LookBack(u, claim_.tile, aggregate, heads != 0, carried);
+        if (lane == 0) shared.carry = carry;
+      }
+      if (lane == 0) shared.carried = carried;
+    } else if (Thread() == kWarp) {
+      claim();
+    }
+    BlockBarrier();
+    bool there = warp > 0;
+    if (shared.carried && (heads & ((1u << warp) - 1)) == 0) {
+      base = warp > 0 ? spec::Op(u, shared.carry, base) : shared.carry;
+      there = true;
+    }
+    tile_.Finish(u, base, there, [&](int r, int k) { return StartAt(r, k); });
+  }
+
+  JP_DEVICE void Store() {
+    const Row row = TheRow();
+    if (Whole()) {
+      StoreRuns<true>(row);
+    } else {
+      StoreRuns<false>(row);
+    }
+  }
+
+ private:
+  JP_DEVICE Row TheRow() const { return RowOf(p_.call, kFlat ? 0 : claim_.unit); }
+  // The tile's elements in memory.
+  JP_DEVICE i64 Low() const { return claim_.begin > 0 ? claim_.begin : 0; }
+  JP_DEVICE i64 High() const { return claim_.begin + p_.length < p_.total ? claim_.begin + p_.length : p_.total; }
+  // Are all places of the tile elements?
+  JP_DEVICE bool Whole() const {
+    return p_.length == ElementsOf(kTile) && claim_.begin >= 0 && claim_.begin + p_.length <= p_.total;
+  }
+  // Where this thread's run r lies.
+  JP_DEVICE i64 RunAt(int r) const {
+    const int place = ((Warp() * kRounds + r) * kWarp + Lane()) * kRun;
+    return claim_.begin + (spec::kReverse ? p_.length - kRun - place : place);
+  }
+  // Of an element of a run, in memory order, where it is in scan order; and back.
+  JP_DEVICE static constexpr int Mirrored(int k) { return spec::kReverse ? kRun - 1 - k : k; }
+  JP_DEVICE i64 RowLength() const { return p_.call.n; }
+
+  template <bool kWhole>
+  JP_DEVICE void LoadRuns(const Row& row) {
+    const i64 low = Low(), high = High();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      State run[kRun];
+      const i64 at = RunAt(r);
+      if (kWhole || (at >= low && at + kRun <= high)) {
+        LoadWhole(row, at, run);
+      } else {
+        const bool none = at >= high || at + kRun <= low;
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          if (k > 0 && none) {
+            run[k] = run[0];
+          } else {
+            const i64 one = at + k < low ? low : at + k < high ? at + k : high - 1;
+            run[k] = spec::LoadOne(row.arrays, row.uniforms, one, PositionOf(one));
+          }
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) tile_.x[r][Mirrored(k)] = run[k];
+    }
+  }
+
+  JP_DEVICE void LoadWhole(const Row& row, i64 at, State (&run)[kRun]) const {
+    if constexpr (kFlat && spec::kPositions) {
+      const i64 position = PositionOf(at);
+      if (position + kRun > RowLength()) {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) run[k] = spec::LoadOne(row.arrays, row.uniforms, at + k, PositionOf(at + k));
+        return;
+      }
+      spec::Load(row.arrays, row.uniforms, at, position, run);
+    } else {
+      spec::Load(row.arrays, row.uniforms, at, at, run);
+    }
+  }
+
+  // Of an element of this tile in its row.
+  JP_DEVICE i64 PositionOf(i64 at) const {
+    if constexpr (kFlat && spec::kPositions) {
+      const u32 n = static_cast<u32>(RowLength()), from = claim_.position + static_cast<u32>(at - claim_.begin);
+      return from % n;
+    } else {
+      return at;
+    }
+  }
+
+  // Sets the bits of elements where a sequence starts, and combines init into these.
+  JP_DEVICE void FindStarts(const Row& row) {
+    const u32 n = static_cast<u32>(RowLength());
+    u32 step = 0, position = 0;
+    if constexpr (kFlat) {
+      step = kWarp * kRun < n ? kWarp * kRun : kWarp * kRun % n;
+      if (spec::kReverse) step = n - step;
+      position = (claim_.position + static_cast<u32>(RunAt(0) - claim_.begin)) % n;  // of spare places: anything below n
+    }
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const i64 at = RunAt(r);
+      u32 of_row = position;
+      u8 flags[kRun] = {};
+      if constexpr (spec::kRestarts) ReadFlags(row, at, position, flags);
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) {
+        bool here = flags[k] != 0;
+        if constexpr (kFlat) {
+          here = here || of_row == (spec::kReverse ? n - 1 : 0);
+          of_row = of_row + 1 == n ? 0 : of_row + 1;
+        } else {
+          here = here || at + k == (spec::kReverse ? p_.total - 1 : 0);
+        }
+        tile_.starts |= static_cast<u32>(here) << (r * kRun + Mirrored(k));
+      }
+      if (p_.call.has_init && tile_.StartsOf(r) != 0) {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          if (tile_.StartsAt(r, k)) tile_.x[r][k] = spec::Op(row.uniforms, StartAt(r, k), tile_.x[r][k]);
+        }
+      }
+      if constexpr (kFlat) {
+        position += step;
+        if (position >= n) position -= n;
+      }
+    }
+  }
+
+  JP_DEVICE void ReadFlags(const Row& row, i64 at, u32 position, u8 (&flags)[kRun]) const {
+    const u8* cut = reinterpret_cast<const u8*>(row.cut);
+    const i64 low = Low(), high = High();
+    const bool shared = kFlat && p_.flags_shared;
+    if (at >= low && at + kRun <= high && !(shared && position + kRun > RowLength())) {
+      ReadRun(cut + (shared ? position : at), flags);
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      if (at + k < low || at + k >= high) continue;
+      flags[k] = cut[shared ? (position + static_cast<u32>(k)) % static_cast<u32>(RowLength()) : at + k];
+    }
+  }
+
+  // What a sequence starts from at element k of run r; an exclusive scan has an init or an identity.
+  JP_DEVICE State StartAt(int r, int k) const {
+    if (p_.call.has_init) {
+      if constexpr (!kFlat) return InitOf(p_.call, TheRow(), 0);
+      const i64 at = RunAt(r) + Mirrored(k);
+      i64 row = claim_.row + (claim_.position + static_cast<u32>(at - claim_.begin)) / static_cast<u32>(RowLength());
+      if (at < Low() || at >= High()) row = claim_.row;  // a spare place
+      return spec::InitOf(p_.call.init, p_.call.init_lane, MemberOf(p_.call.batch, row), 0);
+    }
+    if constexpr (spec::kHasIdentity) return spec::Identity();
+    return tile_.x[r][k];
+  }
+
+  template <bool kWhole>
+  JP_DEVICE void StoreRuns(const Row& row) const {
+    const i64 low = Low(), high = High();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      State run[kRun];
+      const i64 at = RunAt(r);
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) run[k] = tile_.x[r][Mirrored(k)];
+      if (kWhole || (at >= low && at + kRun <= high)) {
+        spec::Store(row.outs, row.uniforms, at, run);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          if (at + k >= low && at + k < high) spec::StoreOne(row.outs, row.uniforms, at + k, run[k]);
+        }
+      }
+    }
+  }
+
+  const ScanParams& p_;
+  const Claim& claim_;
+  WarpTile<kStarts, kRun, kRounds> tile_;
+};
+
+// Persistent blocks. The next tile is claimed while the block waits for what comes before the one at hand.
+template <bool kFlat>
+JP_DEVICE void ScanAlong(const ScanParams& p) {
+  using Tile = AlongTile<kFlat>;
+  JP_SHARED(typename Tile::Shared, shared);
+  auto claim = [&](int which, i64 after) {
+    const i64 number = p.ticket != nullptr ? static_cast<i64>(AtomicAdd(p.ticket, u64{1})) : after;
+    shared.claims[which] = ClaimOf<kFlat>(p, number);
+  };
+  if (Thread() == 0) claim(0, Block());
+  BlockBarrier();
+  for (int now = 0; shared.claims[now].number < p.units * p.tiles; now ^= 1) {
+    const Claim& at = shared.claims[now];
+    Tile tile(p, at);
+    tile.Load();
+    tile.Scan(shared.block, [&] { claim(now ^ 1, at.number + Blocks()); });
+    tile.Store();
+  }
+}
+
+JP_DEVICE void ScanEachRow(const ScanParams& p) {
+  for (i64 r = Block() * Threads() + Thread(); r < p.units; r += Blocks() * Threads()) {
+    const Row row = RowOf(p.call, r);
+    State state;
+    bool any = false;
+    for (i64 i = 0; i < p.total; ++i) {
+      const i64 at = spec::kReverse ? p.total - 1 - i : i;
+      const State x = spec::LoadOne(row.arrays, row.uniforms, at, at);
+      if (i == 0 || (spec::kRestarts && row.cut[at] != 0)) {
+        any = p.call.has_init;
+        if (any) state = InitOf(p.call, row, 0);
+      }
+      if constexpr (spec::kExclusive) {
+        if (!any && spec::kHasIdentity) {
+          spec::StoreOne(row.outs, row.uniforms, at, spec::Identity());
+        } else {
+          spec::StoreOne(row.outs, row.uniforms, at, any ? state : x);
+        }
+      }
+      state = any ? spec::Op(row.uniforms, state, x) : x;
+      any = true;
+      if constexpr (!spec::kExclusive) spec::StoreOne(row.outs, row.uniforms, at, state);
+    }
+  }
+}
+
+}  // namespace jp
+
+#include "scan_across.cuh"
+
+namespace jp {
+
+// A spec is of one form: the other one's kernels are empty, and are not even looked at (kUsed: spec::kAcross or its contrary).
+template <bool kUsed>
+struct Scans {
+  static JP_DEVICE void Rows(const ScanParams& p) { ScanAlong<!kUsed>(p); }
+  static JP_DEVICE void Flat(const ScanParams& p) { ScanAlong<kUsed>(p); }
+  static JP_DEVICE void Each(const ScanParams& p) { ScanEachRow(p); }
+  static JP_DEVICE void Across(const ScanParams& p) { ScanStrips(p); }
+};
+template <>
+struct Scans<false> {
+  static JP_DEVICE void Rows(const ScanParams&) {}
+  static JP_DEVICE void Flat(const ScanParams&) {}
+  static JP_DEVICE void Each(const ScanParams&) {}
+  static JP_DEVICE void Across(const ScanParams&) {}
+};
+using Along = Scans<!spec::kAcross>;
+using Across = Scans<spec::kAcross>;
+
+constexpr ScanTile kAlong = TileAlong(spec::kStateBytes, kWidest);
+constexpr int kRowsResident = spec::kRestarts ? ResidentWithStarts(kAlong) : kAlong.resident;
+constexpr int kFlatResident = spec::kRestarts ? (kAlong.resident + 1) / 2 : ResidentWithStarts(kAlong);
+constexpr int kAcrossResident = spec::kRestarts ? (kAcross.resident + 1) / 2 : kAcross.resident;
+
+}  // namespace jp
+
+JP_KERNEL(ScanRows, jp::ScanParams, jp::kAlong.threads, jp::kRowsResident) { jp::Along::Rows(p); }
+JP_KERNEL(ScanFlat, jp::ScanParams, jp::kAlong.threads, jp::kFlatResident) { jp::Along::Flat(p); }
+JP_KERNEL(ScanEach, jp::ScanParams, jp::kEachThreads, 1) { jp::Along::Each(p); }
+JP_KERNEL(ScanAcross, jp::ScanParams, jp::kAcross.threads, jp::kAcrossResident) { jp::Across::Across(p); }

@@ -1,0 +1,45 @@
+// What the launcher has to know of a spec. jaxprims.runtime.cuda_compiler.describe returns a dict of these keys:
+//
+// the ordered family (ScanSpec):
+//   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes: as
+//   for the CPU (runtime/compiler.py)
+//   state_bytes: int     sizeof(spec::State)
+//
+// histograms (HistSpec):
+//   parts: list[dict]    leaf_bytes, entry_bytes, lanes, updates, slots, dest, identity, in_place: as for the CPU; and
+//     table_bytes: int         of one lane of a bin in a table: Part<g>::kEntryBytes
+//     atomic: int              0: hardware, 1: compare and swap, 2: locks
+//     direct: bool             Part<g>::kDirect
+//     slot_bytes: list[int]    of the working copies' slots
+//   positions: list[bool]      for each array: is it the element's position, and so no operand?
+//   uniforms: int
+//   in_bytes: int        of one element, all arrays
+//   index64: bool
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hist_call.h"
+#include "scan_call.h"
+
+namespace jaxprims::cuda {
+
+struct CudaShape : ScanShape {
+  int64_t state_bytes = 0;
+};
+
+struct CudaHistShape {
+  struct Part {
+    int64_t entry_bytes = 0;  // of one lane of a bin in a table
+    int atomic = 0;           // 0: hardware, 1: compare and swap, 2: locks
+    bool direct = false;      // a table's entry looks like the result's
+    std::vector<int64_t> slot_bytes;
+  };
+  HistShape shape;
+  std::vector<Part> parts;
+  int64_t in_bytes = 0;  // of one element, all arrays
+  bool index64 = false;
+};
+
+}  // namespace jaxprims::cuda

@@ -1,0 +1,240 @@
+"""Every kind of GPU kernel, for every class of operator and every dtype, compiled where there is no GPU: none spills, none wants
+more shared memory than a block has. And what ``compile_check`` says of bad arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+pytest.importorskip("cuda.core", reason="NVRTC is not installed")
+
+TARGETS = ["sm_80", "sm_90", "sm_100"]
+DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+          "float64", "complex64", "complex128"]  # fmt: skip
+N = 1_000_000
+
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape or (N,), dtype)
+
+
+IDS = array(jnp.int32)
+F32 = array(jnp.float32)
+
+
+def affine(a: Any, b: Any) -> Any:
+    return a[0] * b[0], b[0] * a[1] + b[1]
+
+
+def saturating(a: Any, b: Any) -> Any:
+    return jnp.minimum(a + b, jnp.uint32(2**24 - 1))
+
+
+def two_sums(a: Any, b: Any) -> Any:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def moments(a: Any, b: Any) -> Any:
+    """Count, mean and sum of squared deviations."""
+    n = a[0] + b[0]
+    share = b[0] / jnp.where(n > 0, n, 1)
+    d = b[1] - a[1]
+    return n, a[1] + d * share, a[2] + b[2] + d * d * a[0] * share
+
+
+def scans(dtype: str) -> Iterator[Case]:
+    x = array(dtype)
+    yield lambda x: jp.scan(x, jnp.add), (x,)
+    yield lambda x: jp.scan(x, jnp.multiply, exclusive=True, reverse=True), (x,)
+    if not dtype.startswith("complex"):
+        yield lambda x: jp.scan(x, jnp.maximum), (x,)
+    yield lambda x: jp.scan(x, jnp.add, axis=0), (array(dtype, 1000, 1000),)
+
+
+def scans_by_operator() -> Iterator[Case]:
+    flags = array(jnp.bool_)
+    matrices = array(jnp.float32, N, 2, 2)
+    yield lambda a, b: jp.scan((a, b), affine), (F32, F32)
+    yield lambda a, b: jp.scan((a, b), affine, axis=0), (array(jnp.float32, 1000, 100), array(jnp.float32, 1000, 100))
+    yield lambda x: jp.scan(x, lambda a, b: a @ b), (matrices,)
+    yield lambda x: jp.scan(x, lambda a, b: a @ b), (array(jnp.float32, N, 4, 4),)
+    yield lambda x: jp.scan(x, jnp.logaddexp), (F32,)
+    yield lambda x: jp.scan((x, jp.positions), jp.monoids.argmax), (F32,)
+    yield lambda x, f: jp.scan(x, jnp.add, segment_starts=f), (F32, flags)
+    yield lambda x, f: jp.scan(x, jnp.add, segment_starts=f, reverse=True, exclusive=True), (F32, flags)
+    yield (
+        lambda x, i: jp.scan(x, jnp.add, init=i),
+        (F32, jax.ShapeDtypeStruct((), jnp.float32)),
+    )
+    yield lambda x: jp.scan(x, saturating, identity=jnp.uint32(0)), (array(jnp.uint32),)
+    yield lambda a, b: jp.linear_recurrence(a, b), (F32, F32)
+    yield lambda a, b: jp.linear_recurrence(a, b), (array(jnp.complex64), array(jnp.complex64))
+    yield lambda x, t: jp.scan(x, jnp.add, map=lambda v: t[jnp.clip(v.astype(int), 0, 9)]), (F32, array(jnp.float32, 10))
+    yield jax.vmap(jp.cumsum), (array(jnp.float32, 100, 10_000),)
+
+
+def reductions(dtype: str) -> Iterator[Case]:
+    x = array(dtype)
+    yield lambda x: jp.reduce(x, jnp.add), (x,)
+    if not dtype.startswith("complex"):
+        yield lambda x: jp.reduce(x, jnp.minimum), (x,)
+    yield lambda x: jp.reduce(x, jnp.add, axis=0), (array(dtype, 1000, 1000),)
+
+
+def reductions_by_operator() -> Iterator[Case]:
+    yield lambda x: jp.reduce(x, lambda a, b: a @ b, axis=0), (array(jnp.float32, N, 2, 2),)
+    yield lambda x: jp.reduce(x, jnp.logaddexp), (F32,)
+    yield lambda a, b: jp.reduce((a, b), affine), (F32, F32)
+    yield lambda n, m, s: jp.reduce((n, m, s), moments), (F32, F32, F32)
+    yield jp.argmax, (F32,)
+    yield lambda x: jp.argmin(x, axis=0), (array(jnp.float32, 1000, 1000),)
+    yield lambda x: jp.reduce(x, saturating, identity=jnp.uint32(0)), (array(jnp.uint32),)
+
+
+def segments(dtype: str) -> Iterator[Case]:
+    x, offsets = array(dtype), array(jnp.int32, 1001)
+    yield lambda x, o: jp.segment_reduce(x, jp.Offsets(o), jnp.add), (x, offsets)
+    yield lambda x, i: jp.segment_reduce(x, i, jnp.add, num_segments=1000), (x, IDS)
+
+
+def segments_by_operator() -> Iterator[Case]:
+    offsets = jax.ShapeDtypeStruct((1001,), jnp.int32)
+    yield (
+        lambda x, o: jp.segment_reduce(x, jp.Offsets(o), lambda a, b: a @ b, identity=jnp.eye(2, dtype=jnp.float32)),
+        (array(jnp.float32, N, 2, 2), offsets),
+    )
+    yield lambda a, b, o: jp.segment_reduce((a, b), jp.Offsets(o), affine, identity=(1.0, 0.0)), (F32, F32, offsets)
+    yield lambda x, o: jp.segment_reduce(x, jp.Offsets(o), jnp.maximum), (array(jnp.float32, N, 64), offsets)
+    yield lambda x, i: jp.segment_reduce(x, i, jnp.logaddexp, num_segments=1000), (F32, IDS)
+    yield lambda x, i: jp.segment_argmax(x, i, 1000, indices_are_sorted=True), (F32, IDS)
+
+
+def histograms(dtype: str) -> Iterator[Case]:
+    x = array(dtype)
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.add), (x, IDS)
+    if not dtype.startswith("complex"):
+        yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.minimum), (x, IDS)
+        yield lambda x, i, d: jp.reduce_by_index(x, i, 1000, jnp.maximum, dest=d), (x, IDS, array(dtype, 1000))
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.multiply), (x, IDS)
+    if jnp.dtype(dtype).kind in "iub":
+        for op in (jnp.bitwise_and, jnp.bitwise_or, jnp.bitwise_xor):
+            yield lambda x, i, op=op: jp.reduce_by_index(x, i, 1000, op), (x, IDS)
+
+
+def histograms_by_operator() -> Iterator[Case]:
+    yield (
+        lambda x, i: jp.reduce_by_index(x, i, 1000, saturating, identity=jnp.uint32(0)),
+        (array(jnp.uint32), IDS),
+    )  # CAS, 32 bits
+    yield lambda x, i: jp.reduce_by_index((x, jp.positions), i, 1000, jp.monoids.argmax), (F32, IDS)  # HDW, packed
+    yield lambda x, p, i: jp.reduce_by_index((x, p), i, 1000, jp.monoids.argmin), (F32, IDS, IDS)  # CAS, 64 bits
+    yield (
+        lambda n, m, s, i: jp.reduce_by_index((n, m, s), i, 1000, moments, identity=(0.0, 0.0, 0.0)),
+        (F32, F32, F32, IDS),
+    )  # XCG, CAS of 128 bits from sm_90 on
+    yield (
+        lambda x, i: jp.reduce_by_index(x, i, 1000, lambda a, b: jnp.where(jnp.abs(a) > jnp.abs(b), a, b), identity=0.0),
+        (array(jnp.float64), IDS),
+    )
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.add), (array(jnp.float32, N, 16), IDS)  # small vectors
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.add), (array(jnp.float32, N, 128), IDS)  # lanes
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, jnp.maximum), (array(jnp.bfloat16, N, 128), IDS)
+    yield lambda x: jp.genhist(lambda v: ((v * 100).astype(int), 1), x, jp.Bins(100)), (F32,)
+    yield (
+        lambda x, i: jp.genhist(
+            lambda v, k: ((k, v), (k % 10, (1, v))), (x, i), [jp.Bins(1000, jnp.maximum), jp.Bins(10, two_sums, (0, 0.0))]
+        ),
+        (F32, IDS),
+    )
+    yield lambda x: jp.genhist(lambda v: (jnp.arange(3), v * jnp.ones(3)), x, jp.Bins(100)), (F32,)
+    yield lambda x, i: jp.reduce_by_index(x, i, 10_000_000, jnp.add), (F32, IDS)
+    yield jax.vmap(lambda x, i: jp.reduce_by_index(x, i, 10)), (array(jnp.float32, 1000, 64), array(jnp.int32, 1000, 64))
+    yield lambda x, i: jp.reduce_by_index(x, i, 1000, deterministic=True), (F32, IDS)
+    yield lambda x: jp.histogram(x, 100)[0], (F32,)
+
+
+BY_DTYPE = [scans, reductions, segments, histograms]
+BY_OPERATOR = [scans_by_operator, reductions_by_operator, segments_by_operator, histograms_by_operator]
+
+
+def compiled(cases: Iterator[Case], target: str) -> int:
+    kernels = 0
+    for fn, args in cases:
+        found = jp.compile_check(fn, *args, target=target)
+        assert found
+        assert all(k.target == target and k.registers > 0 and k.cubin for k in found)
+        kernels += len(found)
+    return kernels
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: str, target: str, x64: None, record_property: Any) -> None:
+    record_property("GPU kernels compiled", sum(compiled(cases(dtype), target) for cases in BY_DTYPE))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("cases", BY_OPERATOR, ids=lambda f: f.__name__)
+def test_operators(cases: Callable[[], Iterator[Case]], target: str, x64: None, record_property: Any) -> None:
+    record_property("GPU kernels compiled", compiled(cases(), target))
+
+
+def test_what_is_said_of_a_kernel() -> None:
+    kernels = jp.compile_check(lambda x, i: jp.reduce_by_index(x, i, 100), F32, IDS)
+    assert {(k.kind, k.operator, k.atomic, k.target) for k in kernels} == {("hist", "add", "HDW", "sm_90")}
+    assert "registers" in str(kernels[0])
+    assert "__global__" in kernels[0].source
+
+
+def test_derivatives_have_kernels_too() -> None:
+    kinds = {k.kind for k in jp.compile_check(jax.grad(lambda x: jp.cumlogsumexp(x)[-1]), F32)}
+    assert "scan" in kinds
+
+
+def test_a_function_without_kernels() -> None:
+    assert jp.compile_check(jnp.sin, F32) == []
+
+
+@pytest.mark.parametrize(
+    ("fn", "target", "error", "message"),
+    [
+        (3, "sm_90", TypeError, "fn must be a function, got 3"),
+        (jp.cumsum, "hopper", ValueError, "target must be an architecture such as \"sm_90\", got 'hopper'"),
+        (jp.cumsum, 90, ValueError, "target must be an architecture"),
+        (jp.cumsum, "sm_10", RuntimeError, "does not compile for sm_10"),
+    ],
+)
+def test_bad_arguments(fn: Any, target: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jp.compile_check(fn, F32, target=target)
+
+
+def test_lowering_for_gpus_exports_without_one() -> None:
+    """And the other half: both platforms in one artifact, sizes to come."""
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    (n,) = jax.export.symbolic_shape("n")
+    x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
+
+    def f(x: Any, i: Any) -> Any:
+        return (
+            jp.cumsum(x),
+            jp.reduce_by_index(x, i, 100),
+            jp.reduce(x, jnp.maximum),
+            jp.reduce_by_index(x, i, 9, deterministic=True),
+        )
+
+    for platforms in (["cuda"], ["cpu", "cuda"]):
+        exported = jax.export.export(jax.jit(f), platforms=platforms, disabled_checks=checks)(x, i)
+        again = jax.export.deserialize(exported.serialize())
+        assert again.platforms == tuple(platforms)
+    values, indices = np.arange(10, dtype=np.float32), np.arange(10, dtype=np.int32)
+    np.testing.assert_array_equal(again.call(values, indices)[0], np.cumsum(values))
