@@ -4,6 +4,8 @@
 // spare places hold copies of an element; they come last, or before a start.
 #pragma once
 
+#include "look_back.cuh"
+
 namespace jp {
 
 // A warp's elements, in scan order: round after round, lane after lane, a run of neighbours each. With kStarts, sequences start

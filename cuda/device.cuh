@@ -51,8 +51,8 @@ JP_DEVICE bool BlockAny(bool x) { return __syncthreads_or(x); }  // a barrier, t
 JP_DEVICE void WarpBarrier(u32 lanes = kAllLanes) { __syncwarp(lanes); }
 // Named barrier `number` (1 to 15) of `threads` threads: producers and consumers.
 JP_DEVICE void NamedBarrier(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
-JP_DEVICE void Fence() { __threadfence(); }
-JP_DEVICE void BlockFence() { __threadfence_block(); }
+JP_DEVICE void Fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+JP_DEVICE void BlockFence() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 // In a loop that waits for other threads.
 JP_DEVICE void Backoff() { __nanosleep(32); }
 

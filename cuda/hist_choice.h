@@ -38,6 +38,7 @@ struct HistProblem {
   std::vector<Part> parts;
   int64_t n = 0, members = 1;
   int64_t element_bytes = 4, index_bytes = 4;
+  int64_t f_length = 1;  // instructions
   int64_t atomic = jp::kClassHdw;  // the slowest part's
   bool identity = true;            // of all parts
   bool direct = true;              // the result can be a table
@@ -68,7 +69,7 @@ struct HistPlan {
   int64_t updates = 0, bins = 0;                 // N and H of the model
   int64_t part = 0, groups = 0, group_size = 0;  // that are sampled
 
-  // Workspace: what the device counts and chooses, the bins that samples hit, locks, tables.
+  // Workspace: what the device counts and chooses and the bins that samples hit, if it does; locks, tables.
   int64_t locks_at = kStateBytes, tables_at = kStateBytes, tables = 0, bytes = 0;
 };
 
@@ -111,6 +112,7 @@ inline HistProblem DescribeHist(const CudaHistShape& shape, int64_t n, std::span
   p.members = members;
   p.element_bytes = std::max<int64_t>(1, shape.in_bytes);
   p.index_bytes = shape.index64 ? 8 : 4;
+  p.f_length = shape.f_length;
   for (size_t g = 0; g < shape.parts.size(); ++g) {
     const auto& of = shape.shape.bins[g];
     const auto& part = shape.parts[g];
@@ -167,7 +169,7 @@ inline int64_t ClusterBytes(const HistProblem& p, int64_t blocks, int64_t passes
 inline int HistBlock(const HistProblem& p) {
   int64_t words = 0;
   for (const auto& part : p.parts) words += jp::ElementWords(part.updates, part.entry_bytes, p.index_bytes);
-  return jp::HistThreads(words);
+  return jp::HistThreads(words, p.f_length);
 }
 
 class Planner {
@@ -338,7 +340,10 @@ class Planner {
     plan_.locks = GlobalLocks(p_);
     plan_.in_place = p_.direct;
 
+    // The workspace is every member's: where a batch is split over devices, few members may have too little for all locks or for
+    // samples.
     PlaceTables(false, shares);
+    for (; plan_.locks > 64 && !Fits(); PlaceTables(false, shares)) plan_.locks /= 2;
     plan_.race_factor = std::max<int64_t>(1, Forced(4));
     jp::ModelChoice choice = Choose(static_cast<double>(plan_.race_factor));
     const jp::ModelChoice sparsest = Choose(static_cast<double>(std::max<int64_t>(1, plan_.group_size)));
@@ -347,6 +352,8 @@ class Planner {
     plan_.sampled = p_.identity && plan_.groups > 0 && !known && (Forced(4) < 0 || (matters && plan_.updates >= kWorthSampling));
     if (plan_.sampled) {
       PlaceTables(true, shares);
+      plan_.sampled = Fits();
+      if (!plan_.sampled) PlaceTables(false, shares);
       choice = Choose(1);
     }
     plan_.work.subhistograms = Forced(1) > 0 ? std::min(Forced(1), plan_.most) : choice.subhistograms;
@@ -365,12 +372,14 @@ class Planner {
   }
 
   void PlaceTables(bool sampled, int64_t shares) {
-    plan_.locks_at = kStateBytes + (sampled ? jp::RoundUp(plan_.groups * SeenWords(p_) * 4, 256) : 0);
+    plan_.locks_at = sampled ? kStateBytes + jp::RoundUp(plan_.groups * SeenWords(p_) * 4, 256) : 0;
     plan_.tables_at = plan_.locks_at + jp::RoundUp(plan_.locks * 4, 256);
     const int64_t workers = shares * jp::kGlobalThreads / (p_.lanes() > 1 ? kWarp : 1);
     plan_.most = p_.identity ? std::max<int64_t>(1, std::min(Room() + Direct(), workers)) : 1;
   }
 
+  // Is there room for one table of each member?
+  bool Fits() const { return plan_.tables_at + p_.members * (1 - Direct()) * p_.table_bytes() <= workspace_; }
   int64_t Direct() const { return p_.direct ? 1 : 0; }
   int64_t ItemsOfRun() const { return std::clamp<int64_t>(16 / p_.element_bytes, 1, 8); }
 

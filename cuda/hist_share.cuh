@@ -16,7 +16,7 @@ JP_HOST_DEVICE constexpr i64 WordsOfElement() {
     return ElementWords(spec::Part<g>::kUpdates, spec::Part<g>::kEntryBytes, sizeof(spec::Index)) + WordsOfElement<g + 1>();
   }
 }
-constexpr int kHistThreads = HistThreads(WordsOfElement());
+constexpr int kHistThreads = HistThreads(WordsOfElement(), spec::kFLength);
 
 template <int g = 0>
 JP_HOST_DEVICE constexpr bool IdentitiesKnown() {

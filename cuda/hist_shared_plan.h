@@ -12,8 +12,10 @@ JP_HOST_DEVICE constexpr long long ElementWords(long long updates, long long ent
   return updates * (index_bytes / 4 + (entry_bytes + 3) / 4);
 }
 
-// Threads of a block of HistShared and HistCluster, so that registers suffice. words: of all parts.
-JP_HOST_DEVICE constexpr int HistThreads(long long words) { return words <= 3 ? 1024 : words <= 16 ? 512 : 256; }
+// Threads of a block of HistShared and HistCluster, so that registers suffice. words: of all parts; length: f's instructions.
+JP_HOST_DEVICE constexpr int HistThreads(long long words, long long length) {
+  return words <= 3 && length <= 100 ? 1024 : words <= 16 ? 512 : 256;
+}
 
 JP_HOST_DEVICE constexpr long long RoundUp(long long x, long long to) { return (x + to - 1) / to * to; }
 

@@ -12,23 +12,26 @@
 // Who publishes what: each tile its A; a group's last tile T as soon as it has read the group's aggregates, and P(g + 1).
 // Where a sequence starts anew (`started`), nothing before counts: such an A ends look-back, and such a T is a P.
 //
-// No deadlock. Tiles are numbered so that a chain's come in their order; numbers are handed out by an atomic counter (ticket), and a
-// block works on its tiles one after the other, in the order of their numbers. (It may hold a number that it has not begun: then the
-// tile that it is at has a smaller one.) Suppose that no block goes on, and let t be the least tile that is claimed and not finished. Its
-// block is at it: what this block claimed before is finished. All tiles before t are finished, so they published all they have to;
-// t waits for nothing else, and goes on. Only that resident blocks run is needed, not that all blocks are resident.
+// No deadlock. Tiles are numbered so that a chain's come in their order; numbers are handed out by an atomic counter (ticket),
+// and a block works on its tiles one after the other, in the order of their numbers. (It may hold a number that it has not begun:
+// then the tile that it is at has a smaller one.) Suppose that no block goes on, and let t be the least tile that is claimed and
+// not finished. Its block is at it: what this block claimed before is finished. All tiles before t are finished, so they
+// published all they have to; t waits for nothing else, and goes on. Only that resident blocks run is needed, not that all blocks
+// are resident.
 //
 // Memory order. A record is not a flag and data but words of 8 bytes, each half data and half flag, read and written as one. So
 // relaxed accesses suffice: a word that is there is complete, and nobody reads other memory because of it. Each is written once,
 // after the launcher zeroed it. One latency, not two, for a state of any size.
 #pragma once
 
+#include "scan_plan.h"
+
 namespace jp {
 
 using State = spec::State;
 
-// x of the `reach` lanes before this one and its own, in their order, where reach < kReach. No lane reaches across another's first
-// one.
+// x of the `reach` lanes before this one and its own, in their order, where reach < kReach. No lane reaches across another's
+// first one.
 template <int kReach = kWarp>
 JP_DEVICE State WarpScan(const spec::Uniforms& u, State x, int reach) {
 #pragma unroll
@@ -89,10 +92,7 @@ class Chain {
  public:
   // window: so many groups are looked at; a prefix turns up among them in time.
   JP_DEVICE Chain(u64* words, int tiles, int window)
-      : aggregates_(words),
-        groups_(static_cast<int>(ScanGroups(tiles))),
-        tiles_(tiles),
-        window_(window) {}
+      : aggregates_(words), groups_(static_cast<int>(ScanGroups(tiles))), tiles_(tiles), window_(window) {}
 
   // Publishes the aggregate of `tile`; every lane has it.
   JP_DEVICE void PublishAggregate(int tile, const State& aggregate, bool started) const {

@@ -57,6 +57,7 @@ HistEntry HistEntryOf(const nb::dict& described) {
   Get(described, "uniforms", entry.uniforms);
   Get(described, "in_bytes", entry.shape.in_bytes);
   Get(described, "index64", entry.shape.index64);
+  Get(described, "f_length", entry.shape.f_length);
   for (nb::handle h : described["parts"]) {
     HistShape::Bins& bins = entry.shape.shape.bins.emplace_back();
     Get(h, "leaf_bytes", bins.leaf_bytes);

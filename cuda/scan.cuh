@@ -1,5 +1,5 @@
-// Scans. A sequence is cut into tiles (scan_plan.h), each is scanned in registers (block_scan.cuh), and what comes before it is looked
-// up while it stays there (look_back.cuh): one read and one write of memory.
+// Scans. A sequence is cut into tiles (scan_plan.h), each is scanned in registers (block_scan.cuh), and what comes before it is
+// looked up while it stays there (look_back.cuh): one read and one write of memory.
 //
 //   ScanRows    along: tiles of a row. Any operands.
 //   ScanFlat    along: rows that lie end to end are one sequence that starts anew at every row; runs are aligned in memory,
@@ -11,9 +11,9 @@
 // alone, and it is written behind them.
 #pragma once
 
-#include "scan_plan.h"
-#include "look_back.cuh"
 #include "block_scan.cuh"
+#include "look_back.cuh"
+#include "scan_plan.h"
 
 namespace jp {
 
@@ -33,7 +33,7 @@ constexpr int kWidest = WidestOf(spec::kInBytes, spec::kArrays, spec::kOutBytes,
 
 // A tile that a block is at. It lies in shared memory: registers are for elements.
 struct Claim {
-  i64 number;      // all that there are, or more: none is left
+  i64 number;  // all that there are, or more: none is left
   i64 unit;
   int tile;
   i64 begin;     // first element in memory, of a whole tile
@@ -76,7 +76,7 @@ class AlongTile {
  public:
   static constexpr ScanTile kTile = TileAlong(spec::kStateBytes, kWidest);
   // A dear operator is applied least often where a thread's elements are one run: a run's totals are scanned by log steps.
-  static constexpr int kRun = spec::kOpLength > kDearOp * spec::kSlots ? kTile.run * kTile.rounds : kTile.run;
+  static constexpr int kRun = spec::kOpLength > kDearOp* spec::kSlots ? kTile.run* kTile.rounds : kTile.run;
   static constexpr int kRounds = kTile.run * kTile.rounds / kRun, kWarps = kTile.threads / kWarp;
   static constexpr bool kStarts = kFlat || spec::kRestarts;
 
@@ -224,7 +224,9 @@ class AlongTile {
     if constexpr (kFlat) {
       step = kWarp * kRun < n ? kWarp * kRun : kWarp * kRun % n;
       if (spec::kReverse) step = n - step;
-      position = (claim_.position + static_cast<u32>(RunAt(0) - claim_.begin)) % n;  // of spare places: anything below n
+      // Below the tile, where a reversed one's last run may begin, positions are those of the row before.
+      const int from = (static_cast<int>(claim_.position) + static_cast<int>(RunAt(0) - claim_.begin)) % static_cast<int>(n);
+      position = from < 0 ? static_cast<u32>(from) + n : static_cast<u32>(from);
     }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {

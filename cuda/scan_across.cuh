@@ -1,9 +1,9 @@
 // Scans across: `lanes` sequences lie side by side in memory.
 //
 // A tile is a strip of lanes by a range of the axis. A block's threads are `width` neighbouring lanes and several rows of the
-// axis: a thread scans its own neighbours on the axis in registers, the threads' totals meet in shared memory. Between the tiles of a
-// strip each lane is a chain of its own (look_back.cuh; a warp looks after one chain at a time); where the strips are enough to fill the
-// device, a block goes down its strip instead.
+// axis: a thread scans its own neighbours on the axis in registers, the threads' totals meet in shared memory. Between the tiles
+// of a strip each lane is a chain of its own (look_back.cuh; a warp looks after one chain at a time); where the strips are enough
+// to fill the device, a block goes down its strip instead.
 #pragma once
 
 namespace jp {
@@ -84,7 +84,7 @@ class AcrossTile {
     const bool anew = spec::kRestarts && starts_ != 0;
     const bool carried = tile_ > 0;
     if (chained) {
-      BlockBarrier();  // everybody has read the totals
+      BlockBarrier();                                                      // everybody has read the totals
       if (any && Thread() < rows_ * width_) shared.totals[mine] = before;  // in registers there are elements
       if (last) {
         shared.carries[column_] = any && !anew ? spec::Op(u, before, x_[kSteps - 1]) : x_[kSteps - 1];

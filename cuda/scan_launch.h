@@ -47,10 +47,10 @@ struct ScanPlan {
 
 namespace scan {
 
-inline constexpr int64_t kFlatMost = int64_t{1} << 30;      // elements of a row whose positions are 32-bit numbers
-inline constexpr int64_t kEachMost = 128;                   // elements of a row that is one thread's
-inline constexpr int64_t kTicketBytes = 256;                // before the records
-inline constexpr int64_t kMostStrips = int64_t{1} << 15;    // that a device may need to be full, all devices considered
+inline constexpr int64_t kFlatMost = int64_t{1} << 30;  // elements of a row whose positions are 32-bit numbers
+inline constexpr int64_t kEachMost = 128;               // elements of a row that is one thread's
+inline constexpr int64_t kTicketBytes = 256;            // before the records
+inline constexpr int64_t kStripsAlone = 2048;           // so many strips fill a device without chains
 inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -72,8 +72,7 @@ inline void Cut(const CudaShape& shape, ScanPlan& plan, bool chained) {
   plan.tiles = CeilDiv(plan.total, plan.length);
   plan.chained = chained && plan.tiles > 1;
   const int64_t chains = plan.kernel == ScanKernel::kAcross ? plan.units * plan.width : plan.units;
-  plan.workspace =
-      plan.chained ? kTicketBytes + 8 * chains * jp::ChainWords(static_cast<int>(shape.state_bytes), plan.tiles) : 0;
+  plan.workspace = plan.chained ? kTicketBytes + 8 * chains * jp::ChainWords(static_cast<int>(shape.state_bytes), plan.tiles) : 0;
 }
 
 // So many lanes to a tile that a line of memory is read as a whole, and more where the axis is shorter than a tile.
@@ -86,9 +85,7 @@ inline int64_t WidthOf(const jp::ScanTile& tile, int64_t n, int64_t lanes, int64
 
 }  // namespace scan
 
-// capacity: blocks that are resident in the device at once.
-inline ScanPlan PlanAcross(const CudaShape& shape, const ScanProblem& p, int64_t capacity, std::span<const int64_t> forced,
-                           bool may_chain) {
+inline ScanPlan PlanAcross(const CudaShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain) {
   const jp::ScanTile tile = scan::TileOf(shape);
   ScanPlan plan{.kernel = ScanKernel::kAcross};
   plan.width = scan::WidthOf(tile, p.n, p.lanes, scan::WidestElement(shape));
@@ -97,7 +94,7 @@ inline ScanPlan PlanAcross(const CudaShape& shape, const ScanProblem& p, int64_t
   plan.units = p.rows * plan.strips;
   plan.length = tile.threads / plan.width * tile.rounds;
   plan.total = p.n;
-  bool chained = plan.units < std::min(4 * capacity, scan::kMostStrips);
+  bool chained = plan.units < scan::kStripsAlone;
   if (forced.size() > 1 && forced[1] >= 0) chained = forced[1] != 0;
   scan::Cut(shape, plan, chained && may_chain);
   return plan;
@@ -142,9 +139,9 @@ inline ScanPlan PlanAlong(const CudaShape& shape, const ScanProblem& p, std::spa
   return plan;
 }
 
-inline ScanPlan PlanScan(const CudaShape& shape, const ScanProblem& p, int64_t capacity, std::span<const int64_t> forced,
-                         bool may_chain = true) {
-  return shape.across ? PlanAcross(shape, p, capacity, forced, may_chain) : PlanAlong(shape, p, forced, may_chain);
+// Of sizes alone, so that a result's bits are the same on every device.
+inline ScanPlan PlanScan(const CudaShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain = true) {
+  return shape.across ? PlanAcross(shape, p, forced, may_chain) : PlanAlong(shape, p, forced, may_chain);
 }
 
 inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t members) {
@@ -153,7 +150,7 @@ inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes,
     int64_t bytes = 0;
     for (const bool contiguous : {false, true}) {
       const ScanProblem problem{.n = n, .rows = members, .lanes = lanes, .contiguous = contiguous};
-      bytes = std::max(bytes, PlanScan(shape, problem, scan::kMostStrips, {}).workspace);
+      bytes = std::max(bytes, PlanScan(shape, problem, {}).workspace);
     }
     return {.base = scan::CeilDiv(bytes, members)};
   }
@@ -165,12 +162,10 @@ inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes,
     if (n > 0 && n <= full) return {};
     return {.base = scan::kTicketBytes, .per = group, .every = jp::kScanGroup * full};
   }
-  if (lanes < 0 || lanes >= 64 * scan::kMostStrips) return {};  // many enough, or the scan will do without
+  if (lanes < 0 || lanes >= 64 * scan::kStripsAlone) return {};  // many enough, or the scan will do without
   const int64_t width = scan::WidthOf(tile, int64_t{1} << 62, lanes, scan::WidestElement(shape));
   const int64_t length = tile.threads / width * tile.rounds;
-  return {.base = scan::kTicketBytes,
-          .per = scan::CeilDiv(lanes, width) * width * group,
-          .every = jp::kScanGroup * length};
+  return {.base = scan::kTicketBytes, .per = scan::CeilDiv(lanes, width) * width * group, .every = jp::kScanGroup * length};
 }
 
 namespace scan {
@@ -196,17 +191,16 @@ inline ScanProblem Describe(const CudaShape& shape, const ScanCall& call) {
 
 }  // namespace scan
 
-inline void LaunchScan(Launcher& launcher, const CudaShape& shape, const ScanCall& call, char* workspace,
-                       int64_t workspace_bytes, std::span<const int64_t> forced) {
+inline void LaunchScan(Launcher& launcher, const CudaShape& shape, const ScanCall& call, char* workspace, int64_t workspace_bytes,
+                       std::span<const int64_t> forced) {
   const ScanProblem problem = scan::Describe(shape, call);
   if (problem.n == 0 || problem.rows == 0 || problem.lanes == 0) return;
   const int threads = scan::TileOf(shape).threads, processors = launcher.device().multiprocessors;
   const auto resident = [&](const char* name, int t) {
     return std::max<int64_t>(1, static_cast<int64_t>(processors) * launcher.Occupancy(name, t, 0));
   };
-  const int64_t capacity = shape.across ? resident("ScanAcross", threads) : 0;
-  ScanPlan plan = PlanScan(shape, problem, capacity, forced);
-  if (plan.workspace > workspace_bytes) plan = PlanScan(shape, problem, capacity, {}, false);
+  ScanPlan plan = PlanScan(shape, problem, forced);
+  if (plan.workspace > workspace_bytes) plan = PlanScan(shape, problem, {}, false);
   if (plan.workspace > workspace_bytes) plan = {.kernel = ScanKernel::kEach, .units = problem.rows, .total = problem.n};
 
   const bool each = plan.kernel == ScanKernel::kEach;
@@ -223,21 +217,19 @@ inline void LaunchScan(Launcher& launcher, const CudaShape& shape, const ScanCal
   PutCall(words, shape, call);
   words.Pointer(plan.chained ? workspace : nullptr);
   words.Pointer(plan.chained ? workspace + scan::kTicketBytes : nullptr);
-  for (const int64_t x : {plan.units, plan.tiles, plan.length, plan.total, plan.rows_of_a_tile,
-                          int64_t{problem.flags_shared}, plan.width, plan.strips}) {
+  for (const int64_t x : {plan.units, plan.tiles, plan.length, plan.total, plan.rows_of_a_tile, int64_t{problem.flags_shared},
+                          plan.width, plan.strips}) {
     words.Int(x);
   }
   launcher.Launch(plan.name(), grid, words);
 }
 
 // The plan's numbers, by name, of rows that lie end to end.
-inline std::vector<std::pair<std::string, int64_t>> ExplainScan(const CudaShape& shape, const DeviceInfo& device, int64_t n,
-                                                                int64_t lanes, int64_t members,
-                                                                std::span<const int64_t> forced) {
+inline std::vector<std::pair<std::string, int64_t>> ExplainScan(const CudaShape& shape, const DeviceInfo& /*device*/, int64_t n,
+                                                                int64_t lanes, int64_t members, std::span<const int64_t> forced) {
   const jp::ScanTile tile = scan::TileOf(shape);
   if (n <= 0 || lanes <= 0 || members <= 0) return {{"threads", tile.threads}};
-  const int64_t capacity = int64_t{device.multiprocessors} * tile.resident;
-  const ScanPlan plan = PlanScan(shape, {.n = n, .rows = members, .lanes = lanes}, capacity, forced);
+  const ScanPlan plan = PlanScan(shape, {.n = n, .rows = members, .lanes = lanes}, forced);
   return {{"kernel", static_cast<int64_t>(plan.kernel)},
           {"threads", plan.kernel == ScanKernel::kEach ? jp::kEachThreads : tile.threads},
           {"elements of a tile", plan.length * plan.width},

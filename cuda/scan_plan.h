@@ -48,7 +48,8 @@ JP_HOST_DEVICE constexpr int WidestOf(int in_bytes, int arrays, int out_bytes, i
   return in > out ? in : out > 0 ? out : 1;
 }
 
-// --- the records of look_back.cuh ------------------------------------------------------------------------------------------------------
+// --- the records of look_back.cuh
+// ------------------------------------------------------------------------------------------------------
 
 constexpr int kScanGroup = 32;  // tiles
 

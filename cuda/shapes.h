@@ -15,6 +15,7 @@
 //   uniforms: int
 //   in_bytes: int        of one element, all arrays
 //   index64: bool
+//   f_length: int, about how many instructions f takes
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct CudaHistShape {
   std::vector<Part> parts;
   int64_t in_bytes = 0;  // of one element, all arrays
   bool index64 = false;
+  int64_t f_length = 1;
 };
 
 }  // namespace jaxprims::cuda

@@ -372,6 +372,7 @@ def test_counts_are_exact():
     assert jp.histogram(x, 1)[0].tolist() == [5000.0]
 
 
+@pytest.mark.cpu
 def test_one_kernel_serves_many_numbers_of_bins():
     from jaxprims.runtime import compiler
 

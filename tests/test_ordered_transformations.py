@@ -122,6 +122,7 @@ def test_in_place() -> None:
     assert_close(given, x)
 
 
+@pytest.mark.cpu
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     """One core in another process against all of them here."""
     code = """

@@ -13,7 +13,8 @@ int SortAndReduce(void* temporary, size_t* bytes, const int32_t* keys, const Val
   int bits = 1;
   while (bits < 31 && (int64_t{1} << bits) < bins) ++bits;
   const int items = static_cast<int>(n);
-  const size_t keys_bytes = Aligned(sizeof(int32_t) * static_cast<size_t>(n)), values_bytes = Aligned(sizeof(Value) * static_cast<size_t>(n));
+  const size_t keys_bytes = Aligned(sizeof(int32_t) * static_cast<size_t>(n));
+  const size_t values_bytes = Aligned(sizeof(Value) * static_cast<size_t>(n));
   auto* sorted_keys = static_cast<int32_t*>(temporary);
   auto* sorted = reinterpret_cast<Value*>(static_cast<char*>(temporary) + keys_bytes);
   void* rest = temporary ? static_cast<char*>(temporary) + keys_bytes + values_bytes : nullptr;
@@ -31,8 +32,8 @@ int SortAndReduce(void* temporary, size_t* bytes, const int32_t* keys, const Val
 }  // namespace
 
 ENTRY count_even(void* temporary, size_t* bytes, const int32_t* samples, int32_t* counts, int64_t n, int64_t bins) {
-  return cub::DeviceHistogram::HistogramEven(temporary, *bytes, samples, counts, static_cast<int>(bins) + 1, 0, static_cast<int32_t>(bins),
-                                             static_cast<int>(n));
+  return cub::DeviceHistogram::HistogramEven(temporary, *bytes, samples, counts, static_cast<int>(bins) + 1, 0,
+                                             static_cast<int32_t>(bins), static_cast<int>(n));
 }
 
 ENTRY add_f32(void* temporary, size_t* bytes, const int32_t* keys, const float* values, int32_t* unique, float* reduced,

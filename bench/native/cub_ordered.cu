@@ -8,7 +8,8 @@ __global__ void Read(const float4* from, float* to, int64_t n) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; i + 3 * stride < n; i += 4 * stride) {
-    const float4 a = __ldcs(from + i), b = __ldcs(from + i + stride), c = __ldcs(from + i + 2 * stride), d = __ldcs(from + i + 3 * stride);
+    const float4 a = __ldcs(from + i), b = __ldcs(from + i + stride);
+    const float4 c = __ldcs(from + i + 2 * stride), d = __ldcs(from + i + 3 * stride);
     sum += (a.x + a.y + a.z + a.w) + (b.x + b.y + b.z + b.w) + (c.x + c.y + c.z + c.w) + (d.x + d.y + d.z + d.w);
   }
   for (; i < n; i += stride) {
@@ -22,7 +23,8 @@ __global__ void Copy(const float4* from, float4* to, int64_t n) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; i + 3 * stride < n; i += 4 * stride) {
-    const float4 a = __ldcs(from + i), b = __ldcs(from + i + stride), c = __ldcs(from + i + 2 * stride), d = __ldcs(from + i + 3 * stride);
+    const float4 a = __ldcs(from + i), b = __ldcs(from + i + stride);
+    const float4 c = __ldcs(from + i + 2 * stride), d = __ldcs(from + i + 3 * stride);
     __stcs(to + i, a), __stcs(to + i + stride, b), __stcs(to + i + 2 * stride, c), __stcs(to + i + 3 * stride, d);
   }
   for (; i < n; i += stride) __stcs(to + i, __ldcs(from + i));

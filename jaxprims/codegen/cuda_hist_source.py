@@ -26,7 +26,7 @@ from .cuda_elements import (
     times,
     uniforms_parameter,
 )
-from .cuda_expr import statements
+from .cuda_expr import length, statements
 from .cuda_table import convert
 from .cuda_types import HALVES, from_memory, memory_type, to_memory
 from .hist_layout import leaf_of_slot, slot_offsets
@@ -128,6 +128,7 @@ def generated(spec: HistSpec) -> str:
 def _lines(spec: HistSpec) -> Iterator[str]:
     sizes = {
         "Arrays": len(spec.arrays), "Uniforms": len(spec.uniforms), "Parts": len(spec.bins), "RunItems": run_items(spec),
+        "FLength": length(spec.f),
         "AllLeaves": sum(len(b.leaves) for b in spec.bins), "MaxLanes": max(b.lanes for b in spec.bins),
     }  # fmt: skip
     yield numbers("int", sizes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _cpu
-from ..codegen import cuda_hist_source, cuda_scan_source, cuda_source
+from ..codegen import cuda_expr, cuda_hist_source, cuda_scan_source, cuda_source
 from ..codegen.scan_spec import ScanSpec
 from ..codegen.spec import BinsSpec, HistSpec
 from ..frontend.program import itemsize
@@ -88,6 +88,7 @@ def _described(spec: Spec, arch: int) -> dict[str, Any]:
         "uniforms": len(spec.uniforms),
         "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
         "index64": spec.index == "s64",
+        "f_length": cuda_expr.length(spec.f),
         "parts": [_described_part(b, arch) for b in spec.bins],
     }
 

@@ -26,6 +26,7 @@ namespace emulation {
 inline Thread* current = nullptr;
 }
 #include "undefined.h"
+#include "order.h"
 extern "C" __attribute__((visibility("default"), used)) inline emulation::Thread** jp_emulation_current() {
   return &emulation::current;
 }
@@ -77,10 +78,10 @@ inline To BitCast(From x) {
 }
 
 // An access that other threads may see: any of them may run before it.
-inline void MaySwitch(int line) {
+JP_UNSEEN inline void MaySwitch(int line) {
   if (--emulation::current->until_switch <= 0) emulation::current->Switch(line);
 }
-inline void Happened() { ++*emulation::current->events; }
+JP_UNSEEN inline void Happened() { ++*emulation::current->events; }
 template <class T>
 inline void CheckAligned(const T* p, size_t bytes, int line) {
   if (reinterpret_cast<uintptr_t>(p) % bytes != 0) emulation::current->Fail("misaligned address", line);
@@ -94,7 +95,10 @@ inline void WarpBarrier(u32 lanes = kAllLanes, JP_LINE) {
   emulation::current->Meet(emulation::Collective::kBarrier, lanes, 0, 0, line);
 }
 inline void NamedBarrier(int number, int threads, JP_LINE) { emulation::current->NamedBarrier(number, threads, line); }
-inline void Fence(JP_LINE) { MaySwitch(line); }
+inline void Fence(JP_LINE) {
+  if (emulation::kChecksOrder) emulation::current->Fenced();
+  MaySwitch(line);
+}
 inline void BlockFence(JP_LINE) { MaySwitch(line); }
 inline void Backoff(JP_LINE) { emulation::current->Switch(line); }
 
@@ -153,25 +157,27 @@ struct alignas(16) Words4 {
 };
 
 template <class T>
-inline T LoadAligned(const T* p, int line) {
+JP_UNSEEN inline T LoadAligned(const T* p, int line) {
   CheckAligned(p, sizeof(T), line);
   T x;
   memcpy(&x, static_cast<const void*>(p), sizeof(T));
   return x;
 }
 template <class T>
-inline void StoreAligned(T* p, const T& x, int line) {
+JP_UNSEEN inline void StoreAligned(T* p, const T& x, int line) {
   CheckAligned(p, sizeof(T), line);
   memcpy(static_cast<void*>(p), &x, sizeof(T));
 }
 template <class T>
-inline T LoadSeen(const T* p, int line) {
+inline T LoadSeen(const T* p, emulation::Order order, int line) {
   MaySwitch(line);
+  emulation::Ordered(p, sizeof(T), order, line);
   return LoadAligned(p, line);
 }
 template <class T>
-inline void StoreSeen(T* p, const T& x, int line) {
+inline void StoreSeen(T* p, const T& x, emulation::Order order, int line) {
   MaySwitch(line);
+  emulation::Ordered(p, sizeof(T), order, line);
   StoreAligned(p, x, line);
   Happened();
 }
@@ -180,14 +186,20 @@ template <class T>
 inline T LoadConstant(const T* p) {
   return *p;
 }
-inline Words4 LoadOnce(const Words4* p, JP_LINE) { return LoadAligned(p, line); }
-inline void StoreOnce(Words4* p, const Words4& x, JP_LINE) { StoreAligned(p, x, line); }
-inline u32 LoadAcquire(const u32* p, JP_LINE) { return LoadSeen(p, line); }
-inline void StoreRelease(u32* p, u32 x, JP_LINE) { StoreSeen(p, x, line); }
-inline u64 LoadRelaxed(const u64* p, JP_LINE) { return LoadSeen(p, line); }
-inline void StoreRelaxed(u64* p, u64 x, JP_LINE) { StoreSeen(p, x, line); }
-inline u128 LoadRelaxed(const u128* p, JP_LINE) { return LoadSeen(p, line); }
-inline void StoreRelaxed(u128* p, u128 x, JP_LINE) { StoreSeen(p, x, line); }
+inline Words4 LoadOnce(const Words4* p, JP_LINE) {
+  if (emulation::kChecksOrder) emulation::Plain(p, sizeof(*p), false, __builtin_return_address(0));
+  return LoadAligned(p, line);
+}
+inline void StoreOnce(Words4* p, const Words4& x, JP_LINE) {
+  if (emulation::kChecksOrder) emulation::Plain(p, sizeof(*p), true, __builtin_return_address(0));
+  StoreAligned(p, x, line);
+}
+inline u32 LoadAcquire(const u32* p, JP_LINE) { return LoadSeen(p, emulation::Order::kAcquireLoad, line); }
+inline void StoreRelease(u32* p, u32 x, JP_LINE) { StoreSeen(p, x, emulation::Order::kReleaseStore, line); }
+inline u64 LoadRelaxed(const u64* p, JP_LINE) { return LoadSeen(p, emulation::Order::kRelaxedLoad, line); }
+inline void StoreRelaxed(u64* p, u64 x, JP_LINE) { StoreSeen(p, x, emulation::Order::kRelaxedStore, line); }
+inline u128 LoadRelaxed(const u128* p, JP_LINE) { return LoadSeen(p, emulation::Order::kRelaxedLoad, line); }
+inline void StoreRelaxed(u128* p, u128 x, JP_LINE) { StoreSeen(p, x, emulation::Order::kRelaxedStore, line); }
 
 template <int kBytes>
 inline void CopyAsync(void* shared, const void* global, JP_LINE) {
@@ -249,6 +261,7 @@ inline u32 ToU32(float x) {
 template <class T>
 inline T AtomicReplace(T* p, const T& x, int line) {
   MaySwitch(line);
+  emulation::Ordered(p, sizeof(T), emulation::Order::kUpdate, line);
   const T old = LoadAligned(p, line);
   StoreAligned(p, x, line);
   if (memcmp(&old, &x, sizeof(T)) != 0) Happened();
@@ -258,7 +271,9 @@ template <class T>
 inline T AtomicCompare(T* p, const T& expected, const T& x, int line) {
   MaySwitch(line);
   const T old = LoadAligned(p, line);
-  if (memcmp(&old, &expected, sizeof(T)) == 0) {
+  const bool equal = memcmp(&old, &expected, sizeof(T)) == 0;
+  emulation::Ordered(p, sizeof(T), equal ? emulation::Order::kUpdate : emulation::Order::kRelaxedLoad, line);
+  if (equal) {
     StoreAligned(p, x, line);
     Happened();
   }
@@ -267,6 +282,7 @@ inline T AtomicCompare(T* p, const T& expected, const T& x, int line) {
 template <class T, class Fn>
 inline T AtomicUpdate(T* p, int line, Fn fn) {
   MaySwitch(line);
+  emulation::Ordered(p, sizeof(T), emulation::Order::kUpdate, line);
   const T old = LoadAligned(p, line);
   StoreAligned(p, static_cast<T>(fn(old)), line);
   Happened();

@@ -64,21 +64,28 @@ inline void MakeContext(Context& context, char* stack, size_t bytes, void (*entr
 // Stacks of one size, kept for later launches. Below each lies a page that nobody may touch.
 class Stacks {
  public:
-  static constexpr size_t kBytes = 128 * 1024, kGuard = 4096;
+  static constexpr ptrdiff_t kBytes = 128 * 1024, kGuard = 4096;
 
   char* operator[](size_t k) {
     while (k >= stacks_.size()) Grow();
     return stacks_[k];
   }
+  bool IsStack(const void* p) const { return PlaceOf(p) >= kGuard; }
   bool IsGuard(const void* p) const {
-    for (const char* chunk : chunks_) {
-      const auto at = static_cast<size_t>(static_cast<const char*>(p) - chunk);
-      if (at < kChunk * (kBytes + kGuard)) return at % (kBytes + kGuard) < kGuard;
-    }
-    return false;
+    const ptrdiff_t place = PlaceOf(p);
+    return place >= 0 && place < kGuard;
   }
 
  private:
+  // In a stack and its guard; -1: in none.
+  ptrdiff_t PlaceOf(const void* p) const {
+    for (const char* chunk : chunks_) {
+      const auto at = static_cast<size_t>(static_cast<const char*>(p) - chunk);
+      if (at < kChunk * (kBytes + kGuard)) return static_cast<ptrdiff_t>(at % (kBytes + kGuard));
+    }
+    return -1;
+  }
+
   static constexpr size_t kChunk = 256;
 
   void Grow() {

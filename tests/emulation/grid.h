@@ -5,6 +5,7 @@
 // and in how long a thread runs before others do.
 #pragma once
 
+#include <dlfcn.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "fibers.h"
+#include "memory_order.h"
 #include "thread.h"
 
 namespace emulation {
@@ -72,6 +74,9 @@ class Fiber final : public Thread {
   void CommitCopies() override;
   void WaitForCopies(int pending) override;
   void* InBlockOfCluster(void* shared, int rank, int line) override;
+  void Plain(const void* p, int bytes, bool write, const void* from) override;
+  void Ordered(const void* p, int bytes, Order order, int line) override;
+  void Fenced() override;
   bool IsShared(const void* p) const override;
   [[noreturn]] void Fail(const char* what, int line) override;
 
@@ -179,6 +184,7 @@ class Grid {
   void Garbage(char* p, size_t bytes);
   std::string Position(const Fiber& fiber, int line) const;
   std::string Waiting() const;
+  std::string CodeLine(const void* address) const;
 
   const Kernel& kernel_;
   const std::string name_, source_;
@@ -201,6 +207,7 @@ class Grid {
   uint32_t patience_ = 1, burst_ = 1;
   std::string error_;
   Fiber* running_ = nullptr;
+  MemoryOrder memory_order_;
   pthread_t host_{};
   sigjmp_buf escape_{};
 };
@@ -370,6 +377,11 @@ inline void Fiber::ClusterBarrier(int where) {
 inline void Grid::CheckClusterBarrier(Cluster& cluster) {
   if (cluster.barrier.arrived == 0 || cluster.barrier.arrived < cluster.live) return;
   cluster.barrier.arrived = 0;
+  std::vector<int64_t> numbers;
+  for (const Block& block : blocks_) {
+    if (block.number >= 0 && block.cluster == &cluster) numbers.push_back(block.number);
+  }
+  memory_order_.Meet(numbers);
   for (Block& block : blocks_) {
     if (block.number < 0 || block.cluster != &cluster) continue;
     for (Fiber& f : block.fibers) {
@@ -397,6 +409,24 @@ inline void Fiber::Copy(void* shared, const void* global, int bytes, int where) 
     copies.push_back({shared, global, bytes, group});
   }
 }
+inline void Fiber::Plain(const void* p, int bytes, bool write, const void* from) {
+  if (IsShared(p) || grid->StackPool().IsStack(p)) return;
+  if (const auto* other = grid->memory_order_.Plain(block, p, bytes, write, from)) {
+    FailWith(std::string(write ? "writes" : "reads") + " at" + grid->CodeLine(from) + ", and block " +
+                 std::to_string(other->block) + " accessed it at" + grid->CodeLine(other->from) + "; nothing orders the two",
+             line);
+  }
+}
+inline void Fiber::Ordered(const void* p, int bytes, Order order, int where) {
+  if (IsShared(p)) return;
+  if (const auto* other = grid->memory_order_.Ordered(block, p, bytes, order)) {
+    FailWith("an access with a memory order; block " + std::to_string(other->block) + " accessed it without at" +
+                 grid->CodeLine(other->from) + "; nothing orders the two",
+             where);
+  }
+}
+inline void Fiber::Fenced() { grid->memory_order_.Fence(block); }
+
 inline void Fiber::CommitCopies() { ++group; }
 inline void Fiber::WaitForCopies(int pending) {
   size_t kept = 0;
@@ -657,6 +687,24 @@ inline std::string Grid::Position(const Fiber& fiber, int line) const {
   }
   if (line > 0 && file) text += " `" + words.substr(std::min(words.size(), words.find_first_not_of(' '))) + "`";
   return text;
+}
+
+// Of an address in the kernel's code, if it was compiled with lines.
+inline std::string Grid::CodeLine(const void* address) const {
+  Dl_info info;
+  if (dladdr(address, &info) == 0 || source_.size() < 3) return " ?";
+  const auto offset = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase) - 1;
+  char command[1024];
+  snprintf(command, sizeof(command), "addr2line -i -e %.*s.so %#tx", static_cast<int>(source_.size() - 3), source_.c_str(),
+           offset);
+  std::string text;
+  if (FILE* lines = popen(command, "r")) {
+    char line[512];
+    while (fgets(line, sizeof(line), lines) != nullptr)
+      text += " " + std::string(line, strcspn(line, "\n")).substr(std::string(line).rfind(':') + 1);
+    pclose(lines);
+  }
+  return " line" + text;
 }
 
 inline std::string Grid::Waiting() const {

@@ -223,7 +223,7 @@ def check(what: str, got: Any, wanted: Any, exact: bool = True) -> None:
         g, w = np.asarray(g), np.asarray(w)
         if g.shape != w.shape or g.dtype != w.dtype:
             raise Wrong(f"{what}: leaf {k} is {g.dtype}{g.shape}, should be {w.dtype}{w.shape}")
-        bad = ~((g == w) | ((g != g) & (w != w))) if exact else ~(abs(g - w) <= 1e-4 * (1 + abs(w)) + 1e-6 * len(g))
+        bad = ~((g == w) | ((g != g) & (w != w))) if exact else ~(abs(g - w) <= 1e-4 * (1 + abs(w)) + 1e-3)
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])
             raise Wrong(f"{what}: leaf {k} is wrong in {bad.sum()} of {bad.size} places; at {at} it is {g[at]}, not {w[at]}")

@@ -5,6 +5,9 @@
 
 namespace emulation {
 
+// How an access that others may see is ordered with this thread's other ones; an update is relaxed.
+enum class Order : int { kRelaxedLoad, kAcquireLoad, kRelaxedStore, kReleaseStore, kUpdate };
+
 enum class Collective : int { kBarrier, kBallot, kAny, kAll, kMatch, kShuffle };
 
 // `line`: where in the kernel's source; all threads that meet must come from one place.
@@ -27,6 +30,10 @@ class Thread {
   virtual void CommitCopies() = 0;
   virtual void WaitForCopies(int pending) = 0;
   virtual void* InBlockOfCluster(void* shared, int rank, int line) = 0;
+  // Of kernels compiled with JP_CHECK_ORDER. from: the code's address.
+  virtual void Plain(const void* p, int bytes, bool write, const void* from) = 0;
+  virtual void Ordered(const void* p, int bytes, Order order, int line) = 0;
+  virtual void Fenced() = 0;
   virtual bool IsShared(const void* p) const = 0;
   [[noreturn]] virtual void Fail(const char* what, int line) = 0;
 

@@ -24,6 +24,7 @@ _UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-z
 # sanitizer's: what it calls is in undefined.h.
 KERNEL_FLAGS = ["-std=c++17", "-O1", "-ftls-model=global-dynamic", "-fvisibility=hidden", "-fno-gnu-unique", *_COMMON]
 KERNEL_FLAGS += [f"-fsanitize={_UNDEFINED}", "-fno-sanitize-recover=all", "-fno-rtti", "-fno-exceptions", "-nostdlib"]
+ORDER_FLAGS = ["-DJP_CHECK_ORDER", "-fsanitize=thread", "-g1"]  # slow, so only where JAXPRIMS_EMULATION_ORDER is set
 KERNEL_LIBRARIES = ["-lm", "-lc", "-lgcc"]
 DRIVER_FLAGS = ["-std=c++20", "-O2", "-g", *_COMMON]
 AT_ONCE = 2
@@ -48,8 +49,13 @@ def cache_folder() -> pathlib.Path:
 
 def compile_cubin(source: str, arch: str) -> Compiled:
     """What stands in for ``jaxprims.runtime.nvrtc.compile_cubin``: ``arch`` is known to the kernel, no more."""
-    flags = [*KERNEL_FLAGS, f"-DJP_ARCH={int(arch.removeprefix('sm_').rstrip('a'))}", f"-I{HERE}"]
-    known = [source, *((HERE / name).read_text() for name in ("device.cuh", "thread.h", "undefined.h"))]
+    flags = [
+        *KERNEL_FLAGS,
+        *(ORDER_FLAGS if os.environ.get("JAXPRIMS_EMULATION_ORDER") else ()),
+        f"-DJP_ARCH={int(arch.removeprefix('sm_').rstrip('a'))}",
+        f"-I{HERE}",
+    ]
+    known = [source, *((HERE / name).read_text() for name in ("device.cuh", "thread.h", "undefined.h", "order.h"))]
     path = _cached("kernel", known, flags, KERNEL_LIBRARIES)
     return Compiled(path.read_bytes(), "")
 
@@ -57,7 +63,7 @@ def compile_cubin(source: str, arch: str) -> Compiled:
 @functools.cache
 def driver_library() -> pathlib.Path:
     """The driver, for the environment variable ``JAXPRIMS_CUDA_DRIVER``."""
-    parts = [(HERE / name).read_text() for name in ("driver.cc", "grid.h", "fibers.h", "thread.h")]
+    parts = [(HERE / name).read_text() for name in ("driver.cc", "grid.h", "fibers.h", "memory_order.h", "thread.h")]
     parts.append((ROOT / "cuda" / "driver.h").read_text())
     return _cached("driver", parts, [*DRIVER_FLAGS, f"-I{HERE}", f"-I{ROOT / 'cuda'}"])
 

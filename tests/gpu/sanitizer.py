@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "XLA_PYTHON_CLIENT_ALLOCATOR": "platform",  # each buffer an allocation of its own: what is out of bounds is seen
     "XLA_FLAGS": "--xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=0",
     "JAX_PLATFORMS": "cuda,cpu",
+    "JAXPRIMS_REQUIRE_GPU": "1",
     "PYTHONUNBUFFERED": "1",
 }
 

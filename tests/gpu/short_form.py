@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 import sys
 import time
@@ -246,6 +247,9 @@ def calls() -> dict[str, Call]:
 
 def main(pattern: str = "") -> int:
     """Runs them in order; the number that failed."""
+    if os.environ.get("JAXPRIMS_REQUIRE_GPU") == "1" and jax.default_backend() != "gpu":
+        print(f"short form: no GPU, JAX runs on {jax.default_backend()!r}", flush=True)
+        return 1
     start, failed = time.monotonic(), 0
     chosen = {name: call for name, call in calls().items() if re.search(pattern, name)}
     print(f"{len(chosen)} calls on {jax.devices()[0].device_kind}", flush=True)
