@@ -8,7 +8,7 @@ VENV ?= .venv
 JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
 SANITIZERS := none thread address,undefined
-CPP := $(wildcard cpu/*.h cpu/*.cc cuda/*.h cuda/*.cc tests/cpp/*.h tests/cpp/*.cc)
+CPP := $(wildcard cpu/*.h cpu/*.cc cuda/*.h cuda/*.cc tests/cpp/*.h tests/cpp/*.cc tests/emulation/*.h tests/emulation/*.cc)
 EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
 
 .PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint format bench gpu clean

@@ -38,7 +38,7 @@ struct HistProblem {
   std::vector<Part> parts;
   int64_t n = 0, members = 1;
   int64_t element_bytes = 4, index_bytes = 4;
-  int64_t f_length = 1;  // instructions
+  int64_t f_length = 1;            // instructions
   int64_t atomic = jp::kClassHdw;  // the slowest part's
   bool identity = true;            // of all parts
   bool direct = true;              // the result can be a table

@@ -87,7 +87,7 @@ JP_DEVICE void AddWideLanes(const HistRow& row, const Subhistogram& own, i64 n, 
 #pragma unroll
       for (int u = 0; u < Part::kUpdates; ++u) {
         const i64 bin = spec::IndexOf<g>(updates[0], u);
-        if (static_cast<u64>(bin - range.first[g]) >= range.count[g]) continue;
+        if (static_cast<u64>(bin) - static_cast<u64>(range.first[g]) >= range.count[g]) continue;
         if constexpr (Part::kLanes > 1) {
           float x[kWide];
 #pragma unroll

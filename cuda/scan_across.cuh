@@ -102,7 +102,7 @@ class AcrossTile {
       }
       if (Thread() == 0) claim();
       BlockBarrier();
-      if (any) before = shared.totals[mine];
+      if (any && Thread() < rows_ * width_) before = shared.totals[mine];
     }
     if (carried && !cut) {
       before = any ? spec::Op(u, shared.carries[column_], before) : shared.carries[column_];

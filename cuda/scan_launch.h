@@ -147,12 +147,15 @@ inline ScanPlan PlanScan(const CudaShape& shape, const ScanProblem& p, std::span
 inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t members) {
   if (n == 0 || lanes == 0 || members == 0) return {};
   if (n > 0 && lanes > 0 && members > 0) {
-    int64_t bytes = 0;
-    for (const bool contiguous : {false, true}) {
-      const ScanProblem problem{.n = n, .rows = members, .lanes = lanes, .contiguous = contiguous};
-      bytes = std::max(bytes, PlanScan(shape, problem, {}).workspace);
+    // Enough for any part of the batch, too, which may be split over devices.
+    int64_t base = 0;
+    for (const int64_t rows : {members, int64_t{1}}) {
+      for (const bool contiguous : {false, true}) {
+        const ScanProblem problem{.n = n, .rows = rows, .lanes = lanes, .contiguous = contiguous};
+        base = std::max(base, scan::CeilDiv(PlanScan(shape, problem, {}).workspace, rows));
+      }
     }
-    return {.base = scan::CeilDiv(bytes, members)};
+    return {.base = base};
   }
   const jp::ScanTile tile = scan::TileOf(shape);
   const int64_t group = 8 * jp::ChainWords(static_cast<int>(shape.state_bytes), 1);

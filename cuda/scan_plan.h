@@ -31,8 +31,9 @@ JP_HOST_DEVICE constexpr ScanTile TileAlong(int state_bytes, int element_bytes) 
 // A run is one step of the axis; a block's threads are `width` lanes and threads / width rows of the axis.
 JP_HOST_DEVICE constexpr ScanTile TileAcross(int state_bytes) {
   const ScanTile along = TileAlong(state_bytes, 16);
-  const int held = along.run * along.rounds;  // addresses take registers, too
-  return {along.threads, along.resident == 3 ? 2 : along.resident, 1, held > 1 ? held * 3 / 4 : 1};
+  const int held = along.run * along.rounds;                    // addresses take registers, too
+  const int threads = state_bytes <= 160 ? along.threads : 64;  // two states of each lie in shared memory
+  return {threads, along.resident == 3 ? 2 : along.resident, 1, held > 1 ? held * 3 / 4 : 1};
 }
 
 // Of the kernels with starts, which want some registers more.

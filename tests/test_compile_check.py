@@ -19,7 +19,7 @@ pytest.importorskip("cuda.core", reason="NVRTC is not installed")
 
 TARGETS = ["sm_80", "sm_90", "sm_100"]
 EVERYTHING = "JAXPRIMS_ALL_KERNELS" in os.environ
-"""All cases for all targets take minutes; else two or three of each dtype, and on sm_100 the operators alone, every third of them."""
+"""All cases for all targets take minutes; else a few of each dtype, and on sm_100 the operators alone, every third of them."""
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
           "float64", "complex64", "complex128"]  # fmt: skip

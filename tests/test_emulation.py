@@ -662,7 +662,7 @@ DEVICES = {
     "passes": "multiprocessors=2 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
-CALLS = max(1, int(os.environ.get("JAXPRIMS_EXAMPLES", "20")) // 10)
+CALLS = max(1, int(os.environ.get("JAXPRIMS_EXAMPLES", "20")) // 4)
 """Of each operator. More: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_emulation.py -k random``."""
 RANDOM = [(family, device) for device in ("sm_90", "small") for family in ("scan", "reduce", "segments", "hist")]
 RANDOM += [("hist", "passes"), ("hist", "sm_80")]  # before architecture 9 some atomics are narrower
