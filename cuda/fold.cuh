@@ -171,14 +171,14 @@ JP_DEVICE Maybe FoldSpan(const spec::Arrays& in, const spec::Uniforms& u, i64 lo
     const int count = static_cast<int>(some < hi - lo ? some : hi - lo);
     State s = {};
     if (Lane() < count) s = spec::LoadOne(in, u, lo + Lane(), lo + Lane());
-    fold.total = {FoldLanes(u, s, count), true};
+    fold.total = {FoldLanes(u, s, count), Lane() == 0};  // others may have none
     at += count;
   }
   at = fold.AddAll<kRows>(in, u, at, hi, step);
   if (spec::kCommutes && fold.own.any) Append(u, fold.total, {FoldLanes(u, fold.own.state, kWarp), true});
   if (at < hi) {
     const Maybe run = FoldRun(in, u, at + Lane() * kItems, hi);
-    Append(u, fold.total, {FoldLanes(u, run.state, static_cast<int>((hi - at + kItems - 1) / kItems)), true});
+    Append(u, fold.total, {FoldLanes(u, run.state, static_cast<int>((hi - at + kItems - 1) / kItems)), Lane() == 0});
   }
   return fold.total;
 }

@@ -147,7 +147,7 @@ JP_DEVICE void FoldPart(const HistParams& p, i64 tables, Handed& handed) {
         for (i64 step = 1; step < folders; step *= 2) {
           values[Thread()] = sum;
           BlockBarrier();
-          if (folder % (2 * step) == 0) sum = Part::Op(row.uniforms, sum, values[Thread() + step * tile.columns]);
+          if (valid && folder % (2 * step) == 0) sum = Part::Op(row.uniforms, sum, values[Thread() + step * tile.columns]);
           BlockBarrier();
         }
       }

@@ -106,7 +106,7 @@ JP_KERNEL(ReduceRows, ReduceParams, kReduceThreads, kResident) {
           for (i64 at = 0; at < n; at += group * kItems) {
             const Maybe run = FoldRun(row.arrays, row.uniforms, at + sub * kItems, n);
             const i64 runs = (n - at + kItems - 1) / kItems;
-            Append(row.uniforms, total, {FoldGroup(row.uniforms, run.state, sub, group, runs), true});
+            Append(row.uniforms, total, {FoldGroup(row.uniforms, run.state, sub, group, runs), sub == 0});
           }
           finish(k, row, total.state);
         }

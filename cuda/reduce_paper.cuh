@@ -110,7 +110,7 @@ JP_DEVICE void FoldMatrix(const spec::Uniforms& u, const State* matrix, int coun
   for (int k = 1; k < kMatrixWidth; ++k) {
     if (k < mine) s = spec::Op(u, s, row[k]);
   }
-  Append(u, total, {FoldLanes(u, s, rows), count > 0});
+  Append(u, total, {FoldLanes(u, s, rows), count > 0 && Lane() == 0});
 }
 
 // With a block for each data-block Matrix, with resident blocks Persistent Matrix.

@@ -147,15 +147,18 @@ inline ScanPlan PlanScan(const CudaShape& shape, const ScanProblem& p, std::span
 inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t members) {
   if (n == 0 || lanes == 0 || members == 0) return {};
   if (n > 0 && lanes > 0 && members > 0) {
-    // Enough for any part of the batch, too, which may be split over devices.
-    int64_t base = 0;
-    for (const int64_t rows : {members, int64_t{1}}) {
+    const auto of_each = [&](int64_t rows) {
+      int64_t bytes = 0;
       for (const bool contiguous : {false, true}) {
         const ScanProblem problem{.n = n, .rows = rows, .lanes = lanes, .contiguous = contiguous};
-        base = std::max(base, scan::CeilDiv(PlanScan(shape, problem, {}).workspace, rows));
+        bytes = std::max(bytes, PlanScan(shape, problem, {}).workspace);
       }
-    }
-    return {.base = base};
+      return scan::CeilDiv(bytes, rows);
+    };
+    // What has chains has them for any part of the batch, which may be split over devices. So many that none is chained need
+    // nothing.
+    const int64_t base = of_each(members);
+    return {.base = base > 0 ? std::max(base, of_each(1)) : 0};
   }
   const jp::ScanTile tile = scan::TileOf(shape);
   const int64_t group = 8 * jp::ChainWords(static_cast<int>(shape.state_bytes), 1);

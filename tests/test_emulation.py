@@ -675,5 +675,5 @@ def test_random_calls(family: str, device: str, record_property: Any) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=toolchain.ROOT)
     found = re.search(r"^(\d+) kernels, (\d+) cases$", done.stdout, re.M)
     assert done.returncode == 0 and found, done.stdout[-4000:] + done.stderr[-4000:]
-    record_property("kernels", int(found[1]))
-    record_property("cases", int(found[2]))
+    record_property("kernels run on the emulated GPU", int(found[1]))
+    record_property("random cases run on the emulated GPU", int(found[2]))
