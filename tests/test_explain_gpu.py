@@ -1,0 +1,113 @@
+"""``explain`` for GPUs: plans without a GPU; and ``deterministic``, what it means and that it is asked for properly."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims.runtime import targets
+
+N = 50_000_000
+X = jax.ShapeDtypeStruct((N,), jnp.float32)
+I = jax.ShapeDtypeStruct((N,), jnp.int32)  # noqa: E741
+
+
+def call(fn: Any, *args: Any, target: str = "sm_90") -> Any:
+    (planned,) = jp.explain(fn, target=target)(*args).calls
+    return planned
+
+
+@pytest.mark.parametrize(
+    ("bins", "space"),
+    [(1000, "shared memory;"), (192 * 1024, "shared memory of a cluster of blocks;"), (1_500_000, "global memory;")],
+)
+def test_where_subhistograms_lie(bins: int, space: str) -> None:
+    planned = call(lambda x, i: jp.reduce_by_index(x, i, bins), X, I)
+    assert planned.strategy.startswith(space)
+    assert all(f"{name} = " in planned.strategy for name in ("M", "S", "C", "K", "race factor", "shared bytes", "grid"))
+    assert planned.workspace_bytes > 0
+    assert "HistShared" in planned.cuda()
+    assert f"{N} elements into {bins} bins; op add (HDW)" == planned.summary
+
+
+def test_tiny_histograms() -> None:
+    x, i = jax.ShapeDtypeStruct((10_000, 64), jnp.float32), jax.ShapeDtypeStruct((10_000, 64), jnp.int32)
+    assert "several histograms to a block" in call(jax.vmap(lambda x, i: jp.reduce_by_index(x, i, 10)), x, i).strategy
+
+
+def test_the_class_depends_on_the_architecture() -> None:
+    def moments(a: Any, b: Any) -> Any:
+        return a[0] + b[0], a[1] + b[1], a[0] * b[1] + a[2] + b[2]
+
+    def fn(x: Any, i: Any) -> Any:
+        return jp.reduce_by_index((x, x, x), i, 100, moments, identity=(0.0, 0.0, 0.0))
+
+    assert "(XCG)" in call(fn, X, I, target="sm_80").summary
+    assert "(CAS)" in call(fn, X, I, target="sm_90").summary
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "words"),
+    [
+        (jp.cumsum, (X,), "single pass with look-back"),
+        (jp.reduce, (X,), "in one pass"),
+        (lambda x, i: jp.segment_reduce(x, i, num_segments=1000), (X, I), "balanced by elements"),
+        (lambda x, i: jp.reduce_by_index(x, i, 9, deterministic=True), (X, I), "a segmented reduction of the elements, sorted"),
+        (lambda i: jp.group_by_index(i, 9), (I,), "XLA's stable sort"),
+    ],
+)
+def test_other_primitives(fn: Any, args: Any, words: str) -> None:
+    assert words in call(fn, *args).strategy
+
+
+def test_sizes_that_are_not_known() -> None:
+    (n,) = jax.export.symbolic_shape("n")
+    planned = call(jp.cumsum, jax.ShapeDtypeStruct((n,), jnp.float32))
+    assert planned.strategy == "chosen when the call runs"
+
+
+def test_an_unknown_target() -> None:
+    with pytest.raises(
+        ValueError, match=r"target must be 'cpu', one of sm_80, sm_90, sm_100, or a GPU of this machine, got 'sm_7'"
+    ):
+        jp.explain(jp.cumsum, target="sm_7")
+
+
+def test_the_head_names_the_target() -> None:
+    assert str(jp.explain(jp.cumsum, target="sm_100")(X)).startswith("1 jaxprims primitive, sm_100\n")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int8", "uint32"])
+@pytest.mark.parametrize("dest", [False, True])
+def test_by_segments_is_the_same(dtype: str, dest: bool) -> None:
+    """What deterministic calls and sorted indices are on a GPU, here beside the histogram's kernel."""
+    rng = np.random.default_rng(5)
+    i = rng.integers(0 if dtype[0] == "u" else -3, 25, 1000).astype(dtype)
+    x = rng.integers(-50, 50, (1000, 3)).astype(np.float32)
+    start = np.ones((20, 3), np.float32) if dest else None
+    for indices, is_sorted in ((i, False), (np.sort(i), True)):
+        for op in (jnp.add, jnp.maximum):
+
+            def fn(x: Any, i: Any, op: Any = op, is_sorted: bool = is_sorted) -> Any:
+                return jp.reduce_by_index(x, i, 20, op, dest=start, indices_are_sorted=is_sorted, deterministic=True)
+
+            with mock.patch.object(targets.Cpu, "sorts", lambda self, is_sorted, deterministic: True):
+                given = jax.jit(fn)(x, indices)
+            np.testing.assert_array_equal(given, jp.reduce_by_index(x, indices, 20, op, dest=start))
+            np.testing.assert_array_equal(fn(x, indices), jp.reduce_by_index(x, indices, 20, op, dest=start))
+
+
+def test_deterministic_is_a_flag() -> None:
+    x, i = jnp.ones(3), jnp.zeros(3, int)
+    with pytest.raises(TypeError, match="deterministic must be True or False, got 1"):
+        jp.reduce_by_index(x, i, 2, deterministic=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="deterministic must be True or False, got None"):
+        jp.genhist(lambda x: (0, x), x, jp.Bins(2), deterministic=None)  # type: ignore[arg-type]
+    grad = jax.grad(lambda x: jp.genhist(lambda x: (0, x * x), x, jp.Bins(2), deterministic=True).sum())(x)
+    assert grad.tolist() == [2.0, 2.0, 2.0]
