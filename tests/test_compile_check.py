@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxprims as jp
@@ -227,25 +226,3 @@ def test_a_function_without_kernels() -> None:
 def test_bad_arguments(fn: Any, target: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         jp.compile_check(fn, F32, target=target)
-
-
-def test_lowering_for_gpus_exports_without_one() -> None:
-    """And the other half: both platforms in one artifact, sizes to come."""
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
-    (n,) = jax.export.symbolic_shape("n")
-    x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
-
-    def f(x: Any, i: Any) -> Any:
-        return (
-            jp.cumsum(x),
-            jp.reduce_by_index(x, i, 100),
-            jp.reduce(x, jnp.maximum),
-            jp.reduce_by_index(x, i, 9, deterministic=True),
-        )
-
-    for platforms in (["cuda"], ["cpu", "cuda"]):
-        exported = jax.export.export(jax.jit(f), platforms=platforms, disabled_checks=checks)(x, i)
-        again = jax.export.deserialize(exported.serialize())
-        assert again.platforms == tuple(platforms)
-    values, indices = np.arange(10, dtype=np.float32), np.arange(10, dtype=np.int32)
-    np.testing.assert_array_equal(again.call(values, indices)[0], np.cumsum(values))

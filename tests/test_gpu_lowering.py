@@ -1,4 +1,5 @@
-"""``explain`` for GPUs: plans without a GPU; and ``deterministic``, what it means and that it is asked for properly."""
+"""GPUs where there is none: plans in words, lowering and export; and ``deterministic``, what it means and that it is asked for
+properly."""
 
 from __future__ import annotations
 
@@ -111,3 +112,25 @@ def test_deterministic_is_a_flag() -> None:
         jp.genhist(lambda x: (0, x), x, jp.Bins(2), deterministic=None)  # type: ignore[arg-type]
     grad = jax.grad(lambda x: jp.genhist(lambda x: (0, x * x), x, jp.Bins(2), deterministic=True).sum())(x)
     assert grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_lowering_for_gpus_exports_without_one() -> None:
+    """And the other half: both platforms in one artifact, sizes to come."""
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    (n,) = jax.export.symbolic_shape("n")
+    x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
+
+    def f(x: Any, i: Any) -> Any:
+        return (
+            jp.cumsum(x),
+            jp.reduce_by_index(x, i, 100),
+            jp.reduce(x, jnp.maximum),
+            jp.reduce_by_index(x, i, 9, deterministic=True),
+        )
+
+    for platforms in (["cuda"], ["cpu", "cuda"]):
+        exported = jax.export.export(jax.jit(f), platforms=platforms, disabled_checks=checks)(x, i)
+        again = jax.export.deserialize(exported.serialize())
+        assert again.platforms == tuple(platforms)
+    values, indices = np.arange(10, dtype=np.float32), np.arange(10, dtype=np.int32)
+    np.testing.assert_array_equal(again.call(values, indices)[0], np.cumsum(values))
