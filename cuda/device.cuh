@@ -5,9 +5,15 @@
 #define JP_DEVICE __device__ __forceinline__
 // Between host and device: plans are one text for the launcher, the kernels and their tests.
 #define JP_HOST_DEVICE __host__ __device__ __forceinline__
-// A kernel of one parameter, a struct of 8-byte words. `resident`: blocks of a multiprocessor that registers must suffice for.
+// A kernel of one parameter, a struct of 8-byte words. `resident`: blocks of a multiprocessor that registers must suffice for; one,
+// where a kernel that spilled is compiled again.
+#ifdef JP_ONE_RESIDENT
+#define JP_KERNEL(name, Params, threads, resident) \
+  extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Params p)
+#else
 #define JP_KERNEL(name, Params, threads, resident) \
   extern "C" __global__ void __launch_bounds__(threads, resident) name(const __grid_constant__ Params p)
+#endif
 // A variable in shared memory, in a function's scope; of a trivial type.
 #define JP_SHARED(type, name) __shared__ type name
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "jaxprims"
 
 
-LOG = """ptxas info    : 16 bytes gmem
+SPILLS = """ptxas info    : 16 bytes gmem
 ptxas info    : Compiling entry function 'Scan' for 'sm_90'
 ptxas info    : Function properties for Scan
 ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
@@ -40,8 +40,11 @@ ptxas info    : Used 12 registers, used 1 barriers
 """
 
 
+LOG = SPILLS.replace("8 bytes spill stores, 4", "0 bytes spill stores, 0")
+
+
 def test_what_the_assembler_reports() -> None:
-    assert Compiled(b"", LOG).resources == (Resources("Scan", 37, 48, 16, 12), Resources("Combine", 12, 0, 0, 0))
+    assert Compiled(b"", SPILLS).resources == (Resources("Scan", 37, 48, 16, 12), Resources("Combine", 12, 0, 0, 0))
 
 
 def test_what_is_written_is_read(folder: Path) -> None:
@@ -145,6 +148,17 @@ def test_many_threads_get_one_cubin(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(get, range(8)))) == 1
+
+
+def test_a_kernel_that_spills_is_compiled_again_with_more_registers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_cubin(source: str, arch: str) -> Compiled:
+        one = source.startswith("#define JP_ONE_RESIDENT\n")
+        return Compiled(b"one" if one else b"several", LOG if one else SPILLS)
+
+    monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
+    monkeypatch.setattr(cuda_compiler, "_known", {})
+    assert cuda_compiler.cubin(a_spec(), "sm_90", "ScanRows").image == b"one"
 
 
 def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
