@@ -27,7 +27,7 @@ demo: $(VENV)/package
 test: lint cpp-test python-test
 
 python-test: $(VENV)/package
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --ignore=tests/gpu $(PYTEST_ARGS)
 
 bench: $(VENV)/package
 	set -e; for suite in hist scan reduce segment; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done

@@ -124,7 +124,7 @@ def test_arithmetic(dtype: str, record_property: Callable[[str, object], None]) 
         if op in evaluate.EXACT and op != "sign" and (op, dtype[0]) != ("shift_right_arithmetic", "u"):
             (known,) = evaluate.evaluate(operations()[f"{op}_{dtype}"], inputs)
             assert_same(got, known, f"{op} {dtype}", inputs)
-    record_property("cases", len(functions) * N)
+    record_property("cases of generated code", len(functions) * N)
 
 
 @pytest.mark.parametrize("source", P.DTYPES)
@@ -255,7 +255,7 @@ def test_control_flow(record_property: Callable[[str, object], None]) -> None:
         rows = [program_interpreter.run(program, list(row), uniforms) for row in zip(*inputs, strict=True)]
         for g, want in zip(got, zip(*rows, strict=True), strict=True):
             assert_same(g, np.array(want, g.dtype), f"{k}: {program}", inputs)
-    record_property("cases", count * n)
+    record_property("cases of generated code", count * n)
 
 
 def test_carries_change_at_once() -> None:

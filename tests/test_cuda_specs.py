@@ -308,6 +308,9 @@ struct Alone final : emulation::Thread {
   void CommitCopies() override {}
   void WaitForCopies(int) override {}
   void* InBlockOfCluster(void* p, int, int) override { return p; }
+  void Plain(const void*, int, bool, const void*) override {}
+  void Ordered(const void*, int, emulation::Order, int) override {}
+  void Fenced() override {}
   bool IsShared(const void*) const override { return false; }
   void Fail(const char*, int) override { abort(); }
 };
