@@ -16,7 +16,7 @@ from .runtime import cuda_compiler, ffi
 from .runtime.cuda_compiler import Spec
 from .runtime.nvrtc import Resources
 
-SPILL_FREE_SHARED = 48 * 1024
+STATIC_SHARED = 48 * 1024
 """Static shared memory that a block may have on every architecture."""
 
 
@@ -112,8 +112,8 @@ def _kernel(spec: Spec, kind: str, target: str, used: Resources, image: bytes) -
 def _check(kernel: CompiledKernel, allow_spills: bool) -> None:
     if kernel.spill_bytes and not allow_spills:
         raise KernelError(f"a kernel spills registers: {kernel}")
-    if kernel.shared_bytes > SPILL_FREE_SHARED:
-        raise KernelError(f"a kernel wants more than {SPILL_FREE_SHARED} bytes of static shared memory: {kernel}")
+    if kernel.shared_bytes > STATIC_SHARED:
+        raise KernelError(f"a kernel wants more than {STATIC_SHARED} bytes of static shared memory: {kernel}")
 
 
 _KINDS = dict(zip(ffi.CUSTOM_CALL_TARGETS, ffi.FAMILIES, strict=True))

@@ -38,12 +38,14 @@ class PlannedCall:
 
     def cuda(self) -> str:
         """The kernels' CUDA C++."""
-        return "" if self.spec is None else cuda_compiler.source(self.spec)
+        return "" if self.spec is None or self.target == "cpu" else cuda_compiler.source(self.spec)
 
     def _compiled(self) -> llvm_engine.Compiled | None:
+        if self.spec is None or self.target != "cpu":
+            return None
         if isinstance(self.spec, ScanSpec):
             return compiler.compiled_scan(self.spec, self.variant)
-        return None if self.spec is None else compiler.compiled_hist(self.spec, self.variant)
+        return compiler.compiled_hist(self.spec, self.variant)
 
     def llvm(self) -> str:
         """The kernel's LLVM IR, before optimisation."""
@@ -152,7 +154,8 @@ def _hist(eqn: Any, target: str) -> PlannedCall:
     summary = "; ".join(parts) + (f" (a batch of {' x '.join(map(str, batch))})" if rank else "")
     if target != "cpu":
         strategy, reason, workspace = _explain_gpu.hist_words(hist, spec, avals, masks, batch, target)
-        return PlannedCall("generalized histogram", summary, strategy, reason, workspace, spec, target=target)
+        kernel = None if CUDA.sorts(hist.sorted, hist.deterministic) else spec
+        return PlannedCall("generalized histogram", summary, strategy, reason, workspace, kernel, target=target)
     problem = planning.problem_of(spec, n, bins, batch, hist.sorted)
     plan = planning.plan_of(spec, n, bins, batch, hist.sorted, hist.plan)
     strategy, reason = _words(problem, plan)

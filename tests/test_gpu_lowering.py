@@ -34,6 +34,7 @@ def test_where_subhistograms_lie(bins: int, space: str) -> None:
     assert all(f"{name} = " in planned.strategy for name in ("M", "S", "C", "K", "race factor", "shared bytes", "grid"))
     assert planned.workspace_bytes > 0
     assert "HistShared" in planned.cuda()
+    assert (planned.llvm(), planned.assembly()) == ("", "")
     assert f"{N} elements into {bins} bins; op add (HDW)" == planned.summary
 
 
@@ -65,6 +66,13 @@ def test_the_class_depends_on_the_architecture() -> None:
 )
 def test_other_primitives(fn: Any, args: Any, words: str) -> None:
     assert words in call(fn, *args).strategy
+
+
+def test_each_target_has_its_own_code() -> None:
+    assert call(jp.cumsum, X, target="cpu").cuda() == ""
+    assert "ScanRows" in call(jp.cumsum, X).cuda()
+    assert call(jp.cumsum, X).llvm() == ""
+    assert call(lambda x, i: jp.reduce_by_index(x, i, 9, deterministic=True), X, I).spec is None
 
 
 def test_sizes_that_are_not_known() -> None:

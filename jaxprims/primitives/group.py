@@ -49,10 +49,10 @@ ad.primitive_jvps[group_p] = _jvp
 
 
 def _plain(indices: Any, *, num_bins: int) -> list[Any]:
-    n = indices.shape[-1]
-    dtype = np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32
     from .. import _bins, _cumulative, _genhist  # the user's functions are built on this module
 
+    n = indices.shape[-1]
+    dtype = np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32
     spare = jnp.where((indices >= 0) & (indices < num_bins), indices, num_bins)
 
     def one(row: Any) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -96,6 +96,13 @@ class Hist:
             index = index.reshape(-1)
             values = [v.reshape(-1, *v.shape[2:]) for v in values]
         return index, values
+
+    def unfused(self, operands: Sequence[Any]) -> Iterator[tuple[Part, list[Any], list[Any] | None, Any, list[Any]]]:
+        """Each part of an unbatched call, f evaluated: (part, what its operator captures, its dests or None, index, values)."""
+        arrays, captured, per_operator, dests = self.split(operands)
+        results = self.elements(arrays, captured)
+        for part, consts, dest in zip(self.parts, per_operator, dests, strict=True):
+            yield part, consts, dest, *self.pairs(part, results)
 
 
 @functools.lru_cache(maxsize=512)
@@ -261,10 +268,9 @@ def call_spec(hist: Hist, avals: Sequence[Any], masks: Sequence[int], target: Ta
     bins = [p.num_bins for p in hist.parts]
     if any(b.identity is None for b in packed.bins):
         plain = True  # whatever N is, known now or not
-    elif hist.plan and target is CPU:
-        plain = bool(hist.plan[3])
     else:  # is there a plan that works on the result itself?
-        plain = target.in_place(spec_of(hist, tuple(arrays), captured, packed=False), n, bins, hist.sorted)
+        one = spec_of(hist, tuple(arrays), captured, packed=False)
+        plain = target.in_place(one, n, bins, hist.sorted, hist.plan)
     return spec_of(hist, tuple(arrays), captured, packed=False) if plain else packed
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
 from ..frontend.operator import identity_leaves
 from . import hist_xla
-from .group import group
 
 if TYPE_CHECKING:
     from .hist import Hist, Part
@@ -21,17 +19,14 @@ if TYPE_CHECKING:
 
 def histograms(hist: Hist, *operands: Any) -> list[Any]:
     """Every part of a call, unbatched."""
-    arrays, captured, per_operator, dests = hist.split(operands)
-    results = hist.elements(arrays, captured)
     out: list[Any] = []
-    for part, consts, dest in zip(hist.parts, per_operator, dests, strict=True):
-        index, values = hist.pairs(part, results)
+    for part, consts, dest, index, values in hist.unfused(operands):
         out += _one(part, hist.sorted, consts, index, values, dest)
     return out
 
 
 def _one(part: Part, is_sorted: bool, consts: list[Any], index: Any, values: list[Any], dest: list[Any] | None) -> list[Any]:
-    from .._offsets import Offsets
+    from .._group import group_by_index  # the user's functions are built on this module
     from .._reduce import segment_reduce
 
     def combine(a: Any, b: Any) -> tuple[Any, ...]:
@@ -41,17 +36,8 @@ def _one(part: Part, is_sorted: bool, consts: list[Any], index: Any, values: lis
         return hist_xla.reduce_by_index(index, values, part.num_bins, combine, None, dest)
     segments = index
     if not is_sorted:
-        order, offsets = group(_signed(index, part.num_bins), part.num_bins)
-        values, segments = [v[order] for v in values], Offsets(offsets)
+        order, segments = group_by_index(index, part.num_bins)
+        values = [v[order] for v in values]
     identity = tuple(identity_leaves(part.operator))
-    count = None if isinstance(segments, Offsets) else part.num_bins
-    sums = segment_reduce(tuple(values), segments, combine, num_segments=count, identity=identity)
+    sums = segment_reduce(tuple(values), segments, combine, num_segments=part.num_bins, identity=identity)
     return list(sums if dest is None else jax.vmap(combine)(tuple(dest), sums))
-
-
-def _signed(index: Any, num_bins: int) -> Any:
-    """Indices as s32 or s64; those outside the bins negative."""
-    wide = index.dtype.itemsize > 4 and num_bins > 2**31 - 1
-    last = min(num_bins - 1, int(jnp.iinfo(index.dtype).max))
-    inside = (index >= 0) & (index <= last)
-    return jnp.where(inside, index.astype(jnp.int64 if wide else jnp.int32), -1)

@@ -21,11 +21,8 @@ SCATTERS = ("add", "mul", "min", "max")
 
 def histograms(hist: Hist, *operands: Any) -> list[Any]:
     """Every part of a call, unbatched."""
-    arrays, captured, per_operator, dests = hist.split(operands)
-    results = hist.elements(arrays, captured)
     out: list[Any] = []
-    for part, consts, dest in zip(hist.parts, per_operator, dests, strict=True):
-        index, values = hist.pairs(part, results)
+    for part, consts, dest, index, values in hist.unfused(operands):
         op = part.operator
         identity = None if op.identity is None else identity_leaves(op)
 

@@ -22,8 +22,8 @@ class Target(Protocol):
 
     platform: str
 
-    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool) -> bool:
-        """Would a histogram be made in the result's own arrays?"""
+    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
+        """Would a histogram be made in the result's own arrays? ``plan``: empty, or forced."""
 
     def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
         """Is a histogram a segmented reduction here?"""
@@ -42,7 +42,9 @@ class Cpu:
 
     platform = "cpu"
 
-    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool) -> bool:
+    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
+        if plan:
+            return bool(plan[3])
         return isinstance(n, int) and bool(planning.plan_of(spec, n, bins, (), sorted_indices).soa)
 
     def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
@@ -64,7 +66,7 @@ class Cuda:
 
     platform = "cuda"
 
-    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool) -> bool:
+    def in_place(self, spec: HistSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
         return False
 
     def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
