@@ -26,7 +26,9 @@ def forced(plan: Plan) -> Iterator[None]:
 
 def _install() -> None:
     """Once: a call takes the plan of the thread that traces it, if that has one."""
-    from jaxprims import _genhist, _reduce, _scan
+    from jaxprims.api import genhist as _genhist
+    from jaxprims.api import reduce as _reduce
+    from jaxprims.api import scan as _scan
 
     if getattr(_genhist.bind, "takes_plans", False):
         return

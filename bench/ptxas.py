@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--only", default="", metavar="PATTERN", help="calls whose name matches")
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = p.parse_args(argv)
-    from jaxprims.runtime import nvrtc
+    from jaxprims.targets.cuda import nvrtc
 
     targets = args.targets.split(",")
     result = {

@@ -22,7 +22,7 @@ void* SegmentsHandler();
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);
 
-// Asks `function` of jaxprims.runtime.compiler for a variant of a spec (-1: for its entry in the table alone): the way of an
+// Asks `function` of jaxprims.targets.cpu.compiler for a variant of a spec (-1: for its entry in the table alone): the way of an
 // executable that came from another process, whose lowering compiled nothing here. Throws what Python raises.
 void CompileOnDemand(const char* function, std::string_view spec, int variant);
 
@@ -38,7 +38,7 @@ struct XlaPool {
 // The binding of a handler of the ordered family: ffi::ThreadPool, then what BindScan says.
 inline auto ScanBinding(const char* flag) { return BindScan(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>(), flag); }
 
-// The function of jaxprims.runtime.compiler that makes a table's kernels.
+// The function of jaxprims.targets.cpu.compiler that makes a table's kernels.
 template <class Entry>
 inline constexpr const char* kCompiler = std::is_same_v<Entry, HistEntry> ? "compile_hist" : "compile_scan";
 

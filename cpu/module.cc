@@ -51,7 +51,7 @@ Machine MachineWith(int threads) {
 
 void CompileOnDemand(const char* function, std::string_view spec, int variant) {
   nb::gil_scoped_acquire gil;
-  nb::module_::import_("jaxprims.runtime.compiler").attr(function)(nb::str(spec.data(), spec.size()), variant);
+  nb::module_::import_("jaxprims.targets.cpu.compiler").attr(function)(nb::str(spec.data(), spec.size()), variant);
 }
 
 namespace {

@@ -17,7 +17,7 @@ struct HistEntry {
   int64_t uniforms = 0;
 };
 
-// jaxprims.runtime.cuda_compiler, by a spec's text. The functions take the GIL and throw what Python raises.
+// jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises.
 struct HistCompiler {
   HistEntry Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;

@@ -77,12 +77,12 @@ HistEntry HistEntryOf(const nb::dict& described) {
   return entry;
 }
 
-// jaxprims.runtime.cuda_compiler.function(kind, spec, arch, ...). With the GIL.
+// jaxprims.targets.cuda.compiler.function(kind, spec, arch, ...). With the GIL.
 template <class... More>
 nb::object Python(const char* function, const char* kind, const std::string& spec, const DeviceInfo& device,
                   const More&... more) {
   const std::string arch = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
-  return nb::module_::import_("jaxprims.runtime.cuda_compiler").attr(function)(kind, spec, arch, more...);
+  return nb::module_::import_("jaxprims.targets.cuda.compiler").attr(function)(kind, spec, arch, more...);
 }
 
 std::string ImageOf(const char* kind, const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
@@ -101,7 +101,7 @@ using Bytes = std::tuple<int64_t, int64_t, int64_t>;
 
 Bytes BytesOf(const Workspace& workspace) { return {workspace.base, workspace.per, workspace.every}; }
 
-// Paper 1's model (hist_model.h); jaxprims.runtime.gpu_model gives its numbers names.
+// Paper 1's model (hist_model.h); jaxprims.targets.cuda.model gives its numbers names.
 void BindModel(nb::module_& m) {
   using Device = std::array<int64_t, 5>;   // shared_bytes, l2_bytes, l2_line, threads, block
   using Element = std::array<int64_t, 3>;  // bytes, arrays, atomic

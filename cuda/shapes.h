@@ -1,4 +1,4 @@
-// What the launcher has to know of a spec. jaxprims.runtime.cuda_compiler.describe returns a dict of these keys:
+// What the launcher has to know of a spec. jaxprims.targets.cuda.compiler.describe returns a dict of these keys:
 //
 // the ordered family (ScanSpec):
 //   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes: as

@@ -1,20 +1,22 @@
 """Data-parallel primitives with arbitrary operators inside JAX. See the README."""
 
-from ._bins import Bins, positions
-from ._compile_check import CompiledKernel, KernelError, compile_check
-from ._cumulative import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
-from ._explain import Plan, PlannedCall, explain
-from ._extremes import argmax, argmin
-from ._genhist import genhist, reduce_by_index
-from ._group import group_by_index, race_factor
-from ._memory import keep_freed_memory
-from ._monoid import Monoid, check_monoid, monoids
-from ._numpy import bincount, histogram, histogram2d, histogramdd
-from ._offsets import Offsets
-from ._recurrence import linear_recurrence
-from ._reduce import reduce, segment_reduce
-from ._scan import scan
-from ._segment import (
+from .api.genhist import genhist, reduce_by_index
+from .api.group_by_index import group_by_index
+from .api.linear_recurrence import linear_recurrence
+from .api.memory import keep_freed_memory
+from .api.race_factor import race_factor
+from .api.reduce import reduce
+from .api.scan import scan
+from .api.segment_reduce import segment_reduce
+from .arguments.bins import Bins
+from .arguments.monoid import Monoid, monoids
+from .arguments.offsets import Offsets
+from .arguments.positions import positions
+from .arguments.warnings import FallbackWarning, IdentityWarning
+from .dropins.jnp_argmax import argmax, argmin
+from .dropins.jnp_histogram import bincount, histogram, histogram2d, histogramdd
+from .dropins.lax_scans import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
+from .dropins.ops_segment import (
     segment_argmax,
     segment_argmin,
     segment_logsumexp,
@@ -25,11 +27,10 @@ from ._segment import (
     segment_softmax,
     segment_sum,
 )
-from ._warnings import FallbackWarning, IdentityWarning
-from .primitives import hist_ad as _hist_ad
-from .primitives import reduce_ad as _reduce_ad
-from .primitives import scan_ad as _scan_ad
-from .runtime.ffi import CUSTOM_CALL_TARGETS
+from .inspection.check_monoid import check_monoid
+from .inspection.compile_check import CompiledKernel, KernelError, compile_check
+from .inspection.explain import Plan, PlannedCall, explain
+from .targets.ffi import CUSTOM_CALL_TARGETS
 
 __all__ = [
     "CUSTOM_CALL_TARGETS",
@@ -78,4 +79,3 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
 ]
-del _hist_ad, _reduce_ad, _scan_ad

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxprims.codegen import llvm_engine, llvm_scan
-from jaxprims.codegen.scan_spec import ScanSpec
-from jaxprims.codegen.spec import ArraySpec
-from jaxprims.frontend import program as P
-from jaxprims.frontend.evaluate import evaluate
-from jaxprims.frontend.lower import to_program
+from jaxprims.ir import program as P
+from jaxprims.ir.evaluate import evaluate
+from jaxprims.specs.histogram import ArraySpec
+from jaxprims.specs.ordered import OrderedSpec
+from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.ordered import kernel as llvm_scan
+from jaxprims.tracing.lower import to_program
 
 STARTED, RESTARTED = 1, 2
 VECTOR_BYTES = llvm_engine.target().vector_bytes
@@ -26,7 +27,7 @@ WIDTH = VECTOR_BYTES // 4
 
 
 @functools.cache
-def compiled(spec: ScanSpec) -> dict[str, Callable[..., Any]]:
+def compiled(spec: OrderedSpec) -> dict[str, Callable[..., Any]]:
     names = llvm_scan.function_names(spec, llvm_scan.PLAIN)
     code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PLAIN, VECTOR_BYTES), names)
     keep.append(code)
@@ -74,7 +75,7 @@ class Fenced:
 class States:
     """States in memory as kernels hold them (cpu/scan_kernel.h)."""
 
-    def __init__(self, spec: ScanSpec, lanes: int, values: Sequence[np.ndarray] = ()):
+    def __init__(self, spec: OrderedSpec, lanes: int, values: Sequence[np.ndarray] = ()):
         size = 8 * len(spec.state) * lanes
         self.memory = Fenced().like(np.zeros(-(-size // 64) * 64, np.uint8))
         if self.memory.size != size:  # 64 bytes aligned, and yet at the end
@@ -90,7 +91,7 @@ def apply(p: P.Program, *args: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(v) for v in evaluate(p, [x for group in args for x in group])]
 
 
-def elements(spec: ScanSpec, arrays: Sequence[np.ndarray | None], n: int, lanes: int) -> list[list[np.ndarray]]:
+def elements(spec: OrderedSpec, arrays: Sequence[np.ndarray | None], n: int, lanes: int) -> list[list[np.ndarray]]:
     """f of every step, in scan order: a vector of lanes for each slot."""
     out = []
     for t in range(n - 1, -1, -1) if spec.reverse else range(n):
@@ -103,7 +104,7 @@ def elements(spec: ScanSpec, arrays: Sequence[np.ndarray | None], n: int, lanes:
 
 
 def expected(
-    spec: ScanSpec, xs: Sequence[Sequence[np.ndarray]], flags: Any, prefix: Any, acc: Any
+    spec: OrderedSpec, xs: Sequence[Sequence[np.ndarray]], flags: Any, prefix: Any, acc: Any
 ) -> tuple[list[list[np.ndarray]], Any, int]:
     """Results in scan order, the aggregate, and the progress."""
     outs, progress = [], STARTED if acc is not None or len(xs) else 0
@@ -151,11 +152,11 @@ def spec_of(
     identity: tuple[int, ...] | None = None,
     finish: P.Program | None = None,
     **more: Any,
-) -> ScanSpec:
+) -> OrderedSpec:
     """Arrays and leaves hold a slot each, unless given as (dtype, slots); an array of no slots is the positions."""
     arrays = arrays or [(t, 1) for t in state]
     params = [t for t, slots in arrays for _ in range(max(1, slots))]
-    return ScanSpec(
+    return OrderedSpec(
         kind=kind,
         arrays=tuple(ArraySpec(t, slots, max(1, slots)) for t, slots in arrays),
         uniforms=(),

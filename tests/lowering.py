@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import program_interpreter
 
-from jaxprims.frontend.lower import hoist, to_program
-from jaxprims.frontend.program import Program
+from jaxprims.ir.program import Program
+from jaxprims.tracing.lower import hoist, to_program
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

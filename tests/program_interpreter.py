@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from jaxprims.frontend.program import COMPARE, Instr, Program, from_bits, is_float, numpy_dtype
+from jaxprims.ir.program import COMPARE, Instr, Program, from_bits, is_float, numpy_dtype
 
 
 def run(program: Program, args: Sequence[Any], uniforms: Sequence[np.ndarray] = ()) -> list[Any]:

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxprims._monoid import monoids
-from jaxprims.frontend.classify import (
+from jaxprims.arguments.monoid import monoids
+from jaxprims.ir.evaluate import NotEvaluable, evaluate, identical
+from jaxprims.ir.program import COMPARE, Builder, Program, from_bits, is_float, numpy_dtype, to_bits
+from jaxprims.operators.classify import (
     atomic_class,
     derivative_class,
     identity_of,
@@ -18,10 +20,8 @@ from jaxprims.frontend.classify import (
     simplify,
     wrong_identity,
 )
-from jaxprims.frontend.evaluate import NotEvaluable, evaluate, identical
-from jaxprims.frontend.known import KNOWN, neutral_bits
-from jaxprims.frontend.lower import to_program
-from jaxprims.frontend.program import COMPARE, Builder, Program, from_bits, is_float, numpy_dtype, to_bits
+from jaxprims.operators.known import KNOWN, neutral_bits
+from jaxprims.tracing.lower import to_program
 
 where = jnp.where
 SAMPLE_KIND = {"a": "s16", "n": "f32", "f": "f32", "u": "u32", "i": "s32", "b": "b1"}

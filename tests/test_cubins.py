@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import pytest
 
 import jaxprims as jp
-from jaxprims.codegen import cuda_source
-from jaxprims.primitives.fold import call_spec, simple
-from jaxprims.runtime import cubins, cuda_compiler, nvrtc
-from jaxprims.runtime.nvrtc import Compiled, Resources
+from jaxprims.primitives.ordered_call import call_spec, simple
+from jaxprims.targets import kernel_cache as cubins
+from jaxprims.targets.cuda import compiler as cuda_compiler
+from jaxprims.targets.cuda import nvrtc
+from jaxprims.targets.cuda import source as cuda_source
+from jaxprims.targets.cuda.nvrtc import Compiled, Resources
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_disk_that_cannot_be_written_costs_no_result(tmp_path: Path, monkeypat
 def test_many_processes_at_once(folder: Path) -> None:
     """Each writes its own contents under one name, again and again: whatever is read is one of them, whole."""
     program = (
-        "import sys; from jaxprims.runtime import cubins; from jaxprims.runtime.nvrtc import Compiled\n"
+        "import sys; from jaxprims.targets import kernel_cache as cubins; from jaxprims.targets.cuda.nvrtc import Compiled\n"
         "mine = bytes([int(sys.argv[1])]) * 100_000\n"
         "for _ in range(50):\n"
         "    cubins.write('name', Compiled(mine, ''))\n"

@@ -16,11 +16,12 @@ import pytest
 from emulation import toolchain
 from test_llvm_expr import MATH, N, arithmetic, assert_same, hostile, in_domain, one, operands_of, reference, result_of
 
-from jaxprims.codegen import cuda_expr, cuda_source
-from jaxprims.codegen.cuda_types import from_memory, memory_type, to_memory
-from jaxprims.frontend import evaluate
-from jaxprims.frontend import program as P
-from jaxprims.runtime import nvrtc
+from jaxprims.ir import evaluate
+from jaxprims.ir import program as P
+from jaxprims.targets.cuda import expr as cuda_expr
+from jaxprims.targets.cuda import nvrtc
+from jaxprims.targets.cuda import source as cuda_source
+from jaxprims.targets.cuda.types import from_memory, memory_type, to_memory
 
 CUDA = Path(__file__).parents[1] / "cuda"
 FOLDERS = [toolchain.HERE, CUDA]

@@ -18,12 +18,14 @@ from test_cuda_codegen import CUDA, compiled
 from test_llvm_expr import assert_same
 
 import jaxprims as jp
-from jaxprims.codegen import cuda_hist_source, cuda_scan_source, cuda_source
-from jaxprims.codegen.scan_spec import ScanSpec
-from jaxprims.codegen.spec import ArraySpec, BinsSpec, HistSpec
-from jaxprims.frontend import program as P
-from jaxprims.frontend.evaluate import evaluate
-from jaxprims.runtime import nvrtc
+from jaxprims.ir import program as P
+from jaxprims.ir.evaluate import evaluate
+from jaxprims.specs.histogram import ArraySpec, HistogramSpec, PartSpec
+from jaxprims.specs.ordered import OrderedSpec
+from jaxprims.targets.cuda import histogram_source as cuda_hist_source
+from jaxprims.targets.cuda import nvrtc
+from jaxprims.targets.cuda import ordered_source as cuda_scan_source
+from jaxprims.targets.cuda import source as cuda_source
 
 N, H = 37, 7
 monoids = jp.monoids
@@ -185,7 +187,7 @@ def spec_of(name: str) -> Any:
         return jp.explain(f)(*args).calls[0].spec
 
 
-def bins_of(name: str) -> BinsSpec:
+def bins_of(name: str) -> PartSpec:
     return spec_of(f"histogram {name}").bins[0]
 
 
@@ -332,15 +334,15 @@ def operands(arrays: Sequence[np.ndarray | None]) -> Any:
     return (Operand * max(1, len(arrays)))(*(Operand(None if v is None else v.ctypes.data) for v in arrays))
 
 
-def generated(spec: ScanSpec | HistSpec) -> str:
+def generated(spec: OrderedSpec | HistogramSpec) -> str:
     """Without its skeleton."""
-    text = cuda_source.hist_source(spec) if isinstance(spec, HistSpec) else cuda_source.scan_source(spec)
+    text = cuda_source.hist_source(spec) if isinstance(spec, HistogramSpec) else cuda_source.scan_source(spec)
     return re.sub(r'#include "(scan|reduce|segments|hist)\.cuh"', "", text)
 
 
-def harnessed(spec: ScanSpec | HistSpec, arch: int = 90) -> str:
+def harnessed(spec: OrderedSpec | HistogramSpec, arch: int = 90) -> str:
     """With what stands in for it, and with checks of what Python says of it."""
-    if isinstance(spec, ScanSpec):
+    if isinstance(spec, OrderedSpec):
         return generated(spec) + SCAN.replace("STATE_BYTES", str(cuda_scan_source.state_bytes(spec)))
     known = {
         "ATOMIC": [("HDW", "CAS", "XCG").index(cuda_hist_source.atomic_of(b, arch)) for b in spec.bins],
@@ -363,11 +365,11 @@ def inputs_of(arrays: Sequence[ArraySpec], lanes: int = 1) -> list[np.ndarray | 
     return [values(s.dtype, (N, lanes, s.slots), k) if s.slots else None for k, s in enumerate(arrays)]
 
 
-def uniforms_of(spec: ScanSpec | HistSpec) -> list[np.ndarray]:
+def uniforms_of(spec: OrderedSpec | HistogramSpec) -> list[np.ndarray]:
     return [values(t, (64,), 50 + k) for k, t in enumerate(spec.uniforms)]
 
 
-def f_of(spec: ScanSpec | HistSpec, inputs: Sequence[np.ndarray | None], lane: int = 0) -> list[np.ndarray]:
+def f_of(spec: OrderedSpec | HistogramSpec, inputs: Sequence[np.ndarray | None], lane: int = 0) -> list[np.ndarray]:
     """f's results on all elements."""
     params: list[np.ndarray] = []
     for s, x in zip(spec.arrays, inputs, strict=True):
@@ -416,7 +418,9 @@ def test_ordered(name: str) -> None:
                 assert_close(np.asarray(g), np.asarray(w, g.dtype), f"{name} at {i}")
 
 
-def expected_part(spec: HistSpec, bins: BinsSpec, h: int, index: Sequence[np.ndarray], rows: Any, dests: Any, lane: int) -> Any:
+def expected_part(
+    spec: HistogramSpec, bins: PartSpec, h: int, index: Sequence[np.ndarray], rows: Any, dests: Any, lane: int
+) -> Any:
     """The leaves' slots by bin, of one lane."""
     uniforms = uniforms_of(spec)
     given = [[d[e, lane, s] for d in dests for s in range(d.shape[2])] for e in range(h)] if bins.dest else None
@@ -491,11 +495,11 @@ def test_classes_of_atomics() -> None:
     assert [cuda_hist_source.is_direct(bins_of(name), 90) for name in ("add", "lanes", "bf16")] == [True, True, False]
 
 
-def halves(dtype: str) -> BinsSpec:
+def halves(dtype: str) -> PartSpec:
     """A sum that stays in halves: so are the bins where it starts from dest."""
     b = P.Builder((dtype, dtype))
     op = b.finish([b.emit("add", dtype, b.arg(0), b.arg(1))])
-    return BinsSpec(1, 1, ((dtype, 1),), (dtype,), op, None, True)
+    return PartSpec(1, 1, ((dtype, 1),), (dtype,), op, None, True)
 
 
 def test_sums_of_halves() -> None:
@@ -510,7 +514,7 @@ def test_a_table_looks_the_same_everywhere() -> None:
     """A sum of u8 widens its slot, one of bf16 has an atomic only on new hardware: not together, then."""
     b = P.Builder(("bf16", "u8") * 2)
     op = b.finish([b.emit("add", t, b.arg(k), b.arg(k + 2)) for k, t in enumerate(("bf16", "u8"))])
-    bins = BinsSpec(1, 1, (("bf16", 1), ("u8", 1)), ("bf16", "u8"), op, None, True)
+    bins = PartSpec(1, 1, (("bf16", 1), ("u8", 1)), ("bf16", "u8"), op, None, True)
     assert [cuda_hist_source.atomic_of(bins, arch) for arch in (80, 90)] == ["CAS", "CAS"]
 
 
@@ -540,6 +544,6 @@ def test_nvrtc_compiles_every_spec(arch: int, names: Sequence[str]) -> None:
     pytest.importorskip("cuda.core")
     for name in names:
         spec = spec_of(name)
-        kernel = SCAN_ON_DEVICE if isinstance(spec, ScanSpec) else HIST_ON_DEVICE
+        kernel = SCAN_ON_DEVICE if isinstance(spec, OrderedSpec) else HIST_ON_DEVICE
         log = nvrtc.compile_cubin(cuda_source.expanded(harnessed(spec, arch) + kernel, [CUDA]), f"sm_{arch}").log
         assert "warning" not in log, (name, log)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxprims as jp
-from jaxprims.runtime import targets
+from jaxprims.targets import registry as targets
 
 N = 50_000_000
 X = jax.ShapeDtypeStruct((N,), jnp.float32)

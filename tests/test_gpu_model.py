@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import jaxprims as jp
 from jaxprims import _cuda
-from jaxprims.runtime.gpu_model import Choice, Device, Element, blocks_per_histogram, choose, global_, race_expansion, shared
+from jaxprims.targets.cuda.model import Choice, Device, Element, blocks_per_histogram, choose, global_, race_expansion, shared
 
 N = 50_000_000
 K = 1024

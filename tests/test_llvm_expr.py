@@ -18,8 +18,9 @@ import scipy.special
 from jax import lax
 from llvmlite import ir
 
-from jaxprims.codegen import llvm_engine, llvm_expr
-from jaxprims.frontend import program as P
+from jaxprims.ir import program as P
+from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.llvm import expr as llvm_expr
 
 X86 = platform.machine() == "x86_64"
 INTEGERS = [d for d in P.DTYPES if d[0] in "su"]

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 from lowering import COMPLEX, FLOATS, INTS, check, ops, pairs, program_of, samples
 
-from jaxprims.frontend.lower import Unsupported
+from jaxprims.tracing.lower import Unsupported
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -15,8 +15,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from lowering import FLOATS, INTS, check, ops, program_of
 
-from jaxprims.frontend.lower import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported, hoist, lower_elementwise, to_program
-from jaxprims.frontend.program import Program, dtype_name
+from jaxprims.ir.program import Program, dtype_name
+from jaxprims.tracing.lower import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported, hoist, lower_elementwise, to_program
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxprims._monoid import Monoid, as_monoid, check_monoid, monoids
-from jaxprims._warnings import FallbackWarning, IdentityWarning
+from jaxprims.arguments.monoid import Monoid, as_monoid, monoids
+from jaxprims.arguments.warnings import FallbackWarning, IdentityWarning
+from jaxprims.inspection.check_monoid import check_monoid
 
 F32, S32, U32, B1 = (jax.ShapeDtypeStruct((), d) for d in ("float32", "int32", "uint32", "bool"))
 C64 = jax.ShapeDtypeStruct((), "complex64")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxprims as jp
-from jaxprims._bin_finder import bin_finder
+from jaxprims.dropins.bin_finder import bin_finder
 
 NAN, INF = np.nan, np.inf
 few = settings(max_examples=20, deadline=None)
@@ -374,7 +374,7 @@ def test_counts_are_exact():
 
 @pytest.mark.cpu
 def test_one_kernel_serves_many_numbers_of_bins():
-    from jaxprims.runtime import compiler
+    from jaxprims.targets.cpu import compiler
 
     x = np.linspace(0, 1, 4321, dtype=np.float32)
     jp.histogram(x, 33, (0, 1))

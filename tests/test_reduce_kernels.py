@@ -30,15 +30,15 @@ from kernel_calls import (
     table,
 )
 
-from jaxprims.codegen.scan_spec import ScanSpec
-from jaxprims.codegen.spec import ArraySpec
-from jaxprims.frontend import program as P
-from jaxprims.frontend.evaluate import evaluate
-from jaxprims.frontend.known import KNOWN
-from jaxprims.frontend.representation import represent
+from jaxprims.ir import program as P
+from jaxprims.ir.evaluate import evaluate
+from jaxprims.operators.known import KNOWN
+from jaxprims.operators.representation import represent
+from jaxprims.specs.histogram import ArraySpec
+from jaxprims.specs.ordered import OrderedSpec
 
 
-def check_reduce(spec: ScanSpec, n: int, lo: int = 0, hi: int | None = None, start: Sequence[int] | None = None) -> None:
+def check_reduce(spec: OrderedSpec, n: int, lo: int = 0, hi: int | None = None, start: Sequence[int] | None = None) -> None:
     rng = np.random.default_rng(n)
     hi = n if hi is None else hi
     for at_end in (True, False):
@@ -124,7 +124,7 @@ def test_packed_positions(name: str, reverse: bool) -> None:
     pair = ("f32", "s32")
     form = represent(known.program(pair), pair, known.identity_bits(pair), True)
     assert form.start is not None and form.finish is not None
-    spec = ScanSpec(
+    spec = OrderedSpec(
         "reduce", (ArraySpec("f32", 1, 1), ArraySpec("s32", 0, 1)), (), form.dtypes, (("f32", 1), ("s32", 1)), form.identity,
         form.start, form.op, form.finish, reverse=reverse, commutes=True,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
 # --- many segments -------------------------------------------------------------------------------------------------------------
 
 
-def check_runs(spec: ScanSpec, lengths: Sequence[int], first: int = 5) -> None:
+def check_runs(spec: OrderedSpec, lengths: Sequence[int], first: int = 5) -> None:
     rng = np.random.default_rng(len(lengths))
     ends = np.cumsum(lengths).astype(np.int32)
     n = first + int(ends[-1])

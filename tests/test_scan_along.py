@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-from jaxprims.codegen import llvm_engine, llvm_scan_along
-from jaxprims.codegen.llvm_scan_logaddexp import LogAddExp
-from jaxprims.codegen.llvm_scan_replicas import Replicas
-from jaxprims.codegen.llvm_scan_sequential import Sequential
-from jaxprims.codegen.llvm_scan_steps import LogSteps
-from jaxprims.codegen.llvm_scan_tile import Tile
-from jaxprims.codegen.scan_spec import ScanSpec
-from jaxprims.codegen.spec import ArraySpec
-from jaxprims.frontend import program as P
-from jaxprims.frontend.lower import to_program
+from jaxprims.ir import program as P
+from jaxprims.specs.histogram import ArraySpec
+from jaxprims.specs.ordered import OrderedSpec
+from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.ordered import scan_along as llvm_scan_along
+from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
+from jaxprims.targets.cpu.ordered.scan_logaddexp import LogAddExp
+from jaxprims.targets.cpu.ordered.scan_replicas import Replicas
+from jaxprims.targets.cpu.ordered.scan_sequential import Sequential
+from jaxprims.targets.cpu.ordered.scan_tiles import Tile
+from jaxprims.tracing.lower import to_program
 
 STEP = 1024  # kScanStep
 FORMS = {"steps": LogSteps, "tile": Tile, "sequential": Sequential}
@@ -37,7 +38,7 @@ def program(f: Callable[..., Any], dtypes: Sequence[str]) -> P.Program:
         return to_program(jax.make_jaxpr(f)(*(jax.ShapeDtypeStruct((), P.numpy_dtype(t)) for t in dtypes)).jaxpr)
 
 
-def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, leaves: Any = None, **more: Any) -> ScanSpec:
+def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, leaves: Any = None, **more: Any) -> OrderedSpec:
     """Arrays and leaves hold a slot each, unless given as (dtype, slots); an array of no slots is the positions."""
     arrays = arrays or [(t, 1) for t in state]
 
@@ -45,7 +46,7 @@ def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, le
         b = P.Builder(dtypes)
         return b.finish([b.arg(k) for k in range(len(dtypes))])
 
-    return ScanSpec(
+    return OrderedSpec(
         kind=more.pop("kind", "scan"),
         arrays=tuple(ArraySpec(t, slots, max(1, slots)) for t, slots in arrays),
         uniforms=(),
@@ -62,7 +63,7 @@ def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, le
 class Kernel:
     """A spec's compiled functions: as a scan's, its results' and reductions' aggregates must agree in every bit."""
 
-    def __init__(self, spec: ScanSpec, form: str = "", vector_bytes: int = 0, periodic: bool = False, streams: bool = False):
+    def __init__(self, spec: OrderedSpec, form: str = "", vector_bytes: int = 0, periodic: bool = False, streams: bool = False):
         self.spec = spec
         module = ir.Module(name="scan")
         vector_bytes = vector_bytes or llvm_engine.target().vector_bytes

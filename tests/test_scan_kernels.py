@@ -34,18 +34,21 @@ from kernel_calls import (
     table,
 )
 
-from jaxprims.codegen import llvm_engine, llvm_scan
-from jaxprims.codegen.llvm_elements import vector_width
-from jaxprims.codegen.scan_spec import ScanSpec
-from jaxprims.frontend import program as P
-from jaxprims.frontend.commutes import commutes
+from jaxprims.ir import program as P
+from jaxprims.operators.commutes import commutes
+from jaxprims.specs.ordered import OrderedSpec
+from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.ordered import kernel as llvm_scan
+from jaxprims.targets.cpu.ordered.elements import vector_width
 
 
-def across(op: Callable[..., Any], state: Sequence[str], **kw: Any) -> ScanSpec:
+def across(op: Callable[..., Any], state: Sequence[str], **kw: Any) -> OrderedSpec:
     return spec_of(op, state, across=True, **kw)
 
 
-def check_across(spec: ScanSpec, n: int, lanes: int, lane_lo: int, lane_hi: int, *, prefixed: bool = False, cut: int = 0) -> None:
+def check_across(
+    spec: OrderedSpec, n: int, lanes: int, lane_lo: int, lane_hi: int, *, prefixed: bool = False, cut: int = 0
+) -> None:
     """Scan in two calls, cut anywhere; and reduce."""
     rng = np.random.default_rng(n * lanes)
     fence, wanted = Fenced(), lane_hi - lane_lo
@@ -225,7 +228,7 @@ def test_functions_of_each_kind() -> None:
         spec = spec_of(affine, ["f32"] * 2, kind=kind)
         assert llvm_scan.function_names(spec, llvm_scan.PLAIN) == names.split()
         assert llvm_scan.function_names(spec, llvm_scan.PERIODIC) == ["scan"]
-        assert ScanSpec.parse(spec.text) == spec
+        assert OrderedSpec.parse(spec.text) == spec
     cheap = spec_of(jnp.add, ["f32"], kind="segments", commutes=True)
     assert "scan" not in llvm_scan.function_names(cheap, llvm_scan.PLAIN)
     assert "runs" not in llvm_scan.function_names(dataclasses.replace(cheap, across=True), llvm_scan.PLAIN)

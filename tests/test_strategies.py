@@ -18,8 +18,8 @@ import references
 from references import assert_close
 
 import jaxprims as jp
-from jaxprims import _genhist
-from jaxprims.primitives import hist as primitive
+from jaxprims.api import genhist as _genhist
+from jaxprims.primitives import histogram as primitive
 
 Plan = tuple[int, int, int, int, int]
 

@@ -1,1 +1,8 @@
-"""One file per jax primitive: abstract eval, batching, lowering; its derivatives and its plain-XLA form beside it."""
+"""One file per jax primitive: abstract eval, batching, lowering; its derivatives and its plain-XLA form beside it.
+
+Importing the package registers all of them with JAX.
+"""
+
+from . import histogram_ad, histogram_lowering, reduce_ad, scan_ad, segments
+
+__all__ = ["histogram_ad", "histogram_lowering", "reduce_ad", "scan_ad", "segments"]

@@ -12,8 +12,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..runtime import ffi
+from ..targets import ffi
 from .avals import result_aval
+from .histogram import by_index
+from .ordered_call import simple
+from .scan import bind, scan_p
+from .tangents import add
 
 group_p = Primitive("group_by_index")
 group_p.multiple_results = True
@@ -49,15 +53,14 @@ ad.primitive_jvps[group_p] = _jvp
 
 
 def _plain(indices: Any, *, num_bins: int) -> list[Any]:
-    from .. import _bins, _cumulative, _genhist  # the user's functions are built on this module
-
     n = indices.shape[-1]
     dtype = np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32
     spare = jnp.where((indices >= 0) & (indices < num_bins), indices, num_bins)
 
     def one(row: Any) -> tuple[Any, Any]:
-        counts = _genhist.genhist(lambda i: (i, dtype(1)), row, _bins.Bins(num_bins, jnp.add))
-        return jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), _cumulative.cumsum(counts)])
+        counts = by_index(row, [jnp.ones(n, dtype)], [jnp.add], num_bins)[0]
+        ends = bind(scan_p, simple("scan", add, counts.dtype), [counts])[0] if num_bins else counts
+        return jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), ends])
 
     for _ in indices.shape[:-1]:
         one = jax.vmap(one)

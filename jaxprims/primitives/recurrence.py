@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,25 +21,20 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..frontend.jaxprs import with_arguments
-from ..frontend.lower import Unsupported, to_program
-from ..frontend.operator import Operator, make_traced
-from ..frontend.varying import axes_of, vary
+from ..operators.operator import Operator, make_traced, passing
+from ..tracing.jaxprs import with_arguments
+from ..tracing.lower import Unsupported, to_program
+from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, over_batch
-from .fold import Fold, passing
+from .ordered_call import OrderedCall
 from .scan import batch_rule, scan_p
-
-Leaves = list[Any]
+from .tangents import Leaves, after, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
 
 recurrence_p = Primitive("linear_recurrence")
 recurrence_p.multiple_results = True
 recurrence_p.def_impl(functools.partial(xla.apply_primitive, recurrence_p))
-
-
-def is_inexact(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,16 +141,16 @@ def recurrence(r: Recurrence, operands: Sequence[Any], masks: Sequence[int] | No
     """Binds the primitive. ``masks``: the batch axes that each operand has; ``rank`` of them in all."""
     axes = axes_of(operands)
     operands = [vary(jnp.asarray(x), axes) for x in operands]
-    return list(recurrence_p.bind(*operands, fold=r, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+    return list(recurrence_p.bind(*operands, call=r, masks=tuple(masks or (0,) * len(operands)), rank=rank))
 
 
 @recurrence_p.def_abstract_eval
-def _abstract_eval(*avals: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> list[Any]:
-    first, m = fold.step.factors, masks[fold.step.factors].bit_count()
+def _abstract_eval(*avals: Any, call: Recurrence, masks: tuple[int, ...], rank: int) -> list[Any]:
+    first, m = call.step.factors, masks[call.step.factors].bit_count()
     steps = avals[first].shape[m : m + 1]
     batch = batch_shape(avals, masks, rank)
     whole = masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0
-    _, b, _, _, _ = fold.split(list(zip(avals, masks, strict=True)))
+    _, b, _, _, _ = call.split(list(zip(avals, masks, strict=True)))
     return [result_aval(avals[0], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, whole) for x, mask in b]
 
 
@@ -168,7 +163,7 @@ Signature = tuple[tuple[tuple[int, ...], Any], ...]  # shapes and dtypes
 
 
 @functools.lru_cache(maxsize=512)
-def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> Fold | None:
+def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> OrderedCall | None:
     """The scan; None if kernels do not know how to combine its elements."""
     structs = [jax.ShapeDtypeStruct(s, d) for s, d in elements]
     n, m = len(consts), len(elements)
@@ -186,7 +181,7 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> F
         return None
     shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
     operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
-    return Fold(
+    return OrderedCall(
         "scan",
         f,
         operator,
@@ -203,96 +198,29 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> F
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
     factors, b, flags, consts, init = r.split(operands)
     n = len(factors) + len(b)
-    op = Fold.mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
+    op = OrderedCall.mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
     start = None if init is None else [*(jnp.ones_like(i) for i in init), *init]
     out = scan_xla.scan(lambda x, y: op(*x, *y), [*factors, *b], start, reverse=r.reverse, flags=flags)
     return out[len(factors) :]
 
 
-def _as_scan(*operands: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
-    factors, b, _, consts, init = fold.split([(jax.typeof(x), mask) for x, mask in zip(operands, masks, strict=True)])
-    elements = tuple((a.shape[m.bit_count() + 1 + fold.inner_rank :], a.dtype) for a, m in (*factors, *b))
+def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
+    factors, b, _, consts, init = call.split([(jax.typeof(x), mask) for x, mask in zip(operands, masks, strict=True)])
+    elements = tuple((a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype) for a, m in (*factors, *b))
     captured = tuple((a.shape[m.bit_count() :], a.dtype) for a, m in consts)
-    made = _fold(fold, elements, captured, bool(jax.config.jax_enable_x64))
+    made = _fold(call, elements, captured, bool(jax.config.jax_enable_x64))
     if made is None:
-        return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
+        return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
     if init is not None:  # the state's first leaf as well: a product that is neutral
         ones, mine = jnp.ones_like(operands[-1]), masks[-1]
         operands, masks = (*operands[:-1], ones, operands[-1]), (*masks, mine)
-    return scan_p.bind(*operands, fold=made, masks=tuple(masks), rank=rank)
+    return scan_p.bind(*operands, call=made, masks=tuple(masks), rank=rank)
 
 
 mlir.register_lowering(recurrence_p, mlir.lower_fun(_as_scan, multiple_results=True))
 
 
 # --- derivatives --------------------------------------------------------------------------------------------------------------
-
-
-def first_of(x: Any, reverse: bool, axis: int = 0) -> Any:
-    """The element that is met first, [1, ...]."""
-    at = x.shape[axis] - 1 if reverse else 0
-    return jax.lax.slice_in_dim(x, at, at + 1, axis=axis)
-
-
-def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
-    """At each element what the one met before it has; at the first, ``first`` [1, ...]."""
-    n = x.shape[axis]
-    if reverse:
-        return jnp.concatenate([jax.lax.slice_in_dim(x, 1, n, axis=axis), first], axis)
-    return jnp.concatenate([first, jax.lax.slice_in_dim(x, 0, n - 1, axis=axis)], axis)
-
-
-def after(x: Any, mask: int, reverse: bool) -> Any:
-    """At each element what the one met after it has; at the last, its own."""
-    axis = mask.bit_count()
-    return shifted(x, first_of(x, not reverse, axis), not reverse, axis)
-
-
-def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any:
-    """Zero (or what ``instead`` has) at each element before which there is none: the first one, and where flags are true."""
-    other = zeros_if_none(None, x) if instead is None else instead
-    if flags is not None:
-        x = jnp.where(like(flags, x), other, x)
-    first = first_of(other, reverse)
-    n = x.shape[0]
-    return jnp.concatenate([x[: n - 1], first]) if reverse else jnp.concatenate([first, x[1:]])
-
-
-def like(flags: Any, x: Any) -> Any:
-    """Flags [N] against values [N, ...]."""
-    return flags.reshape(flags.shape + (1,) * (x.ndim - 1))
-
-
-def summed_to(x: Any, want: int, rank: int) -> Any:
-    """Sums over the batch axes, of which x has all, that the operand does not have."""
-    axes = tuple(a for a in range(rank) if not want >> a & 1)
-    return jnp.sum(x, axes) if axes else x
-
-
-def zeros_if_none(dot: Any, x: Any) -> Any:
-    return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
-
-
-def on_members(
-    fn: Callable[[Leaves, Leaves, Leaves], Leaves],
-    primals: Sequence[Any],
-    dots: Sequence[Any],
-    outs: Sequence[Any],
-    masks: Sequence[int],
-    rank: int,
-) -> Leaves:
-    """``fn(operands, their tangents or None, results)`` for one member of the batch, on all of it."""
-    active = [k for k, d in enumerate(dots) if d is not None]
-    n = len(primals)
-
-    def one(*args: Any) -> Leaves:
-        mine: Leaves = [None] * n
-        for k, d in zip(active, args[n:], strict=False):
-            mine[k] = d
-        return fn(list(args[:n]), mine, list(args[n + len(active) :]))
-
-    every = (*masks, *(masks[k] for k in active), *((1 << rank) - 1 for _ in outs))
-    return over_batch(one, every, rank)(*primals, *(dots[k] for k in active), *outs)
 
 
 def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leaves:
@@ -310,7 +238,7 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
         full = list(given)
         for k, x in zip(active, changed, strict=True):
             full[k] = x
-        on_element = Fold.mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
+        on_element = OrderedCall.mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
         return on_element(*full[:m], *before)
 
     _, moved = jax.jvp(apply, tuple(given[k] for k in active), tuple(moves[k] for k in active))
@@ -320,45 +248,45 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, fold: Recurrence, masks: tuple[int, ...], rank: int
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: Recurrence, masks: tuple[int, ...], rank: int
 ) -> tuple[Leaves, Leaves]:
     primals = [jnp.asarray(x) for x in primals]
-    ys = recurrence_p.bind(*primals, fold=fold, masks=masks, rank=rank)
+    ys = recurrence_p.bind(*primals, call=call, masks=masks, rank=rank)
     if not is_inexact(ys[0].dtype):
         return ys, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in ys]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
     operands, have = list(primals), list(masks)
-    m, n = fold.step.factors, fold.num_arrays
-    factor_dots, b_dots, _, const_dots, init_dots = fold.split(dots)
+    m, n = call.step.factors, call.num_arrays
+    factor_dots, b_dots, _, const_dots, init_dots = call.split(dots)
     if any(d is not None for d in (*factor_dots, *const_dots)):
-        operands[m:n] = on_members(functools.partial(_forcing, fold), primals, dots, ys, masks, rank)
+        operands[m:n] = on_members(functools.partial(_forcing, call), primals, dots, ys, masks, rank)
         have[m:n] = [(1 << rank) - 1] * (n - m)
     else:
         operands[m:n] = [zeros_if_none(d, x) for d, x in zip(b_dots, primals[m:n], strict=True)]
     start = None if init_dots is None else init_dots[0]
-    if fold.init:
+    if call.init:
         operands[-1:] = [] if start is None else [start]
-    return ys, recurrence(dataclasses.replace(fold, init=start is not None), operands, have[: len(operands)], rank)
+    return ys, recurrence(dataclasses.replace(call, init=start is not None), operands, have[: len(operands)], rank)
 
 
 ad.primitive_jvps[recurrence_p] = _jvp
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, fold: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
+def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
     """From the last to the first: r[t] = ct[t] + L[t+1]ᵀ r[t+1] is b's cotangent."""
     numbers: Leaves = [None if ad.is_undefined_primal(x) else x for x in operands]
-    factors, _, flags, consts, _ = fold.split(numbers)
-    factor_masks, b_masks, flag_masks, const_masks, init_masks = fold.split(masks)
-    full, reverse = (1 << rank) - 1, fold.reverse
+    factors, _, flags, consts, _ = call.split(numbers)
+    factor_masks, b_masks, flag_masks, const_masks, init_masks = call.split(masks)
+    full, reverse = (1 << rank) - 1, call.reverse
     cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
 
     next_factors = [after(x, mask, reverse) for x, mask in zip(factors, factor_masks, strict=True)]
     cut, cut_mask = ([], []) if flags is None else ([after(flags, flag_masks, reverse)], [flag_masks])
-    back = dataclasses.replace(fold, step=fold.step.transposed, reverse=not reverse, init=False)
+    back = dataclasses.replace(call, step=call.step.transposed, reverse=not reverse, init=False)
     have = [*factor_masks, *(full for _ in cts), *cut_mask, *const_masks]
     rs = recurrence(back, [*next_factors, *cts, *cut, *consts], have, rank)
     out: Leaves = [None] * len(operands)
-    for k, (r, mask) in enumerate(zip(rs, b_masks, strict=True), fold.step.factors):
+    for k, (r, mask) in enumerate(zip(rs, b_masks, strict=True), call.step.factors):
         if ad.is_undefined_primal(operands[k]):
             out[k] = summed_to(r, mask, rank)
     if init_masks is not None and ad.is_undefined_primal(operands[-1]):

@@ -15,19 +15,19 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from ..frontend.jaxprs import with_arguments
-from ..frontend.operator import Operator, make_traced
-from ..frontend.program import Builder
-from ..frontend.varying import axes_of, vary
+from ..ir.program import Builder
+from ..operators.operator import Operator, make_traced, passing
+from ..tracing.jaxprs import with_arguments
+from ..tracing.varying import axes_of, vary
 from . import scan_xla
+from .ad_rules import rule_tangents
 from .batches import over_batch
-from .fold import Fold, passing, simple
-from .recurrence import Leaves, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
+from .ordered_call import OrderedCall, simple
 from .reduce import reduce_p
-from .rules import rule_tangents
 from .scan import bind, scan_p
-from .scan_ad import Steps, add, value_dots
+from .scan_ad import Steps, value_dots
 from .segments import segments_p
+from .tangents import Leaves, add, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
 
 
 def through(
@@ -46,18 +46,18 @@ def through(
     segments start. None for integers."""
     elements = tuple((v.shape[1 + inner_rank :], v.dtype) for v in values)
     f = passing(elements) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
-    fold = Fold("scan", f, operator, len(consts), (None,) * len(values), inner_rank, init=init is not None)
-    fold = dataclasses.replace(fold, cut="" if flags is None else "flags")
+    call = OrderedCall("scan", f, operator, len(consts), (None,) * len(values), inner_rank, init=init is not None)
+    call = dataclasses.replace(call, cut="" if flags is None else "flags")
     ends = None if flags is None else shifted(flags, first_of(flags, True), True)
-    upto = _prefixes(fold, values, flags, consts, init)
-    back = dataclasses.replace(fold, operator=_swapped(operator), reverse=True, init=False)
+    upto = _prefixes(call, values, flags, consts, init)
+    back = dataclasses.replace(call, operator=_swapped(operator), reverse=True, init=False)
     onward = _prefixes(back, values, ends, consts, None)
     none: Leaves = [None] * len(values)
-    moved = Steps(fold, values, dots, flags, consts, const_dots, init, init_dots or none, upto).added({})
+    moved = Steps(call, values, dots, flags, consts, const_dots, init, init_dots or none, upto).added({})
     # Where nothing follows, the element stands in, a value of the user's: what comes of it is not used.
     rest = [without_first(shifted(x, first_of(x, True), True), ends, True, v) for x, v in zip(onward, values, strict=True)]
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
-    combine = fold.combine(consts, 1 + inner_rank)
+    combine = call.combine(consts, 1 + inner_rank)
 
     def joined(*changed: Any) -> Leaves:
         before = list(upto)
@@ -73,11 +73,11 @@ def through(
     return out
 
 
-def _prefixes(fold: Fold, values: Leaves, flags: Any, consts: Leaves, init: Leaves | None) -> Leaves:
-    if fold.operator.lanes > 1:
-        op = fold.combine(consts, 1 + fold.inner_rank)
-        return scan_xla.scan(op, values, init, reverse=fold.reverse, flags=flags)
-    return bind(scan_p, fold, [*values, *([] if flags is None else [flags]), *consts, *(init or [])])
+def _prefixes(call: OrderedCall, values: Leaves, flags: Any, consts: Leaves, init: Leaves | None) -> Leaves:
+    if call.operator.lanes > 1:
+        op = call.combine(consts, 1 + call.inner_rank)
+        return scan_xla.scan(op, values, init, reverse=call.reverse, flags=flags)
+    return bind(scan_p, call, [*values, *([] if flags is None else [flags]), *consts, *(init or [])])
 
 
 @functools.lru_cache(maxsize=512)
@@ -106,8 +106,8 @@ class All:
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         out: Leaves = []
         for k, (op, v) in enumerate(zip(ops, values, strict=True)):
-            fold = simple("reduce", op, v.dtype, inner_rank=v.ndim - 1, init=start is not None)
-            out += bind(reduce_p, fold, [v] if start is None else [v, start[k]])
+            call = simple("reduce", op, v.dtype, inner_rank=v.ndim - 1, init=start is not None)
+            out += bind(reduce_p, call, [v] if start is None else [v, start[k]])
         return out
 
     def gather(self, x: Any) -> Any:
@@ -130,8 +130,8 @@ class Segments:
         assert start is None
         out: Leaves = []
         for op, v in zip(ops, values, strict=True):
-            fold = simple("segments", op, v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
-            out += bind(segments_p, fold, [v, self.cut])
+            call = simple("segments", op, v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
+            out += bind(segments_p, call, [v, self.cut])
         return out
 
     @functools.cached_property
@@ -165,8 +165,8 @@ def gather(x: Any, index: Any) -> Any:
     return jnp.where(like(inside, there), there, 0)
 
 
-def _groups(fold: Fold, cut: Any, n: Any) -> All | Segments:
-    return All() if fold.kind == "reduce" else Segments(fold.cut, cut, fold.num_segments, n)
+def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
+    return All() if call.kind == "reduce" else Segments(call.cut, cut, call.num_segments, n)
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------------------
@@ -174,32 +174,32 @@ def _groups(fold: Fold, cut: Any, n: Any) -> All | Segments:
 
 def _jvp_of(primitive: Primitive) -> Callable[..., tuple[Leaves, Leaves]]:
     def rule(
-        primals: Sequence[Any], tangents: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int
+        primals: Sequence[Any], tangents: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int
     ) -> tuple[Leaves, Leaves]:
         primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
-        outs = primitive.bind(*primals, fold=fold, masks=masks, rank=rank)
+        outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
         dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-        computed = iter(on_members(functools.partial(_tangents, fold), primals, dots, outs, masks, rank))
+        computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
         return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
 
     return rule
 
 
-def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
+def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
     """The tangents of an unbatched call's inexact results."""
-    arrays, cut, captured, consts, init = fold.split(operands)
-    array_dots, _, captured_dots, const_dots, init_dots = fold.split(dots)
-    values, moves = value_dots(fold, arrays, captured, array_dots, captured_dots)
+    arrays, cut, captured, consts, init = call.split(operands)
+    array_dots, _, captured_dots, const_dots, init_dots = call.split(dots)
+    values, moves = value_dots(call, arrays, captured, array_dots, captured_dots)
     starts = init_dots if init_dots is not None else [None] * len(values)
-    groups = _groups(fold, cut, values[0].shape[0])
+    groups = _groups(call, cut, values[0].shape[0])
     found = None
     if values[0].shape[0] == 0:
         found = starts
     elif all(d is None for d in const_dots):
-        found = rule_tangents(groups, fold.operator, values, init, outs, moves, starts)
+        found = rule_tangents(groups, call.operator, values, init, outs, moves, starts)
     if found is None:
         flags = groups.flags()
-        moved = through(fold.operator, values, moves, consts, const_dots, flags, init, starts, fold.inner_rank)
+        moved = through(call.operator, values, moves, consts, const_dots, flags, init, starts, call.inner_rank)
         active = [m for m in moved if m is not None]
         sums = iter(groups.combine([add] * len(active), active))
         found = [None if m is None else next(sums) for m in moved]
@@ -207,9 +207,9 @@ def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leave
 
 
 def _transpose_of(primitive: Primitive) -> Callable[..., Leaves]:
-    def rule(cotangents: Sequence[Any], *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
+    def rule(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
         """Of sums; only they are bound with what is transposed."""
-        arrays, cut, _, _, init = fold.split(range(len(operands)))
+        arrays, cut, _, _, init = call.split(range(len(operands)))
         cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
         full = (1 << rank) - 1
         out: Leaves = [None] * len(operands)
@@ -220,7 +220,7 @@ def _transpose_of(primitive: Primitive) -> Callable[..., Leaves]:
             if cut is None:
                 wide = jnp.broadcast_to(jnp.expand_dims(cts[k], rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
             else:
-                gather = lambda cut, ct: _groups(fold, cut, n).gather(ct)  # noqa: B023, E731
+                gather = lambda cut, ct: _groups(call, cut, n).gather(ct)  # noqa: B023, E731
                 wide = over_batch(gather, (masks[cut], full), rank)(operands[cut], cts[k])
             out[k] = summed_to(wide, masks[k], rank)
         for ct, k in zip(cts, init or [], strict=False):

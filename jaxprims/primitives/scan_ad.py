@@ -14,96 +14,80 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from ..frontend.operator import Operator
-from ..frontend.program import Program, is_float
-from ..frontend.varying import axes_of, vary
-from .fold import Fold, simple
-from .recurrence import (
-    Derivative,
-    Leaves,
-    Product,
-    Recurrence,
-    after,
-    first_of,
-    is_inexact,
-    like,
-    on_members,
-    recurrence,
-    shifted,
-    summed_to,
-    without_first,
-    zeros_if_none,
-)  # fmt: skip
+from ..ir.program import Program, is_float
+from ..operators.operator import Operator
+from ..tracing.varying import axes_of, vary
+from .ordered_call import OrderedCall, simple
+from .recurrence import Derivative, Product, Recurrence, recurrence
 from .scan import bind, scan_p
-
-add: Callable[..., Any] = jnp.add
+from .tangents import Leaves, add, after, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int
 ) -> tuple[Leaves, Leaves]:
     primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
-    outs = scan_p.bind(*primals, fold=fold, masks=masks, rank=rank)
+    outs = scan_p.bind(*primals, call=call, masks=masks, rank=rank)
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    computed = iter(on_members(functools.partial(_tangents, fold), primals, dots, outs, masks, rank))
+    computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
     return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
 
 
 ad.primitive_jvps[scan_p] = _jvp
 
 
-def value_dots(fold: Fold, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
+def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
     """f on every element, unfused, and its tangents (None: zero, or an integer's)."""
     given, moves = [*arrays, *captured], [*dots, *captured_dots]
     active = [k for k, d in enumerate(moves) if d is not None]
-    if fold.passes_on:
+    if call.passes_on:
         return arrays, [d if is_inexact(x.dtype) else None for x, d in zip(arrays, dots, strict=True)]
     if not active:
-        values = fold.values(arrays, captured)
+        values = call.values(arrays, captured)
         return values, [None] * len(values)
 
     def run(*changed: Any) -> Leaves:
         full = list(given)
         for k, x in zip(active, changed, strict=True):
             full[k] = x
-        return fold.values(full[: len(arrays)], full[len(arrays) :])
+        return call.values(full[: len(arrays)], full[len(arrays) :])
 
     values, moved = jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))
     return values, [d if is_inexact(x.dtype) else None for x, d in zip(values, moved, strict=True)]
 
 
-def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
+def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
     """The tangents of an unbatched call's inexact results."""
-    arrays, flags, captured, consts, init = fold.split(operands)
-    array_dots, _, captured_dots, const_dots, init_dots = fold.split(dots)
-    values, moves = value_dots(fold, arrays, captured, array_dots, captured_dots)
+    arrays, flags, captured, consts, init = call.split(operands)
+    array_dots, _, captured_dots, const_dots, init_dots = call.split(dots)
+    values, moves = value_dots(call, arrays, captured, array_dots, captured_dots)
     starts = [None] * len(values) if init_dots is None else init_dots
-    steps = Steps(fold, values, moves, flags, consts, const_dots, init, starts, outs)
+    steps = Steps(call, values, moves, flags, consts, const_dots, init, starts, outs)
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
     if all(d is None for d in (*moves, *const_dots, *(starts[k] for k in active))):
         return [zeros_if_none(None, outs[k]) for k in active]
-    order = solvable(fold.operator)
+    order = solvable(call.operator)
     if order is None:
         ys = dict(zip(active, steps.coupled(active), strict=True))
-        return [steps.before(k, ys[k]) if fold.exclusive else ys[k] for k in active]
-    summed = {k for g in fold.operator.derivative_groups if g.kind == "add" for k in g.leaves}
+        return [steps.before(k, ys[k]) if call.exclusive else ys[k] for k in active]
+    summed = {k for g in call.operator.derivative_groups if g.kind == "add" for k in g.leaves}
     results: dict[int, Any] = {}
     moved: dict[int, Any] = {}  # tangents of the state before each element
     for k, needs in order:
         for j in needs - moved.keys():
-            moved[j] = results[j] if fold.exclusive else steps.before(j, results[j])
+            moved[j] = results[j] if call.exclusive else steps.before(j, results[j])
         if k in summed:
             results[k] = steps.sum(k)
         else:
             y = steps.number(k, moved)
-            results[k] = steps.before(k, y) if fold.exclusive else y
+            results[k] = steps.before(k, y) if call.exclusive else y
     return [results[k] for k in active]
 
 
@@ -111,7 +95,7 @@ def _tangents(fold: Fold, operands: Leaves, dots: Leaves, outs: Leaves) -> Leave
 class Steps:
     """An unbatched call, seen step by step. Tangents may be None."""
 
-    fold: Fold
+    call: OrderedCall
     values: Leaves
     dots: Leaves
     flags: Any
@@ -124,10 +108,10 @@ class Steps:
     @functools.cached_property
     def states(self) -> Leaves:
         """What each element is combined with; where that is nothing, the element itself stands in, a value of the user's."""
-        reverse, out = self.fold.reverse, []
+        reverse, out = self.call.reverse, []
         for k, x in enumerate(self.values):
             start = x if self.init is None else jnp.broadcast_to(self.init[k], x.shape)
-            if not self.fold.exclusive:
+            if not self.call.exclusive:
                 before = shifted(self.outs[k], first_of(start, reverse), reverse)
                 out.append(before if self.flags is None else jnp.where(like(self.flags, x), start, before))
             elif self.init is None:
@@ -139,20 +123,20 @@ class Steps:
     def before(self, k: int, y: Any) -> Any:
         """From the tangents after each element of leaf k, those before it."""
         start = zeros_if_none(None, y) if self.init_dots[k] is None else jnp.broadcast_to(self.init_dots[k], y.shape)
-        moved = shifted(y, first_of(start, self.fold.reverse), self.fold.reverse)
+        moved = shifted(y, first_of(start, self.call.reverse), self.call.reverse)
         return moved if self.flags is None else jnp.where(like(self.flags, y), start, moved)
 
     def pushed(self, moves: Sequence[Any]) -> Leaves:
         """The operator's tangents along those of (states, values, captured arrays)."""
         given = [*self.states, *self.values, *self.consts]
         active = [k for k, d in enumerate(moves) if d is not None]
-        n, depth = len(self.values), 1 + self.fold.inner_rank
+        n, depth = len(self.values), 1 + self.call.inner_rank
 
         def run(*changed: Any) -> Leaves:
             full = list(given)
             for k, x in zip(active, changed, strict=True):
                 full[k] = x
-            return self.fold.combine(full[2 * n :], depth)(full[:n], full[n : 2 * n])
+            return self.call.combine(full[2 * n :], depth)(full[:n], full[n : 2 * n])
 
         return jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))[1]
 
@@ -162,19 +146,19 @@ class Steps:
         for k, d in enumerate(self.init_dots):
             if d is not None and k not in moved:
                 nothing = zeros_if_none(None, self.values[k])
-                moves[k] = without_first(nothing, self.flags, self.fold.reverse, jnp.broadcast_to(d, nothing.shape))
+                moves[k] = without_first(nothing, self.flags, self.call.reverse, jnp.broadcast_to(d, nothing.shape))
         moves += [*self.dots, *self.const_dots]
         us = self.pushed(moves) if any(d is not None for d in moves) else [zeros_if_none(None, x) for x in self.values]
         if self.init is not None:
             return us
         alone = [zeros_if_none(d, x) for x, d in zip(self.values, self.dots, strict=True)]
         every = zip(us, alone, strict=True)
-        return [without_first(u, self.flags, self.fold.reverse, a) if is_inexact(a.dtype) else u for u, a in every]
+        return [without_first(u, self.flags, self.call.reverse, a) if is_inexact(a.dtype) else u for u, a in every]
 
     def recurrence(
         self, step: Product | Derivative, inner_rank: int, arrays: Sequence[Any], consts: Sequence[Any] = ()
     ) -> Leaves:
-        r = Recurrence(step, inner_rank, self.fold.reverse, self.flags is not None)
+        r = Recurrence(step, inner_rank, self.call.reverse, self.flags is not None)
         return recurrence(r, [*arrays, *([] if self.flags is None else [self.flags]), *consts])
 
     def number(self, k: int, moved: dict[int, Any]) -> Any:
@@ -187,27 +171,27 @@ class Steps:
     def coupled(self, active: Sequence[int]) -> Leaves:
         """All leaves at once."""
         us = self.added({})
-        step = Derivative(self.fold.operator, self.fold.captured)
+        step = Derivative(self.call.operator, self.call.captured)
         arrays = [*self.states, *self.values, *(us[k] for k in active)]
-        return self.recurrence(step, self.fold.inner_rank, arrays, self.consts)
+        return self.recurrence(step, self.call.inner_rank, arrays, self.consts)
 
     def sum(self, k: int) -> Any:
         """Leaf k of a sum: the sum of tangents."""
         x, start = self.values[k], self.init_dots[k]
         if self.dots[k] is None and start is None:
             return zeros_if_none(None, x)
-        fold = simple(
+        call = simple(
             "scan",
             add,
             x.dtype,
             inner_rank=x.ndim - 1,
-            exclusive=self.fold.exclusive,
-            reverse=self.fold.reverse,
+            exclusive=self.call.exclusive,
+            reverse=self.call.reverse,
             init=start is not None,
-            cut=self.fold.cut,
+            cut=self.call.cut,
         )
         cut = [] if self.flags is None else [self.flags]
-        return bind(scan_p, fold, [zeros_if_none(self.dots[k], x), *cut, *([] if start is None else [start])])[0]
+        return bind(scan_p, call, [zeros_if_none(self.dots[k], x), *cut, *([] if start is None else [start])])[0]
 
 
 # --- which leaves can be solved one after the other ---------------------------------------------------------------------------
@@ -261,14 +245,14 @@ def _sources(program: Program, slots: int) -> list[frozenset[int]]:
 # --- transposition, of sums ---------------------------------------------------------------------------------------------------
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
+def _transpose(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
     """Sums from the other end. Only sums are bound with what is transposed."""
-    k = fold.num_arrays
-    flags = operands[k] if fold.cut else None
-    full, reverse = (1 << rank) - 1, fold.reverse
+    k = call.num_arrays
+    flags = operands[k] if call.cut else None
+    full, reverse = (1 << rank) - 1, call.reverse
     cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
     cut = [] if flags is None else [after(flags, masks[k], reverse)]
-    back = dataclasses.replace(fold, reverse=not reverse, init=False)
+    back = dataclasses.replace(call, reverse=not reverse, init=False)
     sums = bind(scan_p, back, [*cts, *cut], [*(full for _ in cts), *masks[k : k + len(cut)]], rank)
     out: Leaves = [None] * len(operands)
     for j, x in enumerate(operands[:k]):
@@ -276,7 +260,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, fold: Fold, masks: tup
             out[j] = summed_to(sums[j], masks[j], rank)
     for j, at in enumerate(range(k + len(cut), len(operands))):
         if ad.is_undefined_primal(operands[at]):
-            every = jnp.sum(cts[j], rank) if cut else _whole(sums[j], cts[j], fold.exclusive, reverse, rank)
+            every = jnp.sum(cts[j], rank) if cut else _whole(sums[j], cts[j], call.exclusive, reverse, rank)
             out[at] = summed_to(every, masks[at], rank)
     return out
 

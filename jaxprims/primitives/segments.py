@@ -1,7 +1,7 @@
 """``segments_p``: the segmented reduction as a jax primitive (paper 2), in order. Segments are given by row pointers
-(``fold.cut`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers outside
+(``call.cut`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers outside
 [0, N] are taken as the nearest of these) or by the elements' ascending ids ("ids", ``[*batch, N]``; those outside
-[0, num_segments) are dropped), both s32 or s64. Other operands: see ``fold``.
+[0, num_segments) are dropped), both s32 or s64. Other operands: see ``call``.
 
 Results: the leaves ``[*batch, num_segments, *inner, *element]``. Segments without elements hold the identity; anything, if the
 operator's is not known.
@@ -15,10 +15,10 @@ from typing import Any
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
 
-from ..runtime import ffi
-from . import hist_xla, scan_xla
+from ..targets import ffi
+from . import histogram_xla, scan_xla
 from .batches import over_batch
-from .fold import Fold
+from .ordered_call import OrderedCall
 from .reduce import neutral_leaves
 from .scan import batch_rule, register_kernels, result_avals
 
@@ -28,25 +28,25 @@ segments_p.def_impl(functools.partial(xla.apply_primitive, segments_p))
 
 
 @segments_p.def_abstract_eval
-def _abstract_eval(*avals: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:
-    return result_avals(avals, fold, masks, rank, (fold.num_segments,))
+def _abstract_eval(*avals: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return result_avals(avals, call, masks, rank, (call.num_segments,))
 
 
 batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
 
 
-def _plain_one(fold: Fold, *operands: Any) -> list[Any]:
-    arrays, cut, captured, consts, _ = fold.split(operands)
-    values = fold.values(arrays, captured)
-    ids = cut if fold.cut == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
-    neutral, name = neutral_leaves(fold, values), fold.operator.name
-    if name in hist_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
-        return [hist_xla.scatter(ids, values[0], fold.num_segments, name, neutral, None)]
-    return scan_xla.segment_reduce(fold.combine(consts, 1 + fold.inner_rank), values, ids, fold.num_segments, neutral)
+def _plain_one(call: OrderedCall, *operands: Any) -> list[Any]:
+    arrays, cut, captured, consts, _ = call.split(operands)
+    values = call.values(arrays, captured)
+    ids = cut if call.cut == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
+    neutral, name = neutral_leaves(call, values), call.operator.name
+    if name in histogram_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
+        return [histogram_xla.scatter(ids, values[0], call.num_segments, name, neutral, None)]
+    return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
 
 
-def _plain(*operands: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> list[Any]:
-    return over_batch(functools.partial(_plain_one, fold), masks, rank)(*operands)
+def _plain(*operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
 
 
 mlir.register_lowering(segments_p, mlir.lower_fun(_plain, multiple_results=True))

@@ -28,7 +28,7 @@ def install() -> None:
     os.environ["JAXPRIMS_CUDA_DRIVER"] = str(toolchain.driver_library())
     register = jax.ffi.register_ffi_target
     with mock.patch.object(jax.ffi, "register_ffi_target", lambda *args, **kwargs: None):
-        from jaxprims.runtime import ffi
+        from jaxprims.targets import ffi
     from jaxprims import _cpu, _cuda
 
     register(ffi.GROUP, _cpu.group_handler(), platform="cpu")
@@ -39,11 +39,12 @@ def install() -> None:
 
 
 def _lower_on_cpu() -> None:
-    from jaxprims.primitives import group, hist, reduce, scan, segments
-    from jaxprims.runtime import ffi
-    from jaxprims.runtime.targets import CUDA
+    from jaxprims.primitives import group, reduce, scan, segments
+    from jaxprims.primitives import histogram as hist
+    from jaxprims.targets import ffi
+    from jaxprims.targets.registry import CUDA
 
-    mlir.register_lowering(hist.hist_p, functools.partial(hist._lower, target=CUDA), platform="cpu")
+    mlir.register_lowering(hist.histogram_p, functools.partial(hist._lower, target=CUDA), platform="cpu")
     ordered = (
         (scan.scan_p, ffi.SCAN, "scan"),
         (reduce.reduce_p, ffi.REDUCE, "reduce"),
@@ -56,7 +57,9 @@ def _lower_on_cpu() -> None:
 
 
 def _compile_by_host() -> None:
-    from jaxprims.runtime import cubins, cuda_compiler, nvrtc
+    from jaxprims.targets import kernel_cache as cubins
+    from jaxprims.targets.cuda import compiler as cuda_compiler
+    from jaxprims.targets.cuda import nvrtc
 
     def compile_cubin(source: str, arch: str) -> Any:
         compiled = toolchain.compile_cubin(source, arch)

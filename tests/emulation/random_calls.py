@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxprims as jp
-from jaxprims.runtime import ffi, nvrtc
+from jaxprims.targets import ffi
+from jaxprims.targets.cuda import nvrtc
 
 from . import emulator
 

@@ -48,7 +48,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def compile_cubin(source: str, arch: str) -> Compiled:
-    """What stands in for ``jaxprims.runtime.nvrtc.compile_cubin``: ``arch`` is known to the kernel, no more."""
+    """What stands in for ``jaxprims.targets.cuda.nvrtc.compile_cubin``: ``arch`` is known to the kernel, no more."""
     flags = [
         *KERNEL_FLAGS,
         *(ORDER_FLAGS if os.environ.get("JAXPRIMS_EMULATION_ORDER") else ()),

@@ -24,7 +24,7 @@ def in_orders(axis: int) -> dict[str, Prepare]:
 def _in_order(order: int, axis: int) -> Prepare:
     def prepare(inputs: Inputs) -> Run:
         jax, jp = arrays.module("jax"), arrays.module("jaxprims")
-        scans = arrays.module("jaxprims._scan")
+        scans = arrays.module("jaxprims.calls.scan")
         bind = scans.bind
 
         def forced(primitive: Any, fold: Any, *rest: Any) -> Any:

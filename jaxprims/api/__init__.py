@@ -1,0 +1,1 @@
+"""The user's functions: arguments in, checked calls out."""

@@ -1,0 +1,1 @@
+"""What users hand over: monoids, bins, offsets, positions; checked here, with errors that name the argument."""

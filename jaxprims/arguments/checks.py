@@ -1,0 +1,106 @@
+"""What users hand over, checked; indices into bins, brought into range and flattened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MODES = ("drop", "clip", "wrap")
+
+
+def sizes_of(num_bins: Any) -> tuple[int, ...]:
+    sizes = num_bins if isinstance(num_bins, tuple) else (num_bins,)
+    if not sizes:
+        raise ValueError("num_bins must be an integer or a tuple of at least one, got ()")
+    out = []
+    for n in sizes:
+        if isinstance(n, (bool, np.bool_)) or not hasattr(n, "__index__"):
+            raise TypeError(f"num_bins must be an integer or a tuple of integers, got {num_bins!r}")
+        try:
+            out.append(n.__index__())
+        except TypeError:
+            raise TypeError(f"num_bins must be known when the function is traced, got {num_bins!r}") from None
+        if out[-1] < 0:
+            raise ValueError(f"num_bins must not be negative, got {num_bins!r}")
+    if math.prod(out) >= 2**47:
+        raise ValueError(f"num_bins must be fewer than any memory has bytes (2^47), got {num_bins!r}")
+    return tuple(out)
+
+
+def called(name: str, fn: Callable[..., Any], *args: Any) -> Any:
+    """What the user's function returns; what it raises becomes a TypeError or ValueError that names it."""
+    try:
+        return fn(*args)
+    except Exception as e:
+        kind = TypeError if isinstance(e, TypeError) else ValueError
+        raise kind(f"{name} raised {type(e).__name__} when it was traced: {e}") from e
+
+
+def as_array(x: Any, name: str) -> Any:
+    if isinstance(x, jax.Array):
+        return x
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError) as e:
+        raise TypeError(f"{name}: {type(x).__name__} is not an array: {x!r:.100} ({e})") from None
+
+
+def check_index(dtype: Any, name: str) -> None:
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(f"{name} must be integers, got {dtype}")
+
+
+def in_mode(index: Sequence[Any], sizes: Sequence[int], mode: str) -> tuple[Any, ...]:
+    if mode == "drop":
+        return tuple(index)
+    if min(sizes) == 0:
+        return tuple(jnp.full_like(i, -1) if jnp.issubdtype(i.dtype, jnp.signedinteger) else i for i in index)
+    out = []
+    for i, n in zip(index, sizes, strict=True):
+        top = int(jnp.iinfo(i.dtype).max)
+        low = 0 if int(jnp.iinfo(i.dtype).min) < 0 else None
+        if mode == "clip":
+            i = i if low is None else jnp.maximum(i, 0)
+            out.append(i if n - 1 > top else jnp.minimum(i, n - 1))
+        elif n <= top:
+            out.append(jnp.mod(i, jnp.asarray(n, i.dtype)))
+        else:  # every value of this dtype is below n; a negative one wraps around once
+            wide = i.astype(jnp.int32 if n < 2**31 else jnp.int64)
+            out.append(jnp.where(wide < 0, wide + n, wide))
+    return tuple(out)
+
+
+def flat_index(index: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
+    """One index into the flattened bins; -1 (or whatever is out of range) where it is to be dropped. int32 where that will do."""
+    total = int(np.prod(sizes, dtype=object))
+    narrow = total < 2**31 - 1
+    if len(sizes) == 1:
+        i = index[0]
+        if not narrow:
+            return i.astype(jnp.int64) if jax.config.jax_enable_x64 and i.dtype != jnp.uint64 else i
+        if i.dtype == jnp.int32 or np.dtype(i.dtype).itemsize < 4:
+            return i.astype(jnp.int32)
+        low = 0 if jnp.issubdtype(i.dtype, jnp.signedinteger) else None
+        inside = i < total if low is None else (i >= 0) & (i < total)
+        return jnp.where(inside, i.astype(jnp.int32), -1)
+    if not narrow and not jax.config.jax_enable_x64:
+        raise ValueError(f"num_bins={sizes} holds more than 2^31 bins: jax_enable_x64 is needed to index them")
+    wide = jnp.int32 if narrow else jnp.int64
+    flat, inside = jnp.zeros((), wide), jnp.asarray(True)
+    for i, n in zip(index, sizes, strict=True):
+        top = int(jnp.iinfo(i.dtype).max)
+        fits = i >= 0 if n > top else (i >= 0) & (i < n)
+        inside = inside & fits
+        flat = flat * n + jnp.where(fits, i, 0).astype(wide)
+    return jnp.where(inside, flat, -1)
+
+
+def flag(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)

@@ -1,0 +1,174 @@
+"""One histogram of a call: its operator in parts, its identity and dest, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.bins import Bins
+from ..arguments.checks import as_array, called, sizes_of
+from ..arguments.monoid import Monoid, as_monoid
+from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..operators import classify
+from ..operators.operator import Operator, make_operators, trace
+from ..tracing.lower import Unsupported
+from ..tracing.varying import Axes, element_aval, vary
+from .element import Pair
+
+
+class Typed(Protocol):
+    """What an operator combines: structure, shapes and dtypes of its leaves."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype, ...]
+
+
+@dataclasses.dataclass
+class Histogram:
+    """One histogram: what f gives it, its operator in parts (None: plain XLA), its start."""
+
+    bins: Bins
+    pair: Pair
+    closed: Any  # the operator's jaxpr on whole bins
+    parts: list[tuple[tuple[int, ...], Operator, list[Any]]] | None
+    identity: list[Any] | None
+    dest: list[Any] | None
+
+    @property
+    def total(self) -> int:
+        return int(np.prod(sizes_of(self.bins.num_bins), dtype=object))
+
+
+def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
+    monoid = as_monoid(bins.op, bins.identity)
+    sizes = sizes_of(bins.num_bins)
+    avals = [element_aval(s, d, axes) for s, d in zip(pair.shapes, pair.dtypes, strict=True)]
+    n = len(avals)
+
+    def flat(*leaves: Any) -> list[Any]:
+        a, b = jax.tree.unflatten(pair.tree, leaves[:n]), jax.tree.unflatten(pair.tree, leaves[n:])
+        got, tree = called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
+        if tree != pair.tree:
+            raise TypeError(f"op must return the structure of its arguments, {pair.tree}, got {tree}")
+        return [vary(as_array(x, "op's result"), axes) for x in got]
+
+    closed = trace(monoid.op, [*avals, *avals], ("op", pair.tree), flat)
+    for a, o in zip(avals, closed.out_avals, strict=True):
+        if tuple(o.shape) != a.shape or np.dtype(o.dtype) != a.dtype:
+            raise TypeError(f"op must keep shape and dtype: on {a.dtype}{list(a.shape)} it returned {o.dtype}{list(o.shape)}")
+    dest = _checked_dest(bins, pair, sizes)
+    identity, concrete = checked_identity(monoid, pair)
+    if identity is not None and not concrete:  # one that is only known at run time: the bins start from it
+        full = [jnp.broadcast_to(i, (int(np.prod(sizes, dtype=object)), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
+        dest = dest if dest is not None else full
+        identity = None
+        known: list[np.ndarray] | None = None
+    else:
+        known = identity
+    try:
+        parts, complete = make_operators(closed, known)
+    except Unsupported as e:
+        warn_fallback("op", e)
+        parts, complete = None, identity is not None
+    total = int(np.prod(sizes, dtype=object))
+    if not complete and dest is None:
+        unknown = f"op's neutral element on {_avals_text(pair)} is not known"
+        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest")
+    if parts is not None and known is not None:
+        _check_neutral(parts)
+    if parts is not None and total == 0:
+        parts = [(leaves, op, captured) for leaves, op, captured in parts]
+    return Histogram(bins, pair, closed, parts, identity, dest)
+
+
+def _avals_text(pair: Pair) -> str:
+    return ", ".join(f"{d}{list(s)}" for s, d in zip(pair.shapes, pair.dtypes, strict=True))
+
+
+def _check_neutral(parts: Sequence[tuple[tuple[int, ...], Operator, list[Any]]]) -> None:
+    for _, op, captured in parts:
+        if captured or op.identity is None:
+            continue
+        wrong = classify.wrong_identity(op.program, op.identity)
+        if wrong is not None:
+            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=6)
+
+
+def warn_fallback(name: str, e: Unsupported) -> None:
+    warnings.warn(f"{name} cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning, stacklevel=6)
+
+
+def _checked_dest(bins: Bins, pair: Pair, sizes: tuple[int, ...]) -> list[Any] | None:
+    if bins.dest is None:
+        return None
+    leaves, tree = jax.tree.flatten(bins.dest)
+    if tree != pair.tree:
+        raise TypeError(f"dest must have the values' structure, {pair.tree}, got {tree}")
+    out = []
+    for leaf, s, d in zip(leaves, pair.shapes, pair.dtypes, strict=True):
+        x = as_array(leaf, "dest")
+        if x.shape != (*sizes, *s):
+            raise ValueError(f"dest must have shape {(*sizes, *s)}, got {x.shape}")
+        if x.dtype != d:
+            raise TypeError(f"dest must have the values' dtype, {d}, got {x.dtype}")
+        out.append(x.reshape((int(np.prod(sizes, dtype=object)), *s)))
+    return out
+
+
+def checked_identity(monoid: Monoid, pair: Typed) -> tuple[list[Any] | None, bool]:
+    """The identity's leaves in the values' dtypes, and whether they are known now."""
+    if monoid.identity is None:
+        return None, True
+    leaves, tree = jax.tree.flatten(monoid.identity)
+    if tree != pair.tree:
+        raise TypeError(f"identity must have the values' structure, {pair.tree}, got {tree}")
+    out: list[Any] = []
+    concrete = True
+    for leaf, s, d in zip(leaves, pair.shapes, pair.dtypes, strict=True):
+        if isinstance(leaf, jax.core.Tracer):
+            concrete = False
+            value: Any = leaf
+        elif jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
+            raise TypeError(f"identity must be a number of dtype {d}, got {leaf!r}")
+        else:
+            plain = isinstance(leaf, (int, float, complex, np.ndarray, np.generic))
+            value = np.asarray(leaf if plain else as_array(leaf, "identity"))
+            if value.dtype.kind not in "biufcV":
+                raise TypeError(f"identity must be a number of dtype {d}, got {leaf!r}")
+        if not _broadcasts(value.shape, s):
+            raise ValueError(f"identity must broadcast to a bin's shape {s}, got shape {value.shape}")
+        if isinstance(value, np.ndarray):
+            value = _cast_identity(value, d, leaf)
+        elif value.dtype != d:
+            raise TypeError(f"identity must have dtype {d}, got {value.dtype}")
+        out.append(value)
+    return out, concrete
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == tuple(target)
+    except ValueError:
+        return False
+
+
+def _cast_identity(value: np.ndarray, dtype: np.dtype, given: Any) -> np.ndarray:
+    """In the values' dtype; an error if that loses anything but a float's precision."""
+    if value.dtype == dtype:
+        return value
+    exact = jnp.issubdtype(dtype, jnp.inexact)
+    if value.dtype.kind == "c" and not jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"identity must be of dtype {dtype}, got {given!r}")
+    with np.errstate(all="ignore"):
+        cast = value.astype(dtype)
+        same = exact or bool(np.all(cast.astype(value.dtype) == value))
+    if not same or (value.dtype.kind == "i" and dtype.kind == "u" and bool(np.any(value < 0))):
+        raise TypeError(f"identity must be of dtype {dtype}, got {given!r}")
+    return cast

@@ -1,0 +1,189 @@
+"""From slices to elements.
+
+An operator is given on *slices*: leaves with the axis removed. Kernels want it on *elements*: the part of a slice that it looks
+at as a whole, the same for each of the slice's leading ("lane") axes. For ``jnp.add`` on slices of any shape an element is a
+scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix. That it treats all lanes alike is proved, not assumed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..ir.program import Builder, Program, same_program
+from ..operators import classify
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
+from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
+from ..tracing.varying import element_aval
+from .along_axis import Elements, flat_map, trace_operator
+from .histogram import checked_identity
+from .ordered import Ordered
+
+PROOF_LANES = 2
+"""An operator treats lanes alike if it does so on arrays of so many of them."""
+
+
+def find_form(call: Ordered, map: Any) -> None:
+    """Operator and map on elements. Raises Unsupported where there is no kernel for the operator."""
+    for d in (*call.values.dtypes, *(d for _, d in call.elements.slices())):
+        try:
+            scalar_name(d)
+        except KeyError:
+            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
+    given, concrete = checked_identity(call.monoid, call.values)
+    at = call.elements.at
+    shapes = call.values.shapes
+    most = min(len(s) for s in shapes)
+    failure: Unsupported | None = None
+    for lanes in [k for k in range(most, -1, -1) if len({s[:k] for s in shapes}) == 1]:
+        if lanes < most and not any(shapes):
+            continue
+        try:
+            operator, captured = _operator_on_elements(call, lanes, given if concrete else None)
+        except Unsupported as e:
+            failure = e
+            continue
+        if lanes < at:
+            call.elements.moved_to_front()
+        call.lanes, call.operator, call.captured = lanes, operator, captured
+        break
+    else:
+        assert failure is not None
+        raise failure
+    if given is not None and concrete and not call.captured and call.operator.identity is not None:
+        wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
+        if wrong is not None:
+            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=5)
+    call.identity = given
+    if not _map_on_elements(call, map):
+        # map by XLA: its results are the elements
+        values = [jnp.moveaxis(v, 0, call.elements.at) for v in call.plain_values()]
+        before = call.elements
+        call.elements = Elements(values, call.values.tree, before.name, before.at)
+        call.elements.axis, call.elements.rank = before.axis, before.rank
+        call.mapped = None
+        _map_on_elements(call, None)
+
+
+def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None) -> tuple[Operator, list[Any]]:
+    shapes, dtypes = call.values.shapes, call.values.dtypes
+    inside = [s[lanes:] for s in shapes]
+    slots = sum(slots_of(s, d) for s, d in zip(inside, dtypes, strict=True))
+    if slots > MAX_STRUCT_SLOTS:
+        raise Unsupported("operator", f"an element of {slots} scalars; {MAX_STRUCT_SLOTS} is the most")
+    if slots == 0:
+        raise Unsupported("operator", "elements without scalars")
+    outer = shapes[0][:lanes]
+    closed = call.closed
+    if outer:
+        try:
+            closed = trace_operator(call.monoid, call.values, inside, call.axes)
+        except (TypeError, ValueError):
+            raise Unsupported("operator", "that treats the axes of a slice differently") from None
+        if [tuple(o.shape) for o in closed.out_avals] != inside:
+            raise Unsupported("operator", "that treats the axes of a slice differently")
+
+        def smaller() -> ClosedJaxpr:
+            small = (PROOF_LANES,) * len(outer)
+            return trace_operator(call.monoid, call.values, [(*small, *s) for s in inside], call.axes)
+
+        _prove(closed, call.closed, outer, smaller, inside * 2, [*dtypes, *dtypes])
+    uniform = None
+    if identity is not None:
+        rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
+        if all(_all_alike(r) for r in rows):  # else it is passed as a start value
+            uniform = [r[0] if len(r) else np.zeros(r.shape[1:], r.dtype) for r in rows]
+    ((_, operator, captured),), _ = make_operators(closed, uniform)
+    return operator, captured
+
+
+def _all_alike(rows: np.ndarray) -> bool:
+    """Have all rows the same bits?"""
+    return len({row.tobytes() for row in rows}) <= 1
+
+
+def _prove(
+    element: ClosedJaxpr,
+    whole: ClosedJaxpr,
+    outer: tuple[int, ...],
+    smaller: Callable[[], ClosedJaxpr],
+    inside: Sequence[tuple[int, ...]],
+    dtypes: Sequence[Any],
+) -> None:
+    """Raises Unsupported unless a function on slices does on every lane what ``element`` does."""
+    _, inner = hoist(element)
+    program = to_program(inner.jaxpr)
+    if all(s == () for s in inside):
+        lane = lower_elementwise(hoist(whole)[1].jaxpr, outer)
+        if lane is None or not same_program(lane, program):
+            raise Unsupported("operator", "that is not elementwise on its slices")
+        return
+    small = to_program(hoist(smaller())[1].jaxpr)
+    if not same_program(small, _repeated(program, [slots_of(s, d) for s, d in zip(inside, dtypes, strict=True)], len(outer))):
+        raise Unsupported("operator", "that treats the axes of a slice differently")
+
+
+def _repeated(program: Program, counts: Sequence[int], axes: int) -> Program:
+    """The program on PROOF_LANES lanes along each of so many axes, leaves one after the other as in memory."""
+    lanes = PROOF_LANES**axes
+    params: list[str] = []
+    places: list[list[int]] = [[] for _ in range(lanes)]
+    at = 0
+    for n in counts:
+        for lane in range(lanes):
+            places[lane] += range(len(params) + lane * n, len(params) + (lane + 1) * n)
+        params += list(program.params[at : at + n]) * lanes
+        at += n
+    b = Builder(params)
+    rows = [b.inline(program, [b.arg(k) for k in mine]) for mine in places]
+    results: list[int] = []
+    at = 0
+    for n in counts if sum(counts) == len(program.results) else counts[: len(counts) // 2]:
+        for row in rows:
+            results += row[at : at + n]
+        at += n
+    return b.finish(results)
+
+
+def _map_on_elements(call: Ordered, map: Any) -> bool:
+    """f, on elements; False where map cannot be compiled, or not lane by lane."""
+    slices, lanes = call.elements.slices(), call.lanes
+    inside = [s[lanes:] for s, _ in slices]
+    avals = [element_aval(s, d, call.axes) for s, (_, d) in zip(inside, slices, strict=True)]
+    outer = call.values.shapes[0][:lanes]
+    if map is None:
+        call.f, call.f_captured = passing(tuple((s, d) for s, (_, d) in zip(inside, slices, strict=True))), []
+        return True
+    if any(s[:lanes] != outer for s, _ in slices):
+        return False
+    assert call.mapped is not None
+    flat, _ = flat_map(call.elements, map, call.axes)
+    wanted = [s[lanes:] for s in call.values.shapes]
+    try:
+        closed = jax.make_jaxpr(flat)(*avals) if outer else call.mapped
+        if [tuple(o.shape) for o in closed.out_avals] != wanted:
+            return False
+        if outer and all(s == () for s in (*inside, *wanted)):
+            lane = lower_elementwise(hoist(call.mapped)[1].jaxpr, outer)
+            if lane is None or not same_program(lane, to_program(hoist(closed)[1].jaxpr)):
+                return False
+        elif outer:
+            return False
+        pre, inner = hoist(closed)
+        call.f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        call.f_captured = list(pre(*closed.consts))
+    except Unsupported as e:
+        warnings.warn(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning, stacklevel=6)
+        return False
+    except (TypeError, ValueError):
+        if not outer:
+            raise
+        return False
+    return True

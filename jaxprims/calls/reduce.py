@@ -1,0 +1,89 @@
+"""A checked reduction: by its kernel, one run of neighbouring axes after the other, or by plain XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..operators.operator import passing
+from ..primitives import scan_xla
+from ..primitives.ordered_call import OrderedCall
+from ..primitives.reduce import reduce_p
+from ..primitives.scan import bind
+from ..tracing.varying import vary
+from .ordered import Ordered
+from .scan import identity_on_slices
+
+
+def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
+    """A checked call: by its kernel, or by plain XLA."""
+    if all(0 in s for s in call.values.shapes):
+        return [vary(jnp.zeros(s, d), call.axes) for s, d in zip(call.values.shapes, call.values.dtypes, strict=True)]
+    if call.elements.n == 0:
+        neutral = identity_on_slices(call) if start is None else list(start)
+        if neutral is None:
+            raise ValueError("identity is not known for this operator: a reduction of no elements needs identity= or init=")
+        return neutral
+    if call.operator is None or any(0 in s for s in call.values.shapes):
+        return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)
+    assert call.f is not None
+    if len(_runs(call.elements.axes)) > 1 and _one_pass(call):
+        call.elements.moved_together()
+    static = OrderedCall("reduce", call.f, call.operator, len(call.captured), call.positions, init=start is not None)
+    operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
+    return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes)
+
+
+def _one_pass(call: Ordered) -> bool:
+    """Positions count along all axes at once, and what is rounded is rounded once."""
+    assert call.operator is not None
+    return any(call.elements.is_position) or call.operator.represent(ordered=False).finish is not None
+
+
+def _runs(axes: Sequence[int]) -> list[tuple[int, int]]:
+    """(first axis, number of axes) of each run of neighbouring axes, the last run first."""
+    out: list[tuple[int, int]] = []
+    for a in reversed(axes):
+        if out and out[-1][0] == a + 1:
+            out[-1] = (a, out[-1][1] + 1)
+        else:
+            out.append((a, 1))
+    return out
+
+
+@functools.partial(jax.jit, static_argnames=("static", "axes", "lanes"), inline=True)
+def _by_runs(operands: tuple[list[Any], ...], *, static: OrderedCall, axes: tuple[int, ...], lanes: int) -> list[Any]:
+    """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
+    leaves, f_captured, captured, start = operands
+    runs = _runs(axes)
+    left = len(axes)
+    for first, count in runs:
+        left -= count
+        last = left == 0
+        leaves = [_merged(x, first, count) for x in leaves]
+        step = dataclasses.replace(static, inner_rank=lanes + left - first, init=static.init and last)
+        shared = [*f_captured, *captured]
+        full = (1 << first) - 1
+        masks = (full,) * len(leaves) + (0,) * len(shared) + (full,) * (len(start) * last)
+        leaves = bind(reduce_p, step, [*leaves, *shared, *(start if last else ())], masks, first)
+        if not last:
+            static, f_captured = _of_states(static), []
+    return leaves
+
+
+def _merged(x: Any, first: int, count: int) -> Any:
+    """With ``count`` axes as one."""
+    before, run, behind = x.shape[:first], x.shape[first : first + count], x.shape[first + count :]
+    return x.reshape(*before, math.prod(run), *behind)
+
+
+def _of_states(static: OrderedCall) -> OrderedCall:
+    """The same operator on what it returned: no f."""
+    elements = tuple(zip(static.operator.shapes, static.operator.dtypes, strict=True))
+    return dataclasses.replace(static, f=passing(elements), positions=(None,) * len(elements))

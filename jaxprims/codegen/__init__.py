@@ -1,1 +1,0 @@
-"""Program -> machine code. One expression table and one skeleton per kernel kind and target."""

@@ -1,0 +1,140 @@
+"""``compile_check``: a function's kernels for a GPU, compiled where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from ..operators import classify
+from ..specs.ordered import OrderedSpec
+from ..targets import ffi
+from ..targets.cuda import compiler as cuda_compiler
+from ..targets.cuda import histogram_source as cuda_hist_source
+from ..targets.cuda.compiler import Spec
+from ..targets.cuda.nvrtc import Resources
+
+STATIC_SHARED = 48 * 1024
+"""Static shared memory that a block may have on every architecture."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel of a call: its name, the ``kind`` of call, the operator's name and atomic class ("" where none is used), the
+    architecture, and what it takes: registers of a thread; bytes of static shared memory of a block, of a thread's stack, and
+    spilled from registers."""
+
+    name: str
+    kind: str
+    operator: str
+    atomic: str
+    target: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    cubin: bytes = dataclasses.field(repr=False)
+    source: str = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        atomic = f" ({self.atomic})" if self.atomic else ""
+        used = (
+            f"{self.registers} registers, {self.shared_bytes} bytes shared, {self.stack_bytes} stack, {self.spill_bytes} spilled"
+        )
+        return f"{self.target} {self.kind} {self.operator}{atomic}: {self.name}: {used}"
+
+
+class KernelError(RuntimeError):
+    """A kernel that compiles and should not be run."""
+
+
+def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", allow_spills: bool = False) -> list[CompiledKernel]:
+    """Lowers ``fn`` for NVIDIA GPUs and compiles its kernels. No GPU and no driver are needed, only NVRTC (the extra ``nvrtc``).
+
+    Args:
+      fn: any function that ``jax.jit`` takes; jitted or not.
+      args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
+      target: the architecture, "sm_80", "sm_90", "sm_100" ...
+      allow_spills: do not raise for kernels that spill.
+
+    Returns:
+      The kernels that ``fn``'s calls may launch, each once. A call that is plain XLA on GPUs has none.
+
+    Raises:
+      ImportError: NVRTC is not installed. TypeError: ``fn`` is not callable. ValueError: not an architecture. RuntimeError: a
+      kernel does not compile, spills registers, or wants more shared memory than a block has; what tracing ``fn`` raises.
+
+    Cost: one compilation for each different kernel, some tenths of a second; none for those in the cache on disk.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> x = jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
+    >>> kernels = jp.compile_check(jp.cumsum, x, target="sm_90")  # doctest: +SKIP
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function, got {fn!r}")
+    if not isinstance(target, str) or not re.fullmatch(r"sm_\d{2,3}[af]?", target):
+        raise ValueError(f'target must be an architecture such as "sm_90", got {target!r}')
+    kernels = []
+    for kind, text in dict.fromkeys(_calls(fn, args)):
+        spec = cuda_compiler.parse(kind, text)
+        for name in cuda_compiler.kernels(spec):
+            compiled = cuda_compiler.cubin(spec, target, name)
+            kernels += [_kernel(spec, kind, target, used, compiled.image) for used in compiled.resources]
+            _check(kernels[-1], allow_spills)
+    return kernels
+
+
+def _kernel(spec: Spec, kind: str, target: str, used: Resources, image: bytes) -> CompiledKernel:
+    arch = int(re.sub(r"\D", "", target))
+    if isinstance(spec, OrderedSpec):
+        operator, atomic = classify.recognise(spec.op) or "unnamed", ""
+    else:
+        operator = ", ".join(classify.recognise(b.op) or "unnamed" for b in spec.bins)
+        atomic = ", ".join(cuda_hist_source.atomic_of(b, arch) for b in spec.bins)
+    return CompiledKernel(
+        used.kernel,
+        kind,
+        operator,
+        atomic,
+        target,
+        used.registers,
+        used.shared_bytes,
+        used.stack_bytes,
+        used.spill_bytes,
+        image,
+        cuda_compiler.source(spec),
+    )
+
+
+def _check(kernel: CompiledKernel, allow_spills: bool) -> None:
+    if kernel.spill_bytes and not allow_spills:
+        raise KernelError(f"a kernel spills registers: {kernel}")
+    if kernel.shared_bytes > STATIC_SHARED:
+        raise KernelError(f"a kernel wants more than {STATIC_SHARED} bytes of static shared memory: {kernel}")
+
+
+_KINDS = dict(zip(ffi.CUSTOM_CALL_TARGETS, ffi.FAMILIES, strict=True))
+
+
+def _calls(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+    """(kind, spec's text) of each custom call in ``fn`` lowered for CUDA."""
+    jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
+    module = jitted.trace(*args).lower(lowering_platforms=("cuda",)).compiler_ir("stablehlo")
+    for op in _walk(module.operation):
+        if op.name != "stablehlo.custom_call":
+            continue
+        kind = _KINDS.get(op.attributes["call_target_name"].value)
+        if kind is not None and kind != "group":
+            yield kind, op.attributes["mhlo.backend_config"]["spec"].value
+
+
+def _walk(op: Any) -> Iterator[Any]:
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from _walk(inner.operation)

@@ -1,0 +1,310 @@
+"""What may be done with an operator: its name, neutral element, independent parts, derivative and atomic update.
+
+An operator on a struct of S scalars (slots) is a Program of 2 S parameters, a's slots then b's, and S results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..ir.evaluate import NotEvaluable, evaluate, identical, same
+from ..ir.normal_form import simplify
+from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype
+from .known import Known, neutral_bits, rows
+
+__all__ = [
+    "atomic_class", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify", "wrong_identity"
+]  # fmt: skip
+
+
+def _struct(op: Program) -> tuple[str, ...] | None:
+    """The dtypes of the slots, if this is an operator on a struct at all."""
+    dtypes = op.result_dtypes
+    return dtypes if op.params == dtypes * 2 else None
+
+
+# --- the name -----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def recognise(op: Program) -> str | None:
+    """The operator's name, a row of :data:`~jaxprims.operators.known.KNOWN`, or None.
+
+    Recognition is exact (see known.py): ``jnp.where(a > b, a, b)`` is ``max`` on integers, ``select_max`` on floats. A
+    struct has a name if all of its independent parts have the same, on the same dtypes: a complex sum is ``add``, a complex
+    product, one part of two slots, ``complex_mul``.
+    """
+    groups = parts(op) if _struct(op) else ()
+    if len(groups) == 1:
+        known = _match(op)
+        return known.name if known else None
+    named = {(recognise(part), part.params) for part in (restrict(op, group) for group in groups)}
+    return named.pop()[0] if len(named) == 1 else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _match(op: Program) -> Known | None:
+    """The first row that fits an operator of one part."""
+    dtypes = op.result_dtypes
+    normal = simplify(op)
+    decisions = _decisions(normal) if _only_decides(normal) else None
+    for known in rows(dtypes):
+        if known.match == "text":
+            if normal.text in _texts(known, dtypes, _constants(normal) if known.bound else (None,)):
+                return known
+        elif decisions is not None and _agree(known.match, decisions, _reference(known, dtypes), dtypes):
+            return known
+    return None
+
+
+def _constants(p: Program) -> tuple[int, ...]:
+    return tuple(sorted({i.attr for i in p.body if i.op == "const" and i.dtype == p.params[0]}))
+
+
+@functools.lru_cache(maxsize=1024)
+def _texts(known: Known, dtypes: tuple[str, ...], bounds: tuple[int | None, ...]) -> frozenset[str]:
+    """The row's normal forms; a scalar operator's with its arguments swapped as well."""
+    programs = [known.program(dtypes, bound) for bound in bounds]
+    if len(dtypes) == 1:
+        programs += [_swapped(p) for p in programs]
+    return frozenset(simplify(p).text for p in programs)
+
+
+def _swapped(op: Program) -> Program:
+    slots = len(op.results)
+    b = Builder(op.params)
+    return b.finish(b.inline(op, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
+
+
+# --- operators that only decide -------------------------------------------------------------------------------------------
+
+_DECIDES = frozenset({"arg", "select", "max", "min"}) | COMPARE
+_LOGIC = frozenset({"and", "or", "xor", "not", "add", "mul", "const", "convert"})
+
+
+def _only_decides(p: Program) -> bool:
+    """True if all the Program can tell about its arguments is their order, and all it can return is one of them."""
+
+    def decides(i: Instr) -> bool:
+        return i.op in _DECIDES or (i.op in _LOGIC and i.dtype == "b1" and all(p.body[o].dtype == "b1" for o in i.operands))
+
+    return len(p.params) <= 4 and all(decides(i) for i in p.body)
+
+
+def _orders(params: Sequence[str]) -> list[np.ndarray]:
+    """Arguments in every order that these parameters can have; floats also with NaN and both zeros."""
+    samples = []
+    for dtype in params:
+        n = params.count(dtype)
+        values: list[Any] = [False, True] if dtype == "b1" else list(range(1, n + 1))
+        if is_float(dtype):
+            values = [*values, 0.0, -0.0, np.nan]
+        samples.append(np.array(values, numpy_dtype(dtype)))
+    return [np.ravel(grid) for grid in np.meshgrid(*samples, indexing="ij")]
+
+
+def _decisions(p: Program) -> list[np.ndarray]:
+    return evaluate(p, _orders(p.params))
+
+
+@functools.lru_cache
+def _reference(known: Known, dtypes: tuple[str, ...]) -> list[np.ndarray]:
+    return _decisions(known.program(dtypes))
+
+
+def _agree(match: str, got: list[np.ndarray], wanted: list[np.ndarray], dtypes: tuple[str, ...]) -> bool:
+    if match == "order":
+        return all(identical(g, w).all() for g, w in zip(got, wanted, strict=True))
+    nan = np.any([a != a for a in _orders(dtypes * 2)], axis=0)
+    return all((same(g, w) | nan).all() for g, w in zip(got, wanted, strict=True))
+
+
+# --- structs ----------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def parts(op: Program) -> tuple[tuple[int, ...], ...]:
+    """Groups of slots, in order, such that a group's results depend on its own slots of a and b alone."""
+    slots = len(op.results)
+    group = list(range(slots))
+    needs: list[frozenset[int]] = []
+    for instr in op.body:
+        own = {instr.attr % slots} if instr.op == "arg" else set()
+        needs.append(frozenset(own.union(*(needs[o] for o in instr.operands))))
+    for slot, result in enumerate(op.results):
+        joined = {group[k] for k in needs[result]} | {group[slot]}
+        group = [min(joined) if g in joined else g for g in group]
+    return tuple(tuple(k for k in range(slots) if group[k] == g) for g in sorted(set(group)))
+
+
+def restrict(op: Program, slots: tuple[int, ...]) -> Program:
+    """The operator on these slots alone, in this order: one of its :func:`parts`, or several."""
+    total = len(op.results)
+    sources = [*slots, *(s + total for s in slots)]
+    place = {source: k for k, source in enumerate(sources)}
+    live = {op.results[s] for s in slots}
+    for i in range(len(op.body) - 1, -1, -1):
+        if i in live:
+            live.update(op.body[i].operands)
+    number: dict[int, int] = {}
+    body: list[Instr] = []
+    for i in sorted(live):
+        instr = op.body[i]
+        if instr.op == "arg" and instr.attr not in place:
+            raise ValueError(f"slots {slots} depend on slot {instr.attr % total}")
+        attr = place[instr.attr] if instr.op == "arg" else instr.attr
+        number[i] = len(body)
+        body.append(dataclasses.replace(instr, operands=tuple(number[o] for o in instr.operands), attr=attr))
+    return Program(tuple(op.params[s] for s in sources), tuple(body), tuple(number[op.results[s]] for s in slots))
+
+
+# --- what follows from the name ------------------------------------------------------------------------------------------------
+
+
+def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
+    """The neutral element's bits, slot by slot; None unless every independent part has a known one.
+
+    ``name`` is :func:`recognise`'s answer. A float sum's is 0.0 (so -0.0 alone sums to 0.0, as in ``jax.ops.segment_sum``);
+    a ``select_max``'s, -inf, is neutral for every number.
+    """
+    groups = parts(op)
+    if len(groups) == 1:
+        known = _match(op) if name else None
+        return known.identity_bits(op.result_dtypes) if known else None
+    bits: dict[int, int] = {}
+    for group in groups:
+        part = restrict(op, group)
+        found = identity_of(part, recognise(part))
+        if found is None:
+            return None
+        bits.update(zip(group, found, strict=True))
+    return tuple(bits[k] for k in range(len(op.results)))
+
+
+def derivative_class(op: Program) -> str:
+    """How the operator is differentiated: "add"; "mul"; "select" (the minimum's and maximum's family); "result" (by the
+    element and the whole result alone: logaddexp, hypot); "arg" (a pair of value and index); else "general".
+
+    A struct has a class if all of its independent parts have the same.
+    """
+    groups = parts(op) if _struct(op) else ()
+    known = [_match(restrict(op, group)) for group in groups]
+    classes = {k.derivative if k else "general" for k in known}
+    if len(classes) != 1 or (classes == {"arg"} and len(groups) > 1):
+        return "general"
+    return classes.pop()
+
+
+_HARDWARE = {
+    "add": ("s32", "u32", "s64", "u64", "f16", "bf16", "f32", "f64"),
+    **dict.fromkeys(("min", "max", "and", "or", "xor"), ("s32", "u32", "s64", "u64")),
+}
+"""The types of NVIDIA's atomic instructions for each operator. Their float minimum ignores NaN; XLA's does not."""
+
+
+def atomic_class(op: Program, acc: tuple[str, ...], *, cas_bits: int = 64) -> str:
+    """Paper 1's class of an update of a bin on NVIDIA GPUs (section IV-B): "HDW", "CAS" or "XCG".
+
+    HDW: one hardware atomic; CAS: a compare-and-swap loop on an element of at most ``cas_bits`` (128 from compute
+    capability 9), a struct packed in one word; XCG: a lock. ``acc``: the dtypes in which the bins are kept. Independent
+    parts of a struct are updated one by one, so the struct's class is the worst of theirs.
+    """
+
+    def of_part(group: tuple[int, ...]) -> str:
+        name = recognise(restrict(op, group))
+        if len(group) == 1 and name is not None and acc[group[0]] in _HARDWARE.get(name, ()):
+            return "HDW"
+        return "CAS" if 8 * sum(itemsize(acc[k]) for k in group) <= cas_bits else "XCG"
+
+    return max((of_part(group) for group in parts(op)), key=("HDW", "CAS", "XCG").index)
+
+
+# --- a wrong identity --------------------------------------------------------------------------------------------------------
+
+
+def wrong_identity(op: Program, identity: tuple[int, ...]) -> str | None:
+    """A sentence on a value x for which op(identity, x) is not x, or None; ``identity``: bits by slot.
+
+    Only fair witnesses count: results of the operator, where it is associative, since many operators are monoids on
+    some of the dtype's values (counts that are positive, sums under a bound). A NaN that the operator ignores is none, nor is
+    a NaN that it makes of an infinity.
+    """
+    dtypes = _struct(op)
+    if dtypes is None or identity == identity_of(op, recognise(op)):
+        return None
+    neutral = [np.asarray(from_bits(bits, d)) for bits, d in zip(identity, dtypes, strict=True)]
+    try:
+        x = _results(op, dtypes)
+        got = evaluate(op, [*(np.broadcast_to(n, v.shape) for n, v in zip(neutral, x, strict=True)), *x])
+        wrong = ~_close(got, x) & ~np.any([(v != v) & same(g, n) for g, v, n in zip(got, x, neutral, strict=True)], axis=0)
+        wrong &= ~np.any([_infinite(v) & (g != g) for g, v in zip(got, x, strict=True)], axis=0)
+        fair = _associative(op, dtypes, x) if wrong.any() else wrong
+    except NotEvaluable:
+        return None
+    witnesses = np.flatnonzero(wrong & fair if fair[:_ORDINARY].any() else wrong)  # associative nowhere: all count
+    if not witnesses.size:
+        return None
+    first = witnesses[0]
+    shown = [_shown([v if v.ndim == 0 else v[first] for v in values]) for values in (neutral, x, got)]
+    return f"op(identity, x) = {shown[2]} is not x = {shown[1]} for identity = {shown[0]}"
+
+
+def _infinite(v: np.ndarray) -> np.ndarray:
+    return np.abs(v) == np.inf if v.dtype.kind not in "biu" else np.zeros(v.shape, np.bool_)
+
+
+_POSITIVE, _NEGATIVE = (1, 2, 3, 5, 7), (-11, -17, -29)  # no two of them add up to zero
+_ORDINARY = 64  # samples of those
+_EXTREME = ("least", "greatest", 0, 1, np.nan)
+
+
+def _results(op: Program, dtypes: tuple[str, ...]) -> list[np.ndarray]:
+    """What the operator gives on ordinary values and, if on one scalar, on extreme ones."""
+    rng = np.random.default_rng(0)
+
+    def ordinary(dtype: str) -> np.ndarray:
+        values: tuple[Any, ...] = (False, True) if dtype == "b1" else _POSITIVE if dtype[0] == "u" else _POSITIVE + _NEGATIVE
+        return rng.choice(np.array(values, numpy_dtype(dtype)), _ORDINARY)
+
+    results = evaluate(op, [ordinary(d) for d in op.params])
+    if len(dtypes) > 1:
+        return results
+    bits = {neutral_bits(v, dtypes[0]) for v in _EXTREME if v == v or is_float(dtypes[0])}
+    extreme = np.array([from_bits(b, dtypes[0]) for b in sorted(bits)], numpy_dtype(dtypes[0]))
+    pairs = np.meshgrid(extreme, extreme, indexing="ij")
+    return [np.concatenate([results[0], *evaluate(op, [np.ravel(v) for v in pairs])])]
+
+
+def _associative(op: Program, dtypes: tuple[str, ...], x: list[np.ndarray]) -> np.ndarray:
+    """Where op(op(x, p), q) is op(x, op(p, q)) for some small positive p and q."""
+    holds = np.ones(x[0].shape, np.bool_)
+    for k in range(3):
+        p, q = ([np.full(x[0].shape, _POSITIVE[(k + j) % 5] % 2 if d == "b1" else _POSITIVE[(k + j) % 5], numpy_dtype(d))
+                 for d in dtypes] for j in (0, 2))  # fmt: skip
+        holds &= _close(evaluate(op, [*evaluate(op, [*x, *p]), *q]), evaluate(op, [*x, *evaluate(op, [*p, *q])]))
+    return holds
+
+
+def _close(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
+    """Where structs are equal: integers exactly, floats up to rounding."""
+
+    def close(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        if u.dtype.kind in "biu":
+            return u == v
+        tolerance = np.sqrt(np.float64(ml_dtypes.finfo(u.dtype).eps))
+        wide_u, wide_v = u.astype(np.float64), v.astype(np.float64)
+        with np.errstate(all="ignore"):
+            return same(u, v) | (np.abs(wide_u - wide_v) <= tolerance * (1 + np.minimum(np.abs(wide_u), np.abs(wide_v))))
+
+    return np.all([close(u, v) for u, v in zip(a, b, strict=True)], axis=0)
+
+
+def _shown(values: Sequence[Any]) -> str:
+    words = [str(v) for v in values]
+    return words[0] if len(words) == 1 else f"({', '.join(words)})"

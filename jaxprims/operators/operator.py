@@ -1,0 +1,316 @@
+"""A user's function, traced: its Program for the kernels, its jaxpr for everything that JAX does itself (derivatives, fallbacks).
+
+Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew; unless they
+carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
+
+from ..ir.program import Program, dtype_name, from_bits, numpy_dtype, to_bits
+from ..tracing.jaxprs import RULES, with_arguments
+from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
+from ..tracing.varying import axes_of, element_aval, vary
+from . import classify
+from .representation import Representation, represent
+
+MAX_STRUCT_SLOTS = 32
+"""A bin of more scalars than this is an array: its operator has to be vectorised (``map ⊕``) or run on plain XLA."""
+
+_RULES = RULES | {"stop_gradient"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """A traced function of flat arguments; captured arrays are its first arguments (``captured`` of them)."""
+
+    jaxpr: Jaxpr
+    program: Program
+    key: Any
+
+    @functools.cached_property
+    def has_rules(self) -> bool:
+        """Does it carry differentiation rules of its own?"""
+        return _has_rules(self.jaxpr)
+
+    @property
+    def captured(self) -> int:
+        return len(self.jaxpr.constvars)
+
+    def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
+        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(captured)))(*args)
+
+    def __repr__(self) -> str:
+        params, results = ", ".join(self.program.params), ", ".join(self.program.result_dtypes)
+        return f"({params}) -> ({results})" if len(params) + len(results) < 200 else f"{len(self.program.params)} slots"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Traced) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _has_rules(jaxpr: Jaxpr) -> bool:
+    return any(eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns)
+
+
+class _Identity:
+    """Compares by being the same object, which it keeps alive."""
+
+    def __init__(self, thing: object):
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def make_traced(jaxpr: Jaxpr, program: Program) -> Traced:
+    signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
+    own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
+    return Traced(jaxpr, program, (program, signature, _Identity(jaxpr) if own else None))
+
+
+_traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
+    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for a plain ``fn``: it closes over nothing, or is jax.numpy's.
+
+    ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
+    """
+    plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
+    remembered = _traces.setdefault(fn, {}) if plain else {}
+    full = (key, tuple((a.shape, str(a.dtype)) for a in avals), bool(jax.config.jax_enable_x64))
+    if full not in remembered:
+        closed = jax.make_jaxpr(flat)(*avals)
+        if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
+            return closed
+        remembered[full] = closed
+    return remembered[full]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """An operator on one bin, ready for a kernel: all of a bin's leaves, or one array-valued leaf, lane by lane.
+
+    ``program`` maps two structs of slots to one; with ``lanes > 1`` the slots are those of one lane.
+    """
+
+    traced: Traced  # (a's leaves, b's leaves) -> leaves, on whole bins
+    program: Program
+    lanes: int
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype, ...]
+    name: str | None
+    identity: tuple[int, ...] | None  # bits, by slot
+
+    def __repr__(self) -> str:
+        return self.name or repr(self.traced)
+
+    @property
+    def leaf_slots(self) -> tuple[tuple[str, int], ...]:
+        """Dtype of a scalar and number of slots (in a lane), by leaf."""
+        return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
+
+    def represent(self, ordered: bool, keyed: bool = False) -> Representation:
+        """What working copies hold. ``ordered``: the second slot is the element's own position; ``keyed``: floats may be integers
+        of the same order."""
+        dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
+        return represent(self.program, dtypes, self.identity, ordered, keyed)
+
+    @functools.cached_property
+    def derivative_groups(self) -> tuple[DerivativeGroup, ...]:
+        """Leaves that depend on each other only, with the rule that serves them."""
+        own_rules = self.traced.has_rules  # a user's custom_jvp: only the general rule goes through it
+        if self.lanes > 1:
+            return (_group((0,), [self.program], own_rules),)
+        owner = [k for k, (_, n) in enumerate(self.leaf_slots) for _ in range(n)]
+        groups: list[tuple[set[int], list[Program]]] = []
+        for slots in classify.parts(self.program):
+            leaves, programs = {owner[s] for s in slots}, [classify.restrict(self.program, slots)]
+            for other in [g for g in groups if g[0] & leaves]:
+                groups.remove(other)
+                leaves |= other[0]
+                programs += other[1]
+            groups.append((leaves, programs))
+        return tuple(_group(tuple(sorted(leaves)), programs, own_rules) for leaves, programs in groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivativeGroup:
+    """Leaves of an operator that depend on each other only; ``kind`` is ``classify.derivative_class``'s, ``name`` the
+    operator's."""
+
+    leaves: tuple[int, ...]
+    kind: str
+    name: str | None
+
+
+def _group(leaves: tuple[int, ...], programs: Sequence[Program], own_rules: bool) -> DerivativeGroup:
+    kinds = {(classify.derivative_class(p), classify.recognise(p)) for p in programs}
+    kind, name = kinds.pop() if len(kinds) == 1 else ("general", None)
+    # jax.numpy's own functions of class "result" (logaddexp ...) carry rules that say the same
+    if (len(leaves) > 1 and kind != "arg") or (own_rules and kind != "result"):
+        kind = "general"
+    return DerivativeGroup(leaves, kind, name)
+
+
+def scalar_name(dtype: Any) -> str:
+    """The Program's dtype of a leaf's scalars: of its parts, if it is complex. KeyError if kernels do not know it."""
+    d = np.dtype(dtype)
+    return {"complex64": "f32", "complex128": "f64"}.get(d.name) or dtype_name(d)
+
+
+def slots_of(shape: Sequence[int], dtype: Any) -> int:
+    """Scalars in an array."""
+    return int(np.prod(shape, dtype=np.int64)) * (2 if np.dtype(dtype).kind == "c" else 1)
+
+
+def leaf_bits(value: Any, shape: tuple[int, ...], dtype: Any) -> list[int]:
+    """The bits of each slot of a leaf."""
+    flat = np.broadcast_to(np.asarray(value), shape).astype(dtype).reshape(-1)
+    parts = np.stack([flat.real, flat.imag], -1).reshape(-1) if flat.dtype.kind == "c" else flat
+    name = scalar_name(dtype)
+    return [to_bits(x, name) for x in parts]
+
+
+def identity_leaves(op: Operator) -> list[np.ndarray]:
+    """The identity as arrays of the leaves' shapes (one lane's, broadcast, where the operator is vectorised)."""
+    assert op.identity is not None
+    out, at = [], 0
+    for (name, n), shape, dtype in zip(op.leaf_slots, op.shapes, op.dtypes, strict=True):
+        scalars = np.array([from_bits(b, name) for b in op.identity[at : at + n]], numpy_dtype(name))
+        at += n
+        if np.dtype(dtype).kind == "c":
+            scalars = scalars[0::2] + 1j * scalars[1::2]
+        out.append(np.broadcast_to(scalars.reshape(shape if op.lanes == 1 else ()), shape).astype(dtype))
+    return out
+
+
+def make_operators(
+    closed: ClosedJaxpr, identity: list[np.ndarray] | None
+) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
+    """The operator of one histogram, in as many parts as kernels need: (leaves, operator, captured arrays) for each.
+
+    Second: does every part have an identity? Raises Unsupported where plain XLA has to do.
+    """
+    n = len(closed.out_avals)
+    shapes = tuple(tuple(a.shape) for a in closed.out_avals)
+    dtypes = tuple(np.dtype(a.dtype) for a in closed.out_avals)
+    for d in dtypes:
+        try:
+            scalar_name(d)
+        except KeyError:
+            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
+    pre, inner = hoist(closed)
+    captured = list(pre(*closed.consts))
+    if sum(slots_of(s, d) for s, d in zip(shapes, dtypes, strict=True)) <= MAX_STRUCT_SLOTS:
+        program = to_program(inner.jaxpr)
+        op = _operator(make_traced(inner.jaxpr, program), program, 1, shapes, dtypes, identity)
+        return [(tuple(range(n)), op, captured)], op.identity is not None
+    out: list[tuple[tuple[int, ...], Operator, list[Any]]] = []
+    for k in range(n):
+        one = closed if n == 1 else _restricted(closed, k, n)
+        pre, inner = hoist(one)
+        lane = lower_elementwise(inner.jaxpr, shapes[k])
+        flat = None if identity is None else np.broadcast_to(identity[k], shapes[k]).reshape(-1)
+        if lane is None:
+            raise Unsupported("operator", f"an operator on bins of shape {shapes[k]} that is not elementwise")
+        if flat is not None and not (_bits_of(flat) == _bits_of(flat[:1])).all():
+            raise Unsupported("operator", "an identity that differs from lane to lane of an array-valued bin")
+        lanes = int(np.prod(shapes[k], dtype=np.int64))
+        given = None if flat is None else [flat[:1].reshape(())]
+        op = _operator(make_traced(inner.jaxpr, lane), lane, lanes, shapes[k : k + 1], dtypes[k : k + 1], given)
+        out.append(((k,), op, list(pre(*one.consts))))
+    return out, all(op.identity is not None for _, op, _ in out)
+
+
+def _bits_of(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a).view(np.uint8).reshape(a.size, -1)
+
+
+def _operator(
+    traced: Traced,
+    program: Program,
+    lanes: int,
+    shapes: tuple[tuple[int, ...], ...],
+    dtypes: tuple[np.dtype, ...],
+    identity: list[np.ndarray] | None,
+) -> Operator:
+    name = classify.recognise(program)
+    if identity is None:
+        bits = classify.identity_of(program, name)
+    else:
+        one = [() if lanes > 1 else s for s in shapes]
+        bits = tuple(b for v, s, d in zip(identity, one, dtypes, strict=True) for b in leaf_bits(v, s, d))
+    return Operator(traced, program, lanes, shapes, dtypes, name, bits)
+
+
+def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:
+    """Leaf k of an operator on n leaves as an operator of its own; Unsupported if it looks at another leaf."""
+    jaxpr = closed.jaxpr
+    mine = {jaxpr.invars[k], jaxpr.invars[n + k]}
+    foreign = {v for v in jaxpr.invars if v not in mine}
+    for eqn in jaxpr.eqns:
+        if any(v in foreign for v in eqn.invars if not hasattr(v, "val")):
+            foreign.update(eqn.outvars)
+    if not hasattr(jaxpr.outvars[k], "val") and jaxpr.outvars[k] in foreign:
+        raise Unsupported("operator", "leaves of array-valued bins that depend on each other")
+
+    def one(a: jax.Array, b: jax.Array) -> jax.Array:
+        args = [vary(jnp.zeros(v.aval.shape, v.aval.dtype), axes_of([v.aval])) for v in jaxpr.invars]
+        args[k], args[n + k] = a, b
+        return jaxpr_as_fun(closed)(*args)[k]
+
+    aval = jaxpr.invars[k].aval
+    return jax.make_jaxpr(one)(*(element_aval(aval.shape, aval.dtype, axes_of([aval])),) * 2)
+
+
+# --- ready-made ones ----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=512)
+def passing(elements: tuple[tuple[tuple[int, ...], Any], ...]) -> Traced:
+    """The f that returns its arguments, elements of these shapes and dtypes, as they are."""
+    jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*(jax.ShapeDtypeStruct(s, d) for s, d in elements)).jaxpr
+    return make_traced(jaxpr, to_program(jaxpr))
+
+
+@functools.lru_cache(maxsize=512)
+def simple_operator(op: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> Operator:
+    """A function of ``jax.numpy`` as the operator on arrays of this shape, number by number."""
+    one = jax.ShapeDtypeStruct(shape, dtype)
+    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None)
+    return operator
+
+
+def on_lane(operator: Operator) -> Operator:
+    """The operator of an array-valued bin on one of its lanes."""
+    if operator.lanes == 1:
+        return operator
+    (shape,), (dtype,) = operator.shapes, operator.dtypes
+    whole = operator.traced
+    number = jax.ShapeDtypeStruct((), dtype)
+
+    def lane(captured: Sequence[Any], a: Any, b: Any) -> Any:
+        return whole(captured, jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape))[0][(0,) * len(shape)]
+
+    captured = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in whole.jaxpr.constvars]
+    jaxpr = jax.make_jaxpr(lane)(captured, number, number).jaxpr
+    n = len(captured)
+    traced = make_traced(with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:]), operator.program)
+    return dataclasses.replace(operator, traced=traced, lanes=1, shapes=((),))

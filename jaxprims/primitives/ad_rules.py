@@ -1,0 +1,160 @@
+"""Derivative rules of reductions by recognised operators: the same for histograms, reductions and segments, whatever it is that
+says which elements are combined.
+
+A rule takes the elements of one group of leaves, their results and tangents (None: zero), and gives the results' tangents. With
+it come ``start``, what was combined in before the elements (a histogram's dest, a reduction's init), and its tangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from ..operators.operator import Operator
+
+Leaves = list[Any]
+
+
+class Groups(Protocol):
+    """Which elements are combined."""
+
+    def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
+        """Each group's elements combined, every leaf by a function of ``jax.numpy``; from ``start``, one for each group."""
+
+    def gather(self, x: Any) -> Any:
+        """At each element its group's ``x``, or what broadcasts to that; 0 for elements of none."""
+
+
+def rule_tangents(
+    groups: Groups, operator: Operator, values: Leaves, start: Leaves | None, out: Leaves, dot: Leaves, start_dot: Leaves
+) -> Leaves | None:
+    """Each leaf's tangent, None for zero; no list at all if there is no rule for the operator."""
+    tangents: Leaves = [None] * len(values)
+    for members in operator.derivative_groups:
+        leaves = members.leaves
+        if all(dot[k] is None and start_dot[k] is None for k in leaves):
+            continue
+        rule = _WEIGHTED.get(members.name or "") if members.kind == "result" else _RULES.get(members.kind)
+        if rule is None:
+            return None
+        mine = None if start is None else [start[k] for k in leaves]
+        of = ([xs[k] for k in leaves] for xs in (values, out, dot, start_dot))
+        for k, t in zip(leaves, rule(groups, next(of), mine, *of), strict=True):
+            tangents[k] = t
+    return tangents
+
+
+def _sum(groups: Groups, values: Any) -> Any:
+    return groups.combine([jnp.add], [values])[0]
+
+
+def _weighted_sum(groups: Groups, weight: Any, dot: Any, start_weight: Any, start_dot: Any) -> Any:
+    """Σ weightᵢ · v̇ᵢ by index, plus start's own: every rule ends like this."""
+    total = None if dot is None else _sum(groups, weight * dot)
+    if start_dot is not None:
+        mine = start_weight * start_dot
+        total = mine if total is None else total + mine
+    return total
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def _add_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+    if dot[0] is None:
+        return start_dot
+    return groups.combine([jnp.add], dot, None if start_dot[0] is None else start_dot)
+
+
+def _select_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+    """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
+    value, x = values[0], out[0]
+    won = (value == groups.gather(x)).astype(x.dtype)
+    count = _sum(groups, won)
+    start_won = None
+    if start is not None:
+        start_won = (start[0] == x).astype(x.dtype)
+        count = count + start_won
+    share = jnp.where(count > 0, 1 / jnp.where(count > 0, count, 1), 0)
+    total = _weighted_sum(groups, won, dot[0], start_won, start_dot[0])
+    return [total * share]
+
+
+def _arg_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+    """argmin, argmax on (value, index): the winner's tangent; equal pairs share evenly."""
+
+    def won(value: Any, position: Any, x: Any, best: Any) -> Any:
+        same = (value == x) | ((value != value) & (x != x))
+        return (same & (position == best)).astype(x.dtype)
+
+    mine = won(values[0], values[1], groups.gather(out[0]), groups.gather(out[1]))
+    count = _sum(groups, mine)
+    start_won = None
+    if start is not None:
+        start_won = won(start[0], start[1], out[0], out[1])
+        count = count + start_won
+    total = _weighted_sum(groups, mine, dot[0], start_won, start_dot[0])
+    second = None
+    if dot[1] is not None or start_dot[1] is not None:
+        second = _weighted_sum(groups, mine.astype(values[1].dtype), dot[1], start_won, start_dot[1])
+    share = jnp.where(count > 0, 1 / jnp.where(count > 0, count, 1), 0)
+    return [None if total is None else total * share, None if second is None else second * share]
+
+
+def _mul_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+    """Products with zeros among the factors: p is the product of the others, z the number of zeros in a group.
+
+    The derivative by a factor is the product of all the others: p / v or p where no *other* factor is zero. Sums s and q of the
+    zeros and of their squares (0 themselves) carry its dependence on them, so that a second derivative is right as well.
+    """
+    v = values[0]
+    zero = v == 0
+    safe = jnp.where(zero, 1, v)
+    p, z, s = groups.combine([jnp.multiply, jnp.add, jnp.add], [safe, zero.astype(v.dtype), jnp.where(zero, v, 0)])
+    # with no zero: p; with one, the zero itself (its value, 0, but not its derivative)
+    product = jnp.where(z == 0, p, jnp.where(z == 1, p * s, 0))
+    p_at, z_at, s_at = (groups.gather(x) for x in (p, z, s))
+    weight = jnp.where(
+        zero,
+        jnp.where(z_at == 1, p_at, jnp.where(z_at == 2, p_at * (s_at - v), 0)),
+        jnp.where(z_at == 0, p_at / safe, jnp.where(z_at == 1, p_at / safe * s_at, 0)),
+    )
+    if start is not None and dot[0] is not None:
+        weight = weight * groups.gather(start[0])
+    return [_weighted_sum(groups, weight, dot[0], product, start_dot[0])]
+
+
+def _logaddexp_weight(value: Any, x: Any) -> Any:
+    return jnp.where(value == x, 1, jnp.exp(jnp.where(value == x, 0, value - x)))
+
+
+def _hypot_weight(value: Any, x: Any) -> Any:
+    return jnp.where(x == 0, 0, value / jnp.where(x == 0, 1, x))
+
+
+def _logaddexp2_weight(value: Any, x: Any) -> Any:
+    return jnp.where(value == x, 1, jnp.exp2(jnp.where(value == x, 0, value - x)))
+
+
+def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
+    """Operators whose derivative depends on (element, result) alone: no sort, a gather and a product."""
+
+    def rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+        weight = weigh(values[0], groups.gather(out[0]))
+        start_weight = None if start is None else weigh(start[0], out[0])
+        return [_weighted_sum(groups, weight, dot[0], start_weight, start_dot[0])]
+
+    return rule
+
+
+_WEIGHTED = {
+    "logaddexp": _result_rule(_logaddexp_weight),
+    "logaddexp2": _result_rule(_logaddexp2_weight),
+    "hypot": _result_rule(_hypot_weight),
+}
+
+_RULES: dict[str, Callable[..., Leaves]] = {
+    "add": _add_rule, "select": _select_rule, "mul": _mul_rule, "arg": _arg_rule,
+}  # fmt: skip

@@ -1,0 +1,99 @@
+"""``histogram_p``: the generalized histogram as a jax primitive (paper 1's genhist).
+
+Operands: the arrays (those that are not positions), the captured arrays of f, those of each part's operator, and the dests,
+leaf by leaf, of the parts that have them. Any operand may have any subset of the batch axes, leading; what is not batched is
+not copied. Results: the leaves of each part, ``[*batch, num_bins, *bin_shape]``.
+
+A *part* is what a kernel updates as one: a histogram of a struct of scalars or of one array-valued leaf.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, xla
+
+from ..operators.operator import passing, simple_operator
+from ..tracing.lower import Unsupported
+from ..tracing.varying import axes_of, vary
+from . import histogram_xla
+from .avals import result_aval
+from .batches import batch_shape
+from .histogram_call import HistogramCall, Part
+
+histogram_p = Primitive("generalized_histogram")
+histogram_p.multiple_results = True
+
+
+def bind(call: HistogramCall, operands: Sequence[Any]) -> list[jax.Array]:
+    """Binds the primitive on unbatched operands. Under ``shard_map``, what is replicated is first made to vary like the rest."""
+    operands = [jnp.asarray(x) for x in operands]
+    axes = axes_of(operands)
+    first = call.num_arrays
+    last = first + call.f.captured + sum(p.captured for p in call.parts)  # f and the operators make their captured arrays vary
+    operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
+    return histogram_p.bind(*operands, call=call, masks=(0,) * len(operands), rank=0)
+
+
+def by_index(
+    index: Any,
+    values: Sequence[Any],
+    ops: Sequence[Callable[..., Any]],
+    num_bins: int,
+    starts: Sequence[Any] | None = None,
+    deterministic: bool = False,
+) -> list[jax.Array]:
+    """The values [N, ...] that share an index combined, each leaf by a function of ``jax.numpy`` that has an identity, from
+    ``starts`` where they are given: in one pass."""
+    if index.dtype == jnp.int64 and num_bins < 2**31 - 1:
+        index = jnp.where((index >= 0) & (index < num_bins), index, -1).astype(jnp.int32)
+    try:
+        operators = [simple_operator(op, v.shape[1:], v.dtype) for op, v in zip(ops, values, strict=True)]
+        f = passing(tuple((x.shape[1:], x.dtype) for x in (index, *values)))
+    except Unsupported:
+        f = None
+    if f is None or any(0 in v.shape[1:] for v in values):
+        return [_by_xla(op, index, v, num_bins, s) for op, v, s in zip(ops, values, starts or [None] * len(values), strict=True)]
+    parts = tuple(Part(num_bins, op, 0, 0, (k + 1,), 1, starts is not None) for k, op in enumerate(operators))
+    call = HistogramCall(f, parts, (None,) * (1 + len(values)), deterministic=deterministic)
+    return bind(call, [index, *values, *(starts or ())])
+
+
+def _by_xla(op: Callable[..., Any], index: Any, value: Any, num_bins: int, start: Any) -> Any:
+    name = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}[op.__name__]
+    neutral = None if start is not None else [np.array(name == "mul", value.dtype)]
+    return histogram_xla.scatter(index, value, num_bins, name, neutral, None if start is None else [start])
+
+
+@histogram_p.def_abstract_eval
+def _abstract_eval(*avals: Any, call: HistogramCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    batch = batch_shape(avals, masks, rank)
+    return [
+        result_aval(avals[0], (*batch, p.num_bins, *shape), dtype, masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0)
+        for p in call.parts
+        for shape, dtype in zip(p.operator.shapes, p.operator.dtypes, strict=True)
+    ]
+
+
+histogram_p.def_impl(functools.partial(xla.apply_primitive, histogram_p))
+
+
+def _batch(
+    operands: Sequence[Any], dims: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int
+) -> tuple[list[Any], list[int]]:
+    """A new, outermost batch axis: bit 0 of the masks."""
+    moved, new = [], []
+    for x, d, mask in zip(operands, dims, masks, strict=True):
+        moved.append(x if d is None else jnp.moveaxis(x, d, 0))
+        new.append(mask << 1 | (d is not None))
+    out = histogram_p.bind(*moved, call=call, masks=tuple(new), rank=rank + 1)
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[histogram_p] = _batch

@@ -1,0 +1,165 @@
+"""Derivatives of ``histogram_p``.
+
+One JVP, linear in its tangents and built from the same primitive, serves forward and reverse mode and higher orders; the only
+thing that has to be transposed is a sum by index, whose transpose is a gather. The fused call is differentiated unfused: f on
+every element (by JAX's own rules), then each part by the cheapest rule that its operator allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from .ad_rules import rule_tangents
+from .batches import over_batch
+from .group import group
+from .histogram import by_index, histogram_p
+from .histogram_call import HistogramCall, Part
+from .reduce_ad import gather, starts_of, through
+from .tangents import Leaves, is_inexact, like, on_members, summed_to, zeros_if_none
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int
+) -> tuple[Leaves, Leaves]:
+    primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
+    outs = histogram_p.bind(*primals, call=call, masks=masks, rank=rank)
+    dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
+    return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+
+
+ad.primitive_jvps[histogram_p] = _jvp
+
+
+def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
+    """The tangents of an unbatched call's inexact results."""
+    dots = {k: d for k, d in enumerate(every_dot) if d is not None}
+    arrays, captured, per_operator, dests = call.split(operands)
+    first = len(arrays) + len(captured)
+    inner = {k: d for k, d in dots.items() if k < first}
+
+    def run(*diff: Any) -> Leaves:
+        replaced = [*arrays, *captured]
+        for k, x in zip(inner, diff, strict=True):
+            replaced[k] = x
+        return call.elements(replaced[: len(arrays)], replaced[len(arrays) :])
+
+    if inner:
+        results, result_dots = jax.jvp(run, tuple(operands[k] for k in inner), tuple(inner.values()))
+    else:
+        results = run()
+        result_dots = [None] * len(results)
+    tangents: list[Any] = []
+    at_operator, at_dest, at_out = first, first + sum(p.captured for p in call.parts), 0
+    for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):
+        count = len(part.values)
+        index, values = call.pairs(part, results)
+        dot: Leaves = [None] * count
+        if inner:
+            moved = call.pairs(part, result_dots)[1]
+            dot = [d if is_inexact(v.dtype) else None for d, v in zip(moved, values, strict=True)]
+        dest_dot = [dots.get(at_dest + k) for k in range(count)] if dest is not None else [None] * count
+        const_dots = [dots.get(at_operator + k) for k in range(part.captured)]
+        out = outs[at_out : at_out + count]
+        found = None
+        if all(d is None for d in const_dots):
+            found = rule_tangents(
+                ByIndex(index, part.num_bins, call.deterministic), part.operator, values, dest, out, dot, dest_dot
+            )
+        tangents += found or _general(part, call.deterministic, index, values, dest, consts, dot, dest_dot, const_dots)
+        at_operator, at_out = at_operator + part.captured, at_out + count
+        at_dest += count if dest is not None else 0
+    return [jnp.zeros_like(o) if t is None else t for t, o in zip(tangents, outs, strict=True) if is_inexact(o.dtype)]
+
+
+# --- sums by index, and gathers, their transposes -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ByIndex:
+    """The elements of each bin."""
+
+    index: Any
+    num_bins: int
+    deterministic: bool = False
+
+    def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
+        """In one pass."""
+        return by_index(self.index, values, ops, self.num_bins, start, self.deterministic)
+
+    def gather(self, x: Any) -> Any:
+        return gather(x, self.index)
+
+
+def _general(
+    part: Part,
+    deterministic: bool,
+    index: Any,
+    values: Leaves,
+    dest: Leaves | None,
+    consts: Leaves,
+    dot: Leaves,
+    dest_dot: Leaves,
+    const_dots: Leaves,
+) -> Leaves:
+    """Any operator: each bin's elements brought together, what each of them moves added up."""
+    h = part.num_bins
+    if dest is not None:  # one more element of each bin, before the others
+        index = jnp.concatenate([jnp.arange(h, dtype=index.dtype), index])
+        both = [d is not None or e is not None for d, e in zip(dot, dest_dot, strict=True)]
+        dot = [
+            jnp.concatenate([zeros_if_none(e, d0), zeros_if_none(d, v)]) if used else None
+            for used, d, e, v, d0 in zip(both, dot, dest_dot, values, dest, strict=True)
+        ]
+        values = [jnp.concatenate([d, v]) for d, v in zip(dest, values, strict=True)]
+    if index.shape[0] == 0:
+        return [None] * len(values)
+    spare = jnp.where((index >= 0) & (index < h), index, h)
+    order, _ = group(spare, h)
+    where, values = spare[order], [v[order] for v in values]
+    dot = [None if d is None else d[order] for d in dot]
+    moved = through(part.operator, values, dot, consts, const_dots, starts_of(where))
+    # dropped elements hold no cotangent: their place is past the last bin
+    kept = [jnp.where(like(where < h, m), m, 0) for m in moved if m is not None]
+    sums = iter(ByIndex(where, h, deterministic).combine([jnp.add] * len(kept), kept))
+    return [None if m is None else next(sums) for m in moved]
+
+
+# --- transposition: of a sum by index, to a gather --------------------------------------------------------------------
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    """The call is linear in its values and dests: a sum of arrays by index, as the rules above bind it."""
+    arrays, _, _, dests = call.split(range(len(operands)))
+    out: list[Any] = [None] * len(operands)
+    at = 0
+    argument = call.f.jaxpr.invars
+    for part, dest in zip(call.parts, dests, strict=True):
+        index = arrays[argument.index(call.f.jaxpr.outvars[part.index])]
+        for k, v in enumerate(part.values):
+            ct = cotangents[at]
+            at += 1
+            if isinstance(ct, ad.Zero):
+                continue
+            if dest is not None and ad.is_undefined_primal(operands[dest[k]]):
+                out[dest[k]] = summed_to(ct, masks[dest[k]], rank)
+            value = arrays[argument.index(call.f.jaxpr.outvars[v])]
+            if ad.is_undefined_primal(operands[value]):
+                full = (1 << rank) - 1
+                gathered = over_batch(gather, (full, masks[index]), rank)(ct, operands[index])
+                mine = summed_to(gathered, masks[value], rank)
+                out[value] = mine if out[value] is None else out[value] + mine
+    for k, x in enumerate(operands):
+        if ad.is_undefined_primal(x) and out[k] is None:
+            out[k] = ad.Zero(x.aval)
+    return out
+
+
+ad.primitive_transposes[histogram_p] = _transpose

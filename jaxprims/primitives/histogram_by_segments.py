@@ -1,0 +1,47 @@
+"""The generalized histogram by segmented reduction (paper 1, Listing 4; paper 2): of sorted indices, or after a sort by index.
+
+Each bin's values are combined in their order, so the bits are the same on every run, where atomics come in any order. GPUs do so
+for sorted indices, and where a call is ``deterministic``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from ..operators.operator import on_lane, passing
+from . import histogram_xla
+from .group import group
+from .histogram_call import HistogramCall, Part
+from .ordered_call import OrderedCall
+from .scan import bind
+from .segments import segments_p
+
+
+def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
+    """Every part of a call, unbatched."""
+    out: list[Any] = []
+    for part, consts, dest, index, values in call.unfused(operands):
+        out += _one(part, call.sorted, consts, index, values, dest)
+    return out
+
+
+def _one(part: Part, is_sorted: bool, consts: list[Any], index: Any, values: list[Any], dest: list[Any] | None) -> list[Any]:
+    def combine(a: Any, b: Any) -> tuple[Any, ...]:
+        return tuple(part.operator.traced(consts, *a, *b))
+
+    if part.operator.identity is None or values[0].shape[0] == 0:
+        return histogram_xla.of_part(part, consts, index, values, dest)
+    kind, cut = "ids", index
+    if not is_sorted:
+        order, cut = group(index, part.num_bins)
+        kind, values = "offsets", [v[order] for v in values]
+    operator = on_lane(part.operator)
+    lanes = values[0].ndim - 1 if part.operator.lanes > 1 else 0
+    elements = tuple((v.shape[1 + lanes :], v.dtype) for v in values)
+    call = OrderedCall(
+        "segments", passing(elements), operator, len(consts), (None,) * len(values), lanes, cut=kind, num_segments=part.num_bins
+    )
+    sums = bind(segments_p, call, [*values, cut, *consts])
+    return sums if dest is None else list(jax.vmap(combine)(tuple(dest), tuple(sums)))

@@ -1,0 +1,219 @@
+"""``HistogramCall``: the static half of a generalized histogram, and its kernel's spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..ir.program import Builder, Program, shifted_loads
+from ..operators.operator import Operator, Traced, scalar_name, slots_of
+from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec
+from ..targets.registry import CPU, Target
+from ..tracing.varying import axes_of, vary
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part: which of f's results are its index and its values, and what is done with them."""
+
+    num_bins: int
+    operator: Operator
+    captured: int  # number of arrays that the operator captures
+    index: int  # number of f's result
+    values: tuple[int, ...]
+    updates: int  # k index-value pairs from one element
+    dest: bool
+
+    def __repr__(self) -> str:
+        return f"{self.operator!r} into {self.num_bins} bins"
+
+
+@dataclasses.dataclass(frozen=True)
+class HistogramCall:
+    """The static half of a call."""
+
+    f: Traced
+    parts: tuple[Part, ...]
+    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
+    sorted: bool = False  # the first argument's values, the indices, ascend
+    deterministic: bool = False  # the same bits on every run, wherever it runs
+    plan: tuple[int, ...] = ()  # empty: chosen; else (M, S, C, soa, prefetch)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self.parts))}]"
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(p is None for p in self.positions)
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[list[Any]], list[list[Any] | None]]:
+        """Operands as (arrays, f's captured arrays, each operator's, each part's dests or None)."""
+        rest = list(operands)
+
+        def take(n: int) -> list[Any]:
+            taken, rest[:] = rest[:n], rest[n:]
+            return taken
+
+        arrays, captured = take(self.num_arrays), take(self.f.captured)
+        per_operator = [take(p.captured) for p in self.parts]
+        dests = [take(len(p.values)) if p.dest else None for p in self.parts]
+        return arrays, captured, per_operator, dests
+
+    def elements(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """f on every element, unfused: its results with a leading axis [N]. What differentiation and plain XLA start from."""
+        rest = iter(arrays)
+        n = arrays[0].shape[0]
+        axes = axes_of(arrays)
+        full = [vary(jnp.arange(n, dtype=p), axes) if p is not None else next(rest) for p in self.positions]
+        return jax.vmap(lambda *xs: self.f(captured, *xs))(*full)
+
+    def pairs(self, part: Part, results: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """A part's (index [N * k], values [N * k, ...]) among f's results on every element."""
+        index, values = results[part.index], [results[v] for v in part.values]
+        if part.updates > 1 or index.ndim > 1:
+            index = index.reshape(-1)
+            values = [v.reshape(-1, *v.shape[2:]) for v in values]
+        return index, values
+
+    def unfused(self, operands: Sequence[Any]) -> Iterator[tuple[Part, list[Any], list[Any] | None, Any, list[Any]]]:
+        """Each part of an unbatched call, f evaluated: (part, what its operator captures, its dests or None, index, values)."""
+        arrays, captured, per_operator, dests = self.split(operands)
+        results = self.elements(arrays, captured)
+        for part, consts, dest in zip(self.parts, per_operator, dests, strict=True):
+            yield part, consts, dest, *self.pairs(part, results)
+
+
+@functools.lru_cache(maxsize=512)
+def spec_of(
+    call: HistogramCall, array_avals: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], packed: bool = True
+) -> HistogramSpec:
+    """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes.
+
+    ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)?
+    """
+    f = call.f.program
+    counts = [slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+    wide = max(p.num_bins for p in call.parts) >= 2**31 - 1
+    index_dtype = "s64" if wide else "s32"
+
+    builder = Builder(f.params)
+    inlined = builder.inline(f, [builder.arg(k) for k in range(len(f.params))])
+    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])])
+    narrow_positions = {int(k) for k, t in zip(first_of, call.positions, strict=False) if t == np.int32}
+    indices, values, forms = [], [], []
+    for p in call.parts:
+        at = starts[p.index]
+        row = inlined[at : at + p.updates]
+        indices.append([i if builder.dtype(i) == index_dtype else builder.emit("convert", index_dtype, i) for i in row])
+        rows = []
+        for u in range(p.updates):
+            row = []
+            for v in p.values:
+                n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
+                row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
+            rows.append(row)
+        second = builder.body[rows[0][1]] if len(rows[0]) > 1 else None
+        ordered = second is not None and second.op == "arg" and second.attr in narrow_positions
+        form = p.operator.represent(packed and p.updates == 1 and ordered)
+        if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
+            rows = [builder.inline(form.start, row) for row in rows]
+        forms.append(form)
+        values.append(rows)
+    results = [r for i, v in zip(indices, values, strict=True) for r in i + [s for row in v for s in row]]
+    program = builder.finish(results)
+
+    arrays: list[ArraySpec] = []
+    keep: list[int] = []
+    first = 0
+    used = {i.attr for i in program.body if i.op == "arg"}
+    for position, (shape, dtype) in zip(call.positions, array_avals, strict=True):
+        n = 1 if position is not None else slots_of(shape, dtype)
+        mine = [k for k in range(first, first + n) if k in used]
+        params = n if n <= 64 else (mine[-1] - first + 1 if mine else 1)
+        arrays.append(ArraySpec(scalar_name(dtype), 0 if position is not None else n, params))
+        keep += range(first, first + params)
+        first += n
+    program = _with_params(program, keep)
+    bins, uniform = [], call.f.captured
+    for p, form in zip(call.parts, forms, strict=True):
+        outer = shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
+        op = shifted_loads(form.op, uniform)
+        leaves = p.operator.leaf_slots
+        bins.append(PartSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer))
+        uniform += p.captured
+    return HistogramSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
+
+
+def _with_params(p: Program, keep: Sequence[int]) -> Program:
+    """The program with only these of its parameters."""
+    if len(keep) == len(p.params):
+        return p
+    b = Builder([p.params[k] for k in keep])
+    place = {k: i for i, k in enumerate(keep)}
+    return b.finish(b.inline(p, [b.arg(place[k]) if k in place else -1 for k in range(len(p.params))]))
+
+
+def can_fuse(call: HistogramCall) -> bool:
+    """Array-valued bins take their values from memory: can this f's be found there, lane after lane? And can all parts be made in
+    one pass?"""
+    f = call.f.program
+    counts = [slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+    first_params = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])]).astype(
+        int
+    )
+    unknown = any(p.operator.identity is None for p in call.parts)  # then all work on the result's own arrays
+    for p in call.parts:
+        if unknown and p.operator.represent(ordered=False).finish is not None:
+            return False
+        if p.operator.lanes == 1:
+            continue
+        if p.updates > 1:
+            return False
+        results = [f.body[r] for r in f.results[starts[p.values[0]] : starts[p.values[0] + 1]]]
+        if any(r.op != "arg" for r in results):
+            return False
+        numbers = [r.attr for r in results]
+        if numbers[0] not in first_params or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            return False
+        array = int(np.searchsorted(first_params, numbers[0]))
+        if first_params[array + 1] - first_params[array] != len(numbers):
+            return False
+    return True
+
+
+def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], target: Target = CPU) -> HistogramSpec:
+    """The spec of a call with operands of these avals."""
+    rest = iter(zip(avals, masks, strict=True))
+    arrays: list[tuple[tuple[int, ...], Any]] = []
+    for position in call.positions:
+        if position is not None:
+            arrays.append(((), position))
+        else:
+            aval, mask = next(rest)
+            arrays.append((tuple(aval.shape[mask.bit_count() + 1 :]), np.dtype(aval.dtype)))
+    count = call.f.captured + sum(p.captured for p in call.parts)
+    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(count))
+    packed = spec_of(call, tuple(arrays), captured)
+    if all(b.finish is None for b in packed.bins):
+        return packed
+    n = elements_of(call, avals, masks)
+    bins = [p.num_bins for p in call.parts]
+    if any(b.identity is None for b in packed.bins):
+        plain = True  # whatever N is, known now or not
+    else:  # is there a plan that works on the result itself?
+        one = spec_of(call, tuple(arrays), captured, packed=False)
+        plain = target.in_place(one, n, bins, call.sorted, call.plan)
+    return spec_of(call, tuple(arrays), captured, packed=False) if plain else packed
+
+
+def elements_of(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int]) -> Any:
+    """N."""
+    return avals[0].shape[masks[0].bit_count()]

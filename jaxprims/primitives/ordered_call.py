@@ -1,0 +1,301 @@
+"""``OrderedCall``: the static half of a call of the ordered family (scan, reduction, segmented reduction), and its kernel's spec.
+
+Operands, in this order: the arrays (those that are not positions) ``[*batch, N, *inner, *element]``; what cuts them into
+segments, if anything does (flags ``[*batch, N]``, offsets, ids); the captured arrays of f, then of the operator; init's leaves
+``[*batch, *inner, *element]``. Any operand may have any subset of the batch axes, leading; what is not batched is not copied.
+The operator works on elements; it knows nothing of batch and inner axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..ir.program import Builder, Program, numpy_dtype, shifted_loads
+from ..operators.commutes import commutes
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, Traced, passing, scalar_name, simple_operator, slots_of
+from ..operators.representation import Representation
+from ..specs.histogram import ArraySpec
+from ..specs.ordered import OrderedSpec
+from ..tracing.varying import axes_of, vary
+from .batches import batch_shape
+
+SIDE_BY_SIDE = 8
+"""So many elements that lie side by side are one struct; vectors run across more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedCall:
+    """What is combined and how."""
+
+    kind: str  # scan, reduce, segments
+    f: Traced  # one element's arrays -> the leaves that are combined
+    operator: Operator
+    captured: int  # arrays that the operator captures
+    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
+    inner_rank: int = 0
+    exclusive: bool = False
+    reverse: bool = False
+    init: bool = False
+    in_place: bool = False  # a scan's results may take the arrays' memory
+    in_form: bool = False  # init's leaves hold states, not values
+    cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
+    num_segments: Any = 0
+    kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
+    plan: tuple[int, ...] = ()  # empty: chosen
+
+    def __repr__(self) -> str:
+        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)] + [self.cut] * bool(self.cut)
+        return " ".join([f"{self.kind} of {self.operator!r}", *words])
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(p is None for p in self.positions)
+
+    @property
+    def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of each result's element."""
+        every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
+        return every if self.kept is None else [every[k] for k in self.kept]
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
+        """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
+        rest = list(operands)
+
+        def take(n: int) -> list[Any]:
+            taken, rest[:] = rest[:n], rest[n:]
+            return taken
+
+        arrays, cut = take(self.num_arrays), take(bool(self.cut))
+        return arrays, cut[0] if cut else None, take(self.f.captured), take(self.captured), rest if self.init else None
+
+    def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """f on every element of an unbatched call, unfused: leaves ``[N, *inner, *element]``. What differentiation and plain XLA
+        start from."""
+        if self.passes_on:
+            return list(arrays)
+        n, lanes = arrays[0].shape[0], arrays[0].shape[1 : 1 + self.inner_rank]
+        axes = axes_of(arrays)
+        rest = iter(arrays)
+        full = [vary(positions(n, lanes, p), axes) if p is not None else next(rest) for p in self.positions]
+        return list(self.mapped(lambda *xs: self.f(captured, *xs), 1 + self.inner_rank)(*full))
+
+    @functools.cached_property
+    def passes_on(self) -> bool:
+        """f returns its arguments as they are."""
+        return (
+            not self.f.jaxpr.eqns
+            and list(self.f.jaxpr.outvars) == list(self.f.jaxpr.invars)
+            and self.num_arrays == len(self.positions)
+        )
+
+    @staticmethod
+    def mapped(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
+        """``fn`` on elements, over ``depth`` leading axes."""
+        for _ in range(depth):
+            fn = jax.vmap(fn)
+        return fn
+
+    def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+        """The operator on two lists of leaves with ``depth`` leading axes."""
+        n = len(self.operator.shapes)
+        fn = self.mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
+        return lambda a, b: list(fn(*a[:n], *b[:n]))
+
+
+@functools.lru_cache(maxsize=512)
+def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
+    """A call of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`OrderedCall`."""
+    return OrderedCall(kind, passing((((), dtype),)), simple_operator(op, (), dtype), 0, (None,), **others)
+
+
+def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
+    """Each element's position along the axis."""
+    return jax.lax.broadcasted_iota(dtype, (n, *lanes), 0)
+
+
+# --- the spec -----------------------------------------------------------------------------------------------------------------
+
+
+def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> OrderedSpec:
+    """The spec of a call with operands of these avals."""
+    rest = iter(zip(avals, masks, strict=True))
+    first, mask = avals[0], masks[0].bit_count()
+    lanes = first.shape[mask + 1 : mask + 1 + call.inner_rank]
+    inner = int(np.prod(lanes, dtype=np.int64)) if all(isinstance(d, int) for d in lanes) else None
+    elements: list[tuple[tuple[int, ...], Any]] = []
+    for position in call.positions:
+        if position is not None:
+            elements.append(((), position))
+        else:
+            aval, m = next(rest)
+            elements.append((tuple(aval.shape[m.bit_count() + 1 + call.inner_rank :]), np.dtype(aval.dtype)))
+    if call.cut:
+        next(rest)
+    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(call.f.captured + call.captured))
+    return spec_of(call, tuple(elements), captured, inner)
+
+
+def sizes_of(
+    call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int], rank: int
+) -> tuple[int, int, int] | None:
+    """(N, rows, lanes) of a call; None where they are only known when it runs."""
+    n, lanes = sizes_along(call, spec, avals, masks)
+    batch = batch_shape(avals, masks, rank)
+    if not all(isinstance(d, int) for d in (n, lanes, *batch)):
+        return None
+    return n, math.prod(batch), lanes
+
+
+def sizes_along(call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int]) -> tuple[Any, Any]:
+    """N, and how many lanes vectors run across."""
+    first = masks[0].bit_count()
+    n, *lanes = avals[0].shape[first : first + 1 + call.inner_rank]
+    return n, math.prod(lanes) if spec.across else 1
+
+
+def init_dtypes(call: OrderedCall) -> list[np.dtype]:
+    """Of init's leaves, as kernels want them: those of states."""
+    form = _form(call)
+    at, out = 0, []
+    for (_, n), dtype in zip(call.operator.leaf_slots, call.operator.dtypes, strict=True):
+        out.append(np.dtype(dtype) if np.dtype(dtype).kind == "c" else numpy_dtype(form.dtypes[at]))
+        at += n
+    return out
+
+
+@functools.lru_cache(maxsize=512)
+def spec_of(
+    call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], inner: int | None
+) -> OrderedSpec:
+    """``elements``: shape and dtype of one element of each array (positions too); ``captured``: dtypes; ``inner``: how many
+    elements lie side by side, None if that is not known yet."""
+    form = _form(call)
+    counts = [1 if p is not None else slots_of(s, d) for p, (s, d) in zip(call.positions, elements, strict=True)]
+    side_by_side = inner == 1 or (
+        inner is not None and inner <= SIDE_BY_SIDE and inner * max(len(form.dtypes), *counts) <= MAX_STRUCT_SLOTS
+    )
+    lanes = inner if side_by_side and inner is not None else 1
+    leaves = call.operator.leaf_slots
+    state_leaves = _state_leaves(form, leaves)
+    state, op, identity = _replicated_operator(form, state_leaves, lanes, call.f.captured)
+    return OrderedSpec(
+        kind=call.kind,
+        arrays=tuple(
+            ArraySpec(scalar_name(d), 0 if p is not None else n * lanes, 1 if p is not None else n * lanes)
+            for p, n, (_, d) in zip(call.positions, counts, elements, strict=True)
+        ),
+        uniforms=tuple(scalar_name(d) for d in captured),
+        state=state,
+        leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.kept is None or k in call.kept),
+        identity=identity,
+        f=_replicated_f(call.f.program, form, state_leaves, counts, [p is not None for p in call.positions], lanes),
+        op=op,
+        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.kept),
+        exclusive=call.exclusive,
+        reverse=call.reverse,
+        restarts=call.cut == "flags" or call.kind == "segments",
+        across=not side_by_side,
+        commutes=call.kind != "scan" and commutes(form.op),
+    )
+
+
+def _form(call: OrderedCall) -> Representation:
+    """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
+    program = call.f.program
+    second = program.body[program.results[1]] if len(program.results) > 1 else None
+    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])])
+    narrow = {int(k) for k, t in zip(first_of, call.positions, strict=False) if t == np.int32}
+    ordered = second is not None and second.op == "arg" and second.attr in narrow
+    return call.operator.represent(
+        ordered and call.kind != "scan" and not call.init, keyed=call.kind != "reduce" and not call.init
+    )
+
+
+Leaves = Sequence[tuple[str, int]]
+
+
+def _state_leaves(form: Representation, leaves: Leaves) -> list[tuple[str, int]]:
+    """A state's slots by leaf: the result's leaves, or one by one where the form has other slots."""
+    if len(form.dtypes) != sum(n for _, n in leaves):
+        return [(t, 1) for t in form.dtypes]
+    out, at = [], 0
+    for _, n in leaves:
+        out.append((form.dtypes[at], n))
+        at += n
+    return out
+
+
+def _places(leaves: Leaves, lanes: int) -> list[list[int]]:
+    """Where each lane's slots are among those of all lanes: leaf by leaf, in a leaf lane by lane, as in memory."""
+    out: list[list[int]] = [[] for _ in range(lanes)]
+    at = 0
+    for _, n in leaves:
+        for lane in range(lanes):
+            out[lane] += range(at + lane * n, at + (lane + 1) * n)
+        at += n * lanes
+    return out
+
+
+def _scattered(places: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> list[int]:
+    """Results of every lane, in the order of all lanes' slots."""
+    out = [0] * sum(map(len, places))
+    for mine, values in zip(places, results, strict=True):
+        for place, value in zip(mine, values, strict=True):
+            out[place] = value
+    return out
+
+
+def _replicated_f(
+    f: Program, form: Representation, state: Leaves, counts: Sequence[int], is_position: Sequence[bool], lanes: int
+) -> Program:
+    """f, and the way into the form, on all lanes of an element."""
+    params: list[str] = []
+    place: list[list[int]] = [[] for _ in range(lanes)]
+    at = 0
+    for n, position in zip(counts, is_position, strict=True):
+        first = len(params)
+        params += list(f.params[at : at + n]) * (1 if position else lanes)
+        for lane in range(lanes):
+            place[lane] += range(first, first + n) if position else range(first + lane * n, first + (lane + 1) * n)
+        at += n
+    b = Builder(params)
+    rows = []
+    for lane in range(lanes):
+        row = b.inline(f, [b.arg(k) for k in place[lane]])
+        rows.append(row if form.start is None else b.inline(form.start, row))
+    return b.finish(_scattered(_places(state, lanes), rows))
+
+
+def _replicated_operator(
+    form: Representation, leaves: Leaves, lanes: int, first_uniform: int
+) -> tuple[tuple[str, ...], Program, tuple[int, ...] | None]:
+    places = _places(leaves, lanes)
+    state = tuple(t for t, n in leaves for _ in range(n * lanes))
+    op = shifted_loads(form.op, first_uniform)
+    b = Builder(state * 2)
+    rows = [b.inline(op, [b.arg(k) for k in mine] + [b.arg(len(state) + k) for k in mine]) for mine in places]
+    identity = None
+    if form.identity is not None:
+        identity = tuple(_scattered(places, [form.identity] * lanes))
+    return state, b.finish(_scattered(places, rows)), identity
+
+
+def _replicated_finish(form: Representation, leaves: Leaves, state: Leaves, lanes: int, kept: Sequence[int] | None) -> Program:
+    """The way back from the form, on all lanes, of the leaves that are results."""
+    b = Builder([t for t, n in state for _ in range(n * lanes)])
+    wanted = range(len(leaves)) if kept is None else kept
+    first_of = np.concatenate([[0], np.cumsum([n for _, n in leaves])])
+    slots = [s for k in wanted for s in range(first_of[k], first_of[k + 1])]
+    rows = []
+    for mine in _places(state, lanes):
+        row = [b.arg(k) for k in mine]
+        full = row if form.finish is None else b.inline(form.finish, row)
+        rows.append([full[s] for s in slots])
+    return b.finish(_scattered(_places([leaves[k] for k in wanted], lanes), rows))

@@ -1,0 +1,86 @@
+"""What derivative rules are made of: shifts along the axis, sums over batch axes, zeros, members of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..tracing.varying import axes_of, vary
+from .batches import over_batch
+
+add: Callable[..., Any] = jnp.add  # for a cache: NumPy-like functions hash, and their type does not say so
+Leaves = list[Any]
+
+
+def is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def first_of(x: Any, reverse: bool, axis: int = 0) -> Any:
+    """The element that is met first, [1, ...]."""
+    at = x.shape[axis] - 1 if reverse else 0
+    return jax.lax.slice_in_dim(x, at, at + 1, axis=axis)
+
+
+def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
+    """At each element what the one met before it has; at the first, ``first`` [1, ...]."""
+    n = x.shape[axis]
+    if reverse:
+        return jnp.concatenate([jax.lax.slice_in_dim(x, 1, n, axis=axis), first], axis)
+    return jnp.concatenate([first, jax.lax.slice_in_dim(x, 0, n - 1, axis=axis)], axis)
+
+
+def after(x: Any, mask: int, reverse: bool) -> Any:
+    """At each element what the one met after it has; at the last, its own."""
+    axis = mask.bit_count()
+    return shifted(x, first_of(x, not reverse, axis), not reverse, axis)
+
+
+def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any:
+    """Zero (or what ``instead`` has) at each element before which there is none: the first one, and where flags are true."""
+    other = zeros_if_none(None, x) if instead is None else instead
+    if flags is not None:
+        x = jnp.where(like(flags, x), other, x)
+    first = first_of(other, reverse)
+    n = x.shape[0]
+    return jnp.concatenate([x[: n - 1], first]) if reverse else jnp.concatenate([first, x[1:]])
+
+
+def like(flags: Any, x: Any) -> Any:
+    """Flags [N] against values [N, ...]."""
+    return flags.reshape(flags.shape + (1,) * (x.ndim - 1))
+
+
+def summed_to(x: Any, want: int, rank: int) -> Any:
+    """Sums over the batch axes, of which x has all, that the operand does not have."""
+    axes = tuple(a for a in range(rank) if not want >> a & 1)
+    return jnp.sum(x, axes) if axes else x
+
+
+def zeros_if_none(dot: Any, x: Any) -> Any:
+    return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
+
+
+def on_members(
+    fn: Callable[[Leaves, Leaves, Leaves], Leaves],
+    primals: Sequence[Any],
+    dots: Sequence[Any],
+    outs: Sequence[Any],
+    masks: Sequence[int],
+    rank: int,
+) -> Leaves:
+    """``fn(operands, their tangents or None, results)`` for one member of the batch, on all of it."""
+    active = [k for k, d in enumerate(dots) if d is not None]
+    n = len(primals)
+
+    def one(*args: Any) -> Leaves:
+        mine: Leaves = [None] * n
+        for k, d in zip(active, args[n:], strict=False):
+            mine[k] = d
+        return fn(list(args[:n]), mine, list(args[n + len(active) :]))
+
+    every = (*masks, *(masks[k] for k in active), *((1 << rank) - 1 for _ in outs))
+    return over_batch(one, every, rank)(*primals, *(dots[k] for k in active), *outs)

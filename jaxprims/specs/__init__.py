@@ -1,0 +1,1 @@
+"""Which kernel is wanted, as canonical text: all that a target is told."""

@@ -1,0 +1,96 @@
+"""OrderedSpec: which kernel of the ordered family (scan, reduction, segmented reduction) is wanted, as canonical text.
+
+Like :mod:`spec`'s histograms it holds no shapes but those of one element, so one kernel serves every length and batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+
+from ..ir.program import Program
+from .histogram import ArraySpec
+
+VERSION = 1
+"""Part of every spec; raised when the meaning of the text changes."""
+
+KINDS = ("scan", "reduce", "segments")
+
+_FLAGS = ("exclusive", "reverse", "restarts", "across", "commutes")
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedSpec:
+    """A kernel that combines elements in their order along one axis.
+
+    A *state* is what the operator combines, a struct of scalars (slots). ``f`` makes a state of one element (its parameters are
+    the arrays', in order), ``op`` combines two, ``finish`` makes the result's slots of one, leaf after leaf. Captured arrays
+    (uniforms) serve all three. ``identity`` is a state's bits.
+
+    ``across``: the elements of many independent sequences lie side by side in memory (the axis is not the innermost one), and
+    a vector runs across them; else a vector runs along the sequence.
+    """
+
+    kind: str  # scan, reduce, segments
+    arrays: tuple[ArraySpec, ...]
+    uniforms: tuple[str, ...]
+    state: tuple[str, ...]  # dtype of each slot
+    leaves: tuple[tuple[str, int], ...]  # of the result: dtype, and slots of one element
+    identity: tuple[int, ...] | None
+    f: Program  # arrays' parameters -> a state
+    op: Program  # (a's slots, b's slots) -> a state, a before b
+    finish: Program  # a state -> leaves' slots
+    exclusive: bool = False  # scan: the result leaves its own element out
+    reverse: bool = False  # from the last element to the first
+    restarts: bool = False  # scan: an operand of flags says where the sequence starts anew
+    across: bool = False
+    commutes: bool = False  # the operator is known to
+
+    @functools.cached_property
+    def text(self) -> str:
+        rows = [f"{self.kind} {VERSION}"]
+        rows += [f"array {a.dtype} {a.slots} {a.params}" for a in self.arrays]
+        rows += [f"uniform {u}" for u in self.uniforms]
+        rows += [f"state {' '.join(self.state)}"]
+        rows += [f"leaf {dtype} {slots}" for dtype, slots in self.leaves]
+        rows += ["identity none" if self.identity is None else f"identity {' '.join(map(hex, self.identity))}"]
+        rows += ["is " + " ".join(name for name in _FLAGS if getattr(self, name))]
+        for name in ("f", "op", "finish"):
+            rows += [name, getattr(self, name).text]
+        return "\n".join(rows)
+
+    @functools.cached_property
+    def key(self) -> int:
+        """63 bits of a hash of the text."""
+        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @staticmethod
+    def parse(text: str) -> OrderedSpec:
+        """The inverse of ``text``."""
+        pieces = re.split(r"(?m)^(f|op|finish)$", text)
+        rows = [line.split() for line in pieces[0].splitlines()]
+        if rows[0][0] not in KINDS or rows[0][1:] != [str(VERSION)]:
+            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
+
+        def rows_of(name: str) -> list[list[str]]:
+            return [row[1:] for row in rows if row[0] == name]
+
+        identity = rows_of("identity")[0]
+        programs = {name: Program.parse(p.strip("\n")) for name, p in zip(pieces[1::2], pieces[2::2], strict=True)}
+        return OrderedSpec(
+            kind=rows[0][0],
+            arrays=tuple(ArraySpec(dtype, int(slots), int(params)) for dtype, slots, params in rows_of("array")),
+            uniforms=tuple(row[0] for row in rows_of("uniform")),
+            state=tuple(rows_of("state")[0]),
+            leaves=tuple((dtype, int(slots)) for dtype, slots in rows_of("leaf")),
+            identity=None if identity == ["none"] else tuple(int(word, 16) for word in identity),
+            f=programs["f"],
+            op=programs["op"],
+            finish=programs["finish"],
+            **{name: name in rows_of("is")[0] for name in _FLAGS},
+        )

@@ -1,0 +1,1 @@
+"""CPUs: LLVM code generation, plans, the kernel table of ``cpu/``."""

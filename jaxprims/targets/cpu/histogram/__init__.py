@@ -1,0 +1,1 @@
+"""The histogram's kernel for CPUs."""

@@ -1,0 +1,130 @@
+"""The histogram kernel's skeleton: HistogramSpec -> LLVM IR (paper 1, Listing 3, on a CPU).
+
+Three kinds of function, called by the driver in ``cpu/hist.h``:
+
+``update(arrays, uniforms, tables, bins, lo, hi, bin_lo, bin_hi)``
+    Elements [lo, hi) into the tables, chunk by chunk. Phase one evaluates f on vectors and leaves each update's place and value
+    in small buffers. Phase two applies the operator, scalar and branchless, from the buffers; it is all stores and loads that
+    hit L1 when the table does.
+``fill_g(tables, lo, hi)``
+    Bins [lo, hi) of histogram g to the identity.
+``combine_g(outs, dests, uniforms, table, parts, stride, lo, hi)``
+    Folds ``parts`` subhistograms, ``stride`` bytes apart, in order, then dest from the left, into the result.
+
+A :class:`Variant` fixes what is worth fixing at compile time. Tables are arrays of structs (one cache line for an update of a
+tuple), or the result's own arrays when nothing may be copied.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.histogram import HistogramSpec, PartSpec
+from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
+from ..llvm import expr
+from ..llvm.build import I64, PTR, address, alloca, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
+from .runs import Update
+
+
+def function_names(spec: HistogramSpec) -> list[str]:
+    return ["update"] + [f"{kind}_{g}" for kind in ("fill", "combine") for g in range(len(spec.bins))]
+
+
+def generate(spec: HistogramSpec, variant: Variant, vector_bytes: int) -> ir.Module:
+    """The module with :func:`function_names`'s functions."""
+    module = ir.Module(name="hist")
+    module.triple = ""
+    Update(module, spec, variant, vector_bytes).build()
+    for g, bins in enumerate(spec.bins):
+        fill(module, bins, variant, f"fill_{g}")
+        combine(module, bins, variant, f"combine_{g}", vector_bytes // 4, len(spec.uniforms))
+    return module
+
+
+def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str) -> None:
+    b, (tables, lo, hi) = declare(module, name, [PTR, I64, I64])
+    if bins.identity is None:
+        b.ret_void()
+        return
+    if variant.soa:
+        for k, s, dtype, n in leaf_of_slot(bins):
+            leaf = pointer(b, tables, k)
+            value = expr.constant(dtype, bins.identity[sum(m for _, m in bins.leaves[:k]) + s], 1)
+            scale = bins.lanes * n
+            with loop(b, scaled(b, lo, scale // n), scaled(b, hi, scale // n)) as i:
+                at = b.add(scaled(b, i, n), i64(s))
+                store(b, value, address(b, leaf, scaled(b, at, itemsize(dtype))), dtype)
+    else:
+        offsets, size = slot_offsets(bins)
+        entries = variant.copies * bins.lanes
+        table = pointer(b, tables, 0)
+        with loop(b, scaled(b, lo, entries), scaled(b, hi, entries)) as i:
+            entry = address(b, table, scaled(b, i, size))
+            for offset, dtype, bits in zip(offsets, bins.acc, bins.identity, strict=True):
+                store(b, expr.constant(dtype, bits, 1), address(b, entry, i64(offset)), dtype)
+    b.ret_void()
+
+
+def combine(module: ir.Module, bins: PartSpec, variant: Variant, name: str, width: int, num_uniforms: int) -> None:
+    b, (outs, dests, uniforms, table, parts, stride, lo, hi) = declare(module, name, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
+    if variant.soa:
+        b.ret_void()
+        return
+    offsets, size = slot_offsets(bins)
+    same = len(set(bins.acc)) == 1  # a vector of structs can be loaded at once
+    captured = [pointer(b, uniforms, k) for k in range(num_uniforms)]
+    leaf_outs = [pointer(b, outs, k) for k in range(len(bins.leaves))]
+    leaf_dests = [pointer(b, dests, k) for k in range(len(bins.leaves))] if bins.dest else []
+
+    def fold(first: ir.Value, w: int) -> None:
+        def slots_of(entry: ir.Value) -> list[ir.Value]:
+            if w == 1:
+                return [load(b, address(b, entry, i64(o)), t) for o, t in zip(offsets, bins.acc, strict=True)]
+            return list(load_slots(b, entry, bins.acc[0], w, bins.slots, range(bins.slots)).values())
+
+        base = address(b, table, scaled(b, first, size * variant.copies))
+        places = [expr.register_type(t, w) for t in bins.acc]
+        carried = [alloca(b, t) for t in places]
+        for c in range(variant.copies):
+            values = slots_of(address(b, base, i64(c * size)))
+            if c:
+                values = expr.emit(
+                    b, bins.op, [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)] + values, captured, w
+                )
+            for p, v in zip(carried, values, strict=True):
+                b.store(v, p)
+        with loop(b, i64(1), parts) as k, loop(b, i64(0), i64(variant.copies)) as c:
+            entry = address(b, address(b, base, b.mul(k, stride)), scaled(b, c, size))
+            now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
+            for p, v in zip(carried, expr.emit(b, bins.op, now + slots_of(entry), captured, w), strict=True):
+                b.store(v, p)
+        now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
+        if bins.finish is not None:
+            now = expr.emit(b, bins.finish, now, [], w)
+        rows = leaf_of_slot(bins)
+        if bins.dest:
+            given = []
+            for k, s, dtype, n in rows:
+                p = address(b, leaf_dests[k], scaled(b, scaled(b, first, n), itemsize(dtype)))
+                v = load_slots(b, p, dtype, w, n, [s])[s] if w > 1 else load(b, address(b, p, i64(s * itemsize(dtype))), dtype)
+                given.append(v)
+            now = expr.emit(b, bins.outer or bins.op, given + now, captured, w)
+        for k, (dtype, n) in enumerate(bins.leaves):
+            p = address(b, leaf_outs[k], scaled(b, scaled(b, first, n), itemsize(dtype)))
+            mine = [v for v, row in zip(now, rows, strict=True) if row[0] == k]
+            if w == 1:
+                for s, v in enumerate(mine):
+                    store(b, v, address(b, p, i64(s * itemsize(dtype))), dtype)
+            else:
+                store_slots(b, [expr.to_memory(b, v, dtype) for v in mine], p, dtype, w)
+
+    start, stop = scaled(b, lo, bins.lanes), scaled(b, hi, bins.lanes)
+    if same and variant.copies == 1:
+        whole = b.add(start, b.and_(b.sub(stop, start), i64(-width)))
+        with loop(b, start, whole, width) as i:
+            fold(i, width)
+        start = whole
+    with loop(b, start, stop) as i:
+        fold(i, 1)
+    b.ret_void()

@@ -1,0 +1,196 @@
+"""Runs of one bin: updates that neighbours would make to the same bin are combined on vectors first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.histogram_layout import slot_offsets
+from ..llvm import expr
+from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, load, load_slots, loop, scaled, splat, store
+from .scalar_phase import ScalarPhase
+
+
+class Update(ScalarPhase):
+    """``update``, whole: chooses for each chunk whether its updates come in runs."""
+
+    LAG = 64
+    """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
+
+    runs: ir.Value | None = None  # did the chunk before have runs?
+
+    def _can_overlap(self) -> bool:
+        h = self.spec.bins[0]
+        one = len(self.spec.bins) == 1 and h.lanes == 1 and h.updates == 1 and self.constant[0] is None
+        cheap = h.slots * len(h.op.body) <= 16 and not self.variant.prefetch  # nor bound by cache misses
+        return one and cheap and not self.variant.ranged
+
+    def _overlap(self, first: ir.Value, j: ir.Value) -> None:
+        """Cheap updates are made while the next vectors are computed: the one is bound by stores, the other by arithmetic.
+
+        Whether a chunk has runs must be known before, so the chunk before it decides.
+        """
+        if not self._can_overlap():
+            return
+        b = self.b
+        if self.runs is None:
+            self.runs = alloca(b, I1)
+            with b.goto_entry_block():
+                b.store(ir.Constant(I1, 0), self.runs)
+        late = b.sub(j, i64(self.LAG))
+        with b.if_then(b.and_(b.icmp_signed(">=", late, i64(0)), b.not_(b.load(self.runs, typ=I1)))):
+            self._prefetch_next_chunk(b.add(first, late), self.width)
+            for k, offset in enumerate(self._offsets_at(0, 0, late, self.width)):
+                self._apply(0, 0, first, b.add(late, i64(k)), offset)
+
+    def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        b, h = self.b, self.spec.bins[g]
+        if self.constant[g] is not None:
+            self._apply_constant(g, first, count)
+            return
+        if h.lanes > 1 or h.updates > 1 or self.variant.ranged:
+            self._apply_all(g, first, count)
+            return
+        if not self._can_overlap():
+            with b.if_else(self._has_runs(g, count)) as (then, otherwise):
+                with then:
+                    self._apply_runs(g, first, count)
+                with otherwise:
+                    self._apply_all(g, first, count)
+            return
+        expected, found = b.load(self.runs, typ=I1), self._has_runs(g, count)
+        b.store(found, self.runs)
+        with b.if_else(b.and_(expected, found)) as (then, otherwise):
+            with then:
+                self._apply_runs(g, first, count)
+            with otherwise:
+                vectors = b.and_(b.add(count, i64(self.width - 1)), i64(-self.width))
+                made = b.sub(vectors, i64(self.LAG))
+                made = b.select(b.or_(expected, b.icmp_signed("<", made, i64(0))), i64(0), made)
+                self._apply_all(g, first, count, made)
+
+    def _has_runs(self, g: int, count: ir.Value) -> ir.Value:
+        """Do neighbours tend to go to one bin (constant or sorted indices)? Looks at a few vectors of a full chunk."""
+        b, answer = self.b, alloca(self.b, I1)
+        b.store(ir.Constant(I1, 0), answer)
+        with b.if_then(b.icmp_signed("==", count, i64(self.chunk))):
+            samples = [self._agree(g, i64(self.chunk * k // 4 // self.width * self.width))[0] for k in range(4)]
+            b.store(b.or_(b.or_(samples[0], samples[1]), b.or_(samples[2], samples[3])), answer)
+        return b.load(answer, typ=I1)
+
+    def _agree(self, g: int, j: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Do the updates [j, j + width) go to one bin? And the offset of the first."""
+        b, width, copies = self.b, self.width, self.variant.copies
+        t = ir.VectorType(self.offset_type, width)
+        offsets = b.load(self._buffer_at(self.offset_buffers[g][0], j, self.offset_type), typ=t, align=4)
+        first = b.extract_element(offsets, ir.Constant(I32, 0))
+        copy = ir.Constant(t, [(i % copies) * self._entry_bytes(g) for i in range(width)])
+        bits = b.bitcast(b.icmp_unsigned("==", offsets, b.add(splat(b, first, width), copy)), ir.IntType(width))
+        return b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(width), -1)), first
+
+    def _apply_runs(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """Vectors of updates that agree on a bin are combined on vectors, one bin's update at the end of its run: equal indices
+        cost no more than a reduction (the warp aggregation of GPU kernels)."""
+        b, h, width = self.b, self.spec.bins[g], self.width
+        run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+        bin_of_run = alloca(b, self.offset_type)
+        nowhere = ir.Constant(self.offset_type, -1)
+        b.store(nowhere, bin_of_run)
+        flush = self._flush(g)
+
+        def end_run() -> None:
+            current = b.load(bin_of_run, typ=self.offset_type)
+            with b.if_then(b.icmp_unsigned("!=", current, nowhere)):
+                wide = current if self.offset_type is I64 else b.zext(current, I64)
+                b.call(flush, [address(b, self.tables[g][0], wide), *run, *self.uniforms])
+
+        with loop(b, i64(0), count, width) as j:
+            agree, offset = self._agree(g, j)
+            with b.if_else(agree) as (then, otherwise):
+                with then:
+                    values = self._vector_values(g, first, j)
+                    with b.if_else(b.icmp_unsigned("==", offset, b.load(bin_of_run, typ=self.offset_type))) as (same, other):
+                        with same:
+                            now = [load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
+                            self._keep(run, g, expr.emit(b, h.op, now + values, self.uniforms, width))
+                        with other:
+                            end_run()
+                            b.store(offset, bin_of_run)
+                            self._keep(run, g, values)
+                with otherwise:
+                    end_run()
+                    b.store(nowhere, bin_of_run)
+                    with loop(b, j, b.add(j, i64(width))) as k:
+                        self._apply(g, 0, first, k, self._offset(g, 0, k))
+        end_run()
+
+    def _apply_constant(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """Every element goes to one bin: the chunk is reduced on vectors, what is left of it element by element."""
+        b, h, width, bin_ = self.b, self.spec.bins[g], self.width, self.constant[g]
+        assert bin_ is not None
+        if bin_ < 0:
+            return
+        with b.if_then(b.icmp_signed("<", i64(bin_), self.num_bins[g])):
+            entry = address(b, self.tables[g][0], i64(bin_ * self._entry_bytes(g) * self.variant.copies))
+            run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+            whole = b.and_(count, i64(-width))
+            with b.if_then(b.icmp_signed("!=", whole, i64(0))):
+                self._keep(run, g, self._vector_values(g, first, i64(0)))
+                with loop(b, i64(width), whole, width) as j:
+                    now = [load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
+                    self._keep(run, g, expr.emit(b, h.op, now + self._vector_values(g, first, j), self.uniforms, width))
+                b.call(self._flush(g), [entry, *run, *self.uniforms])
+            places = [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
+            with loop(b, whole, count) as j:
+                self._apply_at(g, places, [self._value(g, 0, s, first, j) for s in range(h.slots)])
+
+    def _keep(self, run: Sequence[ir.Value], g: int, now: Sequence[ir.Value]) -> None:
+        for p, t, v in zip(run, self.spec.bins[g].acc, now, strict=True):
+            store(self.b, v, p, t)
+
+    def _vector_values(self, g: int, first: ir.Value, j: ir.Value) -> list[ir.Value]:
+        """The values of updates [j, j + width), by slot."""
+        b, h, width, out = self.b, self.spec.bins[g], self.width, []
+        for s, source in enumerate(self.sources[g][0]):
+            if source.kind == "constant":
+                out.append(expr.constant(h.acc[s], source.number, width))
+            elif source.kind == "buffer":
+                at = self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s]))
+                out.append(load(b, at, h.acc[s], width))
+            else:
+                a = self.spec.arrays[source.number]
+                p = address(b, self.arrays[source.number], scaled(b, b.add(first, j), a.slots * itemsize(h.acc[s])))
+                out.append(load_slots(b, p, h.acc[s], width, a.slots, [source.slot])[source.slot])
+        return out
+
+    def _flush(self, g: int) -> ir.Function:
+        """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the
+        result."""
+        h, outer = self.spec.bins[g], self.b
+        fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR] * (1 + h.slots + len(self.uniforms))), f"flush_{g}")
+        fn.linkage = "internal"
+        fn.attributes.add("nounwind")
+        fn.attributes.add("noinline")
+        entry, run, uniforms = fn.args[0], fn.args[1 : 1 + h.slots], list(fn.args[1 + h.slots :])
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        width = self.width
+        while width > 1:
+            width //= 2
+            halves = [
+                load(b, address(b, p, i64(half * width * itemsize(t))), t, width)
+                for half in (0, 1)
+                for p, t in zip(run, h.acc, strict=True)
+            ]
+            for p, t, v in zip(run, h.acc, expr.emit(b, h.op, halves, uniforms, width), strict=True):
+                store(b, v, p, t)
+        self.b = b
+        one = [load(b, p, t) for p, t in zip(run, h.acc, strict=True)]
+        places = [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
+        now = [load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
+        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + one, uniforms, 1), strict=True):
+            store(b, v, p, t)
+        b.ret_void()
+        self.b = outer
+        return fn

@@ -1,0 +1,163 @@
+"""Phase two of ``update``: the operator, scalar and branchless, from the buffers."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ....ir.program import Builder, itemsize
+from ....specs.histogram_layout import leaf_of_slot, slot_offsets
+from ..llvm import expr
+from ..llvm.build import I32, I64, PTR, address, i64, intrinsic, load, load_slots, loop, scaled, store, store_slots
+from .vector_phase import PREFETCH_AHEAD, VectorPhase
+
+UNROLL = 8
+"""Scalars updated in one turn of the loop, about."""
+
+
+class ScalarPhase(VectorPhase):
+    """Applies a chunk's updates to histogram g, one after the other."""
+
+    def _apply_all(self, g: int, first: ir.Value, count: ir.Value, done: ir.Value | None = None) -> None:
+        """The chunk's updates; the first ``done`` (a multiple of UNROLL) are made already."""
+        b, h = self.b, self.spec.bins[g]
+        done = i64(0) if done is None else done
+        if h.updates > 1 and not self.variant.ranged:
+            # Element by element: neighbours often share bins, the updates of one element seldom do and so don't wait for each
+            # other.
+            with loop(b, i64(0), count) as j:
+                for u in range(h.updates):
+                    self._apply(g, u, first, j, self._offset(g, u, j))
+            return
+        for u in range(h.updates):
+            n = b.load(self.counts[g][u], typ=I64) if self.variant.ranged else count
+            if self.variant.prefetch:
+                ahead = b.select(b.icmp_signed("<", n, i64(PREFETCH_AHEAD)), n, i64(PREFETCH_AHEAD))
+                with loop(b, i64(0), ahead) as j:
+                    self._prefetch(g, u, j)
+            unroll, whole = UNROLL, done
+            while unroll > 1 and unroll * h.slots * len(h.op.body) > 8 * UNROLL:
+                unroll //= 2
+            if unroll > 1 and h.lanes == 1:
+                whole = b.and_(n, i64(-unroll))
+                with loop(b, done, whole, unroll) as j:
+                    if g == 0 and u == 0:
+                        self._prefetch_next_chunk(b.add(first, j), unroll)
+                    for k, offset in enumerate(self._offsets_at(g, u, j, unroll)):
+                        self._apply(g, u, first, b.add(j, i64(k)), offset)
+            with loop(b, whole, n) as j:
+                self._apply(g, u, first, j, self._offset(g, u, j))
+
+    def _prefetch_next_chunk(self, i: ir.Value, count: int) -> None:
+        """Fetches what phase one will read of the elements one chunk behind [i, i + count).
+
+        A chunk of an array is a part of a page, and a processor's own prefetchers stop at a page's end: without this every few
+        chunks start with misses.
+        """
+        b = self.b
+        for a, p in zip(self.spec.arrays, self.arrays, strict=True):
+            size = a.slots * itemsize(a.dtype)
+            for line in range(0, count * size if p is not None and size <= 32 else 0, 64):
+                at = b.add(scaled(b, b.add(i, i64(self.chunk)), size), i64(line))
+                b.call(self._prefetcher(), [address(b, p, at), ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+
+    def _prefetcher(self) -> ir.Function:
+        return intrinsic(self.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
+
+    def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
+        b = self.b
+        offset = b.load(self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), typ=self.offset_type)
+        return offset if self.offset_type is I64 else b.zext(offset, I64)
+
+    def _offsets_at(self, g: int, u: int, j: ir.Value, count: int) -> list[ir.Value]:
+        """The next ``count`` offsets, two to a load: loads are what phase two has most of."""
+        b = self.b
+        if self.offset_type is I64:
+            return [self._offset(g, u, b.add(j, i64(k))) for k in range(count)]
+        out = []
+        for k in range(0, count, 2):
+            pair = b.load(self._buffer_at(self.offset_buffers[g][u], b.add(j, i64(k)), I32), typ=I64, align=4)
+            out += [b.and_(pair, i64(0xFFFFFFFF)), b.lshr(pair, i64(32))]
+        return out
+
+    def _places(self, g: int, offset: ir.Value) -> list[ir.Value]:
+        """Address of each slot of the bin (of its first lane)."""
+        b, h = self.b, self.spec.bins[g]
+        if not self.variant.soa:
+            entry = address(b, self.tables[g][0], offset)
+            return [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
+        return [
+            address(b, self.tables[g][k], b.add(scaled(b, offset, h.lanes * n * itemsize(t)), i64(s * itemsize(t))))
+            for k, s, t, n in leaf_of_slot(h)
+        ]
+
+    def _prefetch(self, g: int, u: int, j: ir.Value) -> None:
+        b = self.b
+        prefetch = self._prefetcher()
+        places = self._places(g, self._offset(g, u, j))
+        for p in places if self.variant.soa else places[:1]:
+            b.call(prefetch, [p, ir.Constant(I32, 1), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+
+    def _element(self, g: int, u: int, j: ir.Value) -> ir.Value:
+        """Which of the chunk's elements update j comes from."""
+        if not self.variant.ranged:
+            return j
+        return self.b.zext(self.b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
+
+    def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value) -> ir.Value:
+        """One slot of update j's value."""
+        b, h, source = self.b, self.spec.bins[g], self.sources[g][u][s]
+        dtype = h.acc[s]
+        if source.kind == "constant":
+            v = expr.constant(dtype, source.number, 1)
+        elif source.kind == "buffer":
+            v = load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(dtype)), dtype)
+        else:
+            a = self.spec.arrays[source.number]
+            at = b.add(scaled(b, b.add(first, self._element(g, u, j)), a.slots), i64(source.slot))
+            v = load(b, address(b, self.arrays[source.number], scaled(b, at, itemsize(dtype))), dtype)
+        return v
+
+    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
+        """bin = bin ⊕ value."""
+        b, h = self.b, self.spec.bins[g]
+        if self.variant.prefetch:
+            self._prefetch(g, u, b.add(j, i64(PREFETCH_AHEAD)))
+        places = self._places(g, offset)
+        if h.lanes == 1:
+            self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
+            return
+        # An array-valued bin, lane by lane; the lanes of bin and value lie in a row, so vectors of them do.
+        source = self.sources[g][u][0]
+        array = self.spec.arrays[source.number]
+        size, given = itemsize(h.acc[0]), itemsize(array.dtype)
+        row = b.add(first, self._element(g, u, j))
+        value = address(b, self.arrays[source.number], scaled(b, row, array.slots * given))
+        bin_, dtype, wanted = places[0], h.acc[0], range(h.slots)
+
+        def converted(values: list[ir.Value], width: int) -> list[ir.Value]:
+            if array.dtype == dtype:
+                return values
+            c = Builder((array.dtype,) * len(values))
+            return expr.emit(b, c.finish([c.emit("convert", dtype, c.arg(k)) for k in range(len(values))]), values, [], width)
+
+        def lanes(at: ir.Value, width: int) -> None:
+            there = address(b, bin_, scaled(b, at, h.slots * size))
+            here = address(b, value, scaled(b, at, h.slots * given))
+            args = list(load_slots(b, there, dtype, width, h.slots, wanted).values())
+            args += converted(list(load_slots(b, here, array.dtype, width, h.slots, wanted).values()), width)
+            now = expr.emit(b, h.op, args, self.uniforms, width)
+            store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
+
+        whole = h.lanes // self.width * self.width
+        with loop(b, i64(0), i64(whole), self.width) as lane:
+            lanes(lane, self.width)
+        with loop(b, i64(whole), i64(h.lanes)) as lane:
+            there = [address(b, p, scaled(b, lane, size * h.slots)) for p in places]
+            here = [address(b, value, b.add(scaled(b, lane, given * h.slots), i64(s * given))) for s in wanted]
+            self._apply_at(g, there, converted([load(b, p, array.dtype) for p in here], 1))
+
+    def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
+        b, h = self.b, self.spec.bins[g]
+        now = [load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
+        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, self.uniforms, 1), strict=True):
+            store(b, v, p, t)

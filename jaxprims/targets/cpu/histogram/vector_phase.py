@@ -1,0 +1,294 @@
+"""Phase one of ``update``: f on vectors; each update's place and value into small buffers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import Builder, Program, from_bits, itemsize
+from ....specs.histogram import ArraySpec, HistogramSpec
+from ....specs.histogram_layout import Variant, slot_offsets
+from ..llvm import expr
+from ..llvm.build import (
+    I1,
+    I32,
+    I64,
+    PTR,
+    address,
+    alloca,
+    bytes_of,
+    declare,
+    i64,
+    intrinsic,
+    loop,
+    pointer,
+    scaled,
+    splat,
+    suffix,
+)
+
+BUFFER_BYTES = 16 * 1024
+"""Phase one's buffers take half of a small L1 at most; the table wants the rest."""
+
+PREFETCH_AHEAD = 48
+"""Updates between a prefetch and its use: enough to cover a miss of the last-level cache, few enough to stay in L1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where an update's value comes from: straight from an array, a constant, or phase one's buffer."""
+
+    kind: str  # array, constant, buffer
+    number: int  # the array; the constant's bits; the buffer
+    slot: int = 0
+
+
+class VectorPhase:
+    """Builds ``update``. See the module's docstring for the two phases."""
+
+    def __init__(self, module: ir.Module, spec: HistogramSpec, variant: Variant, vector_bytes: int):
+        self.module, self.spec, self.variant, self.vector_bytes = module, spec, variant, vector_bytes
+        widest = max([4, *(itemsize(i.dtype) for i in spec.f.walk() if i.dtype not in ("tuple", "s64") and i.op != "arg")])
+        self.width = vector_bytes // widest
+        self.offset_type = I64 if variant.wide or (variant.soa and spec.index == "s64") else I32
+        self._sort_results()
+
+    def _sort_results(self) -> None:
+        """Splits f's results into what phase one computes (indices, values) and what phase two reads where it lies."""
+        spec, results = self.spec, self.spec.f.results
+        self.param_of: list[tuple[int, int]] = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
+        computed: list[int] = []
+        self.sources: list[list[list[Source]]] = []  # by histogram, update, slot
+        self.indices: list[list[int]] = []  # by histogram, update: place among the computed
+        self.buffers: list[str] = []  # dtypes of the value buffers
+        self.constant: list[int | None] = []  # by histogram: the bin, if it is the same for every element
+        at = 0
+        for bins in spec.bins:
+            index = spec.f.body[results[at]]
+            same = index.op == "const" and bins.updates == 1 and bins.lanes == 1 and not self.variant.ranged
+            self.constant.append(int(from_bits(index.attr, index.dtype)) if same else None)
+            self.indices.append(list(range(len(computed), len(computed) + bins.updates)))
+            computed += [] if same else results[at : at + bins.updates]
+            at += bins.updates
+            rows = []
+            for _ in range(bins.updates):
+                row = []
+                for _ in range(bins.slots):
+                    instr = spec.f.body[results[at]]
+                    if instr.op == "arg" and spec.arrays[self.param_of[instr.attr][0]].slots:
+                        row.append(Source("array", *self.param_of[instr.attr]))
+                    elif instr.op == "const":
+                        row.append(Source("constant", instr.attr))
+                    else:
+                        row.append(Source("buffer", len(self.buffers), len(computed)))
+                        self.buffers.append(instr.dtype)
+                        computed.append(results[at])
+                    at += 1
+                rows.append(row)
+            self.sources.append(rows)
+        builder = Builder(spec.f.params)
+        values = builder.inline(spec.f, [builder.arg(k) for k in range(len(spec.f.params))])
+        number = dict(zip(spec.f.results, values, strict=True))
+        self.f: Program = builder.finish([number[r] for r in computed])
+        self.used_params = {i.attr for i in self.f.body if i.op == "arg"}
+
+    def build(self) -> None:
+        spec, variant, width = self.spec, self.variant, self.width
+        b, (arrays, uniforms, tables, bins, lo, hi, bin_lo, bin_hi) = declare(
+            self.module, "update", [PTR, PTR, PTR, PTR, I64, I64, I64, I64]
+        )
+        self.b = b
+        each = sum(self.offset_type.width // 8 * h.updates for h in spec.bins) + sum(map(itemsize, self.buffers))
+        if variant.ranged:
+            each += 4 * sum(h.updates for h in spec.bins)
+        chunk = 512
+        while chunk > 4 * width and chunk * each > BUFFER_BYTES:
+            chunk //= 2
+        self.chunk = chunk
+        room = chunk + max(PREFETCH_AHEAD, width)
+        self.arrays = [pointer(b, arrays, k) if a.slots else None for k, a in enumerate(spec.arrays)]
+        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        self.tables: list[list[ir.Value]] = []
+        at = 0
+        for h in spec.bins:
+            n = len(h.leaves) if variant.soa else 1
+            self.tables.append([pointer(b, tables, at + k) for k in range(n)])
+            at += n
+        self.num_bins = [b.load(b.gep(bins, [i64(g)], source_etype=I64), typ=I64) for g in range(len(spec.bins))]
+        self.bin_lo, self.bin_hi = bin_lo, bin_hi
+        self.offset_buffers = [[alloca(b, self.offset_type, room) for _ in range(h.updates)] for h in spec.bins]
+        self.position_buffers = [[alloca(b, I32, room) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
+        self.value_buffers = [alloca(b, expr.memory_type(t), room) for t in self.buffers]
+        self.counts = [[alloca(b, I64) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
+        with loop(b, lo, hi, chunk) as first:
+            left = b.sub(hi, first)
+            count = b.select(b.icmp_signed("<", left, i64(chunk)), left, i64(chunk))
+            for row in self.counts:
+                for c in row:
+                    b.store(i64(0), c)
+            with loop(b, i64(0), count, width) as j:
+                self._vector_phase(first, j, count)
+                self._overlap(first, j)
+            for g in range(len(spec.bins)):
+                self._scalar_phase(g, first, count)
+        b.ret_void()
+
+    def _overlap(self, first: ir.Value, j: ir.Value) -> None:
+        """Phase two's part of the vector loop: what ``llvm_hist_runs.Update`` adds."""
+        raise AssertionError("phase one alone is no kernel")
+
+    def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
+        """The rest of phase two for histogram g, likewise."""
+        raise AssertionError("phase one alone is no kernel")
+
+    def _load_tail(self, p: ir.Value, a: ArraySpec, wanted: Sequence[int], rest: ir.Value) -> list[ir.Value]:
+        """The last, partial vector: ``rest`` elements, the spare lanes filled with the first of them. No lane sees a value that
+        the user did not give: a loop inside f might never end on one."""
+        b, width, t = self.b, self.width, expr.memory_type(a.dtype)
+        row, flags = ir.VectorType(t, width * a.slots), ir.VectorType(I1, width * a.slots)
+        lane = ir.Constant(ir.VectorType(I32, width * a.slots), list(range(width * a.slots)))
+        mask = b.icmp_unsigned("<", lane, splat(b, b.trunc(scaled(b, rest, a.slots), I32), width * a.slots))
+        name = f"llvm.masked.load.v{width * a.slots}{suffix(t)}.p0"
+        load = intrinsic(self.module, name, row, [PTR, flags, row])
+        loaded = b.call(load, [p, mask, ir.Constant(row, None)])
+        out = []
+        for s in wanted:
+            v = self._slot(loaded, s, a.slots)
+            first = splat(b, b.extract_element(v, ir.Constant(I32, 0)), width)
+            out.append(b.select(self._slot(mask, 0, a.slots), v, first))
+        return out
+
+    def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
+        lanes = ir.Constant(ir.VectorType(I32, self.width), [i * slots + s for i in range(self.width)])
+        return row if slots == 1 else self.b.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
+
+    def _load_elements(self, k: int, i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
+        """A vector of the elements from i on, for each slot of array k that f uses; ``rest`` of them are left."""
+        b, a = self.b, self.spec.arrays[k]
+        wanted = [s for p, (q, s) in enumerate(self.param_of) if q == k and p in self.used_params]
+        if not wanted:
+            return {}
+        p = address(b, self.arrays[k], scaled(b, i, itemsize(a.dtype) * a.slots))
+        t = ir.VectorType(expr.memory_type(a.dtype), self.width)
+        with b.if_else(b.icmp_signed(">=", rest, i64(self.width)), likely=True) as (then, otherwise):
+            with then:
+                row = b.load(p, typ=ir.VectorType(t.element, self.width * a.slots), align=itemsize(a.dtype))
+                whole = [self._slot(row, s, a.slots) for s in wanted]
+                whole_block = b.block
+            with otherwise:
+                tail = self._load_tail(p, a, wanted, rest)
+                tail_block = b.block
+        out = {}
+        for s, v, w in zip(wanted, whole, tail, strict=True):
+            phi = b.phi(t)
+            phi.add_incoming(v, whole_block)
+            phi.add_incoming(w, tail_block)
+            out[s] = phi
+        return {s: expr.from_memory(b, v, a.dtype) for s, v in out.items()}
+
+    def _vector_phase(self, first: ir.Value, j: ir.Value, count: ir.Value) -> None:
+        b, spec, width = self.b, self.spec, self.width
+        i = b.add(first, j)
+        rest = b.sub(count, j)
+        slots: dict[tuple[int, int], ir.Value] = {}
+        for k, a in enumerate(spec.arrays):
+            if a.slots:
+                slots |= {(k, s): v for s, v in self._load_elements(k, i, rest).items()}
+            elif any(q == k and p in self.used_params for p, (q, _) in enumerate(self.param_of)):
+                t = I32 if itemsize(a.dtype) == 4 else I64
+                lane = ir.Constant(ir.VectorType(t, width), list(range(width)))
+                base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
+                lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
+                slots[k, 0] = b.add(splat(b, base, width), lane)  # spare lanes: the first one's, as for arrays
+        blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
+        args = [slots.get(self.param_of[p], blank[p]) for p in range(len(spec.f.params))]
+        values = expr.emit(b, self.f, args, self.uniforms, width)
+        for g, h in enumerate(spec.bins):
+            for u in range(h.updates):
+                index = None if self.constant[g] is not None else values[self.indices[g][u]]
+                mine = [
+                    (s, expr.to_memory(b, values[s.slot], self.buffers[s.number]))
+                    for s in self.sources[g][u]
+                    if s.kind == "buffer"
+                ]
+                if self.variant.ranged:
+                    self._squeeze(g, u, index, mine, j, count)
+                    continue
+                if index is not None:
+                    b.store(self._offsets(g, index), self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), align=4)
+                for s, v in mine:
+                    at = self._buffer_at(self.value_buffers[s.number], j, v.type.element)
+                    b.store(v, at, align=itemsize(self.buffers[s.number]))
+
+    def _buffer_at(self, buffer: ir.Value, j: ir.Value, t: ir.Type) -> ir.Value:
+        return self.b.gep(buffer, [j], source_etype=t)
+
+    def _entry_bytes(self, g: int) -> int:
+        return slot_offsets(self.spec.bins[g])[1] * self.spec.bins[g].lanes
+
+    def _offsets(self, g: int, index: ir.Value) -> ir.Value:
+        """Byte offsets into the table; whatever is outside [0, H), taken as unsigned, lands in the spare bin H."""
+        b, width, copies = self.b, self.width, self.variant.copies
+        t = index.type.element
+        limit = splat(b, self.num_bins[g] if t is I64 or t.width == 64 else b.trunc(self.num_bins[g], I32), width)
+        inside = b.select(b.icmp_unsigned("<", index, limit), index, limit)
+        if t.width < self.offset_type.width:
+            inside = b.zext(inside, ir.VectorType(self.offset_type, width))
+        elif t.width > self.offset_type.width:
+            inside = b.trunc(inside, ir.VectorType(self.offset_type, width))
+        size = self._entry_bytes(g)
+        scaled = b.mul(inside, ir.Constant(inside.type, [size * copies] * width))
+        return scaled if copies == 1 else b.add(scaled, ir.Constant(inside.type, [(i % copies) * size for i in range(width)]))
+
+    def _squeeze(
+        self, g: int, u: int, index: ir.Value, values: list[tuple[Source, ir.Value]], j: ir.Value, count: ir.Value
+    ) -> None:
+        """Appends the lanes whose bin is in range to the buffers: no branch, so nothing waits for a misprediction."""
+        b, width = self.b, self.width
+        wide = ir.VectorType(I64, width)
+        if index.type.element.width < self.offset_type.width:
+            index = b.sext(index, wide)
+        t = index.type.element
+        top = b.select(b.icmp_signed("<", self.bin_hi, self.num_bins[g]), self.bin_hi, self.num_bins[g])
+        low, top = (self.bin_lo, top) if t.width == 64 else (b.trunc(self.bin_lo, I32), b.trunc(top, I32))
+        low_v, top_v = splat(b, low, width), splat(b, top, width)
+        lane = ir.Constant(wide, list(range(width)))
+        keep = b.and_(
+            b.and_(b.icmp_signed(">=", index, low_v), b.icmp_signed("<", index, top_v)),
+            b.icmp_signed("<", b.add(splat(b, j, width), lane), splat(b, count, width)),
+        )
+        n = b.load(self.counts[g][u], typ=I64)
+        size = 1 if self.variant.soa else self._entry_bytes(g)
+        if t.width > self.offset_type.width:
+            index = b.trunc(index, ir.VectorType(self.offset_type, width))
+        scaled = index if size == 1 else b.mul(index, ir.Constant(index.type, [size] * width))
+        place = b.add(splat(b, b.trunc(j, I32), width), ir.Constant(ir.VectorType(I32, width), list(range(width))))
+        rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
+        rows += [(v, self.value_buffers[s.number]) for s, v in values]
+        bits = b.bitcast(keep, ir.IntType(width))
+        for v, buffer in rows:
+            self._compress(v, keep, bits, buffer, n)
+        b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
+
+    def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
+        """Stores the kept lanes in a row from place n on, one register's worth at a time: LLVM 22 spills a wider vector's second
+        half with an aligned store to an unaligned place, and does not compile what is narrower than the narrowest register."""
+        b, narrow = self.b, v.type.element
+        least = ir.IntType(max(8, 128 // self.width))
+        t = least if isinstance(narrow, ir.IntType) and narrow.width < least.width else narrow
+        v = v if t is narrow else b.zext(v, ir.VectorType(t, self.width))
+        piece = min(self.width, self.vector_bytes // (bytes_of(t)))
+        name = f"llvm.experimental.vector.compress.v{piece}{suffix(t)}"
+        part_type, mask_type = ir.VectorType(t, piece), ir.VectorType(I1, piece)
+        compress = intrinsic(self.module, name, part_type, [part_type, mask_type, part_type])
+        for first in range(0, self.width, piece):
+            lanes = ir.Constant(ir.VectorType(I32, piece), list(range(first, first + piece)))
+            part = b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes)
+            mask = b.shuffle_vector(keep, ir.Constant(keep.type, ir.Undefined), lanes)
+            before = b.and_(bits, ir.Constant(bits.type, (1 << first) - 1))
+            place = b.add(n, b.zext(b.ctpop(before), I64)) if first else n
+            squeezed = b.call(compress, [part, mask, ir.Constant(part_type, ir.Undefined)])
+            squeezed = squeezed if t is narrow else b.trunc(squeezed, ir.VectorType(narrow, piece))
+            b.store(squeezed, self._buffer_at(buffer, place, narrow), align=1)

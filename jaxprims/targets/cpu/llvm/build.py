@@ -1,0 +1,121 @@
+"""Small helpers over llvmlite's builder: loops, addresses, vectors of a struct's slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from . import expr
+
+I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+PTR = ir.PointerType()
+
+
+def i64(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+@contextmanager
+def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 1) -> Iterator[ir.Value]:
+    """``for i in range(start, stop, step)``; the builder ends up behind the loop."""
+    before, head, body, after = b.block, b.append_basic_block(), b.append_basic_block(), b.append_basic_block()
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(I64)
+    i.add_incoming(start, before)
+    b.cbranch(b.icmp_signed("<", i, stop), body, after)
+    b.position_at_end(body)
+    yield i
+    i.add_incoming(b.add(i, i64(step)), b.block)
+    b.branch(head)
+    b.position_at_end(after)
+
+
+def address(b: ir.IRBuilder, base: ir.Value, byte_offset: ir.Value) -> ir.Value:
+    return b.gep(base, [byte_offset], source_etype=I8)
+
+
+def scaled(b: ir.IRBuilder, index: ir.Value, size: int) -> ir.Value:
+    return index if size == 1 else b.mul(index, i64(size))
+
+
+def pointer(b: ir.IRBuilder, pointers: ir.Value, k: int) -> ir.Value:
+    return b.load(b.gep(pointers, [i64(k)], source_etype=PTR), typ=PTR)
+
+
+def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
+    """A value or a vector of contiguous ones from memory, in registers."""
+    t = expr.memory_type(dtype)
+    v = b.load(p, typ=t if width == 1 else ir.VectorType(t, width), align=itemsize(dtype))
+    return expr.from_memory(b, v, dtype)
+
+
+def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
+    b.store(expr.to_memory(b, value, dtype), p, align=itemsize(dtype))
+
+
+def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int]) -> dict[int, ir.Value]:
+    """``width`` consecutive elements of ``slots`` scalars each, as a vector for each wanted slot."""
+    t = expr.memory_type(dtype)
+    if slots == 1:
+        return {0: load(b, p, dtype, width)}
+    row = b.load(p, typ=ir.VectorType(t, width * slots), align=itemsize(dtype))
+    undef = ir.Constant(row.type, ir.Undefined)
+    out = {}
+    for s in wanted:
+        lanes = ir.Constant(ir.VectorType(I32, width), [i * slots + s for i in range(width)])
+        out[s] = expr.from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
+    return out
+
+
+def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
+    t = ir.VectorType(value.type, width)
+    one = b.insert_element(ir.Constant(t, ir.Undefined), value, ir.Constant(I32, 0))
+    return b.shuffle_vector(one, ir.Constant(t, ir.Undefined), ir.Constant(ir.VectorType(I32, width), [0] * width))
+
+
+def intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
+    known = module.globals.get(name)
+    return known or ir.Function(module, ir.FunctionType(result, params), name)
+
+
+def declare(module: ir.Module, name: str, params: Sequence[ir.Type]) -> tuple[ir.IRBuilder, list[ir.Argument]]:
+    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), params), name)
+    fn.attributes.add("nounwind")
+    return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
+
+
+def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.Value:
+    """Stack space, taken once in the entry block."""
+    with b.goto_entry_block():
+        p = b.alloca(t, count)
+    p.align = align
+    p.type = PTR  # llvmlite still gives stack space a typed pointer
+    return p
+
+
+def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> None:
+    """The inverse of :func:`load_slots`: vectors, one for each slot, interleaved into memory."""
+    n = len(values)
+    row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
+    for s, v in enumerate(values):
+        lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
+        row = b.shuffle_vector(row, _widened(b, v, n, width), ir.Constant(ir.VectorType(I32, n * width), lanes))
+    b.store(row, p, align=itemsize(dtype))
+
+
+def _widened(b: ir.IRBuilder, v: ir.Value, n: int, width: int) -> ir.Value:
+    lanes = ir.Constant(ir.VectorType(I32, n * width), [i if i < width else 0 for i in range(n * width)])
+    return b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes)
+
+
+def bytes_of(t: ir.Type) -> int:
+    return {"i8": 1, "i16": 2, "i64": 8, "double": 8}.get(str(t), 4)
+
+
+def suffix(t: ir.Type) -> str:
+    """A scalar type in an intrinsic's name."""
+    return {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64"}[str(t)]

@@ -1,0 +1,237 @@
+"""exp, log and their kin as straight-line LLVM IR, for f32 and f64, scalars and vectors alike.
+
+Inlined they cost no more than libmvec's calls, which not every machine has, and give a scalar the very bits that they give a
+vector's lane. Errors are at most 2 ULP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from .engine import target
+from .types import intrinsic, literal, scalar_of, with_scalar
+
+
+class Kit:
+    """Arithmetic on one floating type with Python numbers as constants; methods are named as the operators they stand for."""
+
+    def __init__(self, b: ir.IRBuilder, t: ir.Type):
+        self.b, self.t = b, t
+        self.double = scalar_of(t) == ir.DoubleType()
+        self.mantissa, self.bias = (52, 1023) if self.double else (23, 127)
+        self.word = with_scalar(t, ir.IntType(64 if self.double else 32))
+        self.ln2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10) if self.double else (0.693359375, -2.12194440e-4)
+
+    def of(self, x: ir.Value | float) -> ir.Value:
+        return x if isinstance(x, ir.Value) else literal(self.t, x)
+
+    def add(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fadd(self.of(x), self.of(y))
+
+    def sub(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fsub(self.of(x), self.of(y))
+
+    def mul(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fmul(self.of(x), self.of(y))
+
+    def div(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fdiv(self.of(x), self.of(y))
+
+    def mul_add(self, x: ir.Value | float, y: ir.Value | float, z: ir.Value | float) -> ir.Value:
+        """x * y + z, rounded once where the machine has it so."""
+        if target().fma:
+            return intrinsic(self.b, "fma", self.t, self.of(x), self.of(y), self.of(z))
+        return self.add(self.mul(x, y), z)
+
+    def less(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fcmp_ordered("<", self.of(x), self.of(y))
+
+    def equal(self, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.fcmp_ordered("==", self.of(x), self.of(y))
+
+    def where(self, p: ir.Value, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
+        return self.b.select(p, self.of(x), self.of(y))
+
+    def abs(self, x: ir.Value) -> ir.Value:
+        return intrinsic(self.b, "fabs", self.t, x)
+
+    def sqrt(self, x: ir.Value) -> ir.Value:
+        return intrinsic(self.b, "sqrt", self.t, x)
+
+    def with_sign(self, x: ir.Value | float, sign: ir.Value) -> ir.Value:
+        return intrinsic(self.b, "copysign", self.t, self.of(x), sign)
+
+    def polynomial(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+        """The polynomial with these coefficients, highest power first: by Estrin's scheme, whose chain is short."""
+        terms: list[ir.Value | float] = list(reversed(coefficients))
+        while len(terms) > 1:
+            pairs = [self.mul_add(high, x, low) for low, high in zip(terms[::2], terms[1::2], strict=False)]
+            terms = pairs + terms[len(terms) - len(terms) % 2 :]
+            x = self.mul(x, x)
+        return self.of(terms[0])
+
+    def int(self, value: int) -> ir.Constant:
+        return literal(self.word, value)
+
+    def nearest(self, x: ir.Value | float) -> tuple[ir.Value, ir.Value]:
+        """x rounded, as a float and as an integer; only for |x| far below 2^mantissa."""
+        magic = 1.5 * 2.0**self.mantissa  # its sum with x has the integer in the last places
+        shifted = self.add(x, magic)
+        as_int = self.b.sub(self.b.bitcast(shifted, self.word), self.b.bitcast(self.of(magic), self.word))
+        return self.sub(shifted, magic), as_int
+
+    def power_of_two(self, n: ir.Value) -> ir.Value:
+        """2^n for integers with a normal result."""
+        biased = self.b.add(n, self.int(self.bias))
+        return self.b.bitcast(self.b.shl(biased, self.int(self.mantissa)), self.t)
+
+    def clamp(self, x: ir.Value, low: float, high: float) -> ir.Value:
+        """NaN stays NaN."""
+        return self.where(self.less(x, low), low, self.where(self.less(high, x), high, x))
+
+    def reduce(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """x = n ln 2 + r with |r| at most ln 2 / 2: r and n."""
+        k, n = self.nearest(self.mul(x, 1 / math.log(2)))
+        high, low = self.ln2
+        return self.mul_add(k, -low, self.mul_add(k, -high, x)), n
+
+    def small_expm1(self, r: ir.Value) -> ir.Value:
+        """e^r - 1 for |r| at most ln 2 / 2, by Taylor's series."""
+        terms = 13 if self.double else 7
+        series = self.polynomial(r, [1 / math.factorial(k) for k in range(terms, 1, -1)])
+        return self.mul_add(self.mul(r, r), series, r)
+
+    def scaled(self, p: ir.Value, n: ir.Value, x: ir.Value, low: float, high: float) -> ir.Value:
+        """p 2^n for p near 1, where low <= x < high and so the result is normal; below 0, above infinity."""
+        b = self.b
+        value = b.bitcast(b.add(b.bitcast(p, self.word), b.shl(n, self.int(self.mantissa))), self.t)
+        value = self.where(self.less(x, low), 0.0, value)
+        return self.where(self.less(x, high), value, self.add(x, math.inf))
+
+    def log_parts(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f and n. For normal positive x."""
+        b = self.b
+        root = b.bitcast(self.of(math.sqrt(0.5)), self.word)
+        above = b.sub(b.bitcast(x, self.word), root)
+        n = b.ashr(above, self.int(self.mantissa))
+        fraction = b.and_(above, self.int((1 << self.mantissa) - 1))
+        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), n
+
+    def log_of(self, f: ir.Value, n: ir.Value) -> ir.Value:
+        """log(2^n (1 + f)) by the series of 2 atanh(f / (2 + f)), small terms first."""
+        s = self.div(f, self.add(f, 2.0))
+        z = self.mul(s, s)
+        terms = 11 if self.double else 5
+        series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(terms, 0, -1)]))
+        half_square = self.mul(0.5, self.mul(f, f))
+        high, low = self.ln2
+        whole = self.b.sitofp(n, self.t)
+        small = self.mul_add(whole, low, self.mul(s, self.add(half_square, series)))
+        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, small)))
+
+
+def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    r, n = k.reduce(x)
+    low, high = (-708.396418532264, 709.782712893384) if k.double else (-87.33654, 88.72284)
+    return k.scaled(k.add(k.small_expm1(r), 1.0), n, x, low, high)
+
+
+def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    whole, n = k.nearest(x)
+    p = k.add(k.small_expm1(k.mul(k.sub(x, whole), math.log(2))), 1.0)
+    return k.scaled(p, n, x, 1.0 - k.bias, 1.0 + k.bias)
+
+
+def expm1(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    r, n = k.reduce(k.clamp(x, *((-40.0, 710.0) if k.double else (-20.0, 89.0))))
+    half = k.power_of_two(b.sub(n, k.int(1)))  # half of everything: 2^n itself may overflow
+    value = k.mul(2.0, k.mul_add(half, k.small_expm1(r), k.sub(half, 0.5)))
+    return k.where(k.less(k.abs(x), 2.0 ** -(k.mantissa + 2)), x, value)
+
+
+def log(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    tiny = 2.0 ** (1 - k.bias)  # denormals count as 0
+    value = k.where(k.less(x, math.inf), k.log_of(*k.log_parts(x)), x)  # infinity and NaN are themselves
+    outside = k.where(k.less(k.abs(x), tiny), -math.inf, math.nan)
+    return k.where(k.less(x, tiny), outside, value)
+
+
+def log1p(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    u = k.add(x, 1.0)
+    lost = k.sub(x, k.sub(u, 1.0))  # what rounding took from u, put back where it counts most: with n = 0, f is x itself
+    f, n = k.log_parts(u)
+    scale = k.power_of_two(b.sub(k.int(0), intrinsic(b, "smin", k.word, n, k.int(k.mantissa + 2))))  # then nothing is lost
+    f = k.mul_add(lost, scale, f)
+    value = k.where(k.less(x, math.inf), k.log_of(f, n), x)
+    outside = k.where(k.equal(x, -1.0), -math.inf, math.nan)
+    value = k.where(k.equal(x, 0.0), x, value)
+    return k.where(k.less(-1.0, x), value, k.where(k.less(x, 0.0), outside, x))
+
+
+def tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    e = expm1(b, k.mul(-2.0, k.abs(x)))
+    return k.with_sign(k.div(e, k.add(e, 2.0)), x)
+
+
+def sinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    e = expm1(b, size)
+    near = k.mul(0.5, k.add(e, k.div(e, k.add(e, 1.0))))
+    return k.with_sign(k.where(k.less(size, 20.0), near, _half_exp(k, size)), x)
+
+
+def cosh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    half = _half_exp(k, size)
+    return k.add(half, k.div(0.25, half))
+
+
+def _half_exp(k: Kit, x: ir.Value) -> ir.Value:
+    """e^x / 2 for x >= 0, which overflows later than e^x."""
+    r, n = k.reduce(x)
+    high = 710.475860073943 if k.double else 89.41598
+    return k.scaled(k.add(k.small_expm1(r), 1.0), k.b.sub(n, k.int(1)), x, 0.0, high)
+
+
+def asinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    square = k.mul(size, size)
+    near = log1p(b, k.add(size, k.div(square, k.add(1.0, k.sqrt(k.add(1.0, square))))))
+    return k.with_sign(k.where(k.less(size, _LARGE), near, _log_double(k, size)), x)
+
+
+def acosh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    t = k.sub(x, 1.0)
+    near = log1p(b, k.add(t, k.sqrt(k.mul(t, k.add(t, 2.0)))))
+    value = k.where(k.less(x, _LARGE), near, _log_double(k, x))
+    return k.where(k.less(x, 1.0), math.nan, value)
+
+
+def atanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    size = k.abs(x)
+    return k.with_sign(k.mul(0.5, log1p(b, k.div(k.mul(2.0, size), k.sub(1.0, size)))), x)
+
+
+_LARGE = 2.0**28  # where sqrt(x^2 + 1) is x in f64, and x^2 does not overflow in f32
+
+
+def _log_double(k: Kit, x: ir.Value) -> ir.Value:
+    return k.add(log(k.b, x), math.log(2))
+
+
+EXPANSIONS = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, tanh, sinh, cosh, asinh, acosh, atanh)}
+"""name -> (builder, x) -> result."""

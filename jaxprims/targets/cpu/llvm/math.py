@@ -1,0 +1,163 @@
+"""Mathematical functions of f32 and f64, scalars and vectors of any width, in LLVM IR.
+
+exp, log and their kin, and what follows from them, are expansions. The others are the C library's: a vector is cut into pieces
+of the machine's width for libmvec (4 ULP), or into its lanes where there is no libmvec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from .elementary import EXPANSIONS, Kit
+from .engine import has_symbol, target, vector_function
+from .types import call, intrinsic, lanes, scalar_of, shared, take, with_scalar
+
+Math = Callable[..., ir.Value]
+"""(builder, operands...) -> result, all of one type."""
+
+
+class Unavailable(NotImplementedError):
+    """A mathematical function that neither this machine's libraries nor an expansion can compute."""
+
+
+def library(name: str) -> Math:
+    """The C library's function ``name``, vectorised where the machine has it so."""
+
+    def compute(b: ir.IRBuilder, *args: ir.Value) -> ir.Value:
+        t = args[0].type
+        dtype, letter = ("f32", "f") if scalar_of(t) == ir.FloatType() else ("f64", "")
+        full = target().vector_bytes // (4 if dtype == "f32" else 8)
+        found = {w: vector_function(name, dtype, w) for w in (full, full // 2, full // 4)}
+        pieces = [w for w, symbol in found.items() if symbol]
+        if lanes(t) > 1 and pieces:
+            piece = min((w for w in pieces if w >= lanes(t)), default=pieces[0])
+            return in_pieces(b, lambda *part: call(b, str(found[piece]), part[0].type, *part), args, piece)
+        if not has_symbol(name + letter):
+            raise Unavailable(f"{name}{letter} is not in this machine's C library")
+        return lane_by_lane(b, lambda *lane: call(b, name + letter, lane[0].type, *lane), args)
+
+    return compute
+
+
+def in_pieces(b: ir.IRBuilder, f: Callable[..., ir.Value], args: Sequence[ir.Value], piece: int) -> ir.Value:
+    """``f`` on pieces of ``piece`` lanes; a last piece that is not full repeats the last lane."""
+    width = lanes(args[0].type)
+    if width == piece:
+        return f(*args)
+    parts = []
+    for start in range(0, width, piece):
+        order = [min(start + k, width - 1) for k in range(piece)]
+        parts.append(f(*(take(b, a, a, order) for a in args)))
+    while len(parts) > 1:  # joined in pairs; an odd one is joined with itself
+        parts = [_joined(b, *(parts[k : k + 2] * 2)[:2]) for k in range(0, len(parts), 2)]
+    return take(b, parts[0], parts[0], range(width)) if lanes(parts[0].type) != width else parts[0]
+
+
+def _joined(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
+    return take(b, low, high, range(2 * lanes(low.type)))
+
+
+def lane_by_lane(b: ir.IRBuilder, f: Callable[..., ir.Value], args: Sequence[ir.Value]) -> ir.Value:
+    """``f`` on every lane alone."""
+    t = args[0].type
+    if lanes(t) == 1:
+        return f(*args)
+    result: ir.Value = ir.Constant(t, ir.Undefined)
+    for k in range(lanes(t)):
+        at = ir.IntType(32)(k)
+        result = b.insert_element(result, f(*(b.extract_element(a, at) for a in args)), at)
+    return result
+
+
+def rsqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    return k.div(1.0, k.sqrt(x))
+
+
+def logistic(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    return k.div(1.0, k.add(1.0, MATH["exp"](b, b.fneg(x))))
+
+
+def in_f64(f: Math) -> Math:
+    """An f32 function computed as f64."""
+
+    def compute(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+        if scalar_of(x.type) == ir.DoubleType():
+            return f(b, x)
+        return b.fptrunc(f(b, b.fpext(x, with_scalar(x.type, ir.DoubleType()))), x.type)
+
+    return compute
+
+
+# erf_inv(y) / y as Giles has it ("Approximating the erfinv function", 2010), fitted anew: relative errors 6e-9 and 7e-8
+_ERF_INV_CENTRE = [
+    -8.931926009e-09, 2.333596724e-08, 4.681313486e-07, -3.463985268e-06, -4.972419692e-06, 2.183493862e-04, -1.252726392e-03,
+    -4.177392875e-03, 0.2466402791, 1.50140936,
+]  # in w - 2.5, w = -log(1 - y^2) < 5  # fmt: skip
+_ERF_INV_TAIL = [
+    -3.281250885e-07, 7.536066709e-07, 3.261583613e-06, -1.07949008e-05, 4.63727153e-06, 2.998050685e-06, 2.872883378e-05,
+    -8.958011253e-05, 2.279315756e-04, -6.431656655e-04, 8.073653567e-04, 1.009901083, 4.041726369,
+]  # in sqrt(w) - 4.2, up to 1 - |y| = 2^-53  # fmt: skip
+
+
+def erf_inv(b: ir.IRBuilder, y: ir.Value) -> ir.Value:
+    """Two polynomials; for f64, then one step of Halley's method, which cubes their error."""
+    k = Kit(b, y.type)
+    size = k.abs(y)
+    rest = k.sub(1.0, size)
+    w = b.fneg(MATH["log"](b, k.mul(rest, k.add(1.0, size))))
+    centre = k.polynomial(k.sub(w, 2.5), _ERF_INV_CENTRE)
+    tail = k.polynomial(k.sub(k.sqrt(w), 4.2), _ERF_INV_TAIL)
+    x = k.mul(size, k.where(k.less(w, 5.0), centre, tail))
+    if k.double:
+        beyond = k.sub(rest, MATH["erfc"](b, x))  # near 1 only the complement tells values apart, near 0 only erf itself
+        error = k.where(k.less(size, 0.5), k.sub(MATH["erf"](b, x), size), beyond)
+        newton = k.div(error, k.mul(2 / math.sqrt(math.pi), MATH["exp"](b, b.fneg(k.mul(x, x)))))
+        x = k.sub(x, k.div(newton, k.mul_add(newton, x, 1.0)))
+    return k.with_sign(k.where(k.equal(size, 1.0), math.inf, x), y)
+
+
+_DIGAMMA_FROM = 10
+_DIGAMMA_SERIES = [1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12]  # B_2k / 2k, k from 7 down to 1
+
+
+def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Reflection below 1/2, upward recurrence to 10, and there the asymptotic series."""
+    k = Kit(b, x.type)
+    reflect = k.less(x, 0.5)
+    y = k.where(reflect, k.sub(1.0, x), x)
+    shift = k.of(0.0)
+    for _ in range(_DIGAMMA_FROM):
+        low = k.less(y, float(_DIGAMMA_FROM))
+        shift = k.add(shift, k.where(low, k.div(1.0, y), 0.0))
+        y = k.where(low, k.add(y, 1.0), y)
+    inverse = k.div(1.0, y)
+    square = k.mul(inverse, inverse)
+    series = k.mul_add(square, k.polynomial(square, _DIGAMMA_SERIES), k.mul(inverse, 0.5))
+    value = k.sub(k.sub(MATH["log"](b, y), series), shift)
+    # pi cot(pi x) from x's distance to the nearest integer, which is exact near the poles
+    part = k.mul(k.sub(x, intrinsic(b, "roundeven", k.t, x)), math.pi)
+    reflected = k.sub(value, k.div(math.pi, MATH["tan"](b, part)))
+    pole = b.and_(reflect, k.equal(x, intrinsic(b, "floor", k.t, x)))
+    at_pole = k.where(k.equal(x, 0.0), k.with_sign(math.inf, b.fneg(x)), math.nan)
+    return k.where(pole, at_pole, k.where(reflect, reflected, value))
+
+
+def _shared(name: str, f: Math) -> Math:
+    return lambda b, *args: shared(b, name, f, *args)
+
+
+_LIBRARY = ["sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
+_LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
+
+MATH: dict[str, Math] = {
+    **{name: library(name) for name in _LIBRARY},
+    **{name: _shared(name, f) for name, f in _LONG.items()},
+    "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
+    "rsqrt": rsqrt,
+}
+"""How each mathematical operation is emitted."""

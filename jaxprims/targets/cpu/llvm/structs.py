@@ -1,0 +1,79 @@
+"""Arrays of structs of many scalars, to vectors of each slot and back.
+
+A vector of structs is taken apart in pieces of 16 bytes, P scalars of one struct: the pieces of structs i, i + P, i + 2 P, ...
+side by side are one of P vectors whose 16-byte blocks, transposed in squares, are the vectors of P slots. The last piece of a
+struct overlaps the one before. LLVM takes long over one shuffle of them all, and makes slow code of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from . import expr
+from .build import i64
+from .types import take
+
+_LEAST_SLOTS = 5
+"""From which on pieces are better than shuffles."""
+
+
+def in_pieces(dtype: str, slots: int, width: int) -> bool:
+    piece = 16 // itemsize(dtype)
+    return slots >= max(_LEAST_SLOTS, piece) and width >= piece
+
+
+def load_structs(
+    b: ir.IRBuilder, places: Sequence[ir.Value], dtype: str, slots: int, wanted: Sequence[int]
+) -> dict[int, ir.Value]:
+    """The wanted slots of the structs at these places, as they are in memory."""
+    t, piece, width = expr.memory_type(dtype), 16 // itemsize(dtype), len(places)
+    out: dict[int, ir.Value] = {}
+    for first in _starts(slots, piece):
+        mine = [s for s in wanted if first <= s < first + piece and s not in out]
+        if mine:
+            loaded = [_at(b, p, first, t) for p in places]
+            pieces = [b.load(p, typ=ir.VectorType(t, piece), align=itemsize(dtype)) for p in loaded]
+            vectors = _transposed(b, [_joined(b, [pieces[k] for k in range(i, width, piece)]) for i in range(piece)], piece)
+            out |= {s: vectors[s - first] for s in mine}
+    return out
+
+
+def store_structs(b: ir.IRBuilder, values: Sequence[ir.Value], places: Sequence[ir.Value], dtype: str) -> None:
+    """The inverse: vectors of all slots, as they are in memory."""
+    t, piece, width = expr.memory_type(dtype), 16 // itemsize(dtype), len(places)
+    for first in _starts(len(values), piece):
+        vectors = _transposed(b, values[first : first + piece], piece)
+        for k in range(width):
+            i, j = k % piece, k // piece * piece
+            stored = take(b, vectors[i], vectors[i], range(j, j + piece)) if width > piece else vectors[i]
+            b.store(stored, _at(b, places[k], first, t), align=itemsize(dtype))
+
+
+def _starts(slots: int, piece: int) -> list[int]:
+    return [*range(0, slots - piece, piece), slots - piece]
+
+
+def _at(b: ir.IRBuilder, p: ir.Value, slot: int, t: ir.Type) -> ir.Value:
+    return b.gep(p, [i64(slot)], source_etype=t)
+
+
+def _joined(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+    while len(parts) > 1:
+        parts = [take(b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _transposed(b: ir.IRBuilder, rows: Sequence[ir.Value], size: int) -> list[ir.Value]:
+    """``size`` rows with every square of ``size`` lanes transposed, by halves."""
+    rows, width, half = list(rows), rows[0].type.count, size // 2
+    while half:
+        for k in range(size):
+            if not k & half:
+                low, high = rows[k], rows[k + half]
+                rows[k] = take(b, low, high, [j if not j & half else width + j - half for j in range(width)])
+                rows[k + half] = take(b, low, high, [j + half if not j & half else width + j for j in range(width)])
+        half //= 2
+    return rows

@@ -1,0 +1,1 @@
+"""The kernels of scans, reductions and segmented reductions for CPUs."""

@@ -1,0 +1,236 @@
+"""The elements of a row as vectors: loads of the arrays, positions made, f applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, intrinsic, scaled, splat, suffix
+from ..llvm.structs import in_pieces, load_structs
+
+
+def register_bytes(dtype: str) -> int:
+    """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
+    return 4 if dtype in expr.HALVES else itemsize(dtype)
+
+
+LEAST_WIDTH = 4
+MOST_SHUFFLED = 128
+"""Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
+
+
+def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
+    """How many of the widest scalars that the kernel touches fill a register; fewer of elements with many slots, which are taken
+    apart and put together again by shuffles of all of a vector's slots at once."""
+    dtypes = {i.dtype for p in (spec.f, spec.op, spec.finish) for i in p.walk() if i.dtype != "tuple"}
+    dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
+    width = vector_bytes // max(map(register_bytes, dtypes))
+    structs = [*spec.leaves, *((a.dtype, a.slots) for a in spec.arrays)]
+    while width > LEAST_WIDTH and any(width * n > MOST_SHUFFLED and not in_pieces(t, n, width) for t, n in structs):
+        width //= 2
+    return width
+
+
+class Elements:
+    """Vectors of ``width`` consecutive elements of a row of ``n``, in scan order, and f of them.
+
+    ``mirrored``: where the scan runs backwards, lanes stay in memory order, so a vector's first element is in its last lane.
+    ``period``: the row is many rows end to end, and positions start again with each; vectors must then be taken one after the
+    other, ``width`` elements apart, the first at a multiple of the period.
+    """
+
+    def __init__(
+        self,
+        b: ir.IRBuilder,
+        spec: OrderedSpec,
+        arrays: Sequence[ir.Value],
+        uniforms: Sequence[ir.Value],
+        n: ir.Value,
+        width: int,
+        mirrored: bool = False,
+        period: ir.Value | None = None,
+    ):
+        """``arrays``: a pointer to memory element 0 of the row for each array; those of positions are not looked at."""
+        self.b, self.spec, self.arrays, self.uniforms, self.n, self.width = b, spec, arrays, uniforms, n, width
+        self.turned = spec.reverse and not mirrored  # lanes are turned round when loaded
+        self.backwards = spec.reverse and mirrored  # or their order is the opposite of the scan's
+        self.period = period
+        self.params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
+        used = {self.params[i.attr] for i in spec.f.body if i.op == "arg"}
+        self.wanted = [[s for s in range(a.params) if (k, s) in used] for k, a in enumerate(spec.arrays)]
+        if period is not None:
+            self._start_positions(period)
+
+    def states(self, i: ir.Value, rest: ir.Value | None = None) -> list[ir.Value]:
+        """The states of elements i, i + 1, ..., a vector (``width`` 1: a scalar) for each slot.
+
+        ``rest`` of them are there (None: enough). Spare lanes repeat the first: none holds a value that the user did not give,
+        on which a loop inside f or op might never end.
+        """
+        spec, loaded = self.spec, self._load(i, rest)
+        for k, a in enumerate(spec.arrays):
+            if a.slots == 0 and self.wanted[k]:
+                loaded[k, 0] = self._positions(i, rest, a.dtype)
+        blank = [ir.Constant(expr.register_type(t, self.width), ir.Undefined) for t in spec.f.params]
+        args = [loaded.get(at, undefined) for at, undefined in zip(self.params, blank, strict=True)]
+        return expr.emit(self.b, spec.f, args, self.uniforms, self.width)
+
+    def memory_index(self, i: ir.Value) -> ir.Value:
+        """The first memory element of the vector that starts with scan element i."""
+        return self.b.sub(self.n, self.b.add(i, i64(self.width))) if self.spec.reverse else i
+
+    def in_memory(self, rest: ir.Value, slots: int = 1) -> ir.Value:
+        """Which of a vector's memory places, ``slots`` for each element, hold its first ``rest`` elements."""
+        b, places = self.b, self.width * slots
+        order = range(places - 1, -1, -1) if self.spec.reverse else range(places)
+        place = ir.Constant(ir.VectorType(I32, places), list(order))
+        return b.icmp_unsigned("<", place, splat(b, b.trunc(scaled(b, rest, slots), I32), places))
+
+    def whole(self, rest: ir.Value) -> ir.Value:
+        """Do ``rest`` elements fill a vector?"""
+        return self.b.icmp_signed(">=", rest, i64(self.width))
+
+    def either(
+        self, rest: ir.Value | None, full: Callable[[], list[ir.Value]], tail: Callable[[], list[ir.Value]]
+    ) -> list[ir.Value]:
+        """``full()`` for a vector with all its elements, else ``tail()``."""
+        b = self.b
+        if rest is None or self.width == 1:
+            return full()
+        with b.if_else(self.whole(rest), likely=True) as (then, otherwise):
+            with then:
+                values, block = full(), b.block
+            with otherwise:
+                others, other_block = tail(), b.block
+        out = []
+        for v, w in zip(values, others, strict=True):
+            phi = b.phi(v.type)
+            phi.add_incoming(v, block)
+            phi.add_incoming(w, other_block)
+            out.append(phi)
+        return out
+
+    # --- arrays ---------------------------------------------------------------------------------------------------------------
+
+    def _load(self, i: ir.Value, rest: ir.Value | None) -> dict[tuple[int, int], ir.Value]:
+        """The slots that f uses, by array and slot."""
+        b, arrays = self.b, self.spec.arrays
+        out: dict[tuple[int, int], ir.Value] = {}
+        wanted = [(k, s) for k, a in enumerate(arrays) if a.slots for s in self.wanted[k]]
+        for k in sorted({k for k, _ in wanted}):
+            a = arrays[k]
+            if self.width > 1 and in_pieces(a.dtype, a.slots, self.width):
+                places = self.places(i, rest, self.arrays[k], itemsize(a.dtype) * a.slots)
+                out |= {(k, s): v for s, v in load_structs(b, places, a.dtype, a.slots, self.wanted[k]).items()}
+        others = [at for at in wanted if at not in out]
+        start = self.memory_index(i)
+        at = {k: address(b, self.arrays[k], scaled(b, start, itemsize(arrays[k].dtype) * arrays[k].slots)) for k, _ in others}
+
+        def full() -> list[ir.Value]:
+            if self.width == 1:
+                types = {k: expr.memory_type(arrays[k].dtype) for k in at}
+                return [b.load(b.gep(at[k], [i64(s)], source_etype=types[k]), typ=types[k]) for k, s in others]
+            rows = {k: b.load(p, typ=self._row(k), align=itemsize(arrays[k].dtype)) for k, p in at.items()}
+            return [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
+
+        def tail() -> list[ir.Value]:
+            rows = {k: self._masked_load(k, p, rest) for k, p in at.items()}
+            values = [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
+            return [self._filled(v, rest) for v in values]
+
+        if others:
+            out |= dict(zip(others, self.either(rest, full, tail), strict=True))
+        return {(k, s): expr.from_memory(b, v, arrays[k].dtype) for (k, s), v in out.items()}
+
+    def places(
+        self, i: ir.Value, rest: ir.Value | None, base: ir.Value, size: int, spare: ir.Value | None = None
+    ) -> list[ir.Value]:
+        """Where each lane's element of ``size`` bytes is; a spare lane's at ``spare``, or with the vector's first."""
+        b, width, out = self.b, self.width, []
+        for k in range(width):
+            ahead = i64(width - 1 - k if self.backwards else k)
+            element = b.add(i, ahead)
+            if rest is not None and spare is None:
+                element = b.select(b.icmp_signed("<", ahead, rest), element, i)
+            if self.spec.reverse:
+                element = b.sub(b.sub(self.n, i64(1)), element)
+            p = address(b, base, scaled(b, element, size))
+            out.append(p if rest is None or spare is None else b.select(b.icmp_signed("<", ahead, rest), p, spare))
+        return out
+
+    def _row(self, k: int) -> ir.VectorType:
+        a = self.spec.arrays[k]
+        return ir.VectorType(expr.memory_type(a.dtype), self.width * a.slots)
+
+    def _masked_load(self, k: int, p: ir.Value, rest: ir.Value) -> ir.Value:
+        row = self._row(k)
+        name = f"llvm.masked.load.v{row.count}{suffix(row.element)}.p0"
+        load = intrinsic(self.b.module, name, row, [PTR, ir.VectorType(I1, row.count), row])
+        return self.b.call(load, [p, self.in_memory(rest, self.spec.arrays[k].slots), ir.Constant(row, None)])
+
+    def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
+        """One slot of each element, its lanes in the order asked for."""
+        if slots == 1 and not self.turned:
+            return row
+        lanes = range(self.width - 1, -1, -1) if self.turned else range(self.width)
+        order = ir.Constant(ir.VectorType(I32, self.width), [k * slots + s for k in lanes])
+        return self.b.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), order)
+
+    def _filled(self, v: ir.Value, rest: ir.Value) -> ir.Value:
+        """A vector's first ``rest`` elements, its other lanes filled with the first of them."""
+        b, width = self.b, self.width
+        lane = [width - 1 - k if self.backwards else k for k in range(width)]
+        place = ir.Constant(ir.VectorType(I32, width), lane)
+        there = b.icmp_unsigned("<", place, splat(b, b.trunc(rest, I32), width))
+        return b.select(there, v, splat(b, b.extract_element(v, ir.Constant(I32, lane.index(0))), width))
+
+    # --- positions ------------------------------------------------------------------------------------------------------------
+
+    def _positions(self, i: ir.Value, rest: ir.Value | None, dtype: str) -> ir.Value:
+        """Memory places within the row."""
+        b, width = self.b, self.width
+        t = expr.register_type(dtype)
+        if self.period is not None:
+            v = self._next_positions(t)
+        else:
+            first = self.memory_index(i)
+            first = first if t is I64 or t.width == 64 else b.trunc(first, t)
+            lanes = range(width - 1, -1, -1) if self.turned else range(width)
+            v = first if width == 1 else b.add(splat(b, first, width), ir.Constant(ir.VectorType(t, width), list(lanes)))
+        return self.either(rest, lambda: [v], lambda: [self._filled(v, rest)])[0]
+
+    def _start_positions(self, period: ir.Value) -> None:
+        """Keeps the positions of the next vector: taken one after the other, no division is needed."""
+        b, width, spec = self.b, self.width, self.spec
+        self.next: dict[ir.Type, ir.Value] = {}
+        self.around: dict[ir.Type, list[ir.Value]] = {}  # the period, and the distance between vectors modulo it
+        types = {expr.register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}
+        if not types:
+            return
+        lanes = range(width - 1, -1, -1) if self.backwards else range(width)
+        ahead = [b.urem(i64(k), period) for k in lanes]
+        places = [b.sub(b.sub(period, i64(1)), v) for v in ahead] if spec.reverse else ahead
+        step = b.urem(i64(width), period)
+        for t in types:
+            values = [v if t.width == 64 else b.trunc(v, t) for v in (period, step, *places)]
+            self.around[t] = [splat(b, v, width) if width > 1 else v for v in values[:2]]
+            vector: ir.Value = values[2] if width == 1 else ir.Constant(ir.VectorType(t, width), ir.Undefined)
+            for lane in range(width if width > 1 else 0):
+                vector = b.insert_element(vector, values[2 + lane], ir.Constant(I32, lane))
+            self.next[t] = alloca(b, vector.type)
+            b.store(vector, self.next[t])
+
+    def _next_positions(self, t: ir.Type) -> ir.Value:
+        b, (around, step) = self.b, self.around[t]
+        now = b.load(self.next[t], typ=around.type)
+        back = self.spec.reverse
+        moved = b.sub(now, step) if back else b.add(now, step)
+        turned = b.add(moved, around) if back else b.sub(moved, around)
+        inside = b.icmp_signed(">=", moved, expr.constant("s32" if t.width == 32 else "s64", 0, self.width))
+        inside = inside if back else b.icmp_signed("<", moved, around)
+        b.store(b.select(inside, moved, turned), self.next[t])
+        return now

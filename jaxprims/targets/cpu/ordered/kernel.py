@@ -1,0 +1,109 @@
+"""The kernels of the ordered family (scan, reduction, segmented reduction): OrderedSpec -> LLVM IR.
+
+``cpu/scan_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
+(a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_reduce``. Here are the
+two that only see states: ``combine`` and ``finish``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I64, PTR, address, declare, i64, loop, pointer, scaled
+from . import reduce as llvm_reduce
+from . import scan_across as llvm_scan_across
+from . import scan_along as llvm_scan_along
+from . import segment_runs as llvm_runs
+from .elements import vector_width
+from .rows import apply_op, is_dear, load_state, store_row, store_state
+
+PLAIN, PERIODIC, STREAMING = 0, 1, 2
+"""Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
+vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
+
+
+def function_names(spec: OrderedSpec, variant: int) -> list[str]:
+    if variant & PERIODIC:
+        return ["scan"]
+    if spec.kind == "scan":
+        return ["scan", "reduce", "combine"]
+    names = ["reduce", "combine", "finish"]
+    if spec.kind == "segments" and not spec.across:
+        names.append("runs")
+        if not spec.commutes or is_dear(spec.op) or len(spec.f.body) > 4:  # else ``runs`` is as fast, however short segments are
+            names.append("scan")
+    return names
+
+
+def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
+    """The module with :func:`function_names`'s functions."""
+    module = ir.Module(name="scan")
+    module.triple = ""
+    width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
+    for name in function_names(spec, variant):
+        if name == "combine":
+            combine(module, spec, width if spec.across else 1)
+        elif name == "finish":
+            finish(module, spec, width if spec.across else 1)
+        elif name == "runs":
+            llvm_runs.runs(module, spec, vector_bytes)
+        elif spec.across and name == "scan":
+            llvm_scan_across.scan(module, spec, vector_bytes, streams=streams)
+        elif spec.across:
+            llvm_scan_across.reduce(module, spec, vector_bytes)
+        elif name == "reduce" and spec.kind != "scan":
+            llvm_reduce.reduce(module, spec, vector_bytes)
+        elif name == "scan":
+            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
+        else:
+            llvm_scan_along.build_reduce(module, spec, vector_bytes)
+    return module
+
+
+def combine(module: ir.Module, spec: OrderedSpec, width: int) -> None:
+    b, (uniforms, first, second, out, lanes) = declare(module, "combine", [PTR, PTR, PTR, PTR, I64])
+    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    with _lanes(b, spec, lanes, width) as lane:
+        rest = b.sub(lanes, lane)
+        states = (load_state(b, spec, place, lanes, lane, width, rest) for place in (first, second))
+        store_state(b, spec, apply_op(b, spec, captured, width, *states), out, lanes, lane, rest)
+    b.ret_void()
+
+
+def finish(module: ir.Module, spec: OrderedSpec, width: int) -> None:
+    b, (uniforms, state, outs, lanes) = declare(module, "finish", [PTR, PTR, PTR, I64])
+    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    leaves = [pointer(b, outs, k) for k in range(len(spec.leaves))]
+    with _lanes(b, spec, lanes, width) as lane:
+        rest = b.sub(lanes, lane)
+        values = iter(expr.emit(b, spec.finish, _state_or_identity(b, spec, state, lanes, lane, width, rest), captured, width))
+        for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
+            p = address(b, leaf, scaled(b, lane, itemsize(dtype) * slots))
+            store_row(b, [next(values) for _ in range(slots)], p, dtype, width, rest)
+    b.ret_void()
+
+
+def _lanes(b: ir.IRBuilder, spec: OrderedSpec, lanes: ir.Value, width: int) -> AbstractContextManager[ir.Value]:
+    """Over all lanes, ``width`` at a time. Along a sequence there is one."""
+    return loop(b, i64(0), lanes, width) if spec.across else nullcontext(i64(0))
+
+
+def _state_or_identity(
+    b: ir.IRBuilder, spec: OrderedSpec, state: ir.Value, lanes: ir.Value, lane: ir.Value, width: int, rest: ir.Value
+) -> list[ir.Value]:
+    if spec.identity is None:
+        return load_state(b, spec, state, lanes, lane, width, rest)
+    before = b.block
+    with b.if_then(b.icmp_unsigned("!=", state, ir.Constant(PTR, None))):
+        there, loaded = load_state(b, spec, state, lanes, lane, width, rest), b.block
+    phis = []
+    for t, bits, v in zip(spec.state, spec.identity, there, strict=True):
+        phis.append(b.phi(v.type))
+        phis[-1].add_incoming(expr.constant(t, bits, width), before)
+        phis[-1].add_incoming(v, loaded)
+    return phis

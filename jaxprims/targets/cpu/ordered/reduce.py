@@ -1,0 +1,224 @@
+"""``reduce`` of a sequence that lies along memory: the aggregate of a range, and nothing else.
+
+An operator that commutes folds several vectors' accumulators, lane by lane, and the lanes at the end. One that does not combines
+neighbours only: of two vectors whose lanes hold neighbouring runs of elements, the even lanes of both and the odd lanes of
+both make one vector of runs twice as long. That tree applies the operator once for each vector, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from llvmlite import ir
+
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
+from ..llvm.types import take
+from .elements import Elements, vector_width
+from .reduce_packed import high_halves, reduce_packed
+from .rows import Held, apply_op, is_dear, load_state, prefix_mask, repeat, store_state
+from .scan_across import RANGE, STARTED
+
+State = list[ir.Value]
+"""A vector for each slot."""
+
+TREE = 64
+"""Vectors, at most, that become one before its lanes are folded."""
+
+
+def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
+    high = high_halves(spec)
+    if high is None:
+        _define(module, "reduce", spec, vector_bytes)
+        return
+    functions = [_define(module, name, form, vector_bytes) for name, form in (("whole", spec), ("high", high))]
+    for fn in functions:
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
+    reduce_packed(_declare(module, "reduce"), *functions)
+
+
+def _declare(module: ir.Module, name: str) -> ir.Function:
+    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), name)
+    fn.attributes.add("nounwind")
+    return fn
+
+
+def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int) -> ir.Function:
+    fn, width = _declare(module, name), vector_width(spec, vector_bytes)
+    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    arrays, uniforms, _, range_, aggregate, progress = fn.args
+    lo, hi, n = (b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in ("lo", "hi", "n"))
+    if spec.commutes and spec.reverse:  # any order will do: memory's
+        spec, lo, hi = dataclasses.replace(spec, reverse=False), b.sub(n, hi), b.sub(n, lo)
+    some, started = b.icmp_signed("<", lo, hi), b.icmp_unsigned("!=", b.and_(progress, i64(STARTED)), i64(0))
+    fold = Fold(b, spec, arrays, uniforms, n, width)
+    with b.if_then(some):
+        fold.fold(lo, hi)
+        with b.if_then(started):
+            before = load_state(b, spec, aggregate, i64(1), i64(0), 1)
+            fold.total.put(fold.op([splat(b, v, width) for v in before], fold.total.get()))
+        store_state(b, spec, fold.first(), aggregate, i64(1), i64(0))
+    b.ret(b.or_(progress, b.select(some, i64(STARTED), i64(0))))
+    return fn
+
+
+class Fold:
+    """Code that leaves the combination of a range of elements in the first lane of ``total``."""
+
+    def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value, uniforms: ir.Value, n: ir.Value, width: int):
+        self.b, self.spec, self.width = b, spec, width
+        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        self.elements = Elements(b, spec, self.arrays, self.uniforms, n, width)
+        self.total, self.holds = Held(b, spec, width), alloca(b, I1)
+
+    def fold(self, lo: ir.Value, hi: ir.Value) -> None:
+        """The elements [lo, hi), at least one."""
+        self.b.store(ir.Constant(I1, 0), self.holds)
+        (self._unordered if self.spec.commutes else self._ordered)(lo, hi)
+
+    def first(self) -> State:
+        """The first lane."""
+        return [self.b.extract_element(v, ir.Constant(I32, 0)) for v in self.total.get()]
+
+    def op(self, first: State, second: State) -> State:
+        return apply_op(self.b, self.spec, self.uniforms, self.width, first, second)
+
+    def _unordered(self, lo: ir.Value, hi: ir.Value) -> None:
+        b, width, vectors = self.b, self.width, self._vectors_at_once()
+        count = b.sub(hi, lo)
+        left = self._several(lo, count, vectors) if vectors > 1 else lo
+        with loop(b, left, hi, width) as i:
+            rest = b.sub(hi, i)
+            self.append(self.elements.states(i, rest), prefix_mask(b, rest, width))
+        self.fold_any_lanes(count)
+
+    def _several(self, lo: ir.Value, count: ir.Value, vectors: int) -> ir.Value:
+        """Several vectors at a time, each into its own accumulator; returns where they end."""
+        b, step = self.b, vectors * self.width
+        many = [Held(b, self.spec, self.width) for _ in range(vectors)]
+        end = b.add(lo, b.and_(count, i64(-step)))
+
+        def elements(i: ir.Value) -> list[State]:
+            return [self.elements.states(b.add(i, i64(v * self.width))) for v in range(vectors)]
+
+        with b.if_then(b.icmp_signed(">=", count, i64(step))):
+            for held, x in zip(many, elements(lo), strict=True):
+                held.put(x)
+            with loop(b, b.add(lo, i64(step)), end, step) as i:
+                for held, x in zip(many, elements(i), strict=True):
+                    held.put(self.op(held.get(), x))
+            states = [held.get() for held in many]
+            while len(states) > 1:
+                half = len(states) // 2
+                states = [self.op(states[k], states[k + half]) for k in range(half)]
+            self._hold(states[0])
+        return end
+
+    def fold_any_lanes(self, count: ir.Value) -> None:
+        """The first ``count`` lanes of the total, or all, in any order. Vectors get narrower where the operator is cheap."""
+        b, state, half, few = self.b, self.total.get(), self.width // 2, self._few(count)
+        dear = is_dear(self.spec.op)
+        while half > (0 if dear else 1):
+            width = self.width if dear else half
+            low = state if dear else [take(b, v, v, range(half)) for v in state]
+            high = [take(b, v, v, [(k + half) % self.width for k in range(width)]) for v in state]
+            there = b.icmp_signed("<", _constants(range(half, half + width)), splat(b, few, width))
+            both = apply_op(b, self.spec, self.uniforms, width, low, high)
+            state = [b.select(there, v, w) for v, w in zip(both, low, strict=True)]
+            half //= 2
+        first = [b.extract_element(v, I32(0)) for v in state]
+        if half:
+            both = apply_op(b, self.spec, self.uniforms, 1, first, [b.extract_element(v, I32(1)) for v in state])
+            there = b.icmp_signed("<", I32(1), few)
+            first = [b.select(there, v, w) for v, w in zip(both, first, strict=True)]
+        self.total.put([splat(b, v, self.width) for v in first])
+
+    def _few(self, count: ir.Value) -> ir.Value:
+        b, most = self.b, i64(self.width)
+        return b.trunc(b.select(b.icmp_signed("<", count, most), count, most), I32)
+
+    def _vectors_at_once(self) -> int:
+        """As many as hide the operator's latency, but few registers and little code."""
+        if is_dear(self.spec.f) or len(self.spec.f.body) > 16:
+            return 1
+        return max(1, (4 if is_dear(self.spec.op) or len(self.spec.f.body) > 4 else 8) // len(self.spec.state))
+
+    def _hold(self, state: State) -> None:
+        self.total.put(state)
+        self.b.store(ir.Constant(I1, 1), self.holds)
+
+    def append(self, x: State, there: ir.Value | None = None) -> None:
+        """x behind the total, in the lanes where it is."""
+        b = self.b
+        with b.if_else(b.load(self.holds, typ=I1)) as (then, otherwise):
+            with then:
+                now = self.total.get()
+                new = self.op(now, x)
+                self._hold(new if there is None else [b.select(there, v, w) for v, w in zip(new, now, strict=True)])
+            with otherwise:
+                self._hold(x)
+
+    def _neighbours(self, left: State, right: State) -> tuple[State, State]:
+        """The even lanes of two vectors, and the odd ones, each in one vector."""
+        lanes = range(2 * self.width)
+        even, odd = ([take(self.b, p, q, lanes[k::2]) for p, q in zip(left, right, strict=True)] for k in (0, 1))
+        return even, odd
+
+    def _fold_lanes(self, held: Held, count: ir.Value) -> None:
+        """The first ``count`` lanes, or all, neighbour by neighbour, into the first one."""
+        b, width, state = self.b, self.width, held.get()
+        few, run = splat(b, self._few(count), width), 1
+        while run < width:
+            even, odd = self._neighbours(state, state)
+            there = b.icmp_signed("<", _constants((2 * k + 1) * run for k in range(width)), few)
+            state = [b.select(there, v, w) for v, w in zip(self.op(even, odd), even, strict=True)]
+            run *= 2
+        held.put(state)
+
+    def _ordered(self, lo: ir.Value, hi: ir.Value) -> None:
+        b, at, x = self.b, alloca(self.b, I64), Held(self.b, self.spec, self.width)
+        b.store(lo, at)
+        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
+            i = b.load(at, typ=I64)
+            rest = b.sub(hi, i)
+            vectors = self._tree(i, rest, x)
+            self._fold_lanes(x, rest)
+            b.store(b.add(i, b.mul(vectors, i64(self.width))), at)
+            self.append(x.get())
+
+    def _tree(self, i: ir.Value, rest: ir.Value, out: Held) -> ir.Value:
+        """Elements from i on, combined with their neighbours, into ``out``: of 2^k vectors, at most ``TREE``, or the last,
+        partial one. Returns how many.
+
+        Subtrees that wait for their right half are kept like the digits of a binary counter.
+        """
+        b, width, levels = self.b, self.width, TREE.bit_length()
+        types = [expr.register_type(t, width) for t in self.spec.state]
+        waiting, level = [alloca(b, t, levels) for t in types], alloca(b, I64)
+        whole, vectors = b.sdiv(rest, i64(width)), i64(1)
+        for k in range(1, levels):
+            vectors = b.select(b.icmp_signed(">=", whole, i64(1 << k)), i64(1 << k), vectors)
+
+        def place(p: ir.Value, t: ir.Type) -> ir.Value:
+            return b.gep(p, [b.load(level, typ=I64)], source_etype=t)
+
+        with loop(b, i64(0), vectors) as v:
+            skipped = b.mul(v, i64(width))
+            out.put(self.elements.states(b.add(i, skipped), b.sub(rest, skipped)))
+            b.store(i64(0), level)
+            with repeat(b, lambda: b.trunc(b.lshr(v, b.load(level, typ=I64)), I1)):
+                left = [b.load(place(p, t), typ=t) for p, t in zip(waiting, types, strict=True)]
+                out.put(self.op(*self._neighbours(left, out.get())))
+                b.store(b.add(b.load(level, typ=I64), i64(1)), level)
+            for p, t, value in zip(waiting, types, out.get(), strict=True):
+                b.store(value, place(p, t))
+        return vectors
+
+
+def _constants(values: Iterable[int]) -> ir.Constant:
+    values = list(values)
+    return ir.Constant(ir.VectorType(I32, len(values)), values)

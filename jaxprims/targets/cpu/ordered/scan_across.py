@@ -1,0 +1,213 @@
+"""``scan`` and ``reduce`` of sequences that lie side by side: a vector runs across them, each lane folds its own in order.
+
+Memory is walked in blocks of steps: within a block, one vector of lanes after the other goes down the steps with its accumulator
+in registers; between blocks the accumulators are the aggregate's states in memory, which stay in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, loop, pointer, scaled
+from .elements import vector_width
+from .rows import Held, apply_op, element, load_state, repeat, store_row, store_state
+
+STARTED, RESTARTED = 1, 2
+"""Bits of a kernel's progress (cpu/scan_kernel.h)."""
+
+RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
+"""Members of ScanRange, of 8 bytes each."""
+
+SHORT_ROW, STRIP_STEPS = 2048, 8
+"""Lanes up to which memory is walked step by step; and how many steps are walked together else: prefetchers can follow so many
+streams, and accumulators stay in registers for so long."""
+
+State = list[ir.Value]
+"""A vector for each slot."""
+
+
+def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, streams: bool = False) -> None:
+    """``streams``: results go past the caches."""
+    _Across(module, spec, vector_bytes, "scan", streams).build()
+
+
+def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
+    """Of a scan's module: the scan that writes nothing, which costs less to compile than a second function of its own."""
+    full = module.globals.get("scan")
+    if full is None:
+        _Across(module, spec, vector_bytes, "reduce").build()
+        return
+    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), "reduce")
+    arrays, uniforms, flags, range_, aggregate, progress = fn.args
+    b, none = ir.IRBuilder(fn.append_basic_block()), ir.Constant(PTR, None)
+    b.ret(b.call(full, [arrays, uniforms, none, flags, range_, none, aggregate, progress]))
+
+
+class _Across:
+    def __init__(self, module: ir.Module, spec: OrderedSpec, vector_bytes: int, name: str, streams: bool = False):
+        self.scans, self.streams = name == "scan", streams
+        fn = ir.Function(module, ir.FunctionType(I64, [PTR] * (7 if self.scans else 5) + [I64]), name)
+        fn.attributes.add("nounwind")
+        self.b = b = ir.IRBuilder(fn.append_basic_block("entry"))
+        self.spec, self.width = spec, vector_width(spec, vector_bytes)
+        arrays, uniforms, *args = fn.args
+        self.started, self.led = alloca(b, I1), alloca(b, I1)  # does the aggregate hold something? is there a prefix that counts?
+        if self.scans:
+            outs, self.flags, range_, self.prefix, self.aggregate, self.progress = args
+            self._open(outs)
+        else:
+            self.flags, range_, self.aggregate, self.progress = args
+        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE))]
+        self.lo, self.hi, self.n, _, self.lanes, self.lane_lo, lane_hi = members
+        self.wanted = b.sub(lane_hi, self.lane_lo)
+        b.store(self._bit(STARTED), self.started)
+
+    def _open(self, outs: ir.Value) -> None:
+        """What only a scan has: results, which ``reduce`` does not want, and a prefix."""
+        b, none = self.b, ir.Constant(PTR, None)
+        self.writes = b.icmp_unsigned("!=", outs, none)
+        self.leaves = [alloca(b, PTR) for _ in self.spec.leaves]
+        with b.if_then(self.writes):
+            for k, leaf in enumerate(self.leaves):
+                b.store(pointer(b, outs, k), leaf)
+        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, none), b.not_(self._bit(RESTARTED))), self.led)
+
+    def _bit(self, bit: int) -> ir.Value:
+        return self.b.icmp_unsigned("!=", self.b.and_(self.progress, i64(bit)), i64(0))
+
+    def build(self) -> None:
+        b = self.b
+        some = b.select(b.icmp_signed("<", self.lo, self.hi), i64(STARTED), i64(0))
+        if not self.spec.restarts or self.spec.kind == "segments":  # there flags are only for scans, along
+            self._run(self.lo, self.hi)
+            b.ret(b.or_(self.progress, some))
+            return
+        at, restarted = alloca(b, I64), alloca(b, I64)
+        b.store(self.lo, at)
+        b.store(i64(0), restarted)
+        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), self.hi)):
+            start = b.load(at, typ=I64)
+            with b.if_then(self._flag(start)):
+                b.store(ir.Constant(I1, 0), self.started)
+                b.store(ir.Constant(I1, 0), self.led)
+                b.store(i64(RESTARTED), restarted)
+            b.store(b.add(start, i64(1)), at)
+            with repeat(b, lambda: self._continues(b.load(at, typ=I64))):
+                b.store(b.add(b.load(at, typ=I64), i64(1)), at)
+            self._run(start, b.load(at, typ=I64))
+        b.ret(b.or_(b.or_(self.progress, some), b.load(restarted, typ=I64)))
+
+    def _memory_step(self, t: ir.Value) -> ir.Value:
+        return self.b.sub(self.b.sub(self.n, i64(1)), t) if self.spec.reverse else t
+
+    def _position(self, step: ir.Value, dtype: str) -> ir.Value:
+        """The same in all lanes."""
+        return self.b.trunc(step, I32) if itemsize(dtype) == 4 else step
+
+    def _flag(self, t: ir.Value) -> ir.Value:
+        b = self.b
+        return b.icmp_unsigned("!=", b.load(address(b, self.flags, self._memory_step(t)), typ=I8), ir.Constant(I8, 0))
+
+    def _continues(self, t: ir.Value) -> ir.Value:
+        """Whether step ``t`` is there and does not restart."""
+        b, no = self.b, alloca(self.b, I1)
+        b.store(ir.Constant(I1, 0), no)
+        with b.if_then(b.icmp_signed("<", t, self.hi)):
+            b.store(b.not_(self._flag(t)), no)
+        return b.load(no, typ=I1)
+
+    def _run(self, lo: ir.Value, hi: ir.Value) -> None:
+        """Steps without a restart but perhaps at the first."""
+        b, width = self.b, self.width
+        steps = self._block_steps(lo, hi)
+        whole = b.and_(self.wanted, i64(-width))
+        at = alloca(b, I64)
+        b.store(lo, at)
+        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
+            first = b.load(at, typ=I64)
+            end = b.add(first, steps)
+            end = b.select(b.icmp_signed("<", end, hi), end, hi)
+            with loop(b, i64(0), whole, width) as lane:
+                self._down(first, end, lane, None)
+            with b.if_then(b.icmp_signed("<", whole, self.wanted)):
+                self._down(first, end, whole, b.sub(self.wanted, whole))
+            b.store(ir.Constant(I1, 1), self.started)
+            b.store(end, at)
+
+    def _block_steps(self, lo: ir.Value, hi: ir.Value) -> ir.Value:
+        """Of one vector: all. Of short rows, whole: one, since memory is then read from end to end. Else a few."""
+        b = self.b
+        whole = b.icmp_signed("==", self.wanted, self.lanes)
+        short = b.and_(whole, b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
+        few = b.select(short, i64(1), i64(STRIP_STEPS))
+        return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), few)
+
+    def _down(self, lo: ir.Value, hi: ir.Value, lane: ir.Value, rest: ir.Value | None) -> None:
+        """Steps [lo, hi) of a vector of lanes."""
+        b, spec = self.b, self.spec
+        acc, lead, holds = Held(b, spec, self.width), Held(b, spec, self.width), alloca(b, I1)
+        started = b.load(self.started, typ=I1)
+        b.store(started, holds)
+        with b.if_then(started):
+            acc.put(load_state(b, spec, self.aggregate, self.wanted, lane, self.width, rest))
+        if self.scans:
+            with b.if_then(b.load(self.led, typ=I1)):
+                lead.put(load_state(b, spec, self.prefix, self.wanted, lane, self.width, rest))
+        with loop(b, lo, hi) as t:
+            step = self._memory_step(t)
+            index = b.add(b.mul(step, self.lanes), b.add(self.lane_lo, lane))
+            x = element(b, spec, self.arrays, self.uniforms, self.width, index, lambda dtype: self._position(step, dtype), rest)
+            begun = b.load(holds, typ=I1)
+            if self.scans and spec.exclusive:
+                self._write(lambda: self._before(acc, lead, begun), index, rest)
+            with b.if_else(begun) as (then, otherwise):
+                with then:
+                    acc.put(self._op(acc.get(), x))
+                with otherwise:
+                    acc.put(x)
+            b.store(ir.Constant(I1, 1), holds)
+            if self.scans and not spec.exclusive:
+                self._write(lambda: self._led(acc, lead), index, rest)
+        store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
+
+    def _op(self, a: State, x: State) -> State:
+        return apply_op(self.b, self.spec, self.uniforms, self.width, a, x)
+
+    def _led(self, acc: Held, lead: Held) -> State:
+        """The prefix, where there is one, before the accumulator."""
+        b, out = self.b, Held(self.b, self.spec, self.width)
+        with b.if_else(b.load(self.led, typ=I1)) as (then, otherwise):
+            with then:
+                out.put(self._op(lead.get(), acc.get()))
+            with otherwise:
+                out.put(acc.get())
+        return out.get()
+
+    def _before(self, acc: Held, lead: Held, begun: ir.Value) -> State:
+        """What came before this step: prefix and accumulator, one of them, or the identity."""
+        b, spec, out = self.b, self.spec, Held(self.b, self.spec, self.width)
+        bits = spec.identity or (0,) * len(spec.state)  # without one, the driver gives a prefix
+        with b.if_else(begun) as (then, otherwise):
+            with then:
+                out.put(self._led(acc, lead))
+            with otherwise, b.if_else(b.load(self.led, typ=I1)) as (given, nothing):
+                with given:
+                    out.put(lead.get())
+                with nothing:
+                    out.put([expr.constant(t, word, self.width) for t, word in zip(spec.state, bits, strict=True)])
+        return out.get()
+
+    def _write(self, state: Callable[[], State], index: ir.Value, rest: ir.Value | None) -> None:
+        b, spec = self.b, self.spec
+        with b.if_then(self.writes):
+            values = iter(expr.emit(b, spec.finish, state(), self.uniforms, self.width))
+            for leaf, (dtype, slots) in zip(self.leaves, spec.leaves, strict=True):
+                p = address(b, b.load(leaf, typ=PTR), scaled(b, index, itemsize(dtype) * slots))
+                store_row(b, [next(values) for _ in range(slots)], p, dtype, self.width, rest, self.streams)

@@ -1,0 +1,95 @@
+"""Scans whose vectors run along the row: ``scan`` and ``reduce`` of cpu/scan_kernel.h.
+
+A vector is scanned by log steps: at step d = 1, 2, 4, ... a lane takes in what the lane d before it holds (Kogge and Stone).
+Lanes without such a predecessor keep what they have, so no neutral element is needed. Between vectors goes a carry:
+
+    output = (prefix ⊕ aggregate) ⊕ local,    aggregate = aggregate ⊕ the vector's last local
+
+where the aggregate never takes in the prefix, so ``reduce`` leaves the same bits.
+
+A restart is a bit for each lane. A lane may look d back if no restart lies in the d lanes up to it; windows twice as long are
+two shifted ones, so a few shifts of one integer make the masks of all steps.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ....ir.program import CONTROL, Program
+from ....specs.ordered import OrderedSpec
+from ..llvm.build import I64, PTR
+from ..llvm.math import MATH
+from . import scan_logaddexp as llvm_scan_logaddexp
+from . import scan_replicas as llvm_scan_replicas
+from .elements import vector_width
+from .scan_base import Kernel
+from .scan_log_steps import LogSteps
+from .scan_sequential import Sequential
+from .scan_tiles import Tile
+
+
+def build_scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
+    """Defines ``scan``. ``periodic``: rows end to end, one every ``period`` elements. ``streams``: whole vectors of results,
+    which must be aligned, are stored past the caches."""
+    b, args = _define(module, "scan", 7)
+    b.ret(b.call(_along(module, spec, vector_bytes, periodic, streams), args))
+
+
+def build_reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
+    """Defines ``reduce``, which leaves the aggregate's very bits that ``scan`` leaves: it is the same code."""
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = _define(module, "reduce", 5)
+    null = ir.Constant(PTR, None)
+    args = [arrays, uniforms, null, flags, range_, null, aggregate, progress]
+    b.ret(b.call(_along(module, spec, vector_bytes), args))
+
+
+def _define(module: ir.Module, name: str, pointers: int) -> tuple[ir.IRBuilder, list[ir.Argument]]:
+    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * pointers + [I64]), name)
+    fn.attributes.add("nounwind")
+    return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
+
+
+def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> ir.Function:
+    """``scan``, or, where ``outs`` is null, ``reduce``: emitted once for both, since most of the time to compile goes here."""
+    known = module.globals.get("along")
+    if known is not None:
+        return known
+    b, args = _define(module, "along", 7)
+    fn = module.globals["along"]
+    fn.linkage = "internal"
+    fn.attributes.add("noinline")
+    _form(spec, vector_bytes, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
+    return fn
+
+
+def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
+    if not periodic and llvm_scan_logaddexp.applies(spec):
+        return llvm_scan_logaddexp.LogAddExp
+    if _cost(spec.op) > DEAR * len(spec.state):
+        return Tile
+    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
+        return llvm_scan_replicas.Replicas
+    few = min(FEW, vector_width(spec, vector_bytes) // 4)
+    return LogSteps if len(spec.state) <= few else Sequential
+
+
+FEW = 4
+"""Slots of a state up to which vectors pay for cheap operators; fewer of them in short vectors."""
+
+DEAR = 10
+"""Instructions for each slot from which on an operator is worth two transpositions to be applied less often."""
+
+_WEIGHTS = {"div": 6, "rem": 8, "sqrt": 6, "load": 8, "pow": 60} | dict.fromkeys(("cond", "while"), 20)
+
+
+def _cost(program: Program) -> int:
+    """About how many vector instructions a Program takes."""
+    total = 0
+    for i in program.body:
+        if i.op == "loop":
+            total += i.attr[0] * _cost(i.attr[1])
+        elif i.op in CONTROL:
+            total += 20 + sum(map(_cost, i.attr))
+        elif i.op not in ("arg", "const", "item"):
+            total += _WEIGHTS.get(i.op, 20 if i.op in MATH else 1)
+    return total

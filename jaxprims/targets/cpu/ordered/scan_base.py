@@ -1,0 +1,167 @@
+"""What the forms of scans along a row share: arguments, the aggregate, the carry, stores of results."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
+from ..llvm.structs import in_pieces, store_structs
+from .elements import Elements
+from .rows import apply_op, interleaved, load_state, store_state, stream
+
+STARTED, RESTARTED = 1, 2
+"""Bits of ``progress`` (cpu/scan_kernel.h)."""
+
+Values = list[ir.Value]
+"""A state: a value, or a vector, for each slot."""
+
+
+class Kernel(abc.ABC):
+    """What the forms share: arguments, the aggregate, the carry."""
+
+    elements: Elements
+    width: int  # of the vectors that are stored
+    lanes = 1
+    """How often the aggregate and the carry are held: once, or in every lane of a vector."""
+
+    def __init__(
+        self, b: ir.IRBuilder, spec: OrderedSpec, vector_bytes: int, args: Sequence[ir.Value], periodic: bool, streams: bool
+    ):
+        self.b, self.module, self.spec, self.vector_bytes = b, b.module, spec, vector_bytes
+        self.periodic, self.streams = periodic, streams
+        self.restarts = spec.restarts or spec.kind == "segments" or periodic
+        arrays, uniforms, outs, self.flags, range_, self.prefix_state, self.aggregate_state, self.progress = args
+        self.scans = b.icmp_unsigned("!=", outs, ir.Constant(PTR, None))
+        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(4)]
+        self.lo, self.hi, self.n, self.period = members
+        self.out_places = alloca(b, PTR, len(spec.leaves))
+        with b.if_then(self.scans):
+            for k in range(len(spec.leaves)):
+                b.store(pointer(b, outs, k), b.gep(self.out_places, [i64(k)], source_etype=PTR))
+
+    @abc.abstractmethod
+    def build(self) -> None:
+        """Emits the function's body."""
+
+    def op(self, first: Sequence[ir.Value], second: Sequence[ir.Value], width: int) -> Values:
+        return apply_op(self.b, self.spec, self.uniforms, width, first, second)
+
+    # --- what goes from vector to vector ----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Loads the aggregate and the prefix, where there are any."""
+        b, spec = self.b, self.spec
+        self.started, self.restarted = alloca(b, I1), alloca(b, I1)
+        self.aggregate = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
+        started = self._bit(STARTED)
+        b.store(started, self.started)
+        b.store(self._bit(RESTARTED), self.restarted)
+        with b.if_then(started):
+            self.keep(self._state_at(self.aggregate_state), self.aggregate)
+        self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, ir.Constant(PTR, None))
+        self.prefix = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
+        with b.if_then(self.has_prefix):
+            self.keep(self._state_at(self.prefix_state), self.prefix)
+
+    def end(self) -> None:
+        b = self.b
+        with b.if_then(self.is_started()):
+            self._store_state(self.held(self.aggregate))
+        bits = [b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in ((self.started, 1), (self.restarted, 2))]
+        b.ret(b.or_(*bits))
+
+    def keep(self, state: Sequence[ir.Value], places: Sequence[ir.Value]) -> None:
+        for v, p in zip(state, places, strict=True):
+            self.b.store(v, p)
+
+    def held(self, places: Sequence[ir.Value]) -> Values:
+        return [self.b.load(p, typ=expr.register_type(t, self.lanes)) for p, t in zip(places, self.spec.state, strict=True)]
+
+    def _state_at(self, p: ir.Value) -> Values:
+        values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
+        return [splat(self.b, v, self.lanes) for v in values] if self.lanes > 1 else values
+
+    def _store_state(self, state: Values) -> None:
+        if self.lanes > 1:
+            state = [self.b.extract_element(v, ir.Constant(I32, 0)) for v in state]
+        store_state(self.b, self.spec, state, self.aggregate_state, i64(1), i64(0))
+
+    def is_started(self) -> ir.Value:
+        return self.b.load(self.started, typ=I1)
+
+    def counts_prefix(self) -> ir.Value:
+        """Does the prefix come before the aggregate (there is one, and no restart yet)?"""
+        return self.b.and_(self.has_prefix, self.b.not_(self.b.load(self.restarted, typ=I1)))
+
+    def carry(self) -> tuple[Values, ir.Value]:
+        """prefix ⊕ aggregate, or the one that there is, and whether there is one."""
+        b, started, counts = self.b, self.is_started(), self.counts_prefix()
+        prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
+        both = self.either(b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
+        return [b.select(started, v, p) for v, p in zip(both, prefix, strict=True)], b.or_(started, counts)
+
+    def either(
+        self, condition: ir.Value, yes: Callable[[], Values], no: Callable[[], Values], likely: bool | None = None
+    ) -> Values:
+        b = self.b
+        with b.if_else(condition, likely=likely) as (then, otherwise):
+            with then:
+                values, block = yes(), b.block
+            with otherwise:
+                others, other_block = no(), b.block
+        out = []
+        for v, w in zip(values, others, strict=True):
+            out.append(b.phi(v.type))
+            out[-1].add_incoming(v, block)
+            out[-1].add_incoming(w, other_block)
+        return out
+
+    def advance(self, total: Values, restarted: ir.Value | None) -> None:
+        """Takes the state ``total`` of further elements into the aggregate; ``restarted``: only since a restart among them."""
+        b = self.b
+
+        def joined() -> Values:
+            values = self.op(self.held(self.aggregate), total, self.lanes)
+            return values if restarted is None else [b.select(restarted, t, v) for t, v in zip(total, values, strict=True)]
+
+        self.keep(self.either(self.is_started(), joined, lambda: total), self.aggregate)
+        b.store(ir.Constant(I1, 1), self.started)
+        if restarted is not None:
+            b.store(b.or_(b.load(self.restarted, typ=I1), restarted), self.restarted)
+
+    def _bit(self, bit: int) -> ir.Value:
+        return self.b.icmp_unsigned("!=", self.b.and_(self.progress, i64(bit)), i64(0))
+
+    def _store(self, states: Values, i: ir.Value, rest: ir.Value) -> None:
+        b, spec, width = self.b, self.spec, self.width
+        values = iter(expr.emit(b, spec.finish, states, self.uniforms, width))
+        at, rows = self.elements.memory_index(i), []
+        for k, (dtype, slots) in enumerate(spec.leaves):
+            leaf = pointer(b, self.out_places, k)
+            mine = [expr.to_memory(b, next(values), dtype) for _ in range(slots)]
+            if in_pieces(dtype, slots, width):
+                size = slots * itemsize(dtype)
+                nowhere = alloca(b, I8, size)
+                store_structs(b, mine, self.elements.places(i, rest, leaf, size, nowhere), dtype)
+                continue
+            row = interleaved(b, mine)
+            rows.append((row, address(b, leaf, scaled(b, at, slots * itemsize(dtype))), dtype, slots))
+        with b.if_else(self.elements.whole(rest), likely=True) as (then, otherwise):
+            with then:
+                for row, p, dtype, _ in rows:
+                    stored = b.store(row, p, align=itemsize(dtype))
+                    if self.streams:
+                        stream(stored, itemsize(dtype) * row.type.count)
+            with otherwise:
+                for row, p, _, slots in rows:
+                    name = f"llvm.masked.store.v{row.type.count}{suffix(row.type.element)}.p0"
+                    mask = self.elements.in_memory(rest, slots)
+                    b.call(intrinsic(self.module, name, ir.VoidType(), [row.type, PTR, mask.type]), [row, p, mask])

@@ -1,0 +1,120 @@
+"""Scans of structs of many scalars along a row: element after element.
+
+Taking a vector of such structs apart and putting it together again costs more than vectors gain, and an operator on so many
+scalars keeps a processor busy without them. Where something comes before the aggregate, vectors of two lanes hold the result so
+far and the aggregate: one application of the operator continues both. Every STEP elements the result is made of the aggregate
+anew, so that it does not depend on how a row is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ..llvm import expr
+from ..llvm.build import I1, I8, I32, I64, address, alloca, i64, loop, pointer, scaled, splat
+from .elements import Elements
+from .rows import store_row
+from .scan_base import Kernel, Values
+
+RESULT, AGGREGATE = ir.Constant(I32, 0), ir.Constant(I32, 1)
+"""Lanes of a pair."""
+
+
+class Sequential(Kernel):
+    STEP = 1024
+    """kScanStep (cpu/scan_kernel.h)."""
+
+    def build(self) -> None:
+        b = self.b
+        period = self.period if self.periodic else None
+        self.elements = Elements(b, self.spec, self.arrays, self.uniforms, self.n, 1, period=period)
+        self.begin()
+        self.pairs = [alloca(b, expr.register_type(t, 2)) for t in self.spec.state]
+        self.there = alloca(b, I1)  # is there a result so far?
+        self.ahead = alloca(b, I64)  # periodic: elements to the next row
+        b.store(i64(0), self.ahead)
+        with b.if_else(self.has_prefix) as (then, otherwise):
+            with then, loop(b, self.lo, self.hi, self.STEP) as first:
+                last = b.add(first, i64(self.STEP))
+                self._steps(first, b.select(b.icmp_signed("<", last, self.hi), last, self.hi))
+            with otherwise, loop(b, self.lo, self.hi) as i:
+                self._element(i)
+        self.end()
+
+    def op(self, first: Sequence[ir.Value], second: Sequence[ir.Value], width: int) -> Values:
+        return expr.emit(self.b, self.spec.op, [*first, *second], self.uniforms, width)  # a call would cost as much
+
+    def _element(self, i: ir.Value) -> None:
+        """Takes element i into the aggregate, which is the result."""
+        b = self.b
+        x, anew = self.elements.states(i), self._restarts(i)
+        started, before = self.is_started(), self.held(self.aggregate)
+        now = self.either(b.and_(started, b.not_(anew)), lambda: self.op(before, x, 1), lambda: x)
+        self.keep(now, self.aggregate)
+        b.store(ir.Constant(I1, 1), self.started)
+        self._write(before if self.spec.exclusive else now, started, anew, i)
+
+    def _steps(self, first: ir.Value, last: ir.Value) -> None:
+        b = self.b
+        result, there = self.carry()
+        b.store(there, self.there)
+        for p, r, a in zip(self.pairs, result, self.held(self.aggregate), strict=True):
+            v = b.insert_element(ir.Constant(ir.VectorType(r.type, 2), ir.Undefined), r, RESULT)
+            b.store(b.insert_element(v, a, AGGREGATE), p)
+        with loop(b, first, last) as i:
+            self._element_of_both(i)
+        self.keep([b.extract_element(v, AGGREGATE) for v in self._pair()], self.aggregate)
+
+    def _element_of_both(self, i: ir.Value) -> None:
+        """Takes element i into the aggregate and into the result, each of which may only start with it."""
+        b, there, started = self.b, self.b.load(self.there, typ=I1), self.is_started()
+        x, anew = self.elements.states(i), self._restarts(i)
+        self._start(x, there, started)  # whatever op is applied to, the user gave
+        before, both = self._pair(), [splat(b, v, 2) for v in x]
+        values = self.op(before, both, 2)
+        self.keep([b.select(splat(b, anew, 2), new, v) for new, v in zip(both, values, strict=True)], self.pairs)
+        self._start(x, there, started)
+        b.store(ir.Constant(I1, 1), self.started)
+        b.store(ir.Constant(I1, 1), self.there)
+        results = [b.extract_element(v, RESULT) for v in (before if self.spec.exclusive else self._pair())]
+        self._write(results, there, anew, i)
+
+    def _pair(self) -> Values:
+        return [self.b.load(p, typ=expr.register_type(t, 2)) for p, t in zip(self.pairs, self.spec.state, strict=True)]
+
+    def _start(self, x: Values, there: ir.Value, started: ir.Value) -> None:
+        b = self.b
+        for lane, known in ((AGGREGATE, started), (RESULT, there)):
+            with b.if_then(b.not_(known), likely=False):
+                self.keep([b.insert_element(v, new, lane) for v, new in zip(self._pair(), x, strict=True)], self.pairs)
+
+    def _write(self, results: Values, there: ir.Value, anew: ir.Value, i: ir.Value) -> None:
+        b, spec = self.b, self.spec
+        with b.if_then(self.scans):
+            if spec.exclusive and spec.identity is not None:
+                identity = [expr.constant(t, bits) for t, bits in zip(spec.state, spec.identity, strict=True)]
+                there = b.and_(there, b.not_(anew))
+                results = [b.select(there, v, e) for v, e in zip(results, identity, strict=True)]
+            values, at = iter(expr.emit(b, spec.finish, results, self.uniforms, 1)), self.elements.memory_index(i)
+            for k, (dtype, slots) in enumerate(spec.leaves):
+                p = address(b, pointer(b, self.out_places, k), scaled(b, at, slots * itemsize(dtype)))
+                store_row(b, [next(values) for _ in range(slots)], p, dtype, 1)
+
+    def _restarts(self, i: ir.Value) -> ir.Value:
+        """Does element i start anew?"""
+        if not self.restarts:
+            return ir.Constant(I1, 0)
+        b, bits = self.b, []
+        if self.periodic:
+            ahead = b.load(self.ahead, typ=I64)
+            bits.append(b.icmp_signed("==", ahead, i64(0)))
+            b.store(b.sub(b.select(bits[0], self.period, ahead), i64(1)), self.ahead)
+        if self.spec.restarts or self.spec.kind == "segments":
+            flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
+            bits.append(b.icmp_unsigned("!=", flag, ir.Constant(I8, 0)))
+        anew = bits[0] if len(bits) == 1 else b.or_(*bits)
+        b.store(b.or_(b.load(self.restarted, typ=I1), anew), self.restarted)
+        return anew

@@ -1,0 +1,276 @@
+"""Scans of dear operators along a row: lanes take consecutive elements, so that two applications for each element do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ..llvm import expr
+from ..llvm.build import I8, I32, PTR, alloca, bytes_of, i64, loop, splat, suffix
+from ..llvm.types import take
+from .elements import Elements, vector_width
+from .scan_base import Values
+from .scan_log_steps import LogSteps
+
+
+class Tile(LogSteps):
+    """For dear operators: a lane takes ``width`` consecutive elements, so that two applications for each do.
+
+    Vectors are transposed in squares. A lane's elements are combined one after the other, its last with the other lanes' by
+    log steps, and what comes before the lane is combined in. A few squares (chains) at a time, so that one need not wait for
+    the other. The operator is a function, emitted once.
+    """
+
+    STEP = 1024
+    """Elements of a tile at most: kScanStep (cpu/scan_kernel.h)."""
+
+    BUFFER_BYTES = 16 * 1024
+    """The states of all chains lie in L1."""
+
+    def build(self) -> None:
+        b, spec = self.b, self.spec
+        self.width = self.lanes = self.group = width = min(vector_width(spec, self.vector_bytes), self.vector_bytes // 4)
+        self.word, self.backwards = I32, False  # lanes are in scan order whatever the row's direction
+        self.groups, self.square = 1, width * width
+        size = self.square * sum(bytes_of(self._stored(t)) for t in spec.state)
+        self.chains = max(1, min(self.STEP // self.square, self.BUFFER_BYTES // size))
+        self.chains = 1 << (self.chains.bit_length() - 1)
+        self.elements = Elements(
+            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
+        )
+        self._allocate()
+        self.begin()
+        if self.periodic:
+            self._start_rows()
+        tile = self.chains * self.square
+        with loop(b, self.lo, self.hi, tile) as i:
+            rest = b.sub(self.hi, i)
+            rest = b.select(b.icmp_signed("<", rest, i64(tile)), rest, i64(tile))
+            used = b.sdiv(b.add(rest, i64(self.square - 1)), i64(self.square))
+            self._fill(i, rest, b.mul(used, i64(width)))
+            self._tile(i, rest, used)
+        self.end()
+
+    def _allocate(self) -> None:
+        b, rows = self.b, self.chains * self.width
+        self.rows = [alloca(b, self._stored(t), (rows + 1) * self.width) for t in self.spec.state]
+        self.carries = [alloca(b, self._stored(t), rows) for t in self.spec.state]
+        self.flag_words = alloca(b, I32, rows)
+        self.joins = alloca(b, I8, self.chains)
+
+    def _tile(self, i: ir.Value, rest: ir.Value, used: ir.Value) -> None:
+        """``used`` chains hold the ``rest`` elements from i on, which lie in rows as in memory."""
+        b = self.b
+        self._transpose(used)
+        self._down(used)
+        with loop(b, i64(0), used) as c:
+            self._across(c, b.sub(rest, b.mul(c, i64(self.square))))
+        with b.if_then(self.scans):
+            self._apply(used)
+            self._transpose(used)
+            self._write(i, rest)
+
+    # --- the buffer: rows of ``width`` states, slot by slot ---------------------------------------------------------------------
+
+    def _stored(self, dtype: str) -> ir.Type:
+        """A scalar's type in the buffer: 4 bytes at least, so that there are few kinds of square."""
+        t = expr.register_type(dtype)
+        return I32 if isinstance(t, ir.IntType) and t.width < 32 else t
+
+    def _row(self, places: Sequence[ir.Value], row: ir.Value) -> list[ir.Value]:
+        b = self.b
+        at = b.mul(row, i64(self.width))
+        return [b.gep(p, [at], source_etype=self._stored(t)) for p, t in zip(places, self.spec.state, strict=True)]
+
+    def _get(self, places: Sequence[ir.Value], row: ir.Value) -> Values:
+        b, out = self.b, []
+        for p, t in zip(self._row(places, row), self.spec.state, strict=True):
+            v = b.load(p, typ=ir.VectorType(self._stored(t), self.width))
+            narrow = expr.register_type(t, self.width)
+            out.append(v if v.type == narrow else b.trunc(v, narrow))
+        return out
+
+    def _put(self, places: Sequence[ir.Value], row: ir.Value, values: Sequence[ir.Value]) -> None:
+        b = self.b
+        for p, t, v in zip(self._row(places, row), self.spec.state, values, strict=True):
+            wide = ir.VectorType(self._stored(t), self.width)
+            b.store(v if v.type == wide else b.zext(v, wide), p)
+
+    def _row_of(self, c: ir.Value, u: ir.Value) -> ir.Value:
+        """The row of each lane's u-th element in scan order."""
+        b = self.b
+        return b.add(b.mul(c, i64(self.width)), b.sub(i64(self.width - 1), u) if self.spec.reverse else u)
+
+    # --- the steps --------------------------------------------------------------------------------------------------------------
+
+    def _fill(self, i: ir.Value, rest: ir.Value, rows: ir.Value) -> None:
+        """The states of a tile's elements; rows past the end repeat the first."""
+        b, width = self.b, self.width
+        with loop(b, i64(0), rows) as row:
+            ahead = b.mul(row, i64(width))
+            left = b.sub(rest, ahead)
+            there = b.icmp_signed(">", left, i64(0))
+            first, left = b.select(there, b.add(i, ahead), i), b.select(there, left, rest)
+            self._put(self.rows, row, self.elements.states(first, left))
+            if self.restarts:
+                bits = self._restarts(first, left)
+                bits = b.select(there, bits, ir.Constant(I32, 0))
+                b.store(bits, b.gep(self.flag_words, [row], source_etype=I32))
+
+    def _transpose(self, used: ir.Value) -> None:
+        b = self.b
+        with loop(b, i64(0), used) as c:
+            for p, t in zip(self._row(self.rows, b.mul(c, i64(self.width))), self.spec.state, strict=True):
+                b.call(self._transposer(self._stored(t)), [p])
+
+    def _transposer(self, t: ir.Type) -> ir.Function:
+        """Transposes a square of scalars in place, by halves, two halvings at a time (LLVM is slow on deeper ones)."""
+        name, width = f"transpose.{suffix(t)}", self.width
+        function = self.module.globals.get(name)
+        if function is not None:
+            return function
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR]), name)
+        function.linkage = "internal"
+        for attribute in ("nounwind", "noinline"):
+            function.attributes.add(attribute)
+        b, row = ir.IRBuilder(function.append_basic_block()), ir.VectorType(t, width)
+        span = width
+        while span > 1:
+            radix = min(4, span)
+            least = span // radix  # rows of a group lie so far apart
+            with loop(b, i64(0), i64(width // span)) as high, loop(b, i64(0), i64(least)) as low:
+                first = b.add(b.mul(high, i64(span)), low)
+                places = [b.gep(function.args[0], [b.add(first, i64(k * least))], source_etype=row) for k in range(radix)]
+                rows = [b.load(p, typ=row) for p in places]
+                half = radix // 2
+                while half:
+                    for k in range(radix):
+                        if not k & half:
+                            rows[k], rows[k + half] = self._swapped(b, rows[k], rows[k + half], half * least)
+                    half //= 2
+                for p, v in zip(places, rows, strict=True):
+                    b.store(v, p)
+            span = least
+        b.ret_void()
+        return function
+
+    def _swapped(self, b: ir.IRBuilder, low: ir.Value, high: ir.Value, half: int) -> tuple[ir.Value, ir.Value]:
+        """Two rows ``half`` apart with the upper half of every 2 * half lanes of the one and the lower of the other swapped."""
+        lanes = range(self.width)
+        first = take(b, low, high, [k if not k & half else self.width + k - half for k in lanes])
+        return first, take(b, low, high, [k + half if not k & half else self.width + k for k in lanes])
+
+    def _flags(self, c: ir.Value) -> ir.Value:
+        """Each lane's restarts: a word of a bit for each row."""
+        p = self.b.gep(self.flag_words, [self.b.mul(c, i64(self.width))], source_etype=I32)
+        return self.b.load(p, typ=ir.VectorType(I32, self.width))
+
+    def _flag(self, words: ir.Value, u: ir.Value) -> ir.Value:
+        """Which lanes' u-th element starts anew."""
+        b = self.b
+        row = b.sub(i64(self.width - 1), u) if self.spec.reverse else u
+        bit = splat(b, b.shl(ir.Constant(I32, 1), b.trunc(row, I32)), self.width)
+        return b.icmp_unsigned("!=", b.and_(words, bit), ir.Constant(words.type, None))
+
+    def _up_to(self, u: ir.Value) -> ir.Value:
+        """The bits of a lane's elements up to the u-th."""
+        b = self.b
+        if self.spec.reverse:
+            return b.shl(ir.Constant(I32, -1), b.trunc(b.sub(i64(self.width - 1), u), I32))
+        return b.sub(b.shl(ir.Constant(I32, 2), b.trunc(u, I32)), ir.Constant(I32, 1))
+
+    def _down(self, used: ir.Value) -> None:
+        """Every lane's elements, one after the other."""
+        b = self.b
+        with loop(b, i64(1), i64(self.width)) as u, loop(b, i64(0), used) as c:
+            row = self._row_of(c, u)
+            before, now = self._get(self.rows, self._row_of(c, b.sub(u, i64(1)))), self._get(self.rows, row)
+            values = self.op(before, now, self.width)
+            if self.restarts:
+                anew = self._flag(self._flags(c), u)
+                values = [b.select(anew, x, v) for x, v in zip(now, values, strict=True)]
+            self._put(self.rows, row, values)
+
+    def _across(self, c: ir.Value, rest: ir.Value) -> None:
+        """A chain's lanes among each other, and what comes before each."""
+        b, width = self.b, self.width
+        totals = self._get(self.rows, self._row_of(c, i64(width - 1)))
+        bits = None
+        if self.restarts:
+            words = self._flags(c)
+            found = b.icmp_unsigned("!=", words, ir.Constant(words.type, None))
+            bits = b.zext(b.bitcast(found, ir.IntType(width)), I32)
+        local, closed = self._local(totals, bits)
+        before = [take(b, v, v, [max(0, k - 1) for k in range(width)]) for v in local]
+        with b.if_then(self.scans):
+            carry, there = self.carry()
+            reach = self._lanes([True] * width) if closed is None else self._mask(b.not_(b.shl(closed, ir.Constant(I32, 1))))
+            shifted = [take(b, k, v, [0] + [width + j for j in range(1, width)]) for k, v in zip(carry, before, strict=True)]
+            reach = b.and_(reach, self._lanes([k > 0 for k in range(width)]))
+
+            def joined() -> Values:
+                return [b.select(reach, v, w) for v, w in zip(self.op(carry, before, width), shifted, strict=True)]
+
+            self._put(self.carries, c, self.either(there, joined, lambda: before))
+            b.store(b.zext(there, I8), b.gep(self.joins, [c], source_etype=I8))
+        whole = b.icmp_signed(">=", rest, i64(self.square))
+        last = ir.Constant(I32, width - 1)
+        total = self.either(
+            whole, lambda: [splat(b, b.extract_element(v, last), width) for v in local], lambda: self._tail(c, rest, before)
+        )
+        self.advance(total, None if bits is None else b.icmp_unsigned("!=", bits, ir.Constant(I32, 0)))
+
+    def _tail(self, c: ir.Value, rest: ir.Value, before: Values) -> Values:
+        """The combination of a chain's first ``rest`` elements; ``before``: of the lanes before each."""
+        b, width = self.b, self.width
+        e = b.sub(rest, i64(1))
+        lane, u = b.trunc(b.sdiv(e, i64(width)), I32), b.srem(e, i64(width))
+        own = [splat(b, b.extract_element(v, lane), width) for v in self._get(self.rows, self._row_of(c, u))]
+        behind = [splat(b, b.extract_element(v, lane), width) for v in before]
+        joins = b.icmp_unsigned("!=", lane, ir.Constant(I32, 0))
+        if self.restarts:
+            word = b.extract_element(self._flags(c), lane)
+            joins = b.and_(joins, b.icmp_unsigned("==", b.and_(word, self._up_to(u)), ir.Constant(I32, 0)))
+        return [b.select(joins, v, w) for v, w in zip(self.op(behind, own, width), own, strict=True)]
+
+    def _apply(self, used: ir.Value) -> None:
+        """What comes before a lane, combined into its elements; exclusive: into the next one's place."""
+        b, spec, width = self.b, self.spec, self.width
+        identity = None
+        if spec.exclusive and spec.identity is not None:
+            identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
+
+        def replaced(values: Values, where: ir.Value) -> Values:
+            return values if identity is None else [b.select(where, e, v) for e, v in zip(identity, values, strict=True)]
+
+        def joins(c: ir.Value) -> ir.Value:
+            there = b.icmp_unsigned("!=", b.load(b.gep(self.joins, [c], source_etype=I8), typ=I8), ir.Constant(I8, 0))
+            return b.or_(self._lanes([k > 0 for k in range(width)]), splat(b, there, width))
+
+        last = i64(width - 1)
+        with loop(b, i64(0), last if spec.exclusive else i64(width)) as k, loop(b, i64(0), used) as c:
+            u = b.sub(last, k)
+            source = b.sub(u, i64(1)) if spec.exclusive else u
+            now, wanted = self._get(self.rows, self._row_of(c, source)), joins(c)
+            if self.restarts:
+                words = self._flags(c)
+                open_ = b.and_(words, splat(b, self._up_to(source), width))
+                wanted = b.and_(wanted, b.icmp_unsigned("==", open_, ir.Constant(words.type, None)))
+            values = self.op(self._get(self.carries, c), now, width)
+            values = [b.select(wanted, v, x) for v, x in zip(values, now, strict=True)]
+            if spec.exclusive and self.restarts:
+                values = replaced(values, self._flag(self._flags(c), u))
+            self._put(self.rows, self._row_of(c, u), values)
+        if spec.exclusive:
+            with loop(b, i64(0), used) as c:
+                none = b.not_(joins(c))
+                if self.restarts:
+                    none = b.or_(none, self._flag(self._flags(c), i64(0)))
+                self._put(self.rows, self._row_of(c, i64(0)), replaced(self._get(self.carries, c), none))
+
+    def _write(self, i: ir.Value, rest: ir.Value) -> None:
+        b, width = self.b, self.width
+        with loop(b, i64(0), rest, width) as ahead:
+            row = b.sdiv(ahead, i64(width))
+            self._store(self._get(self.rows, row), b.add(i, ahead), b.sub(rest, ahead))

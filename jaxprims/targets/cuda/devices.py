@@ -1,0 +1,36 @@
+"""Constants of GPUs that plans can be made for where none is at hand. Those of a GPU that is there are read from it."""
+
+from __future__ import annotations
+
+from ... import _cuda
+
+_MB = 1 << 20
+
+KNOWN = {
+    "sm_80": ("A100", 108, 2048, 163 * 1024, 164 * 1024, 40 * _MB, 8, 0),
+    "sm_90": ("H100, H200", 132, 2048, 227 * 1024, 228 * 1024, 50 * _MB, 9, 0),
+    "sm_100": ("B200", 148, 2048, 227 * 1024, 228 * 1024, 126 * _MB, 10, 0),
+}
+"""By architecture: name, multiprocessors, threads of one, shared memory of a block and of a multiprocessor, L2, major, minor."""
+
+
+def device_of(target: str) -> _cuda.DeviceInfo:
+    """This machine's GPU of that architecture, or what is known of one. Raises ValueError."""
+    for k in range(_cuda.device_count() if _cuda.available() else 0):
+        device = _cuda.device(k)
+        if target == f"sm_{device.major}{device.minor}":
+            return device
+    if target not in KNOWN:
+        raise ValueError(f"target must be 'cpu', one of {', '.join(KNOWN)}, or a GPU of this machine, got {target!r}")
+    _, multiprocessors, threads, shared, shared_per_multiprocessor, l2, major, minor = KNOWN[target]
+    return _cuda.DeviceInfo(
+        ordinal=0,
+        multiprocessors=multiprocessors,
+        threads_per_multiprocessor=threads,
+        blocks_per_multiprocessor=32,
+        shared_per_block=shared,
+        shared_per_multiprocessor=shared_per_multiprocessor,
+        l2_bytes=l2,
+        major=major,
+        minor=minor,
+    )

@@ -1,0 +1,136 @@
+"""What all kernels' specs have in common, as CUDA C++: structs, the arrays, f on runs of neighbouring elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...ir.program import Program
+from ...specs.histogram import ArraySpec
+from .expr import loads, statements
+from .table import convert
+from .types import constant, from_memory, memory_type, register_type
+
+MOST_READ = 16
+"""Slots of an element that are read as a whole; of larger ones only what f uses is."""
+
+WIDTH = 130
+
+
+def namespace(lines: Iterable[str]) -> str:
+    """``namespace spec`` of these lines, the long ones broken."""
+    out = ["namespace spec {", "using namespace jp;", "", *lines, "", "}  // namespace spec", ""]
+    return "\n".join(part for line in out for part in _broken(line))
+
+
+def _broken(line: str) -> list[str]:
+    """The line, or its pieces, each as long as may be."""
+    out = [line]
+    while len(out[-1]) > WIDTH and (places := [m.start() for m in re.finditer("(?<=[,|]) ", out[-1])]):
+        indent = len(out[-1]) - len(out[-1].lstrip()) + (4 if len(out) == 1 else 0)
+        at = max((place for place in places if place <= WIDTH), default=places[0])
+        out[-1:] = [out[-1][:at], " " * indent + out[-1][at + 1 :]]
+    return out
+
+
+def numbers(kind: str, values: Mapping[str, int | bool]) -> str:
+    return f"constexpr {kind} {', '.join(f'k{name} = {str(value).lower()}' for name, value in values.items())};"
+
+
+def struct(name: str, members: Sequence[str]) -> list[str]:
+    return [f"struct {name} {{", *(f"  {m};" for m in members), "};"] if members else [f"struct {name} {{}};"]
+
+
+def slots(dtypes: Sequence[str]) -> list[str]:
+    """A struct's members: a scalar in registers each."""
+    return [f"{register_type(t)} s{k}" for k, t in enumerate(dtypes)]
+
+
+def of_slots(template: str, count: int) -> str:
+    """``{...}`` with the template for each slot, # being its number."""
+    return f"{{{', '.join(template.replace('#', str(k)) for k in range(count))}}}"
+
+
+def constants(dtypes: Sequence[str], bits: Sequence[int] | None) -> str:
+    if bits is None:
+        return "{}"
+    return f"{{{', '.join(constant(t, x) for t, x in zip(dtypes, bits, strict=True))}}}"
+
+
+def function(head: str, lines: Sequence[str], indent: str = "") -> list[str]:
+    return [f"{indent}{head} {{", *(indent + line for line in lines), f"{indent}}}"]
+
+
+def times(value: str, n: int) -> str:
+    return value if n == 1 else f"{value} * {n}"
+
+
+def plus(value: str, n: int) -> str:
+    return f"{value} + {n}" if n else value
+
+
+def uniforms_parameter(*programs: Program | None) -> str:
+    """A parameter for the captured arrays, without a name where none is read."""
+    return f"const Uniforms&{' u' if any(p is not None and loads(p) for p in programs) else ''}"
+
+
+def operands(name: str, letter: str, dtypes: Sequence[tuple[int, str]], const: str, static: str = "") -> list[str]:
+    """A struct of pointers to a member's operands, (number, dtype) each, and the function that makes it."""
+    types = [f"{const}{memory_type(t)}" for _, t in dtypes]
+    members = [f"{t}* {letter}{k}" for t, (k, _) in zip(types, dtypes, strict=True)]
+    places = ", ".join(f"Place<{t}>(operands[{k}], m)" for t, (k, _) in zip(types, dtypes, strict=True))
+    parameters = "const Operand* operands, const Member& m" if dtypes else "const Operand*, const Member&"
+    return [
+        *struct(name, members),
+        *function(f"{static}JP_DEVICE {name} {name}Of({parameters})", [f"  return {{{places}}};"]),
+    ]
+
+
+class Elements:
+    """The arrays, and f of neighbouring elements. The function's parameters are those of f's that it uses, ``x<number>``."""
+
+    def __init__(self, arrays: Sequence[ArraySpec], f: Program):
+        self.arrays = arrays
+        every = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
+        used = sorted({i.attr for i in f.body if i.op == "arg"})
+        self.used = [(p, *every[p]) for p in used]
+        self.f = f
+
+    def structs(self, uniforms: Sequence[str]) -> list[str]:
+        arrays = [(k, a.dtype) for k, a in enumerate(self.arrays) if a.slots]
+        return [
+            *operands("Arrays", "a", arrays, "const "),
+            *operands("Uniforms", "u", list(enumerate(uniforms)), "const "),
+        ]
+
+    @property
+    def parameters(self) -> list[str]:
+        return [f"{register_type(self.f.params[p])} x{p}" for p, _, _ in self.used]
+
+    def body(self) -> tuple[list[str], list[str]]:
+        """f's statements and results."""
+        return statements(self.f, [f"x{p}" for p in range(len(self.f.params))])
+
+    def read(self, first: str, position: str) -> tuple[list[str], list[str]]:
+        """Statements that read a run of ``kCount`` elements from memory's ``first`` on, at ``position`` along the axis; and f's
+        arguments for the ``k``-th of them."""
+        lines, args, whole = [], [], set()
+        for _, k, s in self.used:
+            a = self.arrays[k]
+            if a.slots == 0:
+                args.append(convert(f"{position} + k", "s64", a.dtype))
+            elif a.slots > MOST_READ:
+                args.append(from_memory(f"in.a{k}[{plus(f'({first} + k) * {a.slots}', s)}]", a.dtype))
+            else:
+                if k not in whole:
+                    lines += [
+                        f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}];",
+                        f"ReadRun(in.a{k} + {times(first, a.slots)}, a{k});",
+                    ]
+                whole.add(k)
+                args.append(from_memory(f"a{k}[{plus(times('k', a.slots), s)}]", a.dtype))
+        return lines, args
+
+    def uses(self, position: bool) -> bool:
+        """Does f use an array, or a position?"""
+        return any((self.arrays[k].slots == 0) == position for _, k, _ in self.used)

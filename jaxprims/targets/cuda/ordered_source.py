@@ -1,0 +1,142 @@
+"""OrderedSpec -> ``namespace spec`` of a kernel of the ordered family, as CUDA C++: all that its skeleton (cuda/scan.cuh ...)
+does not know itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ir.program import Program, itemsize
+from ...specs.ordered import KINDS, OrderedSpec
+from .elements import (
+    Elements,
+    constants,
+    function,
+    namespace,
+    numbers,
+    of_slots,
+    operands,
+    plus,
+    slots,
+    struct,
+    times,
+    uniforms_parameter,
+)
+from .expr import length, statements
+from .types import from_memory, memory_type, register_bytes, struct_bytes, to_memory
+
+
+def state_bytes(spec: OrderedSpec) -> int:
+    """``sizeof(spec::State)``."""
+    return struct_bytes([register_bytes(t) for t in spec.state])
+
+
+def element_bytes(spec: OrderedSpec) -> tuple[int, int]:
+    """Bytes of one element in memory: of all arrays, of all leaves."""
+    read = sum(itemsize(a.dtype) * a.slots for a in spec.arrays)
+    return read, sum(itemsize(t) * n for t, n in spec.leaves)
+
+
+def generated(spec: OrderedSpec) -> str:
+    """``namespace spec``."""
+    return namespace(_lines(spec))
+
+
+def _lines(spec: OrderedSpec) -> Iterator[str]:
+    read, written = element_bytes(spec)
+    sizes = {
+        "Kind": KINDS.index(spec.kind), "Arrays": len(spec.arrays), "Uniforms": len(spec.uniforms), "Leaves": len(spec.leaves),
+        "Slots": len(spec.state), "InBytes": read, "OutBytes": written, "OpLength": length(spec.op),
+    }  # fmt: skip
+    flags = {
+        "Exclusive": spec.exclusive, "Reverse": spec.reverse, "Restarts": spec.restarts, "Across": spec.across,
+        "HasIdentity": spec.identity is not None, "Commutes": spec.commutes,
+        "Positions": any(a.slots == 0 for a in spec.arrays),
+    }  # fmt: skip
+    yield numbers("int", sizes)
+    yield numbers("bool", flags)
+    yield ""
+    yield from struct("State", slots(spec.state))
+    yield "constexpr int kStateBytes = sizeof(State);"
+    n = len(spec.state)
+    yield "template <class Fn>"
+    yield f"JP_DEVICE State Each(const State& a, Fn fn) {{ return {of_slots('fn(a.s#)', n)}; }}"
+    yield "JP_DEVICE State Choose(bool first, const State& a, const State& b) {"
+    yield f"  return {of_slots('first ? a.s# : b.s#', n)};"
+    yield "}"
+    yield ""
+    elements = Elements(spec.arrays, spec.f)
+    yield from elements.structs(spec.uniforms)
+    yield from operands("Outs", "o", [(k, t) for k, (t, _) in enumerate(spec.leaves)], "")
+    yield ""
+    yield "JP_DEVICE State InitOf(const Operand* init, const i64* init_lane, const Member& m, i64 lane) {"
+    for k, t in enumerate(spec.state):
+        place = f"Place<const char>(init[{k}], m) + lane * init_lane[{k}]"
+        yield f"  const auto i{k} = *reinterpret_cast<const {memory_type(t)}*>({place});"
+    yield f"  return {{{', '.join(from_memory(f'i{k}', t) for k, t in enumerate(spec.state))}}};"
+    yield "}"
+    yield f"JP_DEVICE State Identity() {{ return {constants(spec.state, spec.identity)}; }}"
+    yield ""
+    u = uniforms_parameter(spec.op)
+    yield from _returning(f"State Op({u}, const State& a, const State& b)", spec.op, ["a", "b"])
+    yield ""
+    yield from _load(spec, elements)
+    yield ""
+    yield from _store(spec)
+
+
+def _returning(head: str, program: Program, structs: list[str]) -> list[str]:
+    """A function of structs that returns one."""
+    n = len(program.params) // len(structs)
+    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)])
+    return function(f"JP_DEVICE {head}", [*lines, f"  return {{{', '.join(results)}}};"])
+
+
+def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
+    lines, results = elements.body()
+    parameters = ", ".join([uniforms_parameter(spec.f), *elements.parameters])
+    yield from function(f"JP_DEVICE State Map({parameters})", [*lines, f"  return {{{', '.join(results)}}};"])
+    read, args = elements.read("at", "position")
+    names = [
+        f"const Arrays&{' in' if elements.uses(position=False) else ''}",
+        "const Uniforms& u",
+        f"i64{' at' if elements.uses(position=False) else ''}",
+        f"i64{' position' if elements.uses(position=True) else ''}",
+    ]
+    yield "template <int kCount>"
+    yield f"JP_DEVICE void Load({', '.join(names)}, State (&out)[kCount]) {{"
+    yield from (f"  {line}" for line in read)
+    yield "#pragma unroll"
+    yield f"  for (int k = 0; k < kCount; ++k) out[k] = Map({', '.join(['u', *args])});"
+    yield "}"
+    yield "JP_DEVICE State LoadOne(const Arrays& in, const Uniforms& u, i64 at, i64 position) {"
+    yield "  State out[1];"
+    yield "  Load(in, u, at, position, out);"
+    yield "  return out[0];"
+    yield "}"
+
+
+def _store(spec: OrderedSpec) -> Iterator[str]:
+    yield from struct("Result", slots(spec.finish.result_dtypes))
+    u = uniforms_parameter(spec.finish)
+    yield from _returning(f"Result Finish({u}, const State& a)", spec.finish, ["a"])
+    yield "template <int kCount>"
+    yield "JP_DEVICE void Store(const Outs& out, const Uniforms& u, i64 at, const State (&in)[kCount]) {"
+    places, slot = [], 0
+    for k, (t, n) in enumerate(spec.leaves):
+        yield f"  {memory_type(t)} o{k}[{times('kCount', n)}];"
+        for s in range(n):
+            value = to_memory(f"r.s{slot}", t)
+            places.append(f"    o{k}[{plus(times('k', n), s)}] = {value};")
+            slot += 1
+    yield "#pragma unroll"
+    yield "  for (int k = 0; k < kCount; ++k) {"
+    yield "    const Result r = Finish(u, in[k]);"
+    yield from places
+    yield "  }"
+    for k, (_, n) in enumerate(spec.leaves):
+        yield f"  WriteRun(out.o{k} + {times('at', n)}, o{k});"
+    yield "}"
+    yield "JP_DEVICE void StoreOne(const Outs& out, const Uniforms& u, i64 at, const State& s) {"
+    yield "  const State in[1] = {s};"
+    yield "  Store(out, u, at, in);"
+    yield "}"

@@ -1,0 +1,87 @@
+"""Spec -> the whole text of a kernel's source, CUDA C++: cuda/'s headers, ``namespace spec``, the skeleton of its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...specs.histogram import HistogramSpec
+from ...specs.ordered import OrderedSpec
+from . import histogram_source as cuda_hist_source
+from . import ordered_source as cuda_scan_source
+
+SKELETONS = {"scan": "scan.cuh", "reduce": "reduce.cuh", "segments": "segments.cuh"}
+
+
+def scan_source(spec: OrderedSpec) -> str:
+    """A kernel of the ordered family; its includes are not expanded."""
+    return _source(cuda_scan_source.generated(spec), ["ordered.cuh", SKELETONS[spec.kind]])
+
+
+def hist_source(spec: HistogramSpec) -> str:
+    """A histogram's kernels; their includes are not expanded."""
+    return _source(cuda_hist_source.generated(spec), ["hist.cuh"])
+
+
+def _source(generated: str, skeleton: Sequence[str]) -> str:
+    before = "".join(f'#include "{name}"\n' for name in ("device.cuh", "operands.cuh", "math.cuh"))
+    return f"{before}\n{generated}\n" + "".join(f'#include "{name}"\n' for name in skeleton)
+
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)".*$')
+
+
+def expanded(text: str, folders: Sequence[Path]) -> str:
+    """The text with every file that it includes, of the first folder that has it, in place of the first line that does."""
+    seen: set[str] = set()
+
+    def lines(part: str) -> list[str]:
+        out: list[str] = []
+        for line in part.splitlines():
+            include = _INCLUDE.match(line)
+            if include is None:
+                if line.strip() != "#pragma once":
+                    out.append(line)
+            elif (name := Path(include[1]).name) not in seen:
+                seen.add(name)
+                out += lines(_found(include[1], folders).read_text())
+        return out
+
+    return "\n".join(lines(text)) + "\n"
+
+
+def _found(name: str, folders: Sequence[Path]) -> Path:
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}")
+
+
+_KERNEL = re.compile(r"^JP_KERNEL\((\w+),", re.M)
+
+
+def kernels_of(text: str) -> list[str]:
+    """The names of the kernels in an expanded text."""
+    return _KERNEL.findall(text)
+
+
+def only(text: str, kernel: str) -> str:
+    """The expanded text with one kernel of all: what no kernel calls costs the compiler next to nothing."""
+    out, kept = [], 0
+    for start in _KERNEL.finditer(text):
+        end = _closed(text, text.index("{", start.end()))
+        if start[1] != kernel:
+            out.append(text[kept : start.start()])
+            kept = end
+    return "".join(out) + text[kept:]
+
+
+def _closed(text: str, opened: int) -> int:
+    """Behind the brace that closes the one at ``opened``."""
+    depth = 0
+    for brace in re.compile(r"[{}]").finditer(text, opened):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return brace.end()
+    raise ValueError("a kernel without an end")

@@ -1,0 +1,120 @@
+"""Registration of the custom calls with XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from .. import _cpu, _cuda
+from ..specs import ordered as scan_spec
+from ..specs.histogram import VERSION, HistogramSpec
+from ..specs.ordered import OrderedSpec
+
+HIST = f"jaxprims_hist_v{VERSION}"
+"""The name carries the version: the persistent compilation cache knows nothing of this library's."""
+
+GROUP = f"jaxprims_group_v{VERSION}"
+
+SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{scan_spec.VERSION}" for kind in scan_spec.KINDS)
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP, SCAN, REDUCE, SEGMENTS)
+"""Names to allow in :func:`jax.export.export`:
+``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
+
+FAMILIES = ("hist", "group", "scan", "reduce", "segments")
+
+for _name, _family in zip(CUSTOM_CALL_TARGETS, FAMILIES, strict=True):
+    jax.ffi.register_ffi_target(_name, getattr(_cpu, f"{_family}_handler")(), platform="cpu")
+    jax.ffi.register_ffi_target_as_batch_partitionable(_name)
+    if _family != "group":  # harmless where there is no GPU
+        _stages = {"initialize": _cuda.initializer(), "execute": getattr(_cuda, f"{_family}_handler")()}
+        jax.ffi.register_ffi_target(_name, _stages, platform="CUDA")
+
+
+def lower_call(
+    ctx: Any,
+    name: str,
+    operands: Sequence[Any],
+    spec: HistogramSpec | OrderedSpec,
+    masks: Sequence[int],
+    rank: int,
+    plan: Sequence[int],
+    workspace: jax.core.ShapedArray | None = None,
+    aliases: dict[int, int] | None = None,
+    **attributes: int,
+) -> Any:
+    """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
+
+    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what tests and benchmarks force.
+    """
+    wanted = ctx.avals_out
+    if workspace is not None:
+        ctx = ctx.replace(avals_out=[*wanted, workspace])
+    results = jax.ffi.ffi_lowering(name, operand_output_aliases=aliases)(
+        ctx,
+        *operands,
+        spec=spec.text,
+        key=np.int64(spec.key),
+        batch_rank=np.int64(rank),
+        masks=np.array(masks, np.int64),
+        plan=np.array(plan, np.int64),
+        **{k: np.int64(v) for k, v in attributes.items()},
+    )
+    if rank:
+        shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
+    return results[: len(wanted)]
+
+
+def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], rank: int, out_ranks: Sequence[int]) -> None:
+    """Tells both of XLA's partitioners that the leading batch axes of a call may be split over devices, each on its own.
+
+    ``masks`` say which batch axes an operand has; one that has none is the same on every device.
+    """
+    op = results[0].owner if hasattr(results[0], "owner") else results[0][0].owner
+    types = [mlir.ir.RankedTensorType(x.type) for x in (*op.operands, *op.results)]
+    if not all(t.has_static_shape for t in types):  # exported for sizes to come: the rule would have to name them
+        return
+    letters: dict[tuple[str, int, int], int] = {}
+
+    def factor(*key: Any) -> int:
+        return letters.setdefault(key, len(letters))
+
+    def dims(kind: str, number: int, axes: Sequence[int], n: int) -> str:
+        names = [factor("batch", a, 0) for a in axes]
+        names += [factor(kind, number, d) for d in range(len(axes), n)]
+        return "[" + ", ".join(_letter(x) for x in names) + "]"
+
+    ins = [dims("in", k, [a for a in range(rank) if m >> a & 1], n) for k, (m, n) in enumerate(zip(masks, in_ranks, strict=True))]
+    outs = [dims("out", k, range(rank), n) for k, n in enumerate(out_ranks)]
+    sizes = _sizes(op, letters, masks, rank)
+    private = [v for k, v in letters.items() if k[0] != "batch"]
+    blocked = f" need_replication={{{', '.join(_letter(x) for x in sorted(private))}}}" if private else ""
+    rule = f"#sdy.op_sharding_rule<({', '.join(ins)})->({', '.join(outs)}) {{{sizes}}}{blocked}, custom>"
+    ir = mlir.ir
+    with op.context:
+        op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(rule)
+        if all(m == (1 << rank) - 1 for m in masks):
+            op.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"num_batch_dims": ir.StringAttr.get(str(rank))})
+
+
+def _letter(n: int) -> str:
+    """Shardy's names of dimensions: i, j, ... z, then z_1, z_2, ..."""
+    return chr(ord("i") + n) if n < 18 else f"z_{n - 17}"
+
+
+def _sizes(op: Any, letters: dict[tuple[str, int, int], int], masks: Sequence[int], rank: int) -> str:
+    shapes = {"in": [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.operands]}
+    shapes["out"] = [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.results]
+    out = []
+    for (kind, number, d), n in letters.items():
+        if kind == "batch":
+            k = next(k for k, m in enumerate(masks) if m >> number & 1)
+            size = shapes["in"][k][(masks[k] & ((1 << number) - 1)).bit_count()]
+        else:
+            size = shapes[kind][number][d]
+        out.append((n, size))
+    return ", ".join(f"{_letter(n)}={size}" for n, size in sorted(out))

@@ -1,0 +1,234 @@
+"""Emitter: appends instructions to a Program under construction, folding what is exact to fold.
+
+Only integers and booleans are computed here (their arithmetic is exact and wraps as XLA's does), and comparisons and
+conversions of constants; floating-point arithmetic is left as it was written. A nested program (the body of a loop, a branch)
+has an emitter of its own, which imports the values it uses from the one around it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ..ir.program import COMPARE, Builder, Instr, Program, is_float, itemsize, numpy_dtype, to_bits
+
+MAX_INSTRUCTIONS = 20_000
+"""A function with more instructions, loops that were unrolled included, is not compiled."""
+
+MAX_SLOTS = 4096
+"""An array inside the function with more scalars is not compiled."""
+
+
+class Unsupported(Exception):
+    """The function cannot be compiled; ``primitive`` names what is in the way and ``reason`` says why."""
+
+    def __init__(self, primitive: str, reason: str = "no kernel can be made of it"):
+        super().__init__(f"{primitive}: {reason}")
+        self.primitive = primitive
+        self.reason = reason
+
+
+class Counter:
+    """How many instructions there are in a program and all that are nested in it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> None:
+        self.count += 1
+        if self.count > MAX_INSTRUCTIONS:
+            raise Unsupported("function", f"it has more than {MAX_INSTRUCTIONS} instructions ({self.count} at least)")
+
+
+class Emitter:
+    """Emits instructions by name; result dtypes follow from the operands."""
+
+    def __init__(self, params: Sequence[str], counter: Counter | None = None):
+        self.builder = Builder(params)
+        self.counter = Counter() if counter is None else counter
+
+    def dtype(self, value: int) -> str:
+        return self.builder.dtype(value)
+
+    def instr(self, value: int) -> Instr:
+        return self.builder.body[value]
+
+    def emit(self, op: str, dtype: str, *operands: int, attr: Any = None) -> int:
+        """Appends an instruction as it is."""
+        before = len(self.builder.body)
+        value = self.builder.emit(op, dtype, *operands, attr=attr)
+        if value == before:
+            self.counter.add()
+        return value
+
+    def const(self, value: Any, dtype: str) -> int:
+        return self.emit("const", dtype, attr=to_bits(value, dtype))
+
+    def like(self, value: int, constant: Any) -> int:
+        """A constant of the dtype of ``value``."""
+        return self.const(constant, self.dtype(value))
+
+    def constant(self, value: int) -> Any:
+        """The NumPy scalar if ``value`` is a constant, else None."""
+        return self.builder.constant_value(value)
+
+    def op(self, name: str, *operands: int) -> int:
+        """An arithmetic instruction, folded where that is exact."""
+        dtype = "b1" if name in COMPARE or name == "is_finite" else self.dtype(operands[0])
+        if not is_float(self.dtype(operands[0])) or name in COMPARE:
+            known = [self.constant(o) for o in operands]
+            if name in _FOLD and all(k is not None for k in known):
+                with np.errstate(over="ignore"):
+                    return self.const(_FOLD[name](*known), dtype)
+            same = self._identity(name, operands, known)
+            if same is not None:
+                return same
+        return self.emit(name, dtype, *operands)
+
+    def _identity(self, name: str, operands: Sequence[int], known: Sequence[Any]) -> int | None:
+        """``x`` for x + 0, x * 1, x & True and the like; the condition itself for ``convert(condition) != 0``."""
+        if len(operands) != 2:
+            return None
+        a, b = operands
+        for x, k in ((a, known[1]), (b, known[0])):
+            if k is None:
+                continue
+            if name in _NEUTRAL and k == _NEUTRAL[name](k.dtype) and (x == a or name != "sub"):
+                return x
+            if name in ("mul", "and") and k == 0:
+                return self.like(x, 0)
+            source = self.instr(x)
+            if name == "ne" and k == 0 and source.op == "convert" and self.dtype(source.operands[0]) == "b1":
+                return source.operands[0]
+        return None
+
+    def select(self, p: int, a: int, b: int) -> int:
+        known = self.constant(p)
+        if known is not None:
+            return a if known else b
+        return a if a == b else self.emit("select", self.dtype(a), p, a, b)
+
+    def convert(self, value: int, dtype: str) -> int:
+        """A numeric cast, XLA's: float to integer saturates and NaN gives 0."""
+        if self.dtype(value) == dtype:
+            return value
+        known = self.constant(value)
+        return self.emit("convert", dtype, value) if known is None else self.const(_cast(known, dtype), dtype)
+
+    def bitcast(self, value: int, dtype: str) -> int:
+        if self.dtype(value) == dtype:
+            return value
+        instr = self.instr(value)
+        return self.emit("const", dtype, attr=instr.attr) if instr.op == "const" else self.emit("bitcast", dtype, value)
+
+    def child(self, params: Sequence[str]) -> Self:
+        """An emitter for a program nested in this one."""
+        return type(self)(params, self.counter)
+
+
+class Imports:
+    """The values of an outer program that nested programs use: they become parameters after the first ``fixed`` ones."""
+
+    def __init__(self, outer: Emitter, fixed: Sequence[str]):
+        self.outer = outer
+        self.fixed = tuple(fixed)
+        self.numbers: dict[int, int] = {}
+
+    def take(self, inner: Emitter, value: int) -> int:
+        """The number that an outer value has in the nested program; constants are repeated there."""
+        instr = self.outer.instr(value)
+        if instr.op == "const":
+            return inner.emit("const", instr.dtype, attr=instr.attr)
+        k = self.numbers.setdefault(value, len(self.numbers))
+        inner.builder.params = (*self.fixed, *(self.outer.dtype(v) for v in self.numbers))
+        return inner.builder.arg(len(self.fixed) + k)
+
+    def close(self, *nested: tuple[Emitter, Sequence[int]]) -> tuple[list[Program], list[int]]:
+        """The nested programs, all with the same parameters, and the outer values of the parameters after the fixed ones."""
+        bodies = [inner.builder.finish(results) for inner, results in nested]
+        used = {i.attr for p in bodies for i in p.body if i.op == "arg"}
+        kept = [(v, len(self.fixed) + k) for v, k in self.numbers.items() if len(self.fixed) + k in used]
+        params = (*self.fixed, *(self.outer.dtype(v) for v, _ in kept))
+        renumber = {k: k for k in range(len(self.fixed))} | {k: len(self.fixed) + i for i, (_, k) in enumerate(kept)}
+        programs = []
+        for p in bodies:
+            body = (Instr("arg", i.dtype, (), renumber[i.attr]) if i.op == "arg" else i for i in p.body)
+            programs.append(Program(params, tuple(body), p.results))
+        return programs, [v for v, _ in kept]
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    target = numpy_dtype(dtype)
+    if dtype == "b1":
+        return bool(value != 0)
+    if target.kind in "iu" and value.dtype.kind not in "iub":
+        info = np.iinfo(target)
+        x = float(value)
+        return 0 if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x)
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(target)
+
+
+def _div(a: Any, b: Any) -> Any:
+    if b == 0:
+        return _wrap(-1, a)
+    q = abs(int(a)) // abs(int(b))
+    return _wrap(q if (a < 0) == (b < 0) else -q, a)
+
+
+def _rem(a: Any, b: Any) -> Any:
+    if b == 0:
+        return a
+    r = abs(int(a)) % abs(int(b))
+    return _wrap(-r if a < 0 else r, a)
+
+
+def _wrap(n: int, like: Any) -> Any:
+    """The integer ``n`` modulo 2^bits, of the dtype of ``like``."""
+    bits = 8 * like.dtype.itemsize
+    n &= (1 << bits) - 1
+    return like.dtype.type(n - (1 << bits) if like.dtype.kind == "i" and n >> (bits - 1) else n)
+
+
+def _arithmetic(f: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: _wrap(f(int(a), int(b)), a)
+
+
+_FOLD: dict[str, Callable[..., Any]] = {
+    "add": _arithmetic(operator.add),
+    "sub": _arithmetic(operator.sub),
+    "mul": _arithmetic(operator.mul),
+    "div": _div,
+    "rem": _rem,
+    "neg": lambda a: _wrap(-int(a), a),
+    "sign": lambda a: _wrap(int(a > 0) - int(a < 0), a),
+    "max": max,
+    "min": min,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": np.invert,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+_NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
+    "add": lambda t: 0,
+    "sub": lambda t: 0,
+    "mul": lambda t: 1,
+    "or": lambda t: 0,
+    "xor": lambda t: 0,
+    "and": lambda t: True if t == np.bool_ else _wrap(-1, np.zeros((), t)),
+}
+
+
+def bits(dtype: str) -> int:
+    """The width of a dtype."""
+    return 8 * itemsize(dtype)

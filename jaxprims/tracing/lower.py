@@ -1,0 +1,78 @@
+"""Jaxpr -> Program: each equation is looked up in a table of rules by its primitive's name.
+
+========================  ===========================================================================
+``elementwise``           arithmetic, comparisons, casts, bits; through ``complex`` and ``special`` what is no instruction
+``arrays, reductions``    small arrays, split into scalars; captured arrays, loaded where they are indexed
+``control``               scan, while, cond
+``jaxprs``                calls, which are inlined
+========================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jax.extend.core import Jaxpr
+
+from ..ir.program import Program
+from . import arrays, control, elementwise, reductions
+from .emit import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported
+from .hoist import hoist
+from .jaxprs import opened
+from .lowering import LANE_BY_LANE, RULES, WITH_EFFECTS, Lowering
+from .values import Array, Value, View, check_shape, scalar_dtypes
+
+__all__ = ["MAX_INSTRUCTIONS", "MAX_SLOTS", "Unsupported", "hoist", "lower_elementwise", "to_program"]
+
+RULES.update(dict.fromkeys(elementwise.NAMES, elementwise.elementwise) | arrays.RULES | reductions.RULES | control.RULES)
+LANE_BY_LANE.update(elementwise.NAMES, control.RULES)
+WITH_EFFECTS.update(control.RULES)
+
+
+def to_program(jaxpr: Jaxpr) -> Program:
+    """The Program of a jaxpr.
+
+    ``constvars`` (captured arrays) are uniforms 0, 1, ...; parameters are the scalars of every invar and results those of every
+    outvar, flattened in row-major order, a complex number as two (real, imaginary). Uniforms of complex numbers are loaded as
+    such pairs: number ``2 i`` is the real part of element ``i``. Raises :class:`Unsupported`.
+    """
+    jaxpr, _ = opened(jaxpr)
+    return _lower(jaxpr, None)
+
+
+def lower_elementwise(jaxpr: Jaxpr, lanes_shape: tuple[int, ...]) -> Program | None:
+    """The Program for one lane of an operator that acts on each element of arrays of ``lanes_shape`` by itself, else None.
+
+    Invars are scalars or have that shape; in the Program each is one parameter (two for a complex one).
+    """
+    jaxpr, _ = opened(jaxpr)
+    try:
+        return _lower(jaxpr, tuple(lanes_shape))
+    except Unsupported:
+        return None
+
+
+def _lower(jaxpr: Jaxpr, lanes: tuple[int, ...] | None) -> Program:
+    probe = Lowering((), lanes=lanes)
+    params, shapes = [], []
+    for v in jaxpr.invars:
+        shape = check_shape(probe.shape(v.aval), "parameter")
+        params += math.prod(shape) * list(scalar_dtypes(v.aval.dtype, "parameter"))
+        shapes.append(shape)
+    if len(params) > MAX_SLOTS:
+        raise Unsupported("parameters", f"they have {len(params)} scalars; at most {MAX_SLOTS} are compiled")
+    e = Lowering(params, lanes=lanes)
+    uniforms: list[Value] = []
+    for k, v in enumerate(jaxpr.constvars):
+        scalar_dtypes(v.aval.dtype, "captured array")
+        if lanes is not None and v.aval.shape != ():
+            raise Unsupported("captured array", "it would have to be read lane by lane")
+        uniforms.append(View.whole(v.aval.dtype, k, tuple(v.aval.shape)))
+    like = [
+        Array(np.dtype(v.aval.dtype), (np.zeros(s, np.int64),) * len(scalar_dtypes(v.aval.dtype, "parameter")))
+        for v, s in zip(jaxpr.invars, shapes, strict=True)
+    ]
+    args = control.unflat(like, [e.builder.arg(k) for k in range(len(params))])
+    results = e.evaluate(jaxpr, uniforms, args)
+    return e.builder.finish(control.flat([arrays.loaded(e, r, "result") for r in results]))

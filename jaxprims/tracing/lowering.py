@@ -1,0 +1,93 @@
+"""Lowering: an emitter that evaluates jaxprs by a table of rules, which ``lower`` fills."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jax.extend.core import Jaxpr, Literal
+
+from ..ir.program import numpy_dtype
+from .emit import Counter, Emitter, Unsupported
+from .jaxprs import CALLS, IDENTITIES, called, opened
+from .values import Array, Value, View, constants
+
+RULES: dict[str, Callable[..., Any]] = {}
+"""Primitive -> rule(lowering, equation, operands...) -> a value, or a list of them for several results."""
+
+LANE_BY_LANE: set[str] = set()
+"""Those that act on each lane of an array by itself."""
+
+WITH_EFFECTS: set[str] = set()
+"""Those that may have effects: their bodies' are looked at one by one."""
+
+
+class Lowering(Emitter):
+    """An emitter that evaluates jaxprs. With ``lanes``, arrays of that shape stand for one of their elements."""
+
+    def __init__(self, params: Sequence[str], counter: Counter | None = None, lanes: tuple[int, ...] | None = None):
+        super().__init__(params, counter)
+        self.lanes = lanes
+
+    def child(self, params: Sequence[str]) -> Self:
+        return type(self)(params, self.counter, self.lanes)
+
+    def shape(self, aval: Any) -> tuple[int, ...]:
+        """The shape that a variable of this abstract value has here."""
+        if self.lanes is None or aval.shape == ():
+            return tuple(aval.shape)
+        if tuple(aval.shape) != self.lanes:
+            raise Unsupported("operator", f"not elementwise: an array of shape {aval.shape} beside {self.lanes}")
+        return ()
+
+    def evaluate(self, jaxpr: Jaxpr, captured: Sequence[Any], args: Sequence[Value]) -> list[Value]:
+        """The values of the outvars; ``captured``: arrays, or views of them."""
+        given = [c if isinstance(c, View) else constants(self, c, "captured array") for c in captured]
+        env: dict[Any, Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*given, *args), strict=True))
+
+        def value(atom: Any) -> Value:
+            return constants(self, np.asarray(atom.val, atom.aval.dtype), "literal") if isinstance(atom, Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            results = self._equation(eqn, [value(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [value(v) for v in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
+        name = eqn.primitive.name
+        if name in CALLS:
+            inner = called(eqn)
+            if inner is not None:
+                return self.evaluate(*inner, operands)
+        if eqn.effects and name not in WITH_EFFECTS:
+            raise Unsupported(name, f"it has effects: {', '.join(sorted(map(str, eqn.effects)))}")
+        if name in IDENTITIES:
+            return operands
+        rule = RULES.get(name)
+        if rule is None:
+            raise Unsupported(name)
+        if self.lanes is not None and name not in LANE_BY_LANE:
+            return [self._lane(eqn, operands)]
+        result = rule(self, eqn, *operands)
+        return result if isinstance(result, list) else [result]
+
+    def _lane(self, eqn: Any, operands: list[Value]) -> Value:
+        """Of the other primitives, only a broadcast acts on each lane by itself."""
+        if eqn.primitive.name == "broadcast_in_dim" and all(self.shape(v.aval) == () for v in (*eqn.invars, *eqn.outvars)):
+            return operands[0]
+        raise Unsupported(eqn.primitive.name, "not elementwise")
+
+    def inline(self, function: Callable[..., Any], *xs: int) -> tuple[int, ...]:
+        """The values of a function written in ``lax``, on scalars."""
+        dtypes = tuple(self.dtype(x) for x in xs)
+        scalars = [Array(numpy_dtype(t), (np.array(x, np.int64),)) for t, x in zip(dtypes, xs, strict=True)]
+        results = self.evaluate(*_traced(function, dtypes, bool(jax.config.jax_enable_x64)), scalars)
+        return tuple(r.scalar() for r in results if isinstance(r, Array))
+
+
+@functools.lru_cache(maxsize=512)
+def _traced(function: Callable[..., Any], dtypes: tuple[str, ...], x64: bool) -> tuple[Jaxpr, Sequence[Any]]:
+    return opened(jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((), numpy_dtype(t)) for t in dtypes)))
