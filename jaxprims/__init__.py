@@ -32,6 +32,8 @@ from .inspection.compile_check import CompiledKernel, KernelError, compile_check
 from .inspection.explain import Plan, PlannedCall, explain
 from .targets.ffi import CUSTOM_CALL_TARGETS
 
+__version__ = "0.1.0"  # pyproject.toml reads it here
+
 __all__ = [
     "CUSTOM_CALL_TARGETS",
     "Bins",
