@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     path = args.out / f"{stem}.json"
     result["memory"] = bandwidth(2**18 if args.quick else 2**28, effort)
     print(f"{result['machine']['device']}: " + ", ".join(f"{k} {v:.0f}" for k, v in result["memory"].items()), flush=True)
-    result["cut_short"], result["paper 2 kernels"] = [], paper_2_kernels()
+    result["cut_short"], result["reduction kernels"] = [], paper_2_kernels()
     for name, make in groups(args.quick):
         left = args.budget - (time.monotonic() - start)
         cases = [c for c in make() if not args.only or re.search(args.only, c.title)]
@@ -83,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def paper_2_kernels() -> dict[str, list[dict[str, Any]]]:
-    """Paper 2's table I: what the algorithms' kernels take."""
+    """Table I of Martín et al. 2012: what the algorithms' kernels take."""
     if not measure.on_gpu():
         return {}
     x, i = jax.ShapeDtypeStruct((2**20,), jax.numpy.float32), jax.ShapeDtypeStruct((2**20,), jax.numpy.int32)
@@ -95,7 +95,7 @@ def paper_2_kernels() -> dict[str, list[dict[str, Any]]]:
         by_ids = lambda x, i: jp.segment_reduce(x, i, least, num_segments=1000)  # noqa: E731
         found += jp.compile_check(by_ids, x, i, target=measure.target(), allow_spills=True)
     except Exception as error:
-        print(f"  paper 2's kernels: {type(error).__name__}: {str(error)[:300]}")
+        print(f"  kernels of Martín et al. 2012: {type(error).__name__}: {str(error)[:300]}")
         return {}
     for algorithm, names in gpu_plans.PAPER_KERNELS.items():
         mine = [k for name in names for k in found if k.name == name]

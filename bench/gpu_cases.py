@@ -1,4 +1,5 @@
-"""What is measured on a GPU: paper 1's figure 7 and tables, paper 2's figures 4 and 5, and what jaxprims shall reach."""
+"""What is measured on a GPU, and what jaxprims shall reach: figure 7 and the tables of Henriksen et al. 2020, figures 4 and 5 of
+Martín et al. 2012, scans, calls on little."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    paper: int  # of paper 1
+    paper: int  # of Henriksen et al. 2020
     large: int  # where a launch must not show
     bins: tuple[int, ...]
     plan_bins: tuple[int, ...]
@@ -426,7 +427,7 @@ def one(x: jax.Array) -> list[jax.Array]:
 
 
 def reductions(s: Sizes) -> list[Case]:
-    """Paper 2's table I and figure 4: the minimum of float32 by five algorithms."""
+    """Table I and figure 4 of Martín et al. 2012: the minimum of float32 by five algorithms."""
 
     def least(library: Any, cp: Any, x: Any) -> Any:
         out = cp.empty(1, x.dtype)
@@ -457,7 +458,7 @@ def of_length(n: int, length: int) -> Callable[[], tuple[jax.Array, ...]]:
 
 
 def random_lengths(n: int) -> Callable[[], tuple[jax.Array, ...]]:
-    """From 10 to 50, as in paper 2."""
+    """From 10 to 50, as in Martín et al. 2012."""
 
     def make() -> tuple[jax.Array, ...]:
         lengths = np.random.default_rng(11).integers(10, 51, n // 30)
@@ -539,7 +540,7 @@ def million_segments(s: Sizes) -> list[Case]:
 
 
 def segments(s: Sizes) -> list[Case]:
-    """Paper 2's figure 5, and the lengths between: the minimum of float32."""
+    """Figure 5 of Martín et al. 2012, and the lengths between: the minimum of float32."""
     n = s.paper
     lengths = [k for k in (3, 10, 30, 100, 1_000, 10_000, 1_000_000) if k < n]
     named: dict[str, tuple[float, Callable[[], tuple[jax.Array, ...]]]] = {
@@ -589,7 +590,7 @@ def launch(s: Sizes) -> list[Case]:
 
 
 def applications(quick: bool) -> list[Case]:
-    """Paper 1's table III, those of the suite ``hist``: jaxprims and XLA, each call waited for."""
+    """Table III of Henriksen et al. 2020, those of the suite ``hist``: jaxprims and XLA, each call waited for."""
     from .cases.hist import applications as hist_applications
 
     def adapted(case: Any) -> Case:

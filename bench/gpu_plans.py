@@ -59,8 +59,9 @@ MOST_GLOBAL = 64 * 2**20
 
 
 def histograms(bins: int, operator: str) -> dict[str, Plan]:
-    """Paper 1's fixed choices, as (space, M, S, K): in shared memory M = 1 and k times what a block's threads can use of so many
-    bins, with as many passes as they need; in global memory M = 1, 4, 8, 16, 32 in one pass. And a cluster's shared memory."""
+    """The fixed choices of Henriksen et al. 2020, as (space, M, S, K): in shared memory M = 1 and k times what a block's
+    threads can use of so many bins, with as many passes as they need; in global memory M = 1, 4, 8, 16, 32 in one pass. And a
+    cluster's shared memory."""
     size = bins * (8 if operator.startswith("argmax") else 4)
     shared = sorted({1, *(max(1, k * BLOCK // min(bins, BLOCK)) for k in (1, 3, 6, 9))})
     out: dict[str, Plan] = {f"shared, M = {m}": (SHARED, m, 0, 0) for m in shared if m * size <= MOST_SHARED}
@@ -77,7 +78,7 @@ REDUCTIONS: dict[str, Plan] = {
     "persistent matrix": (4,),
     "producer-consumer": (5,),
 }
-"""Paper 2's five algorithms."""
+"""The five algorithms of Martín et al. 2012."""
 
 SEGMENTS: dict[str, Plan] = REDUCTIONS
 """Likewise of segments by sorted ids."""

@@ -123,8 +123,8 @@ def markdown(result: Result) -> str:
     for group in dict.fromkeys(c["group"] for c in result["cases"]):
         cases = [c for c in result["cases"] if c["group"] == group]
         maker = TABLES.get(group, _overview)
-        if group == "reductions" and result.get("paper 2 kernels"):
-            parts += ["## Paper 2, table I: its algorithms' kernels\n", _paper_2(result["paper 2 kernels"])]
+        if group == "reductions" and result.get("reduction kernels"):
+            parts += ["## Martín et al. 2012, table I: its algorithms' kernels\n", _paper_2(result["reduction kernels"])]
         parts += [f"## {TITLES.get(group, group.capitalize())}\n", maker(cases)]
     notes = [line for line in summary(result).splitlines() if line.startswith(("left out", "no time", "WRONG"))]
     parts += ["## Notes\n", "\n".join(f"- {n}" for n in notes) + "\n"] if notes else []
@@ -164,7 +164,7 @@ def _cell(case: Result, name: str) -> str:
 
 
 def _by_operator(cases: list[Result]) -> str:
-    """Paper 1's table II: a row for each contestant, a column for each number of bins."""
+    """Table II of Henriksen et al. 2020: a row for each contestant, a column for each number of bins."""
     bins = sorted({c["params"]["bins"] for c in cases})
     rows = []
     for operator in dict.fromkeys(c["params"]["operator"] for c in cases):
@@ -187,7 +187,7 @@ def _short(case: Result, name: str) -> str:
 
 
 def _plans(cases: list[Result]) -> str:
-    """Paper 1's table I and figure 7: what was chosen, and how it compares with the best fixed plan."""
+    """Table I and figure 7 of Henriksen et al. 2020: what was chosen, and how it compares with the best fixed plan."""
     rows = []
     for c in cases:
         fixed = {n: f["median_s"] for n, f in c["contestants"].items() if n != OURS}
@@ -201,10 +201,10 @@ def _plans(cases: list[Result]) -> str:
 
 TABLES: dict[str, Callable[[list[Result]], str]] = {"figure 7": _by_operator, "plans": _plans}
 TITLES = {
-    "figure 7": "Paper 1, figure 7 and table II: 50 million integers",
-    "plans": "Paper 1, table I: M and S",
-    "reductions": "Paper 2, figure 4: reductions",
-    "segments": "Paper 2, figure 5: segmented reductions by segment length",
-    "applications": "Paper 1, table III: applications",
+    "figure 7": "Henriksen et al. 2020, figure 7 and table II: 50 million integers",
+    "plans": "Henriksen et al. 2020, table I: M and S",
+    "reductions": "Martín et al. 2012, figure 4: reductions",
+    "segments": "Martín et al. 2012, figure 5: segmented reductions by segment length",
+    "applications": "Henriksen et al. 2020, table III: applications",
     "launch": "What a call costs",
 }

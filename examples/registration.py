@@ -1,4 +1,4 @@
-"""Image registration by mutual information (paper 1, section V-D 4): find the shift between a photograph and a copy of it.
+"""Image registration by mutual information (Henriksen et al. 2020, V-D 4): find the shift between a photograph and a copy of it.
 
 The copy is shifted by a fraction of a pixel, and is a noisy negative: its grey levels cannot be subtracted from the photograph's,
 but they still tell about each other. Mutual information says how much. It is a function of the joint histogram, into which every

@@ -1,4 +1,4 @@
-"""A saturating histogram: counts in 8 bits that stop at 255 instead of wrapping (Parboil's histo; paper 1, section V-D).
+"""A saturating histogram: counts in 8 bits that stop at 255 instead of wrapping (Parboil's histo; Henriksen et al. 2020, V-D).
 
 The operator, a saturating sum of unsigned numbers, is nobody's built-in. It is associative because nothing is ever subtracted;
 ``jp.check_monoid`` tries the laws on many values.

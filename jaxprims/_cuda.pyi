@@ -68,7 +68,7 @@ def explain_hist(
     described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
 ) -> list[tuple[str, int]]: ...
 
-# Paper 1's model. Device: shared_bytes, l2_bytes, l2_line, threads, block. Element: bytes, arrays, atomic. Choice: subhistograms,
+# The model of Henriksen et al. 2020. Device: shared_bytes, l2_bytes, l2_line, threads, block. Element: bytes, arrays, atomic. Choice: subhistograms,
 # passes, chunk, cooperation.
 _Device = tuple[int, int, int, int, int]
 _Element = tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""The GPU model reproduces Table I of paper 1; its choices, and the launcher's plans by it, are possible ones on any device."""
+"""The GPU model reproduces Table I of Henriksen et al. 2020; its choices, and the launcher's plans by it, are possible."""
 
 import dataclasses
 

@@ -6,7 +6,7 @@ def floor_mod (m: u64) : (i32 -> i64) =
   let c = u64.highest / m + 1
   in \x -> i64.u64 (u64.mul_hi (c * u64.i32 x) m)
 
--- Paper 1, section V-A: the index of an element; only one bin in rf is used.
+-- Henriksen et al. 2020, V-A: the index of an element; only one bin in rf is used.
 def bin (h: i64) (rf: i64) : (i32 -> i64) =
   let residue = floor_mod (u64.i64 (i64.max 1 (h / rf)))
   in \x -> residue x * rf
@@ -84,7 +84,7 @@ entry cluster_sums [n] [d] (membership: [n]i32) (points: [n][d]f32) (k: i64) : (
   let is = map i64.i32 membership
   in (hist (+) 0 k is (replicate n 1), reduce_by_index (replicate k (replicate d 0)) (map2 (+)) (replicate d 0) is points)
 
--- Paper 1, section V-D 4: each pair of pixels updates a 4 x 4 neighbourhood with cubic B-spline weights. Copies of the
+-- Henriksen et al. 2020, V-D 4: each pair of pixels updates a 4 x 4 neighbourhood with cubic B-spline weights. Copies of the
 -- histogram are kept by hand: reduce_by_index on sixteen times as many elements takes 2.4 to 11 times as long.
 def spline (x: f32) : [4]f32 =
   let t = x - f32.floor x
@@ -103,7 +103,7 @@ entry joint_histogram [n] (xs: [n]f32) (ys: [n]f32) (h: i64) : []f32 =
            in bins
   in tabulate copies part |> transpose |> map f32.sum
 
--- Paper 1, section V-C: the neighbours' side of the force loop; positions and forces are [p][3], flat.
+-- Henriksen et al. 2020, V-C: the neighbours' side of the force loop; positions and forces are [p][3], flat.
 entry forces [n] [p3] (is: [n]i32) (js: [n]i32) (position: [p3]f32) : []f32 =
   let force i j =
     let d c = position[3 * i + c] - position[3 * j + c]

@@ -42,7 +42,7 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, 
     Cost: work O(N · (f + updates) + H · T) with T subhistograms, one for each thread, or fewer; span O(N / T + H); memory: the
     result and the subhistograms, which fit the last-level cache together (``jp.explain`` gives their size).
 
-    Source: paper 1 (generalized histograms on GPUs), sections III and IV.
+    Source: Henriksen et al. 2020, III and IV.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
@@ -100,7 +100,7 @@ def reduce_by_index(
     Cost: work O(N + H · T), span O(N / T + H), T the number of threads; memory: the result, and subhistograms that fit the
     last-level cache together.
 
-    Source: paper 1 (generalized histograms on GPUs), sections III-A and IV-D.
+    Source: Henriksen et al. 2020, III-A and IV-D.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp

@@ -35,7 +35,7 @@ def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, revers
     Cost: work O(N), span O(N / T + T) for T threads; ``a`` and ``b`` are read once, y is written once; its gradient is the
     recurrence in the other direction.
 
-    Source: Blelloch, Prefix sums and their applications (1990), section 1.4; the scan is paper 5's.
+    Source: Blelloch 1990, 1.4; the scan is that of de Kluijver 2024.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp

@@ -31,7 +31,7 @@ def race_factor(indices: Any, num_bins: int) -> jax.Array:
 
     Cost: work O(8 · min(H, N)), whatever N.
 
-    Source: paper 1, section III-D.
+    Source: Henriksen et al. 2020, III-D.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp

@@ -58,7 +58,7 @@ def scan(
 
     The result has the same bits on every run and for any number of threads.
 
-    Source: paper 5 (multidimensional scan on CPUs), chapter 3; look-back after Merrill and Garland.
+    Source: de Kluijver 2024, chapter 3; Merrill and Garland 2016.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp

@@ -52,7 +52,7 @@ def segment_reduce(
 
     The result has the same bits on every run and for any number of threads. Sums of 16-bit floats are kept in float32.
 
-    Source: paper 2 (reductions), section IV.
+    Source: Martín et al. 2012, IV.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp

@@ -209,7 +209,7 @@ _HARDWARE = {
 
 
 def atomic_class(op: Program, acc: tuple[str, ...], *, cas_bits: int = 64) -> str:
-    """Paper 1's class of an update of a bin on NVIDIA GPUs (section IV-B): "HDW", "CAS" or "XCG".
+    """The class of an update of a bin on NVIDIA GPUs (Henriksen et al. 2020, III-B): "HDW", "CAS" or "XCG".
 
     HDW: one hardware atomic; CAS: a compare-and-swap loop on an element of at most ``cas_bits`` (128 from compute
     capability 9), a struct packed in one word; XCG: a lock. ``acc``: the dtypes in which the bins are kept. Independent

@@ -102,7 +102,7 @@ def _keyed(name: str, dtype: str, identity: tuple[int, ...] | None) -> Represent
 
 
 def _packed_arg(name: str, dtype: str) -> Representation:
-    """argmax and argmin with positions: one 64-bit maximum (paper 1, section III-B, packs pairs for compare-and-swap alike).
+    """argmax and argmin with positions: one 64-bit maximum (Henriksen et al. 2020, III-B, pack such pairs for compare-and-swap).
 
     High half: the value as an integer of the same order, complemented for argmin, NaN above all, both zeros alike. Low half: the
     position, complemented, so that the smaller one wins; and, in the last bit, whether the value was -0.0. ``identity`` is the

@@ -1,4 +1,4 @@
-"""``histogram_p``: the generalized histogram as a jax primitive (paper 1's genhist).
+"""``histogram_p``: the generalized histogram as a jax primitive (``genhist`` of Henriksen et al. 2020).
 
 Operands: the arrays (those that are not positions), the captured arrays of f, those of each part's operator, and the dests,
 leaf by leaf, of the parts that have them. Any operand may have any subset of the batch axes, leading; what is not batched is

@@ -1,6 +1,6 @@
 """The generalized histogram in plain XLA: what platforms without kernels and operators that cannot be compiled get.
 
-Recognised operators scatter; any other one sorts by index and runs a segmented scan (paper 1, Listing 4).
+Recognised operators scatter; any other one sorts by index and runs a segmented scan (Henriksen et al. 2020, listing 4).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``reduce_p``: the reduction as a jax primitive (paper 2), in order, along one axis. Operands: see ``call``. Results: the leaves
-``[*batch, *inner, *element]``.
+"""``reduce_p``: the reduction as a jax primitive (Martín et al. 2012), in order, along one axis. Operands: see ``call``.
+Results: the leaves ``[*batch, *inner, *element]``.
 """
 
 from __future__ import annotations

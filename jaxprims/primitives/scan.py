@@ -1,5 +1,5 @@
-"""``scan_p``: the scan as a jax primitive (paper 5), inclusive or exclusive, either way, along one axis. Operands: see ``call``.
-Results: the leaves ``[*batch, N, *inner, *element]``.
+"""``scan_p``: the scan as a jax primitive (de Kluijver 2024), inclusive or exclusive, either way, along one axis.
+Operands: see ``call``. Results: the leaves ``[*batch, N, *inner, *element]``.
 """
 
 from __future__ import annotations

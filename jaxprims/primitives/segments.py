@@ -1,4 +1,4 @@
-"""``segments_p``: the segmented reduction as a jax primitive (paper 2), in order. Segments are given by row pointers
+"""``segments_p``: the segmented reduction as a jax primitive (Martín et al. 2012), in order. Segments are given by row pointers
 (``call.cut`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers outside
 [0, N] are taken as the nearest of these) or by the elements' ascending ids ("ids", ``[*batch, N]``; those outside
 [0, num_segments) are dropped), both s32 or s64. Other operands: see ``call``.

@@ -1,20 +1,15 @@
-"""Spec: which kernel is wanted, as canonical text.
-
-The text is the custom call's attribute and (hashed) the kernel table's key: an executable that comes back from
-``jax.export`` or the persistent compilation cache in another process finds its kernel by compiling the text again.
-It holds no shapes but those of one element, so one kernel serves every N, H and batch.
-"""
+"""HistogramSpec: the kernel of a generalized histogram (paper 1, section III), as canonical text."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from ..ir.program import Program
+from .kernel import KernelSpec, register_kind
 
 VERSION = 1
 """Part of every spec; raised when the meaning of the text changes."""
@@ -56,9 +51,9 @@ class PartSpec:
         return len(self.acc)
 
 
-@dataclasses.dataclass(frozen=True)
-class HistogramSpec:
-    """A generalized histogram's kernel (paper 1, section III).
+@dataclasses.dataclass(frozen=True, eq=False)
+class HistogramSpec(KernelSpec):
+    """A generalized histogram's kernel (Henriksen et al. 2020, III).
 
     ``f``'s parameters are the arrays', in order. Its results are, for each of
     ``bins``, the ``updates`` indices (of dtype ``index``; outside [0, H): dropped), then the values, update by update, slot
@@ -66,6 +61,7 @@ class HistogramSpec:
     Captured arrays (uniforms) serve f and every operator.
     """
 
+    kind: ClassVar[str] = "hist"
     index: str  # s32 or s64
     arrays: tuple[ArraySpec, ...]
     uniforms: tuple[str, ...]
@@ -75,14 +71,6 @@ class HistogramSpec:
     @functools.cached_property
     def text(self) -> str:
         return "\n".join(_lines(self))
-
-    @functools.cached_property
-    def key(self) -> int:
-        """63 bits of a hash of the text."""
-        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     @staticmethod
     def parse(text: str) -> HistogramSpec:
@@ -138,3 +126,6 @@ def _parse(text: str) -> HistogramSpec:
         f=f,
         bins=tuple(PartSpec(**{**d, "leaves": tuple(d["leaves"]), "dest": bool(d["dest"])}) for d in described),
     )
+
+
+register_kind(HistogramSpec.kind, HistogramSpec.parse)

@@ -1,4 +1,4 @@
-"""Generalized histograms: the headline table, paper 1's figures, applications, batches and unkind indices."""
+"""Generalized histograms: the headline table, the figures of Henriksen et al. 2020, applications, batches and unkind indices."""
 
 from __future__ import annotations
 

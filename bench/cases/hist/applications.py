@@ -1,4 +1,4 @@
-"""Applications that are histograms (paper 1, sections V-C and V-D)."""
+"""Applications that are histograms (Henriksen et al. 2020, V-C and V-D)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paper 1, section V-A: bins from 31 to 1.5 million, race factors 1 and 63, one operator of each class."""
+"""Henriksen et al. 2020, V-A: bins from 31 to 1.5 million, race factors 1 and 63, one operator of each class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...peers import arrays
 from ...peers.futhark import futhark
 from ...peers.native import native
 
-GROUP = "paper 1"
+GROUP = "Henriksen et al. 2020"
 BINS = (31, 127, 505, 2041, 6141, 12281, 24569, 49145, 196607, 393215, 786431, 1572863)
 RACE_FACTORS = (1, 63)
 SATURATION = 0xFFFFFF

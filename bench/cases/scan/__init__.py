@@ -1,4 +1,4 @@
-"""Scans: operators, shapes, paper 5's tables, calls so small that only their cost counts, and the first call."""
+"""Scans: operators, shapes, the tables of de Kluijver 2024, calls so small that only their cost counts, and the first call."""
 
 from __future__ import annotations
 

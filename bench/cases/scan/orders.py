@@ -1,4 +1,4 @@
-"""Paper 5's orders of blocks (sections 3.1 to 3.3), each as a contestant.
+"""The orders of blocks of de Kluijver 2024 (3.1 to 3.3), each as a contestant.
 
 The fourth, assisting, is what jaxprims itself takes where it cuts rows into blocks.
 """

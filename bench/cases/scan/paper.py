@@ -1,4 +1,4 @@
-"""Paper 5, section 4: prefix sums of 100 million 64-bit integers in four dimensions, and in place."""
+"""de Kluijver 2024, chapter 4: prefix sums of 100 million 64-bit integers in four dimensions, and in place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .inputs import copied, in_shape, like_first, merged, the_input, with_result
 from .orders import in_orders
 from .shapes import text
 
-GROUP = "paper 5"
-IN_PLACE = "paper 5 in place"
+GROUP = "de Kluijver 2024"
+IN_PLACE = "de Kluijver 2024 in place"
 SHAPES = ((100_000_000,), (4, 25_000_000), (4_000, 25_000), (10_000, 10_000), (100_000, 1_000), (100, 100, 100, 100))
 QUICK = ((80_000,), (4, 20_000), (100, 100, 2, 4))
 

@@ -1,4 +1,4 @@
-"""Robustness: cumsum of the same number of elements in every shape, and along every axis (paper 5's question)."""
+"""Robustness: cumsum of the same number of elements in every shape, and along every axis (the question of de Kluijver 2024)."""
 
 from __future__ import annotations
 

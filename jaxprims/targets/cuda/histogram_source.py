@@ -1,7 +1,7 @@
 """HistogramSpec -> ``namespace spec`` of a histogram's kernels, as CUDA C++; what launcher and explanations have to know of it.
 
-How a bin is updated (paper 1, section IV-B): by one hardware atomic for each slot (HDW), by compare-and-swap on the whole entry
-(CAS), or under a lock (XCG). One text serves every architecture: what differs asks ``kArch``, the compute capability times ten.
+How a bin is updated (Henriksen et al. 2020, III-B): by one hardware atomic for each slot (HDW), by compare-and-swap on the whole
+entry (CAS), or under a lock (XCG). One text serves every architecture: what differs asks ``kArch``, the compute capability times ten.
 """
 
 from __future__ import annotations

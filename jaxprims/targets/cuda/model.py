@@ -1,4 +1,4 @@
-"""Paper 1's model of a GPU: how many subhistograms M, how many passes S, in which memory.
+"""The GPU model of Henriksen et al. 2020: how many subhistograms M, how many passes S, in which memory.
 
 Pure functions of the histogram and a :class:`Device`; nothing here touches a GPU. The equations are in ``cuda/hist_model.h``, one
 text for the launcher, for the device, which chooses M and S itself once it has sampled a race factor, and for this module. The

@@ -1,4 +1,4 @@
-"""The histogram kernel's skeleton: HistogramSpec -> LLVM IR (paper 1, Listing 3, on a CPU).
+"""The histogram kernel's skeleton: HistogramSpec -> LLVM IR (Henriksen et al. 2020, listing 3, on a CPU).
 
 Three kinds of function, called by the driver in ``cpu/hist.h``:
 
