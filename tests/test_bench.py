@@ -27,14 +27,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("results")
-    done = bench(
-        "hist",
-        "--quick",
-        "--only",
-        "sum by index, 100 bins|argmax pairs, 100 bins|Henriksen.*: add.* 127 bins",
-        "--out",
-        str(out),
-    )
+    cases = "sum by index, 100 bins|argmax pairs, 100 bins|Henriksen.*: add.* 127 bins"
+    done = bench("hist", "--quick", "--only", cases, "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((out / "hist-quick.json").read_text())
 

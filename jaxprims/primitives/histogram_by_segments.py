@@ -1,4 +1,4 @@
-"""The generalized histogram by segmented reduction, of sorted indices or after a sort by index (Henriksen et al. 2020, listing 4).
+"""The generalized histogram by segmented reduction, sorted by index if need be (Henriksen et al. 2020, listing 4).
 
 Each bin's values are combined in their order, so the bits are the same on every run, where atomics come in any order. GPUs do so
 for sorted indices, and where a call is ``deterministic``.

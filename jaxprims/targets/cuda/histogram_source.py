@@ -1,7 +1,8 @@
 """HistogramSpec -> ``namespace spec`` of a histogram's kernels, as CUDA C++; what launcher and explanations have to know of it.
 
 How a bin is updated (Henriksen et al. 2020, III-B): by one hardware atomic for each slot (HDW), by compare-and-swap on the whole
-entry (CAS), or under a lock (XCG). One text serves every architecture: what differs asks ``kArch``, the compute capability times ten.
+entry (CAS), or under a lock (XCG). One text serves every architecture: what differs asks
+``kArch``, ten times the compute capability.
 """
 
 from __future__ import annotations
