@@ -61,11 +61,11 @@ SIZES = sorted({0, 1, 2, 3, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH + 2, 8 * WIDT
 
 @pytest.mark.parametrize("n", SIZES)
 def test_reduce_every_length(n: int) -> None:
-    dear = spec_of(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="reduce")
+    expensive = spec_of(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="reduce")
     for spec in (
         spec_of(affine, ["u32"] * 2, kind="reduce"),
         spec_of(lambda a, b: a + b, ["s32"], kind="reduce", commutes=True),
-        dear,
+        expensive,
     ):
         for reverse in (False, True):
             check_reduce(dataclasses.replace(spec, reverse=reverse), n)

@@ -18,7 +18,7 @@ from ..llvm.build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .reduce_packed import high_halves, reduce_packed
-from .rows import Held, apply_op, is_dear, load_state, prefix_mask, repeat, store_state
+from .rows import Held, apply_op, is_expensive, load_state, prefix_mask, repeat, store_state
 from .scan_across import RANGE, STARTED
 
 State = list[ir.Value]
@@ -121,10 +121,10 @@ class Fold:
     def fold_any_lanes(self, count: ir.Value) -> None:
         """The first ``count`` lanes of the total, or all, in any order. Vectors get narrower where the operator is cheap."""
         b, state, half, few = self.b, self.total.get(), self.width // 2, self._few(count)
-        dear = is_dear(self.spec.op)
-        while half > (0 if dear else 1):
-            width = self.width if dear else half
-            low = state if dear else [take(b, v, v, range(half)) for v in state]
+        expensive = is_expensive(self.spec.op)
+        while half > (0 if expensive else 1):
+            width = self.width if expensive else half
+            low = state if expensive else [take(b, v, v, range(half)) for v in state]
             high = [take(b, v, v, [(k + half) % self.width for k in range(width)]) for v in state]
             there = b.icmp_signed("<", _constants(range(half, half + width)), splat(b, few, width))
             both = apply_op(b, self.spec, self.uniforms, width, low, high)
@@ -143,9 +143,9 @@ class Fold:
 
     def _vectors_at_once(self) -> int:
         """As many as hide the operator's latency, but few registers and little code."""
-        if is_dear(self.spec.f) or len(self.spec.f.body) > 16:
+        if is_expensive(self.spec.f) or len(self.spec.f.body) > 16:
             return 1
-        return max(1, (4 if is_dear(self.spec.op) or len(self.spec.f.body) > 4 else 8) // len(self.spec.state))
+        return max(1, (4 if is_expensive(self.spec.op) or len(self.spec.f.body) > 4 else 8) // len(self.spec.state))
 
     def _hold(self, state: State) -> None:
         self.total.put(state)

@@ -159,7 +159,7 @@ def repeat(b: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]
     b.position_at_end(after)
 
 
-def is_dear(program: Program) -> bool:
+def is_expensive(program: Program) -> bool:
     """Whether its code is so long that one copy of it, called, is better than many."""
     return len(program.body) > 32 or any(i.op in MATH or i.op in CONTROL for i in program.body)
 
@@ -167,8 +167,8 @@ def is_dear(program: Program) -> bool:
 def apply_op(
     b: ir.IRBuilder, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, a: Sequence[ir.Value], x: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """``a ⊕ x``. A dear operator is a function that the module holds once and calls: most of its compile time saved."""
-    if not is_dear(spec.op):
+    """``a ⊕ x``. An expensive operator is a function that the module holds once and calls: most of its compile time saved."""
+    if not is_expensive(spec.op):
         return expr.emit(b, spec.op, [*a, *x], uniforms, width)
     args = [*a, *x, *uniforms]
     fn = b.module.globals.get(f"op.{width}")

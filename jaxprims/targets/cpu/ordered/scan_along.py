@@ -65,7 +65,7 @@ def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bo
 def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
     if not periodic and llvm_scan_logaddexp.applies(spec):
         return llvm_scan_logaddexp.LogAddExp
-    if _cost(spec.op) > DEAR * len(spec.state):
+    if _cost(spec.op) > EXPENSIVE * len(spec.state):
         return Tile
     if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
         return llvm_scan_replicas.Replicas
@@ -76,7 +76,7 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
 FEW = 4
 """Slots of a state up to which vectors pay for cheap operators; fewer of them in short vectors."""
 
-DEAR = 10
+EXPENSIVE = 10
 """Instructions for each slot from which on an operator is worth two transpositions to be applied less often."""
 
 _WEIGHTS = {"div": 6, "rem": 8, "sqrt": 6, "load": 8, "pow": 60} | dict.fromkeys(("cond", "while"), 20)

@@ -1,4 +1,4 @@
-"""Scans of dear operators along a row: lanes take consecutive elements, so that two applications for each element do."""
+"""Scans of expensive operators along a row: lanes take consecutive elements, so that two applications for each element do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scan_log_steps import LogSteps
 
 
 class Tile(LogSteps):
-    """For dear operators: a lane takes ``width`` consecutive elements, so that two applications for each do.
+    """For expensive operators: a lane takes ``width`` consecutive elements, so that two applications for each do.
 
     Vectors are transposed in squares. A lane's elements are combined one after the other, its last with the other lanes' by
     log steps, and what comes before the lane is combined in. A few squares (chains) at a time, so that one need not wait for

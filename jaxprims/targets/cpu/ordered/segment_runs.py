@@ -10,7 +10,7 @@ from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled, splat
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import element, is_dear, prefix_mask, store_row
+from .rows import element, is_expensive, prefix_mask, store_row
 
 
 def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
@@ -41,7 +41,7 @@ class _Runs(Fold):
             return
         b, width = self.b, self.width
         total, known = self._element(lo, b.sub(hi, lo)), width
-        if not self._loops() and not is_dear(self.spec.op):
+        if not self._loops() and not is_expensive(self.spec.op):
             rest = b.sub(hi, b.add(lo, i64(width)))
             total, known = self._joined(total, self._element(b.add(lo, i64(width)), rest), rest), 2 * width
         self.total.put(total)
