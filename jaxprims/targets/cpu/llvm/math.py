@@ -1,6 +1,6 @@
 """Mathematical functions of f32 and f64, scalars and vectors of any width, in LLVM IR.
 
-exp, log and their kin, and what follows from them, are expansions. The others are the C library's: a vector is cut into pieces
+exp, log and the like, and what follows from them, are expansions. The others are the C library's: a vector is cut into pieces
 of the machine's width for libmvec (4 ULP), or into its lanes where there is no libmvec.
 """
 
