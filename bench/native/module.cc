@@ -22,7 +22,7 @@ Array<Bin> table(int64_t n, int64_t num_bins, Bin identity, Op op, Element eleme
   return out;
 }
 
-// --- paper 1, section V-A ------------------------------------------------------------------------------------------
+// --- Henriksen et al. 2020, V-A -----------------------------------------------------------------------------------
 
 struct PaperIndex {
   FastMod residue;

@@ -35,9 +35,8 @@ def function_names(spec: OrderedSpec, variant: int) -> list[str]:
     names = ["reduce", "combine", "finish"]
     if spec.kind == "segments" and not spec.across:
         names.append("runs")
-        if (
-            not spec.commutes or is_expensive(spec.op) or len(spec.f.body) > 4
-        ):  # else ``runs`` is as fast, however short segments are
+        # else ``runs`` is as fast, however short segments are
+        if not spec.commutes or is_expensive(spec.op) or len(spec.f.body) > 4:
             names.append("scan")
     return names
 
