@@ -64,7 +64,7 @@ def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: boo
         reverse,
         init=start is not None,
         in_place=in_place,
-        cut="" if flags is None else "flags",
+        segmented_by="" if flags is None else "flags",
     )
     cut = [] if flags is None else [flags]
     operands = [*call.elements.given, *cut, *call.f_captured, *call.captured, *(start or [])]

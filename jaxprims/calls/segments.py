@@ -91,7 +91,14 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int) -> list[Any
         return scan_xla.segment_reduce(call.plain_operator(), call.plain_values(), ids, count, neutral)
     assert call.f is not None
     static = OrderedCall(
-        "segments", call.f, call.operator, len(call.captured), call.positions, call.inner_rank, cut=kind, num_segments=count
+        "segments",
+        call.f,
+        call.operator,
+        len(call.captured),
+        call.positions,
+        call.inner_rank,
+        segmented_by=kind,
+        num_segments=count,
     )
     out = bind(segments_p, static, [*call.elements.given, cut, *call.f_captured, *call.captured])
     if not _is_own(neutral, call):

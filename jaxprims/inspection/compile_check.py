@@ -10,12 +10,11 @@ from typing import Any
 import jax
 
 from ..operators import classify
-from ..specs.ordered import OrderedSpec
-from ..targets import ffi
+from ..specs.kernel import KernelSpec, parse
 from ..targets.cuda import compiler as cuda_compiler
-from ..targets.cuda import histogram_source as cuda_hist_source
-from ..targets.cuda.compiler import Spec
 from ..targets.cuda.nvrtc import Resources
+from ..targets.cuda.target import CUDA
+from ..targets.registry import family_called
 
 STATIC_SHARED = 48 * 1024
 """Static shared memory that a block may have on every architecture."""
@@ -80,7 +79,7 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
         raise ValueError(f'target must be an architecture such as "sm_90", got {target!r}')
     kernels = []
     for kind, text in dict.fromkeys(_calls(fn, args)):
-        spec = cuda_compiler.parse(kind, text)
+        spec = parse(text)
         for name in cuda_compiler.kernels(spec):
             compiled = cuda_compiler.cubin(spec, target, name)
             kernels += [_kernel(spec, kind, target, used, compiled.image) for used in compiled.resources]
@@ -88,13 +87,10 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
     return kernels
 
 
-def _kernel(spec: Spec, kind: str, target: str, used: Resources, image: bytes) -> CompiledKernel:
+def _kernel(spec: KernelSpec, kind: str, target: str, used: Resources, image: bytes) -> CompiledKernel:
     arch = int(re.sub(r"\D", "", target))
-    if isinstance(spec, OrderedSpec):
-        operator, atomic = classify.recognise(spec.op) or "unnamed", ""
-    else:
-        operator = ", ".join(classify.recognise(b.op) or "unnamed" for b in spec.bins)
-        atomic = ", ".join(cuda_hist_source.atomic_of(b, arch) for b in spec.bins)
+    operator = ", ".join(classify.recognise(op) or "unnamed" for op in spec.operators)
+    atomic = ", ".join(CUDA.families[kind].classes(spec, arch))
     return CompiledKernel(
         used.kernel,
         kind,
@@ -117,9 +113,6 @@ def _check(kernel: CompiledKernel, allow_spills: bool) -> None:
         raise KernelError(f"a kernel wants more than {STATIC_SHARED} bytes of static shared memory: {kernel}")
 
 
-_KINDS = dict(zip(ffi.CUSTOM_CALL_TARGETS, ffi.FAMILIES, strict=True))
-
-
 def _calls(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
     """(kind, spec's text) of each custom call in ``fn`` lowered for CUDA."""
     jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
@@ -127,9 +120,9 @@ def _calls(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str,
     for op in _walk(module.operation):
         if op.name != "stablehlo.custom_call":
             continue
-        kind = _KINDS.get(op.attributes["call_target_name"].value)
-        if kind is not None and kind != "group":
-            yield kind, op.attributes["mhlo.backend_config"]["spec"].value
+        family = family_called(op.attributes["call_target_name"].value)
+        if family is not None and CUDA.serves(family.name):
+            yield family.name, op.attributes["mhlo.backend_config"]["spec"].value
 
 
 def _walk(op: Any) -> Iterator[Any]:

@@ -10,10 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, xla
 
+from ..specs.problems import GroupProblem
 from ..targets import ffi
+from ..targets.registry import register_family
+from ..targets.target import Explanation, Target
 from .avals import result_aval
+from .batches import over_batch
+from .family import Family
 from .histogram import by_index
 from .ordered_call import simple
 from .scan import bind, scan_p
@@ -33,8 +38,12 @@ def group(indices: Any, num_bins: int) -> tuple[Any, Any]:
 @group_p.def_abstract_eval
 def _abstract_eval(indices: Any, *, num_bins: int) -> list[Any]:
     *batch, n = indices.shape
-    dtype = np.dtype(np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32)
-    return [result_aval(indices, (*batch, m), dtype, len(batch)) for m in (n, num_bins + 1)]
+    return [result_aval(indices, (*batch, m), _dtype_of(n), len(batch)) for m in (n, num_bins + 1)]
+
+
+def _dtype_of(n: Any) -> np.dtype:
+    """Of positions among n elements."""
+    return np.dtype(np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32)
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, num_bins: int) -> tuple[list[Any], list[int]]:
@@ -52,28 +61,34 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, num_bins: int) -> t
 ad.primitive_jvps[group_p] = _jvp
 
 
-def _plain(indices: Any, *, num_bins: int) -> list[Any]:
-    n = indices.shape[-1]
-    dtype = np.int64 if isinstance(n, int) and n > 2**31 - 1 else np.int32
-    spare = jnp.where((indices >= 0) & (indices < num_bins), indices, num_bins)
+class Groups(Family):
+    """Counting sorts."""
 
-    def one(row: Any) -> tuple[Any, Any]:
+    def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> GroupProblem:
+        *batch, n = avals[0].shape
+        return GroupProblem(None, tuple(batch), (), n, params["num_bins"], _dtype_of(n).itemsize)
+
+    def batch(self, avals: Sequence[Any], **params: Any) -> tuple[tuple[int, ...], int]:
+        rank = len(avals[0].shape) - 1
+        return ((1 << rank) - 1,), rank
+
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        num_bins: int = params["num_bins"]
+        n, dtype = operands[0].shape[0], _dtype_of(operands[0].shape[0])
+        row = jnp.where((operands[0] >= 0) & (operands[0] < num_bins), operands[0], num_bins)
         counts = by_index(row, [jnp.ones(n, dtype)], [jnp.add], num_bins)[0]
         ends = bind(scan_p, simple("scan", add, counts.dtype), [counts])[0] if num_bins else counts
-        return jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), ends])
+        return [jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), ends])]
 
-    for _ in indices.shape[:-1]:
-        one = jax.vmap(one)
-    return list(one(spare))
+    def plain(self, *operands: Any, **params: Any) -> list[Any]:
+        masks, rank = self.batch([jax.typeof(x) for x in operands])
+        return over_batch(functools.partial(self.plain_one, **params), masks, rank)(*operands)
 
+    def unserved(self) -> tuple[str, str]:
+        return "XLA's stable sort, a histogram and a scan of the counts", "GPUs sort fast"
 
-def _lower_cpu(ctx: Any, indices: Any, *, num_bins: int) -> Any:
-    results = jax.ffi.ffi_lowering(ffi.GROUP)(ctx, indices)
-    rank = len(ctx.avals_in[0].shape) - 1
-    if rank:
-        ffi.shard_batch(results, [rank + 1], [(1 << rank) - 1], rank, [rank + 1, rank + 1])
-    return results
+    def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
+        return f"{problem.n} elements into {problem.num_bins} bins"
 
 
-mlir.register_lowering(group_p, mlir.lower_fun(_plain, multiple_results=True))
-mlir.register_lowering(group_p, _lower_cpu, platform="cpu")
+register_family(Groups("group", "group by index", group_p, ffi.GROUP))

@@ -41,7 +41,14 @@ def _one(part: Part, is_sorted: bool, consts: list[Any], index: Any, values: lis
     lanes = values[0].ndim - 1 if part.operator.lanes > 1 else 0
     elements = tuple((v.shape[1 + lanes :], v.dtype) for v in values)
     call = OrderedCall(
-        "segments", passing(elements), operator, len(consts), (None,) * len(values), lanes, cut=kind, num_segments=part.num_bins
+        "segments",
+        passing(elements),
+        operator,
+        len(consts),
+        (None,) * len(values),
+        lanes,
+        segmented_by=kind,
+        num_segments=part.num_bins,
     )
     sums = bind(segments_p, call, [*values, cut, *consts])
     return sums if dest is None else list(jax.vmap(combine)(tuple(dest), tuple(sums)))

@@ -14,7 +14,9 @@ import numpy as np
 from ..ir.program import Builder, Program, shifted_loads
 from ..operators.operator import Operator, Traced, scalar_name, slots_of
 from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec
-from ..targets.registry import CPU, Target
+from ..specs.problems import HistogramProblem
+from ..targets.plans import Plan, forced_plans
+from ..targets.target import Target
 from ..tracing.varying import axes_of, vary
 
 
@@ -43,7 +45,7 @@ class HistogramCall:
     positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
     sorted: bool = False  # the first argument's values, the indices, ascend
     deterministic: bool = False  # the same bits on every run, wherever it runs
-    plan: tuple[int, ...] = ()  # empty: chosen; else (M, S, C, soa, prefetch)
+    plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.parts))}]"
@@ -189,7 +191,7 @@ def can_fuse(call: HistogramCall) -> bool:
     return True
 
 
-def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], target: Target = CPU) -> HistogramSpec:
+def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], target: Target) -> HistogramSpec:
     """The spec of a call with operands of these avals."""
     rest = iter(zip(avals, masks, strict=True))
     arrays: list[tuple[tuple[int, ...], Any]] = []
@@ -204,16 +206,15 @@ def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], t
     packed = spec_of(call, tuple(arrays), captured)
     if all(b.finish is None for b in packed.bins):
         return packed
-    n = elements_of(call, avals, masks)
-    bins = [p.num_bins for p in call.parts]
     if any(b.identity is None for b in packed.bins):
         plain = True  # whatever N is, known now or not
     else:  # is there a plan that works on the result itself?
         one = spec_of(call, tuple(arrays), captured, packed=False)
-        plain = target.in_place(one, n, bins, call.sorted, call.plan)
+        bins = tuple(p.num_bins for p in call.parts)
+        plain = target.in_place(HistogramProblem(one, (), call.plans, elements_of(avals, masks), bins, call.sorted))
     return spec_of(call, tuple(arrays), captured, packed=False) if plain else packed
 
 
-def elements_of(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int]) -> Any:
+def elements_of(avals: Sequence[Any], masks: Sequence[int]) -> Any:
     """N."""
     return avals[0].shape[masks[0].bit_count()]

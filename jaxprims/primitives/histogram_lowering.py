@@ -3,60 +3,60 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-from jax.interpreters import mlir
-
+from ..specs.problems import HistogramProblem
 from ..targets import ffi
-from ..targets.cpu import plan_histogram as planning
-from ..targets.registry import CPU, CUDA, Target
+from ..targets.registry import register_family
+from ..targets.target import Explanation, Target
 from . import histogram_by_segments, histogram_xla
-from .batches import batch_shape, batched_alike, over_batch
+from .batches import batch_shape, over_batch
+from .family import Family, Instead
 from .histogram import histogram_p
 from .histogram_call import HistogramCall, call_spec, elements_of
 
 
-def _lower(ctx: Any, *operands: Any, call: HistogramCall, masks: tuple[int, ...], rank: int, target: Target) -> Any:
-    full = ((1 << rank) - 1,) * len(masks)
-    if tuple(masks) != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
-        # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
-        alike = functools.partial(batched_alike, masks=masks, rank=rank)
-        return mlir.lower_fun(lambda *xs: histogram_p.bind(*alike(xs), call=call, masks=full, rank=rank))(ctx, *operands)
-    if target.sorts(call.sorted, call.deterministic):
-        by_segments = over_batch(functools.partial(histogram_by_segments.histograms, call), masks, rank)
-        return mlir.lower_fun(by_segments, multiple_results=True)(ctx, *operands)
-    spec = call_spec(call, ctx.avals_in, masks, target)
-    n = elements_of(call, ctx.avals_in, masks)
-    batch = batch_shape(ctx.avals_in, masks, rank)
-    bins = [p.num_bins for p in call.parts]
+class Histograms(Family):
+    """Generalized histograms."""
 
-    def variant() -> int:
-        known = all(isinstance(size, int) for size in (n, *batch))
-        return planning.plan_of(spec, n, bins, batch, call.sorted, call.plan).variant if known else -1
+    def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
+        call, masks, rank = params["call"], params["masks"], params["rank"]
+        spec = call_spec(call, avals, masks, target)
+        bins = tuple(p.num_bins for p in call.parts)
+        batch = batch_shape(avals, masks, rank)
+        return HistogramProblem(spec, batch, call.plans, elements_of(avals, masks), bins, call.sorted)
 
-    target.compile(spec, variant)
-    sorted_indices = -1
-    if call.sorted and spec.arrays[0].dtype == spec.index:
-        sorted_indices = (1 << 16) if spec.index == "s64" else 0
-    workspace = target.workspace("call", spec, batch, n, bins)
-    return ffi.lower_call(
-        ctx,
-        ffi.HIST,
-        operands,
-        spec,
-        masks,
-        rank,
-        call.plan,
-        workspace,
-        elements_of=call.positions.index(None),
-        sorted=sorted_indices,
-    )
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        return histogram_xla.histograms(params["call"], *operands)
+
+    def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
+        """``sorted``: the array of sorted indices, + 2^16 if they have 8 bytes; or -1."""
+        call: HistogramCall = params["call"]
+        ascending = -1
+        if call.sorted and problem.spec.arrays[0].dtype == problem.spec.index:
+            ascending = (1 << 16) if problem.spec.index == "s64" else 0
+        return {"elements_of": call.positions.index(None), "sorted": ascending}
+
+    def instead(self, target: Target, **params: Any) -> Instead | None:
+        call: HistogramCall = params["call"]
+        if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
+            return None
+        function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])
+        if call.sorted:
+            return Instead(function, "a segmented reduction", "the indices are sorted")
+        strategy = "a segmented reduction of the elements, sorted by index"
+        return Instead(function, strategy, "the same bits are wanted on every run")
+
+    def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
+        call, parts = params["call"], []
+        classes = explanation.classes or ("",) * len(call.parts)
+        for p, b, kind in zip(call.parts, problem.spec.bins, classes, strict=True):
+            words = [kind] * bool(kind) + [f"vectorised over {b.lanes} lanes"] * (b.lanes > 1)
+            shown = f" ({', '.join(words)})" if words else ""
+            parts.append(f"{problem.n} elements into {p.num_bins} bins; op {p.operator.name or 'unnamed'}{shown}")
+        batch = f" (a batch of {' x '.join(map(str, problem.batch))})" if problem.batch else ""
+        return "; ".join(parts) + batch
 
 
-def _plain(*operands: Any, call: HistogramCall, masks: tuple[int, ...], rank: int) -> list[Any]:
-    return over_batch(functools.partial(histogram_xla.histograms, call), masks, rank)(*operands)
-
-
-mlir.register_lowering(histogram_p, mlir.lower_fun(_plain, multiple_results=True))
-for _target in (CPU, CUDA):
-    mlir.register_lowering(histogram_p, functools.partial(_lower, target=_target), platform=_target.platform)
+register_family(Histograms("histogram", "generalized histogram", histogram_p, ffi.HISTOGRAM))

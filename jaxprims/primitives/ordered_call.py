@@ -23,8 +23,8 @@ from ..operators.operator import MAX_STRUCT_SLOTS, Operator, Traced, passing, sc
 from ..operators.representation import Representation
 from ..specs.histogram import ArraySpec
 from ..specs.ordered import OrderedSpec
+from ..targets.plans import Plan, forced_plans
 from ..tracing.varying import axes_of, vary
-from .batches import batch_shape
 
 SIDE_BY_SIDE = 8
 """So many elements that lie side by side are one struct; vectors run across more."""
@@ -44,14 +44,16 @@ class OrderedCall:
     reverse: bool = False
     init: bool = False
     in_place: bool = False  # a scan's results may take the arrays' memory
-    in_form: bool = False  # init's leaves hold states, not values
-    cut: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
+    init_is_state: bool = False  # init's leaves hold states, not values
+    segmented_by: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
     num_segments: Any = 0
-    kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
-    plan: tuple[int, ...] = ()  # empty: chosen
+    results_kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
+    plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
 
     def __repr__(self) -> str:
-        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)] + [self.cut] * bool(self.cut)
+        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)] + [self.segmented_by] * bool(
+            self.segmented_by
+        )
         return " ".join([f"{self.kind} of {self.operator!r}", *words])
 
     @property
@@ -62,7 +64,7 @@ class OrderedCall:
     def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of each result's element."""
         every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
-        return every if self.kept is None else [every[k] for k in self.kept]
+        return every if self.results_kept is None else [every[k] for k in self.results_kept]
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
         """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
@@ -72,7 +74,7 @@ class OrderedCall:
             taken, rest[:] = rest[:n], rest[n:]
             return taken
 
-        arrays, cut = take(self.num_arrays), take(bool(self.cut))
+        arrays, cut = take(self.num_arrays), take(bool(self.segmented_by))
         return arrays, cut[0] if cut else None, take(self.f.captured), take(self.captured), rest if self.init else None
 
     def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
@@ -112,7 +114,7 @@ class OrderedCall:
 @functools.lru_cache(maxsize=512)
 def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
     """A call of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`OrderedCall`."""
-    return OrderedCall(kind, passing((((), dtype),)), simple_operator(op, (), dtype), 0, (None,), **others)
+    return OrderedCall(kind, passing((((), dtype),)), simple_operator(op, (), dtype), 0, (None,), plans=(), **others)
 
 
 def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
@@ -136,21 +138,10 @@ def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> 
         else:
             aval, m = next(rest)
             elements.append((tuple(aval.shape[m.bit_count() + 1 + call.inner_rank :]), np.dtype(aval.dtype)))
-    if call.cut:
+    if call.segmented_by:
         next(rest)
     captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(call.f.captured + call.captured))
     return spec_of(call, tuple(elements), captured, inner)
-
-
-def sizes_of(
-    call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int], rank: int
-) -> tuple[int, int, int] | None:
-    """(N, rows, lanes) of a call; None where they are only known when it runs."""
-    n, lanes = sizes_along(call, spec, avals, masks)
-    batch = batch_shape(avals, masks, rank)
-    if not all(isinstance(d, int) for d in (n, lanes, *batch)):
-        return None
-    return n, math.prod(batch), lanes
 
 
 def sizes_along(call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int]) -> tuple[Any, Any]:
@@ -193,14 +184,16 @@ def spec_of(
         ),
         uniforms=tuple(scalar_name(d) for d in captured),
         state=state,
-        leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.kept is None or k in call.kept),
+        leaves=tuple(
+            (dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.results_kept is None or k in call.results_kept
+        ),
         identity=identity,
         f=_replicated_f(call.f.program, form, state_leaves, counts, [p is not None for p in call.positions], lanes),
         op=op,
-        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.kept),
+        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.results_kept),
         exclusive=call.exclusive,
         reverse=call.reverse,
-        restarts=call.cut == "flags" or call.kind == "segments",
+        restarts=call.segmented_by == "flags" or call.kind == "segments",
         across=not side_by_side,
         commutes=call.kind != "scan" and commutes(form.op),
     )

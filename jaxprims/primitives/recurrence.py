@@ -190,8 +190,9 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
         r.inner_rank,
         reverse=r.reverse,
         init=r.init,
-        cut="flags" if r.flags else "",
-        kept=tuple(range(r.step.factors, m)),
+        segmented_by="flags" if r.flags else "",
+        results_kept=tuple(range(r.step.factors, m)),
+        plans=(),
     )
 
 

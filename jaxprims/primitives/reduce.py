@@ -10,14 +10,15 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import batching, xla
 
 from ..operators.operator import identity_leaves
 from ..targets import ffi
+from ..targets.registry import register_family
 from . import scan_xla
-from .batches import over_batch
 from .ordered_call import OrderedCall
-from .scan import batch_rule, register_kernels, result_avals
+from .ordered_family import OrderedFamily
+from .scan import batch_rule, result_avals
 
 reduce_p = Primitive("reduce_any_operator")
 reduce_p.multiple_results = True
@@ -40,19 +41,18 @@ def neutral_leaves(call: OrderedCall, values: Sequence[Any]) -> list[Any]:
     return [jnp.broadcast_to(i, s) for i, s in zip(identity_leaves(call.operator), shapes, strict=True)]
 
 
-def _plain_one(call: OrderedCall, *operands: Any) -> list[Any]:
-    arrays, _, captured, consts, init = call.split(operands)
-    values = call.values(arrays, captured)
-    if values[0].shape[0] == 0:
-        return neutral_leaves(call, values) if init is None else init
-    if call.operator.name in scan_xla.REDUCTIONS and len(values) == 1 and init is None:
-        return [scan_xla.REDUCTIONS[call.operator.name](values[0], axis=0).astype(values[0].dtype)]
-    return scan_xla.reduce(call.combine(consts, 1 + call.inner_rank), values, init)
+class Reductions(OrderedFamily):
+    """Reductions."""
+
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        call: OrderedCall = params["call"]
+        arrays, _, captured, consts, init = call.split(operands)
+        values = call.values(arrays, captured)
+        if values[0].shape[0] == 0:
+            return neutral_leaves(call, values) if init is None else init
+        if call.operator.name in scan_xla.REDUCTIONS and len(values) == 1 and init is None:
+            return [scan_xla.REDUCTIONS[call.operator.name](values[0], axis=0).astype(values[0].dtype)]
+        return scan_xla.reduce(call.combine(consts, 1 + call.inner_rank), values, init)
 
 
-def _plain(*operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
-    return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
-
-
-mlir.register_lowering(reduce_p, mlir.lower_fun(_plain, multiple_results=True))
-register_kernels(reduce_p, ffi.REDUCE, "reduce")
+register_family(Reductions("reduce", "reduction", reduce_p, ffi.REDUCE))

@@ -47,7 +47,7 @@ def through(
     elements = tuple((v.shape[1 + inner_rank :], v.dtype) for v in values)
     f = passing(elements) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
     call = OrderedCall("scan", f, operator, len(consts), (None,) * len(values), inner_rank, init=init is not None)
-    call = dataclasses.replace(call, cut="" if flags is None else "flags")
+    call = dataclasses.replace(call, segmented_by="" if flags is None else "flags")
     ends = None if flags is None else shifted(flags, first_of(flags, True), True)
     upto = _prefixes(call, values, flags, consts, init)
     back = dataclasses.replace(call, operator=_swapped(operator), reverse=True, init=False)
@@ -130,7 +130,7 @@ class Segments:
         assert start is None
         out: Leaves = []
         for op, v in zip(ops, values, strict=True):
-            call = simple("segments", op, v.dtype, inner_rank=v.ndim - 1, cut=self.kind, num_segments=self.num_segments)
+            call = simple("segments", op, v.dtype, inner_rank=v.ndim - 1, segmented_by=self.kind, num_segments=self.num_segments)
             out += bind(segments_p, call, [v, self.cut])
         return out
 
@@ -166,7 +166,7 @@ def gather(x: Any, index: Any) -> Any:
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
-    return All() if call.kind == "reduce" else Segments(call.cut, cut, call.num_segments, n)
+    return All() if call.kind == "reduce" else Segments(call.segmented_by, cut, call.num_segments, n)
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------------------

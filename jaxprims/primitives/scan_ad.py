@@ -188,7 +188,7 @@ class Steps:
             exclusive=self.call.exclusive,
             reverse=self.call.reverse,
             init=start is not None,
-            cut=self.call.cut,
+            segmented_by=self.call.segmented_by,
         )
         cut = [] if self.flags is None else [self.flags]
         return bind(scan_p, call, [zeros_if_none(self.dots[k], x), *cut, *([] if start is None else [start])])[0]
@@ -248,7 +248,7 @@ def _sources(program: Program, slots: int) -> list[frozenset[int]]:
 def _transpose(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
     """Sums from the other end. Only sums are bound with what is transposed."""
     k = call.num_arrays
-    flags = operands[k] if call.cut else None
+    flags = operands[k] if call.segmented_by else None
     full, reverse = (1 << rank) - 1, call.reverse
     cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
     cut = [] if flags is None else [after(flags, masks[k], reverse)]

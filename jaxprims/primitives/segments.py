@@ -1,6 +1,6 @@
 """``segments_p``: the segmented reduction as a jax primitive (Martín et al. 2012), in order. Segments are given by row pointers
-(``call.cut`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers outside
-[0, N] are taken as the nearest of these) or by the elements' ascending ids ("ids", ``[*batch, N]``; those outside
+(``call.segmented_by`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers
+outside [0, N] are taken as the nearest of these) or by the elements' ascending ids ("ids", ``[*batch, N]``; those outside
 [0, num_segments) are dropped), both s32 or s64. Other operands: see ``call``.
 
 Results: the leaves ``[*batch, num_segments, *inner, *element]``. Segments without elements hold the identity; anything, if the
@@ -13,14 +13,15 @@ import functools
 from typing import Any
 
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import batching, xla
 
 from ..targets import ffi
+from ..targets.registry import register_family
 from . import histogram_xla, scan_xla
-from .batches import over_batch
 from .ordered_call import OrderedCall
+from .ordered_family import OrderedFamily
 from .reduce import neutral_leaves
-from .scan import batch_rule, register_kernels, result_avals
+from .scan import batch_rule, result_avals
 
 segments_p = Primitive("segment_reduce_any_operator")
 segments_p.multiple_results = True
@@ -35,19 +36,18 @@ def _abstract_eval(*avals: Any, call: OrderedCall, masks: tuple[int, ...], rank:
 batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
 
 
-def _plain_one(call: OrderedCall, *operands: Any) -> list[Any]:
-    arrays, cut, captured, consts, _ = call.split(operands)
-    values = call.values(arrays, captured)
-    ids = cut if call.cut == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
-    neutral, name = neutral_leaves(call, values), call.operator.name
-    if name in histogram_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
-        return [histogram_xla.scatter(ids, values[0], call.num_segments, name, neutral, None)]
-    return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
+class SegmentedReductions(OrderedFamily):
+    """Segmented reductions."""
+
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        call: OrderedCall = params["call"]
+        arrays, cut, captured, consts, _ = call.split(operands)
+        values = call.values(arrays, captured)
+        ids = cut if call.segmented_by == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
+        neutral, name = neutral_leaves(call, values), call.operator.name
+        if name in histogram_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
+            return [histogram_xla.scatter(ids, values[0], call.num_segments, name, neutral, None)]
+        return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
 
 
-def _plain(*operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
-    return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
-
-
-mlir.register_lowering(segments_p, mlir.lower_fun(_plain, multiple_results=True))
-register_kernels(segments_p, ffi.SEGMENTS, "segments")
+register_family(SegmentedReductions("segments", "segmented reduction", segments_p, ffi.SEGMENTS))

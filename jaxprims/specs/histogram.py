@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from ..ir.program import Program
 from .kernel import KernelSpec, register_kind
@@ -61,12 +61,16 @@ class HistogramSpec(KernelSpec):
     Captured arrays (uniforms) serve f and every operator.
     """
 
-    kind: ClassVar[str] = "hist"
     index: str  # s32 or s64
     arrays: tuple[ArraySpec, ...]
     uniforms: tuple[str, ...]
     f: Program
     bins: tuple[PartSpec, ...]
+    kind: str = dataclasses.field(default="hist", init=False)
+
+    @property
+    def operators(self) -> tuple[Program, ...]:
+        return tuple(b.op for b in self.bins)
 
     @functools.cached_property
     def text(self) -> str:
@@ -128,4 +132,4 @@ def _parse(text: str) -> HistogramSpec:
     )
 
 
-register_kind(HistogramSpec.kind, HistogramSpec.parse)
+register_kind("hist", HistogramSpec.parse)

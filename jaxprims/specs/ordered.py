@@ -1,17 +1,14 @@
-"""OrderedSpec: which kernel of the ordered family (scan, reduction, segmented reduction) is wanted, as canonical text.
-
-Like :mod:`spec`'s histograms it holds no shapes but those of one element, so one kernel serves every length and batch.
-"""
+"""OrderedSpec: which kernel of the ordered family (scan, reduction, segmented reduction) is wanted, as canonical text."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import re
 
 from ..ir.program import Program
 from .histogram import ArraySpec
+from .kernel import KernelSpec, register_kind
 
 VERSION = 1
 """Part of every spec; raised when the meaning of the text changes."""
@@ -21,8 +18,8 @@ KINDS = ("scan", "reduce", "segments")
 _FLAGS = ("exclusive", "reverse", "restarts", "across", "commutes")
 
 
-@dataclasses.dataclass(frozen=True)
-class OrderedSpec:
+@dataclasses.dataclass(frozen=True, eq=False)
+class OrderedSpec(KernelSpec):
     """A kernel that combines elements in their order along one axis.
 
     A *state* is what the operator combines, a struct of scalars (slots). ``f`` makes a state of one element (its parameters are
@@ -48,6 +45,10 @@ class OrderedSpec:
     across: bool = False
     commutes: bool = False  # the operator is known to
 
+    @property
+    def operators(self) -> tuple[Program, ...]:
+        return (self.op,)
+
     @functools.cached_property
     def text(self) -> str:
         rows = [f"{self.kind} {VERSION}"]
@@ -60,14 +61,6 @@ class OrderedSpec:
         for name in ("f", "op", "finish"):
             rows += [name, getattr(self, name).text]
         return "\n".join(rows)
-
-    @functools.cached_property
-    def key(self) -> int:
-        """63 bits of a hash of the text."""
-        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     @staticmethod
     def parse(text: str) -> OrderedSpec:
@@ -94,3 +87,7 @@ class OrderedSpec:
             finish=programs["finish"],
             **{name: name in rows_of("is")[0] for name in _FLAGS},
         )
+
+
+for _kind in KINDS:
+    register_kind(_kind, OrderedSpec.parse)

@@ -9,37 +9,36 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from .. import _cpu, _cuda
-from ..specs import ordered as scan_spec
-from ..specs.histogram import VERSION, HistogramSpec
-from ..specs.ordered import OrderedSpec
+from ..specs import histogram, ordered
+from ..specs.kernel import KernelSpec
 
-HIST = f"jaxprims_hist_v{VERSION}"
+HISTOGRAM = f"jaxprims_hist_v{histogram.VERSION}"
 """The name carries the version: the persistent compilation cache knows nothing of this library's."""
 
-GROUP = f"jaxprims_group_v{VERSION}"
+GROUP = f"jaxprims_group_v{histogram.VERSION}"
 
-SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{scan_spec.VERSION}" for kind in scan_spec.KINDS)
+SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{ordered.VERSION}" for kind in ordered.KINDS)
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HIST, GROUP, SCAN, REDUCE, SEGMENTS)
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS)
 """Names to allow in :func:`jax.export.export`:
 ``disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]``."""
 
-FAMILIES = ("hist", "group", "scan", "reduce", "segments")
+_registered: set[tuple[str, str]] = set()
 
-for _name, _family in zip(CUSTOM_CALL_TARGETS, FAMILIES, strict=True):
-    jax.ffi.register_ffi_target(_name, getattr(_cpu, f"{_family}_handler")(), platform="cpu")
-    jax.ffi.register_ffi_target_as_batch_partitionable(_name)
-    if _family != "group":  # harmless where there is no GPU
-        _stages = {"initialize": _cuda.initializer(), "execute": getattr(_cuda, f"{_family}_handler")()}
-        jax.ffi.register_ffi_target(_name, _stages, platform="CUDA")
+
+def register(call_target: str, handler: Any, platform: str) -> None:
+    """Makes XLA know a handler, once: it refuses to be told again."""
+    if (call_target, platform) not in _registered:
+        _registered.add((call_target, platform))
+        jax.ffi.register_ffi_target(call_target, handler, platform=platform)
+        jax.ffi.register_ffi_target_as_batch_partitionable(call_target)
 
 
 def lower_call(
     ctx: Any,
-    name: str,
+    call_target: str,
     operands: Sequence[Any],
-    spec: HistogramSpec | OrderedSpec,
+    spec: KernelSpec | None,
     masks: Sequence[int],
     rank: int,
     plan: Sequence[int],
@@ -49,21 +48,22 @@ def lower_call(
 ) -> Any:
     """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
 
-    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what tests and benchmarks force.
+    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what is forced.
     """
     wanted = ctx.avals_out
     if workspace is not None:
         ctx = ctx.replace(avals_out=[*wanted, workspace])
-    results = jax.ffi.ffi_lowering(name, operand_output_aliases=aliases)(
-        ctx,
-        *operands,
-        spec=spec.text,
-        key=np.int64(spec.key),
-        batch_rank=np.int64(rank),
-        masks=np.array(masks, np.int64),
-        plan=np.array(plan, np.int64),
-        **{k: np.int64(v) for k, v in attributes.items()},
-    )
+    described: dict[str, Any] = {}
+    if spec is not None:
+        described = {
+            "spec": spec.text,
+            "key": np.int64(spec.key),
+            "batch_rank": np.int64(rank),
+            "masks": np.array(masks, np.int64),
+            "plan": np.array(plan, np.int64),
+        }
+    numbers = {k: np.int64(v) for k, v in attributes.items()}
+    results = jax.ffi.ffi_lowering(call_target, operand_output_aliases=aliases)(ctx, *operands, **described, **numbers)
     if rank:
         shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
     return results[: len(wanted)]

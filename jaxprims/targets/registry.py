@@ -1,95 +1,71 @@
-"""The platforms that kernels are compiled for. Primitives are lowered alike on all of them; what differs is asked of a target."""
+"""The families of calls and the targets that have kernels for them. Registering either is one call; they meet here."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import functools
 from typing import Any, Protocol
 
-import jax
-import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
-from .. import _cuda
-from ..specs.histogram import HistogramSpec
-from ..specs.ordered import OrderedSpec
-from .cpu import compiler
-from .cpu import plan_histogram as planning
-from .cuda import compiler as cuda_compiler
-
-Sizes = Sequence[Any]
+from .target import Target
 
 
-class Target(Protocol):
-    """What lowering asks of a platform. Sizes that are not known yet are symbols of ``jax.export``."""
+class Family(Protocol):
+    """A family of calls, as targets see it; ``primitives.family`` has what they share."""
 
-    platform: str
+    name: str
+    primitive: Primitive
+    call_target: str
+    """The custom call's name, which carries the version of its attributes' meaning."""
 
-    def in_place(self, spec: HistogramSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
-        """Would a histogram be made in the result's own arrays? ``plan``: empty, or forced."""
+    def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
+        """To a call of the target's."""
 
-    def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
-        """Is a histogram a segmented reduction here?"""
-
-    def compile(self, spec: HistogramSpec | OrderedSpec, variant: Callable[[], int]) -> None:
-        """Compiles what can be compiled now, so that errors show when a function is compiled. ``variant``: of the CPU's kernels,
-        -1 if that is not known yet."""
-
-    def workspace(self, family: str, spec: HistogramSpec | OrderedSpec, batch: Sizes, *sizes: Any) -> jax.core.ShapedArray | None:
-        """The memory that a call of "hist" (N, bins), "scan", "reduce" (N, lanes) or "segments" (N, lanes, segments) wants beside
-        its results."""
+    def plain(self, *operands: Any, **params: Any) -> list[Any]:
+        """The same in plain XLA."""
 
 
-class Cpu:
-    """LLVM; workspaces are the driver's."""
-
-    platform = "cpu"
-
-    def in_place(self, spec: HistogramSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
-        if plan:
-            return bool(plan[3])
-        return isinstance(n, int) and bool(planning.plan_of(spec, n, bins, (), sorted_indices).soa)
-
-    def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
-        return False
-
-    def compile(self, spec: HistogramSpec | OrderedSpec, variant: Callable[[], int]) -> None:
-        number = variant()
-        if isinstance(spec, OrderedSpec):
-            compiler.compiled_scan(spec, max(number, 0))
-        elif number >= 0:
-            compiler.compiled_hist(spec, number)
-
-    def workspace(self, family: str, spec: HistogramSpec | OrderedSpec, batch: Sizes, *sizes: Any) -> jax.core.ShapedArray | None:
-        return None
+_families: dict[str, Family] = {}
+_targets: dict[str, Target] = {}
 
 
-class Cuda:
-    """NVRTC; the workspace is one more result, so that nothing is allocated while a graph is captured."""
-
-    platform = "cuda"
-
-    def in_place(self, spec: HistogramSpec, n: Any, bins: Sequence[int], sorted_indices: bool, plan: Sequence[int]) -> bool:
-        return False
-
-    def sorts(self, sorted_indices: bool, deterministic: bool) -> bool:
-        return sorted_indices or deterministic
-
-    def compile(self, spec: HistogramSpec | OrderedSpec, variant: Callable[[], int]) -> None:
-        cuda_compiler.source(spec)  # which kernels are compiled depends on the device
-
-    def workspace(self, family: str, spec: HistogramSpec | OrderedSpec, batch: Sizes, *sizes: Any) -> jax.core.ShapedArray | None:
-        members = math.prod(batch)
-        bound = getattr(_cuda, f"{family}_workspace")
-        # An executable may run on another device than this machine's: enough for every architecture.
-        found = [bound(cuda_compiler.described(spec, arch), *map(_known, sizes), _known(members)) for arch in (80, 90)]
-        base, per, every = (max(column) for column in zip(*found, strict=True))
-        bytes_ = base + per * (sizes[0] // every + 1) if per else base
-        return jax.core.ShapedArray((*batch, bytes_), np.dtype(np.uint8))
+def register_family(family: Family) -> None:
+    """From now on the family's primitive is lowered to a kernel on every target that serves it, elsewhere to plain XLA."""
+    _families[family.name] = family
+    mlir.register_lowering(family.primitive, mlir.lower_fun(family.plain, multiple_results=True))
+    for target in _targets.values():
+        _connect(family, target)
 
 
-def _known(size: Any) -> Any:
-    """A size, or -1 where it is a symbol; lists of bins as they are."""
-    return size if isinstance(size, (int, list)) else -1
+def register_target(target: Target) -> None:
+    """From now on every family that the target serves is lowered to its kernels on its platform; on one that another target
+    has, in that one's place."""
+    _targets[target.name] = target
+    for family in _families.values():
+        _connect(family, target)
 
 
-CPU, CUDA = Cpu(), Cuda()
+def _connect(family: Family, target: Target) -> None:
+    if target.serves(family.name):
+        target.register(family.name, family.call_target)
+        rule = functools.partial(family.lower, target=target)
+        mlir.register_lowering(family.primitive, rule, platform=target.platform)
+
+
+def family_of(primitive: Primitive) -> Any:
+    """The family whose primitive this is, or None."""
+    return next((f for f in _families.values() if f.primitive is primitive), None)
+
+
+def family_called(call_target: str) -> Any:
+    """The family whose custom call has this name, or None."""
+    return next((f for f in _families.values() if f.call_target == call_target), None)
+
+
+def target_at(where: str) -> Target:
+    """The target of that name: "cpu", or a GPU's architecture. Raises ValueError."""
+    found = next((at for t in _targets.values() if (at := t.at(where)) is not None), None)
+    if found is None:
+        raise ValueError(f"target must be one of {', '.join(_targets)}, got {where!r}")
+    return found

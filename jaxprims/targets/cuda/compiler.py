@@ -9,30 +9,36 @@ from __future__ import annotations
 import functools
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ... import _cpu
-from ...ir.program import itemsize
-from ...specs.histogram import HistogramSpec, PartSpec
-from ...specs.ordered import OrderedSpec
+from ...specs.kernel import KernelSpec, parse
 from .. import kernel_cache as cubins
-from ..cpu import compiler
-from . import expr as cuda_expr
-from . import histogram_source as cuda_hist_source
 from . import nvrtc
-from . import ordered_source as cuda_scan_source
 from . import source as cuda_source
 
-Spec = HistogramSpec | OrderedSpec
+
+class Kind(Protocol):
+    """What is asked of a kind of spec."""
+
+    def source(self, spec: Any) -> str:
+        """Its kernels as CUDA C++, includes not expanded."""
+
+    def described(self, spec: Any, arch: int) -> dict[str, Any]:
+        """What the launcher has to know of it on an architecture."""
 
 
-def _skeletons() -> Path:
-    """The folder of kernel skeletons: in a source tree beside the package, else installed with the extension."""
+kinds: dict[str, Kind] = {}
+
+
+def _skeletons() -> list[Path]:
+    """The folders of kernel skeletons: in a source tree beside the package, else installed with the extension."""
     tree = Path(__file__).parents[3] / "cuda"
-    return tree if (tree / "device.cuh").exists() else Path(_cpu.__file__).parent / "cuda"
+    root = tree if (tree / "kernels").is_dir() else Path(_cpu.__file__).parent / "cuda"
+    return [root / "kernels", root / "plans"]
 
 
-skeleton_folders: list[Path] = [_skeletons()]
+skeleton_folders: list[Path] = _skeletons()
 """Where ``#include`` lines find their files; the first that has one."""
 
 _lock = threading.Lock()
@@ -40,18 +46,17 @@ _known: dict[tuple[str, str, str], nvrtc.Compiled] = {}
 
 
 @functools.lru_cache(maxsize=256)
-def source(spec: Spec) -> str:
+def source(spec: KernelSpec) -> str:
     """The kernels of a spec as one text of CUDA C++."""
-    text = cuda_source.hist_source(spec) if isinstance(spec, HistogramSpec) else cuda_source.scan_source(spec)
-    return cuda_source.expanded(text, skeleton_folders)
+    return cuda_source.expanded(kinds[spec.kind].source(spec), skeleton_folders)
 
 
-def kernels(spec: Spec) -> list[str]:
+def kernels(spec: KernelSpec) -> list[str]:
     """The names of a spec's kernels."""
     return cuda_source.kernels_of(source(spec))
 
 
-def cubin(spec: Spec, arch: str, kernel: str) -> nvrtc.Compiled:
+def cubin(spec: KernelSpec, arch: str, kernel: str) -> nvrtc.Compiled:
     """One of a spec's kernels for an architecture. Raises ``nvrtc.Unavailable`` and what NVRTC has to say."""
     key = (spec.text, arch, kernel)
     with _lock:
@@ -80,49 +85,29 @@ def _without_spills(text: str, arch: str) -> nvrtc.Compiled:
     return min(first, nvrtc.compile_cubin(f"#define JP_ONE_RESIDENT\n{text}", arch), key=spilled)
 
 
-@functools.lru_cache(maxsize=256)
-def parse(kind: str, text: str) -> Spec:
-    """A spec from its text; ``kind``: "hist", or anything else for the ordered family."""
-    return HistogramSpec.parse(text) if kind == "hist" else OrderedSpec.parse(text)
-
-
-def image(kind: str, text: str, arch: str, kernel: str) -> bytes:
+def image(text: str, arch: str, kernel: str) -> bytes:
     """A kernel's cubin, for the launcher."""
-    return cubin(parse(kind, text), arch, kernel).image
+    return cubin(parse(text), arch, kernel).image
 
 
-def describe(kind: str, text: str, arch: str) -> dict[str, Any]:
+def describe(text: str, arch: str) -> dict[str, Any]:
     """What the launcher has to know of a spec."""
-    return described(parse(kind, text), int(arch.removeprefix("sm_")))
+    return described(parse(text), int(arch.removeprefix("sm_")))
 
 
 @functools.lru_cache(maxsize=256)
-def _described(spec: Spec, arch: int) -> dict[str, Any]:
-    if isinstance(spec, OrderedSpec):
-        return {**compiler.described_scan(spec), "state_bytes": cuda_scan_source.state_bytes(spec)}
-    return {
-        "positions": [a.slots == 0 for a in spec.arrays],
-        "uniforms": len(spec.uniforms),
-        "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
-        "index64": spec.index == "s64",
-        "f_length": cuda_expr.length(spec.f),
-        "parts": [_described_part(b, arch) for b in spec.bins],
-    }
+def _described(spec: KernelSpec, arch: int) -> dict[str, Any]:
+    return kinds[spec.kind].described(spec, arch)
 
 
-def described(spec: Spec, arch: int) -> dict[str, Any]:
+def described(spec: KernelSpec, arch: int) -> dict[str, Any]:
     """What the launcher has to know of a spec on an architecture (90 for "sm_90")."""
     return dict(_described(spec, arch))
 
 
-ATOMICS = ("HDW", "CAS", "XCG")
-
-
-def _described_part(bins: PartSpec, arch: int) -> dict[str, Any]:
-    return {
-        **compiler.described_bins(bins),
-        "table_bytes": cuda_hist_source.entry_bytes(bins, arch),
-        "atomic": ATOMICS.index(cuda_hist_source.atomic_of(bins, arch)),
-        "direct": cuda_hist_source.is_direct(bins, arch),
-        "slot_bytes": [itemsize(t) for t in bins.acc],
-    }
+def forget() -> None:
+    """The next call finds or compiles its kernels anew."""
+    with _lock:
+        _known.clear()
+    source.cache_clear()
+    _described.cache_clear()

@@ -1,4 +1,4 @@
-"""Spec -> the whole text of a kernel's source, CUDA C++: cuda/'s headers, ``namespace spec``, the skeleton of its kind."""
+"""Spec -> the whole text of a kernel's source, CUDA C++: cuda/kernels/'s headers, ``namespace spec``, the skeleton of its kind."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from pathlib import Path
 
 from ...specs.histogram import HistogramSpec
 from ...specs.ordered import OrderedSpec
-from . import histogram_source as cuda_hist_source
-from . import ordered_source as cuda_scan_source
-
-SKELETONS = {"scan": "scan.cuh", "reduce": "reduce.cuh", "segments": "segments.cuh"}
+from . import histogram_source as histogram_spec
+from . import ordered_source as ordered_spec
 
 
-def scan_source(spec: OrderedSpec) -> str:
-    """A kernel of the ordered family; its includes are not expanded."""
-    return _source(cuda_scan_source.generated(spec), ["ordered.cuh", SKELETONS[spec.kind]])
+def ordered_source(spec: OrderedSpec) -> str:
+    """The kernels of a spec of the ordered family; their includes are not expanded."""
+    return _source(ordered_spec.generated(spec), ["ordered/ordered.cuh", f"ordered/{spec.kind}.cuh"])
 
 
-def hist_source(spec: HistogramSpec) -> str:
+def histogram_source(spec: HistogramSpec) -> str:
     """A histogram's kernels; their includes are not expanded."""
-    return _source(cuda_hist_source.generated(spec), ["hist.cuh"])
+    return _source(histogram_spec.generated(spec), ["histogram/hist.cuh"])
 
 
 def _source(generated: str, skeleton: Sequence[str]) -> str:

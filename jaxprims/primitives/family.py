@@ -1,0 +1,92 @@
+"""``Family``: what all primitives with kernels have in common, from the primitive's parameters to a target's call.
+
+A family's primitive takes leading batch axes, of which each operand has those that its mask names (``batches``). Registering an
+instance (``targets.registry.register_family``) is all that it takes to have it lowered on every target that serves it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from ..specs.problems import Problem
+from ..targets.target import Explanation, Target
+from .batches import batched_alike, over_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Instead:
+    """What is done where a target does a call by other primitives: a function of the operands, and why, in words."""
+
+    function: Callable[..., Any]
+    strategy: str
+    reason: str
+
+
+class Family(abc.ABC):
+    """A family of calls. ``title``: in explanations; ``call_target``: the custom call's name."""
+
+    def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
+        self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
+
+    @abc.abstractmethod
+    def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> Problem:
+        """The spec and the sizes of a call with operands of these avals."""
+
+    @abc.abstractmethod
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        """An unbatched call in plain XLA."""
+
+    def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
+        """What the handler is told beside the spec."""
+        return {}
+
+    def aliases(self, ctx: Any, **params: Any) -> dict[int, int]:
+        """Results that may take the place of an operand."""
+        return {}
+
+    def normal(self, **params: Any) -> Callable[..., Any] | None:
+        """The call in the form that kernels want, as a function of the operands; None if it has it."""
+        return None
+
+    def instead(self, target: Target, **params: Any) -> Instead | None:
+        """What is done instead of a kernel of the target's."""
+        return None
+
+    def unserved(self) -> tuple[str, str]:
+        """(strategy, reason) where a target has no kernels of the family."""
+        return "plain XLA", "there are no kernels of this family"
+
+    def batch(self, avals: Sequence[Any], **params: Any) -> tuple[tuple[int, ...], int]:
+        """The operands' masks, and the number of batch axes."""
+        return tuple(params["masks"]), params["rank"]
+
+    def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
+        """What the call is, in a line."""
+        return self.title
+
+    def plain(self, *operands: Any, **params: Any) -> list[Any]:
+        """The same in plain XLA."""
+        return over_batch(functools.partial(self.plain_one, **params), params["masks"], params["rank"])(*operands)
+
+    def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
+        masks, rank = self.batch(ctx.avals_in, **params)
+        full = ((1 << rank) - 1,) * len(masks)
+        if masks != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+            # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
+            alike = functools.partial(batched_alike, masks=masks, rank=rank)
+            return mlir.lower_fun(lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full})))(ctx, *operands)
+        other = self.instead(target, **params)
+        function = self.normal(**params) if other is None else other.function
+        if function is not None:
+            return mlir.lower_fun(function)(ctx, *operands)
+        problem = self.problem(target, ctx.avals_in, **params)
+        target.compile(problem)
+        attributes, aliases = self.attributes(problem, **params), self.aliases(ctx, **params)
+        return target.lower(ctx, self.call_target, operands, problem, masks, rank, attributes, aliases)

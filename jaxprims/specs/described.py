@@ -1,0 +1,42 @@
+"""What drivers and launchers have to know of a spec, as their C++ reads it: on every target the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.program import itemsize
+from .histogram import PartSpec
+from .histogram_layout import slot_offsets
+from .ordered import OrderedSpec
+
+
+def described_part(part: PartSpec) -> dict[str, Any]:
+    """Of a part of a histogram."""
+    return {
+        "leaf_bytes": [itemsize(dtype) * slots * part.lanes for dtype, slots in part.leaves],
+        "entry_bytes": slot_offsets(part)[1] * part.lanes,
+        "lanes": part.lanes,
+        "updates": part.updates,
+        "slots": part.slots,
+        "dest": part.dest,
+        "identity": part.identity is not None,
+        "in_place": part.finish is None,
+    }
+
+
+def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
+    """Of a kernel of the ordered family."""
+    return {
+        "kind": spec.kind,
+        "array_bytes": [itemsize(a.dtype) * a.slots for a in spec.arrays],
+        "uniforms": len(spec.uniforms),
+        "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
+        "slot_bytes": [itemsize(dtype) for dtype in spec.state],
+        "leaf_slots": [slots for _, slots in spec.leaves],
+        "across": spec.across,
+        "restarts": spec.restarts,
+        "exclusive": spec.exclusive,
+        "reverse": spec.reverse,
+        "identity": spec.identity is not None,
+        "commutes": spec.commutes,
+    }

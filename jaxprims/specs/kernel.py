@@ -1,0 +1,59 @@
+"""``KernelSpec``: which kernel is wanted, as canonical text.
+
+The text is the custom call's attribute and (hashed) the kernel table's key: an executable that comes back from ``jax.export`` or
+the persistent compilation cache in another process finds its kernel by compiling the text again. It holds no shapes but those of
+one element, so one kernel serves every length and batch. Its first word is the spec's kind.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+from collections.abc import Callable
+
+from ..ir.program import Program
+
+
+class KernelSpec(abc.ABC):
+    """What a target is told of a kernel. Two specs are equal when their texts are."""
+
+    kind: str  # the text's first word
+
+    @property
+    def operators(self) -> tuple[Program, ...]:
+        """What it combines with, of each part."""
+        return ()
+
+    @property
+    @abc.abstractmethod
+    def text(self) -> str:
+        """The spec, in a form that :func:`parse` reads."""
+
+    @functools.cached_property
+    def key(self) -> int:
+        """63 bits of a hash of the text."""
+        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelSpec) and self.text == other.text
+
+
+_parsers: dict[str, Callable[[str], KernelSpec]] = {}
+
+
+def register_kind(kind: str, parse: Callable[[str], KernelSpec]) -> None:
+    """Texts that start with ``kind`` are read by ``parse``, which raises ValueError for what is not one."""
+    _parsers[kind] = parse
+
+
+@functools.lru_cache(maxsize=512)
+def parse(text: str) -> KernelSpec:
+    """The inverse of ``text``. Raises ValueError."""
+    kind = text.split(maxsplit=1)[0] if text.strip() else ""
+    if kind not in _parsers:
+        raise ValueError(f"not a kernel's spec: {text[:60]!r}")
+    return _parsers[kind](text)

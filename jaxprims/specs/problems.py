@@ -1,0 +1,93 @@
+"""Problems: a kernel's spec and the sizes of a call. All that plans, workspaces and explanations depend on.
+
+Sizes that are only known when the call runs are symbols of ``jax.export``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from .histogram import HistogramSpec
+from .kernel import KernelSpec
+from .ordered import OrderedSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What all have: a spec (None: the target has one way of its own), the batch's sizes, and plans that are forced."""
+
+    spec: KernelSpec | None
+    batch: tuple[Any, ...]
+    plans: tuple[Any, ...]
+
+    family: ClassVar[str]
+    """The name of the family that it is of."""
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        """All of them."""
+        return self.batch
+
+    @property
+    def known(self) -> bool:
+        """Are all sizes numbers?"""
+        return all(isinstance(size, int) for size in self.sizes)
+
+    @property
+    def members(self) -> Any:
+        """Of the batch."""
+        return math.prod(self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class HistogramProblem(Problem):
+    """N elements into the bins of each part."""
+
+    spec: HistogramSpec
+    n: Any
+    bins: tuple[int, ...]
+    sorted: bool = False  # the first array's values, the indices, ascend
+    family: ClassVar[str] = "histogram"
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (self.n, *self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedProblem(Problem):
+    """A scan, a reduction or a segmented reduction of N elements of so many lanes in each row of the batch."""
+
+    spec: OrderedSpec
+    n: Any
+    lanes: Any
+    init: bool = False
+    contiguous: bool = False  # rows lie one behind the other in every operand
+    captured: bool = False  # f or the operator use captured arrays
+    num_segments: Any = 0
+    ids: bool = False  # segments are given by ids, else by offsets
+
+    @property
+    def family(self) -> str:  # type: ignore[override]  # one class for three families
+        return self.spec.kind
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (self.n, self.lanes, *self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupProblem(Problem):
+    """A stable counting sort of N indices by bin. ``item_bytes``: of a position."""
+
+    n: Any
+    num_bins: int
+    item_bytes: int
+    family: ClassVar[str] = "group"
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (self.n, *self.batch)

@@ -1,0 +1,116 @@
+"""Plans of the CPU's drivers. The choices are pure functions in C++ (``cpu/*_plan.h``), so that a call that comes from another
+process, or with sizes known only when it runs, is planned by the same rule.
+
+What is None, or 0 where that says so, is chosen by the driver when the plan is forced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...specs.problems import Problem
+
+ORDERS = ("assisting", "row_wise", "column_wise", "sequential_rows")
+"""In which blocks of a scan are claimed (paper 5, sections 3.1 to 3.3), as ``cpu/scan_plan.h`` numbers them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HistogramPlan:
+    """M subhistograms, S bin ranges, C interleaved copies of each bin (``cpu/hist_plan.h``); or, in place, the result's own
+    arrays."""
+
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str] = "histogram"
+    subhistograms: int = 1
+    ranges: int = 1
+    copies: int = 1
+    in_place: bool = False
+    prefetch: bool = False
+    threads: int = 0  # chosen
+    variant: int = -1  # of the kernel; follows from the rest
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        return self.subhistograms, self.ranges, self.copies, int(self.in_place), int(self.prefetch)
+
+    def __str__(self) -> str:
+        if self.in_place:
+            strategy = f"in place, S = {self.ranges} bin range{'s' if self.ranges > 1 else ''}, one for each thread"
+        else:
+            strategy = f"M = {self.subhistograms} subhistograms, S = {self.ranges}, C = {self.copies} interleaved copies"
+        return strategy + (", bins prefetched" if self.prefetch else "") + f", {self.threads} threads"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanPlan:
+    """How a scan is cut into blocks and who scans which (``cpu/scan_plan.h``)."""
+
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str] = "scan"
+    order: str | None = None
+    block: int | None = None
+    periodic: bool | None = None
+    stream: bool | None = None
+    threads: int | None = None
+    strip: int = 0
+    variant: int = 0
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        order = None if self.order is None else ORDERS.index(self.order)
+        return tuple(-1 if x is None else int(x) for x in (order, self.block, self.periodic, self.stream, self.threads))
+
+    def __str__(self) -> str:
+        if self.periodic:
+            how = "many short rows to a block, the scan restarts at each"
+        elif self.order == "sequential_rows":
+            how = "each row is scanned by one thread"
+        else:
+            order = (self.order or "").replace("_", "-")
+            how = f"chained scan with look-back over blocks of {self.block}, {order} order"
+        return how + (", non-temporal stores" if self.stream else "") + f", {_threads(self.threads)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducePlan:
+    """How a reduction is cut into pieces (``cpu/reduce_plan.h``). There is nothing to force."""
+
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str] = "reduce"
+    leaf: int = 0
+    block: int = 0
+    periodic: bool = False
+    threads: int = 0
+    variant: int = 0
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        if self.periodic:
+            return f"one scan through many short rows, of which the last elements are kept, {_threads(self.threads)}"
+        return f"pieces of {self.leaf}, combined in pairs of neighbours, {_threads(self.threads)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentsPlan:
+    """How a segmented reduction is cut into tasks (``cpu/segments_plan.h``). ``path``: 0, chosen; else as numbered there."""
+
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str] = "segments"
+    path: int = 0
+    chunk: int = 0
+    long_run: int = 0
+    tasks: int = 0
+    threads: int = 0
+    variant: int = 0
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        return (self.path,)
+
+    def __str__(self) -> str:
+        how = f"chunks of {self.chunk}: one segmented scan, or, from {self.long_run} elements a segment on, a reduction of each"
+        return f"{how}; {self.tasks} tasks of equal size, {_threads(self.threads)}"
+
+
+def _threads(n: int | None) -> str:
+    return f"{n} thread{'s' if n != 1 else ''}"

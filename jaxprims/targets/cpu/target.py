@@ -1,0 +1,95 @@
+"""CPUs as a target: kernels by LLVM, run by the drivers of ``cpu/``, whose workspaces are their own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ...specs.kernel import KernelSpec
+from ...specs.problems import HistogramProblem, Problem
+from .. import ffi
+from ..plans import Plan, plan_among
+from ..registry import register_target
+from ..target import Explanation, Target
+from . import compiler
+from .group import Groups
+from .histogram.family import HistogramKernels, Histograms
+from .ordered.family import OrderedKernels, Reductions, Scans, Segments
+
+
+class CpuFamily(Protocol):
+    """A family on CPUs."""
+
+    def handler(self) -> Any:
+        """XLA's handler, as a capsule."""
+
+    def compile(self, problem: Any) -> None: ...
+    def plan(self, problem: Any) -> Plan | None: ...
+    def explain(self, problem: Any) -> Explanation: ...
+
+
+class Cpu(Target):
+    """The host."""
+
+    name = "cpu"
+    platform = "cpu"
+
+    def __init__(self) -> None:
+        self.histograms = Histograms()
+        self.families: dict[str, CpuFamily] = {
+            "histogram": self.histograms,
+            "group": Groups(),
+            "scan": Scans(),
+            "reduce": Reductions(),
+            "segments": Segments(),
+        }
+
+    def serves(self, family: str) -> bool:
+        return family in self.families
+
+    def at(self, where: str) -> Target | None:
+        return self if where == "cpu" else None
+
+    def register(self, family: str, call_target: str) -> None:
+        ffi.register(call_target, self.families[family].handler(), "cpu")
+
+    def compile(self, problem: Any) -> None:
+        self.families[problem.family].compile(problem)
+
+    def plan(self, problem: Any) -> Plan | None:
+        return self.families[problem.family].plan(problem)
+
+    def explain(self, problem: Any) -> Explanation:
+        return self.families[problem.family].explain(problem)
+
+    def lower(
+        self,
+        ctx: Any,
+        call_target: str,
+        operands: Any,
+        problem: Problem,
+        masks: tuple[int, ...],
+        rank: int,
+        attributes: dict[str, int],
+        aliases: dict[int, int] | None,
+    ) -> Any:
+        forced = plan_among(problem.plans, self.name, problem.family)
+        numbers = () if forced is None else forced.numbers(problem)
+        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, None, aliases, **attributes)
+
+    def code(self, spec: KernelSpec, variant: int, language: str) -> str:
+        if language not in ("llvm", "assembly"):
+            return ""
+        compiled = compiler.compiled(spec, variant)
+        return compiled.ir if language == "llvm" else compiled.assembly()
+
+    def forget(self) -> None:
+        compiler.forget()
+
+    def in_place(self, problem: HistogramProblem) -> bool:
+        return self.histograms.in_place(problem)
+
+
+compiler.kernels["hist"] = HistogramKernels()
+compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKernels())
+CPU = Cpu()
+register_target(CPU)

@@ -1,0 +1,167 @@
+"""Each family on NVIDIA GPUs: its kernels' text, plans, workspaces, explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _cuda
+from ...ir.program import itemsize
+from ...specs.described import described_ordered, described_part
+from ...specs.histogram import HistogramSpec, PartSpec
+from ...specs.ordered import OrderedSpec
+from ...specs.problems import HistogramProblem, OrderedProblem
+from ..plans import plan_among
+from . import compiler, expr, source
+from . import histogram_source as histograms
+from . import ordered_source as ordered
+from .plans import SPACES, HistogramPlan, ReducePlan, ScanPlan, SegmentsPlan
+
+ATOMICS = ("HDW", "CAS", "XCG")
+
+
+class HistogramKind:
+    """What the compiler asks of the kind "hist"."""
+
+    source = staticmethod(source.histogram_source)
+
+    def described(self, spec: HistogramSpec, arch: int) -> dict[str, Any]:
+        return {
+            "positions": [a.slots == 0 for a in spec.arrays],
+            "uniforms": len(spec.uniforms),
+            "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
+            "index64": spec.index == "s64",
+            "f_length": expr.length(spec.f),
+            "parts": [self._part(b, arch) for b in spec.bins],
+        }
+
+    def _part(self, part: PartSpec, arch: int) -> dict[str, Any]:
+        return {
+            **described_part(part),
+            "table_bytes": histograms.entry_bytes(part, arch),
+            "atomic": ATOMICS.index(histograms.atomic_of(part, arch)),
+            "direct": histograms.is_direct(part, arch),
+            "slot_bytes": [itemsize(t) for t in part.acc],
+        }
+
+
+class OrderedKind:
+    """What the compiler asks of the kinds "scan", "reduce" and "segments"."""
+
+    source = staticmethod(source.ordered_source)
+
+    def described(self, spec: OrderedSpec, arch: int) -> dict[str, Any]:
+        return {**described_ordered(spec), "state_bytes": ordered.state_bytes(spec)}
+
+
+def _known(size: Any) -> int:
+    """A size, or -1 where it is a symbol."""
+    return size if isinstance(size, int) else -1
+
+
+class _Family:
+    """What the families share. A plan is None where nothing is forced."""
+
+    name: str
+
+    def forced(self, problem: Any) -> list[int]:
+        plan = plan_among(problem.plans, "cuda", self.name)
+        return [] if plan is None else list(plan.numbers(problem))
+
+    def classes(self, spec: Any, arch: int) -> tuple[str, ...]:
+        return ()
+
+
+class Histograms(_Family):
+    """Histograms on NVIDIA GPUs."""
+
+    name = "histogram"
+    handler = staticmethod(_cuda.histogram_handler)
+    REASONS = (
+        "the histograms are tiny and many",
+        "a block's subhistograms fit its shared memory in few passes",
+        "the bins fit the shared memory of a few blocks together",
+        "shared memory would take too many passes, or no identity is known",
+    )
+    WHERE = (
+        "shared memory, several histograms to a block",
+        "shared memory",
+        "shared memory of a cluster of blocks",
+        "global memory",
+    )
+
+    def plan(self, problem: HistogramProblem, device: _cuda.DeviceInfo) -> HistogramPlan:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        numbers = _cuda.explain_histogram(described, device, problem.n, list(problem.bins), problem.members, self.forced(problem))
+        named = dict(numbers)
+        space = SPACES[named["space"]]
+        return HistogramPlan(space, named["M"], named["S"], named["K"], None, named["cluster"], tuple(numbers))
+
+    def words(self, problem: HistogramProblem, plan: HistogramPlan) -> tuple[str, str]:
+        k = SPACES.index(plan.space or SPACES[0])
+        return f"{self.WHERE[k]}; {plan}", self.REASONS[k]
+
+    def workspace(self, problem: HistogramProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+        return _cuda.histogram_workspace(described, _known(problem.n), list(problem.bins), _known(problem.members))
+
+    def classes(self, spec: HistogramSpec, arch: int) -> tuple[str, ...]:
+        return tuple(histograms.atomic_of(b, arch) for b in spec.bins)
+
+
+class _Ordered(_Family):
+    how: str
+
+    def words(self, problem: OrderedProblem, plan: Any) -> tuple[str, str]:
+        across = problem.spec.across
+        return f"{self.how}; {plan}", (
+            "vectors run across the elements that lie side by side" if across else "threads share a row"
+        )
+
+    def sizes(self, problem: OrderedProblem) -> Sequence[Any]:
+        return problem.n, problem.lanes
+
+
+class Scans(_Ordered):
+    """Scans on NVIDIA GPUs."""
+
+    name, how = "scan", "single pass with look-back"
+    handler = staticmethod(_cuda.scan_handler)
+
+    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ScanPlan:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        numbers = _cuda.explain_scan(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
+        return ScanPlan(numbers_by_name=tuple(numbers))
+
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+        return _cuda.scan_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
+
+
+class Reductions(_Ordered):
+    """Reductions on NVIDIA GPUs."""
+
+    name, how = "reduce", "in one pass"
+    handler = staticmethod(_cuda.reduce_handler)
+
+    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ReducePlan:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        numbers = _cuda.explain_reduce(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
+        return ReducePlan(numbers_by_name=tuple(numbers))
+
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+        return _cuda.reduce_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
+
+
+class Segments(_Ordered):
+    """Segmented reductions on NVIDIA GPUs."""
+
+    name, how = "segments", "balanced by elements"
+    handler = staticmethod(_cuda.segments_handler)
+
+    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> SegmentsPlan:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        sizes = (problem.n, problem.lanes, problem.members, problem.ids, problem.num_segments)
+        return SegmentsPlan(numbers_by_name=tuple(_cuda.explain_segments(described, device, *sizes, self.forced(problem))))
+
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+        sizes = map(_known, (problem.n, problem.lanes, problem.num_segments, problem.members))
+        return _cuda.segments_workspace(described, *sizes)

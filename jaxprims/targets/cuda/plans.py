@@ -1,0 +1,93 @@
+"""Plans of the CUDA launcher. The choices are functions in C++ (``cuda/launcher``); what is None here is chosen there.
+
+``numbers_by_name``: of a plan that was made, all that the launcher says of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from ...specs.problems import Problem
+
+Numbers = tuple[tuple[str, int], ...]
+
+SPACES = ("tiny", "shared", "cluster", "global")
+"""Where subhistograms lie, as the launcher numbers it: in shared memory, several histograms to a block; in shared memory; in that
+of a cluster of blocks; in global memory."""
+
+SCAN_KERNELS = ("rows", "flat", "each")
+
+
+def sentence(numbers: Numbers) -> str:
+    """The numbers in words."""
+    return ", ".join(f"{name} = {value}" for name, value in numbers if name != "space" and not name.endswith("workspace bytes"))
+
+
+@dataclasses.dataclass(frozen=True)
+class HistogramPlan:
+    """M subhistograms, S passes, K blocks for each histogram of a batch."""
+
+    target: ClassVar[str] = "cuda"
+    family: ClassVar[str] = "histogram"
+    space: str | None = None
+    subhistograms: int | None = None
+    passes: int | None = None
+    blocks: int | None = None
+    race_factor: int | None = None
+    cluster: int | None = None
+    numbers_by_name: Numbers = ()
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        space = 0 if self.space is None else 1 + SPACES.index(self.space)
+        return space, *(x or 0 for x in (self.subhistograms, self.passes, self.blocks, self.race_factor, self.cluster))
+
+    def __str__(self) -> str:
+        return sentence(self.numbers_by_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanPlan:
+    """Along a row: which kernel, and how many whole rows a tile holds; across rows side by side: how many lanes a tile has, and
+    whether tiles are chained."""
+
+    target: ClassVar[str] = "cuda"
+    family: ClassVar[str] = "scan"
+    kernel: str | None = None
+    whole_rows: int | None = None
+    width: int | None = None
+    chained: bool | None = None
+    numbers_by_name: Numbers = ()
+
+    def numbers(self, problem: Any) -> tuple[int, ...]:
+        if problem.spec.across:
+            return self.width or 0, -1 if self.chained is None else int(self.chained)
+        kernel = -1 if self.kernel is None else SCAN_KERNELS.index(self.kernel)
+        return kernel, -1 if self.whole_rows is None else self.whole_rows
+
+    def __str__(self) -> str:
+        return sentence(self.numbers_by_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducePlan:
+    """How many lanes or blocks a row gets."""
+
+    target: ClassVar[str] = "cuda"
+    family: ClassVar[str] = "reduce"
+    algorithm: int = 0  # as cuda/plans numbers them; 0: chosen
+    blocks: int | None = None
+    numbers_by_name: Numbers = ()
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        return self.algorithm, self.blocks or 0
+
+    def __str__(self) -> str:
+        return sentence(self.numbers_by_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentsPlan(ReducePlan):
+    """How many blocks each member of the batch gets."""
+
+    family: ClassVar[str] = "segments"

@@ -1,0 +1,106 @@
+"""NVIDIA GPUs as a target: kernels by NVRTC, run by the launcher of ``cuda/``.
+
+The workspace is one more result of the call, so that nothing is allocated while a graph is captured.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from ... import _cuda
+from ...specs.kernel import KernelSpec
+from ...specs.problems import Problem
+from .. import ffi
+from ..plans import Plan
+from ..registry import register_target
+from ..target import UNKNOWN_SIZES, Explanation, Target
+from . import compiler, devices
+from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments
+
+ARCHITECTURES = (80, 90)
+"""An executable may run on another device than this machine's: workspaces are enough for all of these."""
+
+
+class Cuda(Target):
+    """NVIDIA GPUs; of one architecture (``at``) where plans are wanted."""
+
+    name = "cuda"
+    platform = "cuda"
+
+    def __init__(self) -> None:
+        self.device: _cuda.DeviceInfo | None = None
+        self.families: dict[str, Any] = {f.name: f for f in (Histograms(), Scans(), Reductions(), Segments())}
+
+    def serves(self, family: str) -> bool:
+        return family in self.families
+
+    def at(self, where: str) -> Target | None:
+        if not where.startswith("sm_"):
+            return None
+        here = copy.copy(self)
+        here.device = devices.device_of(where)
+        return here
+
+    def handlers(self, family: str) -> Any:
+        """XLA's handlers, as capsules."""
+        return {"initialize": _cuda.initializer(), "execute": self.families[family].handler()}
+
+    def register(self, family: str, call_target: str) -> None:
+        ffi.register(call_target, self.handlers(family), "CUDA")  # harmless where there is no GPU
+
+    def compile(self, problem: Any) -> None:
+        compiler.source(problem.spec)  # which kernels are compiled depends on the device
+
+    def plan(self, problem: Any) -> Plan | None:
+        device = self.device or devices.device_of("sm_90")
+        return self.families[problem.family].plan(problem, device)
+
+    def explain(self, problem: Any) -> Explanation:
+        family, device = self.families[problem.family], self.device or devices.device_of("sm_90")
+        classes = family.classes(problem.spec, 10 * device.major + device.minor)
+        if not problem.known:
+            return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, classes=classes)
+        strategy, reason = family.words(problem, family.plan(problem, device))
+        workspace = self.workspace(problem)
+        return Explanation(strategy, reason, 0 if workspace is None else math.prod(workspace.shape), classes=classes)
+
+    def workspace(self, problem: Any) -> jax.core.ShapedArray | None:
+        family = self.families[problem.family]
+        found = [family.workspace(problem, compiler.described(problem.spec, arch)) for arch in ARCHITECTURES]
+        base, per, every = (max(column) for column in zip(*found, strict=True))
+        bytes_ = base + per * (problem.n // every + 1) if per else base
+        return jax.core.ShapedArray((*problem.batch, bytes_), np.dtype(np.uint8))
+
+    def lower(
+        self,
+        ctx: Any,
+        call_target: str,
+        operands: Any,
+        problem: Problem,
+        masks: tuple[int, ...],
+        rank: int,
+        attributes: dict[str, int],
+        aliases: dict[int, int] | None,
+    ) -> Any:
+        plan, workspace = self.families[problem.family].forced(problem), self.workspace(problem)
+        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, plan, workspace, aliases, **attributes)
+
+    def code(self, spec: KernelSpec, variant: int, language: str) -> str:
+        return compiler.source(spec) if language == "cuda" else ""
+
+    def forget(self) -> None:
+        compiler.forget()
+
+    def sorts(self, *, sorted_indices: bool, deterministic: bool) -> bool:
+        return sorted_indices or deterministic
+
+
+compiler.kinds["hist"] = HistogramKind()
+compiler.kinds |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKind())
+CUDA = Cuda()
+register_target(CUDA)

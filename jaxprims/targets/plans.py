@@ -1,0 +1,46 @@
+"""Plans: how a target would run a call. Each target and family has a class of its own (``cpu/plans.py``, ``cuda/plans.py``).
+
+A target makes them (``Target.plan``); tests and benchmarks may force others upon calls: ``with forced(plan): ...``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from ..specs.problems import Problem
+
+
+class Plan(Protocol):
+    """A printable description of how a call is run."""
+
+    target: ClassVar[str]
+    family: ClassVar[str]
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        """As the target's handler wants them for a plan that is forced."""
+
+
+_forced: contextvars.ContextVar[tuple[Plan, ...]] = contextvars.ContextVar("plans", default=())
+
+
+@contextlib.contextmanager
+def forced(*plans: Plan) -> Iterator[None]:
+    """Calls that this thread traces inside run these plans, each on its target and for its family, as far as a problem allows."""
+    token = _forced.set(plans)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def forced_plans() -> tuple[Plan, ...]:
+    """Those that calls are to take now."""
+    return _forced.get()
+
+
+def plan_among(plans: Sequence[Any], target: str, family: str) -> Any:
+    """The one for this target and family, or None."""
+    return next((p for p in plans if p.target == target and p.family == family), None)
