@@ -9,7 +9,8 @@ from .api.reduce import reduce
 from .api.scan import scan
 from .api.segment_reduce import segment_reduce
 from .arguments.bins import Bins
-from .arguments.monoid import Monoid, monoids
+from .arguments.monoid import Monoid
+from .arguments.monoids import monoids
 from .arguments.offsets import Offsets
 from .arguments.positions import positions
 from .arguments.warnings import FallbackWarning, IdentityWarning

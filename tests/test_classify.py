@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxprims.arguments.monoid import monoids
+from jaxprims.arguments.monoids import monoids
 from jaxprims.ir.evaluate import NotEvaluable, evaluate, identical
 from jaxprims.ir.program import COMPARE, Builder, Program, from_bits, is_float, numpy_dtype, to_bits
 from jaxprims.operators.classify import (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxprims.arguments.monoid import Monoid, as_monoid, monoids
+from jaxprims.arguments.monoid import Monoid, as_monoid
+from jaxprims.arguments.monoids import monoids
 from jaxprims.arguments.warnings import FallbackWarning, IdentityWarning
 from jaxprims.inspection.check_monoid import check_monoid
 

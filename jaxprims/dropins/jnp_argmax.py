@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.reduce import reduce
-from ..arguments.monoid import monoids
+from ..arguments.monoids import monoids
 from ..arguments.positions import positions
 from .jnp_histogram import _is_real
 

@@ -20,7 +20,8 @@ from ..api.genhist import genhist, reduce_by_index
 from ..api.scan import scan
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
-from ..arguments.monoid import Monoid, monoids
+from ..arguments.monoid import Monoid
+from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
 from ..calls.segments import segments_pay
