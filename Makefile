@@ -8,7 +8,7 @@ VENV ?= .venv
 JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
 SANITIZERS := none thread address,undefined
-CPP := $(wildcard cpu/*.h cpu/*.cc cuda/*.h cuda/*.cc tests/cpp/*.h tests/cpp/*.cc tests/emulation/*.h tests/emulation/*.cc)
+CPP := $(foreach folder,ffi cpu cuda/plans cuda/launcher tests/cpp tests/emulation,$(wildcard $(folder)/*.h $(folder)/*.cc))
 EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
 
 .PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint format bench gpu clean
@@ -65,7 +65,7 @@ $(VENV)/python:
 	touch $@
 
 # Editable: Python files are used where they lie; a change to the C++ half builds it again.
-$(VENV)/package: pyproject.toml CMakeLists.txt $(wildcard cpu/* cuda/*) | $(VENV)/python
+$(VENV)/package: pyproject.toml CMakeLists.txt $(wildcard ffi/* cpu/* cuda/*/* cuda/*/*/*) | $(VENV)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,demo,bench,nvrtc]'
 	touch $@
 

@@ -23,8 +23,8 @@ from jaxprims.targets.cuda import nvrtc
 from jaxprims.targets.cuda import source as cuda_source
 from jaxprims.targets.cuda.types import from_memory, memory_type, to_memory
 
-CUDA = Path(__file__).parents[1] / "cuda"
-FOLDERS = [toolchain.HERE, CUDA]
+CUDA = [Path(__file__).parents[1] / "cuda" / name for name in ("kernels", "plans")]
+FOLDERS = [toolchain.HERE, *CUDA]
 FLOATS = [d for d in P.DTYPES if P.is_float(d)]
 HEADERS = "".join(f'#include "{name}.cuh"\n' for name in ("device", "operands", "math"))
 
@@ -305,5 +305,5 @@ def test_nvrtc_compiles_every_operation(arch: str) -> None:
             results.append(b.emit(op, result_of(op, t), *(b.arg(k) for k in range(operands_of(op)))))
         program = b.finish(results)
         text = HEADERS + function("every", program) + DEVICE_KERNEL.replace("OUTPUTS", str(len(program.results)))
-        log = nvrtc.compile_cubin(cuda_source.expanded(text, [CUDA]), arch).log
+        log = nvrtc.compile_cubin(cuda_source.expanded(text, CUDA), arch).log
         assert "warning" not in log, (t, log)

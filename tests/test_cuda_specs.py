@@ -545,5 +545,5 @@ def test_nvrtc_compiles_every_spec(arch: int, names: Sequence[str]) -> None:
     for name in names:
         spec = spec_of(name)
         kernel = SCAN_ON_DEVICE if isinstance(spec, OrderedSpec) else HIST_ON_DEVICE
-        log = nvrtc.compile_cubin(cuda_source.expanded(harnessed(spec, arch) + kernel, [CUDA]), f"sm_{arch}").log
+        log = nvrtc.compile_cubin(cuda_source.expanded(harnessed(spec, arch) + kernel, CUDA), f"sm_{arch}").log
         assert "warning" not in log, (name, log)

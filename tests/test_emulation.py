@@ -648,7 +648,7 @@ def test_the_same_names_as_on_hardware() -> None:
         found = set(re.findall(r"(?:JP_DEVICE|inline) [\w<>:*& ]+?[ *&](\w+)\(", text))
         return found | set(re.findall(r"JP_ATOMIC\((\w+),", text)) | set(re.findall(r"#define (JP_\w+)", text))
 
-    hardware = names((toolchain.ROOT / "cuda" / "device.cuh").read_text())
+    hardware = names((toolchain.ROOT / "cuda" / "kernels" / "device.cuh").read_text())
     emulated = names((toolchain.HERE / "device.cuh").read_text())
     assert len(hardware) > 60
     assert hardware <= emulated, hardware - emulated

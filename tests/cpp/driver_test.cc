@@ -1,6 +1,6 @@
 // What driver.h declares is what cuda.h does: where there is a cuda.h.
 
-#include "cuda/driver.h"
+#include "driver.h"
 
 #include <cstdlib>
 #include <string>

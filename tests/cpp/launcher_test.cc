@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "batch_axes.h"
 #include "check.h"
-#include "cuda/batch_axes.h"
-#include "cuda/launch.h"
-#include "cuda/ordered_words.h"
+#include "launch.h"
+#include "ordered_words.h"
 
 namespace jaxprims::test {
 namespace {

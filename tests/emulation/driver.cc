@@ -1,5 +1,5 @@
 // A CUDA driver whose device is the host: an image is a shared library made from a kernel's source and device.cuh of this folder,
-// and a launch runs it at once. What cuda/driver.h declares is here.
+// and a launch runs it at once. What cuda/launcher/driver.h declares is here.
 //
 // JAXPRIMS_EMULATION_DEVICE, as in "multiprocessors=2 shared=8192", makes other devices; JAXPRIMS_EMULATION_SEED other orders.
 #include "driver.h"

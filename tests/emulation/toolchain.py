@@ -64,8 +64,8 @@ def compile_cubin(source: str, arch: str) -> Compiled:
 def driver_library() -> pathlib.Path:
     """The driver, for the environment variable ``JAXPRIMS_CUDA_DRIVER``."""
     parts = [(HERE / name).read_text() for name in ("driver.cc", "grid.h", "fibers.h", "memory_order.h", "thread.h")]
-    parts.append((ROOT / "cuda" / "driver.h").read_text())
-    return _cached("driver", parts, [*DRIVER_FLAGS, f"-I{HERE}", f"-I{ROOT / 'cuda'}"])
+    parts.append((ROOT / "cuda" / "launcher" / "driver.h").read_text())
+    return _cached("driver", parts, [*DRIVER_FLAGS, f"-I{HERE}", f"-I{ROOT / 'cuda' / 'launcher'}"])
 
 
 def _cached(what: str, known: Sequence[str], flags: Sequence[str], libraries: Sequence[str] = ()) -> pathlib.Path:

@@ -16,7 +16,7 @@
 
 #include "launch.h"
 #include "ordered_words.h"
-#include "scan_plan.h"
+#include "scan_tiles.h"
 #include "shapes.h"
 
 namespace jaxprims::cuda {

@@ -1,7 +1,7 @@
 // Where a histogram starts and ends: tables are filled, and folded into the result.
 #pragma once
 
-#include "hist_call.cuh"
+#include "histogram/hist_call.cuh"
 
 namespace jp {
 

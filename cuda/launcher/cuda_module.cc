@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_handlers.h"
 #include "driver.h"
 #include "families.h"
-#include "handlers.h"
 #include "launch.h"
 #include "shapes.h"
 

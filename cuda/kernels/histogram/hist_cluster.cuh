@@ -2,7 +2,7 @@
 // share of the elements and updates the owners' memory, so that more bins than one block can hold need but one pass.
 #pragma once
 
-#include "hist_shared.cuh"
+#include "histogram/hist_shared.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 

@@ -4,7 +4,7 @@
 // always the first ones of a warp, warps those of a block. How elements are associated depends on sizes alone.
 #pragma once
 
-#include "reduce_plan.h"
+#include "reduce_tiles.h"
 
 namespace jp {
 

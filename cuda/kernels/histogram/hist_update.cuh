@@ -1,7 +1,7 @@
 // Updates of a histogram's entries by threads that share them (paper 1, section III-B).
 #pragma once
 
-#include "hist_call.cuh"
+#include "histogram/hist_call.cuh"
 
 namespace jp {
 

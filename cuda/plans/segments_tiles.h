@@ -1,12 +1,12 @@
 // How a segmented reduction is cut for a GPU: what kernels and the launcher must agree on.
 #pragma once
 
-#include "reduce_plan.h"
+#include "reduce_tiles.h"
 
 namespace jp {
 
-// The algorithms, by the first number of a plan; the paper is that of reduce_plan.h. Its algorithms know elements by their owner,
-// so they are for sorted ids along the axis; elsewhere the choice is as if there were no plan.
+// The algorithms, by the first number of a plan; the paper is that of reduce_tiles.h. Its algorithms know elements by their
+// owner, so they are for sorted ids along the axis; elsewhere the choice is as if there were no plan.
 enum SegmentsAlgorithm : int {
   kSegmentsAutomatic = 0,
   kSegmentsTree = 1,

@@ -2,7 +2,7 @@
 // the results lie.
 #pragma once
 
-#include "hist_shared.cuh"
+#include "histogram/hist_shared.cuh"
 
 namespace jp {
 

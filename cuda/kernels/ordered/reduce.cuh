@@ -1,10 +1,10 @@
-// Reductions: kernels that are always there. Which one runs, and what it is told, is in reduce_plan.h.
+// Reductions: kernels that are always there. Which one runs, and what it is told, is in reduce_tiles.h.
 //
 // What several blocks make of a row are partial states in the workspace, which another kernel folds in order: it starts when the
 // one before it in the stream has ended, so everything is visible to it and no block waits for another.
 #pragma once
 
-#include "fold.cuh"
+#include "ordered/fold.cuh"
 
 namespace jp {
 
@@ -228,4 +228,4 @@ JP_KERNEL(ReduceAcrossParts, ReduceParams, kAcrossThreads, 1) {
 
 }  // namespace jp
 
-#include "reduce_paper.cuh"
+#include "ordered/reduce_paper.cuh"

@@ -10,8 +10,8 @@
 // compared with the number of segments before anything is written.
 #pragma once
 
-#include "fold.cuh"
-#include "segments_plan.h"
+#include "ordered/fold.cuh"
+#include "segments_tiles.h"
 
 namespace jp {
 
@@ -217,6 +217,6 @@ JP_DEVICE Maybe OpenBeforeThread(const spec::Uniforms& u, OpenOfWarps& shared, M
 
 }  // namespace jp
 
-#include "segments_long.cuh"
-#include "segments_paper.cuh"
-#include "segments_short.cuh"
+#include "ordered/segments_long.cuh"
+#include "ordered/segments_paper.cuh"
+#include "ordered/segments_short.cuh"

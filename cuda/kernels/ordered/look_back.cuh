@@ -24,7 +24,7 @@
 // after the launcher zeroed it. One latency, not two, for a state of any size.
 #pragma once
 
-#include "scan_plan.h"
+#include "scan_tiles.h"
 
 namespace jp {
 

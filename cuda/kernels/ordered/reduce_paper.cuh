@@ -3,7 +3,7 @@
 // full, what is missing is masked, not padded with an identity. What is left after the first launch, ReduceParts folds.
 #pragma once
 
-#include "fold.cuh"
+#include "ordered/fold.cuh"
 
 namespace jp {
 

@@ -1,4 +1,4 @@
-// Launching reductions (reduce.cuh). A plan: the algorithm (reduce_plan.h), then how many lanes or blocks a row gets, 0 to
+// Launching reductions (reduce.cuh). A plan: the algorithm (reduce_tiles.h), then how many lanes or blocks a row gets, 0 to
 // choose.
 #pragma once
 

@@ -2,9 +2,9 @@
 // C = T / M threads cooperate on each. Passes come one after the other, so that only one's bins are in the cache.
 #pragma once
 
-#include "hist_call.cuh"
-#include "hist_share.cuh"
-#include "hist_update.cuh"
+#include "histogram/hist_call.cuh"
+#include "histogram/hist_share.cuh"
+#include "histogram/hist_update.cuh"
 
 namespace jp {
 

@@ -2,9 +2,9 @@
 // wherever the entries lie.
 #pragma once
 
-#include "hist_call.cuh"
+#include "histogram/hist_call.cuh"
 #include "hist_shared_plan.h"
-#include "hist_update.cuh"
+#include "histogram/hist_update.cuh"
 
 namespace jp {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "host_device.h"
-#include "reduce_plan.h"
+#include "reduce_tiles.h"
 
 namespace jaxprims::cuda {
 

@@ -4,7 +4,7 @@
 // spare places hold copies of an element; they come last, or before a start.
 #pragma once
 
-#include "look_back.cuh"
+#include "ordered/look_back.cuh"
 
 namespace jp {
 

@@ -1,4 +1,4 @@
-// Scans. A sequence is cut into tiles (scan_plan.h), each is scanned in registers (block_scan.cuh), and what comes before it is
+// Scans. A sequence is cut into tiles (scan_tiles.h), each is scanned in registers (block_scan.cuh), and what comes before it is
 // looked up while it stays there (look_back.cuh): one read and one write of memory.
 //
 //   ScanRows    along: tiles of a row. Any operands.
@@ -11,9 +11,9 @@
 // alone, and it is written behind them.
 #pragma once
 
-#include "block_scan.cuh"
-#include "look_back.cuh"
-#include "scan_plan.h"
+#include "ordered/block_scan.cuh"
+#include "ordered/look_back.cuh"
+#include "scan_tiles.h"
 
 namespace jp {
 
@@ -359,7 +359,7 @@ JP_DEVICE void ScanEachRow(const ScanParams& p) {
 
 }  // namespace jp
 
-#include "scan_across.cuh"
+#include "ordered/scan_across.cuh"
 
 namespace jp {
 

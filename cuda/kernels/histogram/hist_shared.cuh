@@ -3,7 +3,7 @@
 // to each other: they run at the same time, and what one reads the others find in L2.
 #pragma once
 
-#include "hist_share.cuh"
+#include "histogram/hist_share.cuh"
 
 namespace jp {
 

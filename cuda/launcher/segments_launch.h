@@ -1,5 +1,5 @@
-// Launching segmented reductions (segments.cuh). A plan: the algorithm (segments_plan.h), then how many blocks each member of the
-// batch (across: and strip) gets, 0 to choose.
+// Launching segmented reductions (segments.cuh). A plan: the algorithm (segments_tiles.h), then how many blocks each member of
+// the batch (across: and strip) gets, 0 to choose.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "ordered_words.h"
 #include "reduce_choice.h"
 #include "reduce_launch.h"
-#include "segments_plan.h"
+#include "segments_tiles.h"
 #include "shapes.h"
 
 namespace jaxprims::cuda {

@@ -1,7 +1,7 @@
 // The FFI handlers of the CUDA half. Operands and attributes are those of the CPU's; the last result is the workspace, of u8
 // [*batch, bytes].
 
-#include "handlers.h"
+#include "cuda_handlers.h"
 
 #include <exception>
 #include <span>
