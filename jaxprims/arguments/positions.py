@@ -4,7 +4,25 @@ from __future__ import annotations
 
 
 class _Positions:
-    """Among values, arrays or xs: each element's own position. Made in the kernel, never in memory."""
+    """Among values, arrays or ``xs``, a leaf that stands for each element's own position: 0, 1, ... It is made in the kernel and
+    is never in memory.
+
+    Taken by :func:`reduce_by_index` (among ``values``), :func:`genhist` (among ``arrays``), :func:`scan`, :func:`reduce` and
+    :func:`segment_reduce` (among ``xs``), if something else, an array or the indices, says how many elements there are.
+
+    Positions count along the axis that is gone through, from its beginning, also with ``reverse=True``; of several axes of a
+    reduction, row-major; under ``vmap``, in each member of the batch. An element's position is a scalar of int32, from 2^31
+    elements on of int64, which needs ``jax_enable_x64``. Positions have no derivative.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> groups = jnp.array([0, 2, 0, 2, 2])
+    >>> jp.reduce_by_index(jp.positions, groups, 3, jnp.maximum).tolist()  # where each group's last element is
+    [2, -2147483648, 4]
+    >>> x = jnp.array([3.0, 1.0, 5.0])
+    >>> jp.scan((x, jp.positions), map=lambda v, i: v * i, op=jnp.add).tolist()
+    [0.0, 1.0, 11.0]
+    """
 
     def __repr__(self) -> str:
         return "jp.positions"

@@ -17,49 +17,163 @@ from ..api.scan import scan
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
 
-_OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str, str]] = {
-    "cumsum": (jax.lax.cumsum, jnp.add, "sum", "biufc", "[1, 3, 6]"),
-    "cumprod": (jax.lax.cumprod, jnp.multiply, "product", "biufc", "[1, 2, 6]"),
-    "cummax": (jax.lax.cummax, jnp.maximum, "maximum", "biuf", "[1, 2, 3]"),
-    "cummin": (jax.lax.cummin, jnp.minimum, "minimum", "biuf", "[1, 1, 1]"),
-    "cumlogsumexp": (jax.lax.cumlogsumexp, jnp.logaddexp, "log of the sum of exponentials", "f", "[1.0, 2.31, 3.41]"),
+_OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "cumsum": (jax.lax.cumsum, jnp.add, "iufc"),
+    "cumprod": (jax.lax.cumprod, jnp.multiply, "iufc"),
+    "cummax": (jax.lax.cummax, jnp.maximum, "iuf"),
+    "cummin": (jax.lax.cummin, jnp.minimum, "iuf"),
+    "cumlogsumexp": (jax.lax.cumlogsumexp, jnp.logaddexp, "f"),
 }
+"""JAX's own function, the operator, and the kinds of dtypes that kernels serve."""
 
 
-def _drop_in(name: str) -> Callable[..., jax.Array]:
-    plain, _, what, kinds, example = _OPS[name]
-
-    def cumulative(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-        if _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool):
-            return _cumulative(operand, name, axis, reverse)
-        return plain(operand, axis=axis, reverse=reverse)
-
-    cumulative.__name__ = cumulative.__qualname__ = name
-    shown = "" if name == "cumlogsumexp" else "int(v)"
-    values = "[round(float(v), 2) for v in y]" if not shown else "[int(v) for v in y]"
-    start = "1., 2., 3." if not shown else "1, 2, 3"
-    cumulative.__doc__ = f"""The cumulative {what} along an axis, like :func:`jax.lax.{name}`.
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
+    """The cumulative sum along an axis, like :func:`jax.lax.cumsum`.
 
     Args:
-      operand: an array of numbers.
-      axis: which one to go along, not negative.
+      operand: an array of integers, floats or complex numbers, of any rank but 0.
+      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
       reverse: from the last element to the first.
 
     Returns:
-      An array like ``operand``. Sums of f16 and bf16 are kept in f32 and rounded once each.
+      An array of ``operand``'s shape and dtype: element i is the sum of elements 0 to i. Integers
+      wrap; sums of f16 and bf16 are kept in f32 and rounded once each.
 
     Raises:
-      TypeError, ValueError: as ``jax.lax``'s.
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumsum`'s, which also serves what
+      kernels do not: 4-bit integers.
 
     Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
 
+    Source: as of :func:`scan`, which it is with :data:`monoids.add`.
+
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> y = jp.{name}(jnp.array([{start}]))
-    >>> {values}
-    {example}
+    >>> jp.cumsum(jnp.array([[1, 2, 3], [4, 5, 6]]), axis=1).tolist()
+    [[1, 3, 6], [4, 9, 15]]
     """
-    return cumulative
+    return _along(operand, "cumsum", axis, reverse)
+
+
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
+    """The cumulative product along an axis, like :func:`jax.lax.cumprod`.
+
+    Args:
+      operand: an array of integers, floats or complex numbers, of any rank but 0.
+      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
+      reverse: from the last element to the first.
+
+    Returns:
+      An array of ``operand``'s shape and dtype: element i is the product of elements 0 to i.
+      Integers wrap.
+
+    Raises:
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumprod`'s, which also serves what
+      kernels do not: 4-bit integers.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
+
+    Source: as of :func:`scan`, which it is with :data:`monoids.mul`.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cumprod(jnp.array([1, 2, 3, 4])).tolist()
+    [1, 2, 6, 24]
+    """
+    return _along(operand, "cumprod", axis, reverse)
+
+
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
+    """The cumulative maximum along an axis, like :func:`jax.lax.cummax`.
+
+    Args:
+      operand: an array of integers or floats, of any rank but 0.
+      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
+      reverse: from the last element to the first.
+
+    Returns:
+      An array of ``operand``'s shape and dtype: element i is the greatest of elements 0 to i; from a NaN
+      on it is NaN.
+
+    Raises:
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cummax`'s, which also serves what
+      kernels do not: 4-bit integers, complex numbers in lexicographic order.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
+
+    Source: as of :func:`scan`, which it is with :data:`monoids.max`.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cummax(jnp.array([3, 1, 4, 1, 5])).tolist()
+    [3, 3, 4, 4, 5]
+    >>> jp.cummax(jnp.array([3.0, 1.0, jnp.nan, 5.0]), reverse=True).tolist()
+    [nan, nan, nan, 5.0]
+    """
+    return _along(operand, "cummax", axis, reverse)
+
+
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
+    """The cumulative minimum along an axis, like :func:`jax.lax.cummin`.
+
+    Args:
+      operand: an array of integers or floats, of any rank but 0.
+      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
+      reverse: from the last element to the first.
+
+    Returns:
+      An array of ``operand``'s shape and dtype: element i is the least of elements 0 to i; from a NaN on
+      it is NaN.
+
+    Raises:
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cummin`'s, which also serves what
+      kernels do not: 4-bit integers, complex numbers in lexicographic order.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
+
+    Source: as of :func:`scan`, which it is with :data:`monoids.min`.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cummin(jnp.array([[3, 1], [2, 5]])).tolist()
+    [[3, 1], [2, 1]]
+    """
+    return _along(operand, "cummin", axis, reverse)
+
+
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
+    """The cumulative log of the sum of exponentials along an axis, like :func:`jax.lax.cumlogsumexp`.
+
+    Args:
+      operand: an array of floats, of any rank but 0.
+      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
+      reverse: from the last element to the first.
+
+    Returns:
+      An array of ``operand``'s shape and dtype: element i is the log of the sum of the exponentials of
+      elements 0 to i, without overflow.
+
+    Raises:
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumlogsumexp`'s, which also serves what
+      kernels do not: complex numbers.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
+
+    Source: as of :func:`scan`, which it is with :data:`monoids.logaddexp`.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cumlogsumexp(jnp.array([1.0, 2.0, 3.0])).round(2)
+    Array([1.  , 2.31, 3.41], dtype=float32)
+    """
+    return _along(operand, "cumlogsumexp", axis, reverse)
+
+
+def _along(operand: Any, name: str, axis: int, reverse: bool) -> jax.Array:
+    plain, _, kinds = _OPS[name]
+    if _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool):
+        return _cumulative(operand, name, axis, reverse)
+    return plain(operand, axis=axis, reverse=reverse)
 
 
 def _scannable(x: Any, kinds: str) -> bool:
@@ -71,13 +185,6 @@ def _scannable(x: Any, kinds: str) -> bool:
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.Array:
     return scan(operand, _OPS[name][1], axis=axis, reverse=reverse)
-
-
-cumsum = _drop_in("cumsum")
-cumprod = _drop_in("cumprod")
-cummax = _drop_in("cummax")
-cummin = _drop_in("cummin")
-cumlogsumexp = _drop_in("cumlogsumexp")
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
