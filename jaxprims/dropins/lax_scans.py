@@ -154,7 +154,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Arra
       elements 0 to i, without overflow.
 
     Raises:
-      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumlogsumexp`'s, which also serves what
+      TypeError (booleans, say), ValueError (an axis out of range): as :func:`jax.lax.cumlogsumexp`'s, which also serves what
       kernels do not: complex numbers.
 
     Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
@@ -163,8 +163,8 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Arra
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> jp.cumlogsumexp(jnp.array([1.0, 2.0, 3.0])).round(2)
-    Array([1.  , 2.31, 3.41], dtype=float32)
+    >>> [round(float(y), 2) for y in jp.cumlogsumexp(jnp.array([1.0, 2.0, 3.0]))]
+    [1.0, 2.31, 3.41]
     """
     return _along(operand, "cumlogsumexp", axis, reverse)
 
