@@ -468,7 +468,7 @@ def random_lengths(n: int) -> Callable[[], tuple[jax.Array, ...]]:
     return make
 
 
-def segmented(op: str, plans: Mapping[str, gpu_plans.Plan] | None = None) -> dict[str, Prepare]:
+def segmented(op: str, plans: Mapping[str, Any] | None = None) -> dict[str, Prepare]:
     """Reductions of segments by offsets; with ``plans``, which are for sorted ids, by those too."""
     fn = {"min": jnp.minimum, "max": jnp.maximum, "add": jnp.add}[op]
     by_ids = {"min": jax.ops.segment_min, "max": jax.ops.segment_max, "add": jax.ops.segment_sum}[op]

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import gpu_plans
 from .contestant import Missing
 from .gpu_measure import Arrays, Work, on_gpu
 from .peers import build, futhark
@@ -60,15 +59,15 @@ class jaxprims:
     """``fn(jaxprims, *arrays)`` under jit, traced with a plan if one is given; ``convert`` as for :func:`xla`."""
 
     fn: Callable[..., Any]
-    plan: gpu_plans.Plan = ()
+    plan: Any = None
     convert: Callable[..., Any] | None = None
 
     def __call__(self, inputs: list[Arrays]) -> Work:
         jp = module("jaxprims")
         made = [self.converted(x) for x in inputs]
         compiled = jax.jit(lambda *xs: self.fn(jp, *xs))
-        if self.plan:
-            with gpu_plans.forced(self.plan):
+        if self.plan is not None:
+            with module("jaxprims.targets.plans").forced(self.plan):
                 jax.block_until_ready(compiled(*made[0]))
         return Work(lambda k: compiled(*made[k % len(made)]))
 

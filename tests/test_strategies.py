@@ -6,8 +6,7 @@ A plan is (M subhistograms, S bin ranges, C interleaved copies, soa, prefetch); 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,8 +17,8 @@ import references
 from references import assert_close
 
 import jaxprims as jp
-from jaxprims.api import genhist as _genhist
-from jaxprims.primitives import histogram as primitive
+from jaxprims.targets import plans
+from jaxprims.targets.cpu.plans import HistogramPlan
 
 Plan = tuple[int, int, int, int, int]
 
@@ -43,16 +42,9 @@ LENGTHS = (*range(71), 511, 512, 513, 514, 1023, 1024, 1025, 1026)
 LONG = 70_001
 
 
-@contextlib.contextmanager
-def forced(plan: Plan) -> Iterator[None]:
+def forced(plan: Plan) -> contextlib.AbstractContextManager[None]:
     """All calls that are traced inside run this plan."""
-
-    def bind(hist: primitive.Hist, operands: Any) -> list[jax.Array]:
-        return primitive.bind(dataclasses.replace(hist, plan=(*plan[:3], bool(plan[3]), bool(plan[4]))), operands)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_genhist, "bind", bind)
-        yield
+    return plans.forced(HistogramPlan(*plan[:3], bool(plan[3]), bool(plan[4])))
 
 
 def run(plan: Plan, f: Callable[..., Any], *args: Any) -> Any:

@@ -6,7 +6,6 @@ the CUDA half, and that half's driver is the emulation. It must be the first to 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from typing import Any
@@ -26,34 +25,25 @@ def install() -> None:
         raise RuntimeError("the emulation must be installed before jaxprims is imported")
     os.environ["JAXPRIMS_EMULATED"] = str(os.getpid())
     os.environ["JAXPRIMS_CUDA_DRIVER"] = str(toolchain.driver_library())
-    register = jax.ffi.register_ffi_target
-    with mock.patch.object(jax.ffi, "register_ffi_target", lambda *args, **kwargs: None):
-        from jaxprims.targets import ffi
-    from jaxprims import _cpu, _cuda
+    with mock.patch.object(jax.ffi, "register_ffi_target", lambda *args, **kwargs: None):  # their names are the emulation's
+        import jaxprims
+    from jaxprims.primitives.group import group_p
+    from jaxprims.targets import registry
+    from jaxprims.targets.cuda.target import Cuda
 
-    register(ffi.GROUP, _cpu.group_handler(), platform="cpu")
-    for family, name in (("hist", ffi.HIST), ("scan", ffi.SCAN), ("reduce", ffi.REDUCE), ("segments", ffi.SEGMENTS)):
-        register(name, getattr(_cuda, f"{family}_handler")(host=True), platform="cpu")
-    _lower_on_cpu()
+    class Emulated(Cuda):
+        """The CUDA half on the host."""
+
+        platform = "cpu"
+
+        def register(self, family: str, call_target: str) -> None:
+            jax.ffi.register_ffi_target(call_target, self.families[family].handler(host=True), platform="cpu")
+
+    registry.register_target(Emulated())
+    groups = registry.family_of(group_p)
+    mlir.register_lowering(group_p, mlir.lower_fun(groups.plain, multiple_results=True), platform="cpu")
+    assert jaxprims
     _compile_by_host()
-
-
-def _lower_on_cpu() -> None:
-    from jaxprims.primitives import group, reduce, scan, segments
-    from jaxprims.primitives import histogram as hist
-    from jaxprims.targets import ffi
-    from jaxprims.targets.registry import CUDA
-
-    mlir.register_lowering(hist.histogram_p, functools.partial(hist._lower, target=CUDA), platform="cpu")
-    ordered = (
-        (scan.scan_p, ffi.SCAN, "scan"),
-        (reduce.reduce_p, ffi.REDUCE, "reduce"),
-        (segments.segments_p, ffi.SEGMENTS, "segments"),
-    )
-    for primitive, name, family in ordered:
-        rule = functools.partial(scan._lower, primitive=primitive, name=name, family=family, target=CUDA)
-        mlir.register_lowering(primitive, rule, platform="cpu")
-    mlir.register_lowering(group.group_p, mlir.lower_fun(group._plain, multiple_results=True), platform="cpu")
 
 
 def _compile_by_host() -> None:

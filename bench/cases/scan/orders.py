@@ -5,15 +5,10 @@ The fourth, assisting, is what jaxprims itself takes where it cuts rows into blo
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-from unittest import mock
-
 from ...contestant import Inputs, Prepare, Run, as_arrays
 from ...peers import arrays
 
-ORDERS = {"row-wise": 1, "column-wise": 2, "sequential rows": 3}
-"""As in cpu/scan_plan.h."""
+ORDERS = {"row-wise": "row_wise", "column-wise": "column_wise", "sequential rows": "sequential_rows"}
 
 
 def in_orders(axis: int) -> dict[str, Prepare]:
@@ -21,17 +16,12 @@ def in_orders(axis: int) -> dict[str, Prepare]:
     return {name: arrays.wide(_in_order(order, axis)) for name, order in ORDERS.items()}
 
 
-def _in_order(order: int, axis: int) -> Prepare:
+def _in_order(order: str, axis: int) -> Prepare:
     def prepare(inputs: Inputs) -> Run:
         jax, jp = arrays.module("jax"), arrays.module("jaxprims")
-        scans = arrays.module("jaxprims.calls.scan")
-        bind = scans.bind
-
-        def forced(primitive: Any, fold: Any, *rest: Any) -> Any:
-            return bind(primitive, dataclasses.replace(fold, plan=(order, -1, -1, -1, -1)), *rest)
-
+        plans, cpu = arrays.module("jaxprims.targets.plans"), arrays.module("jaxprims.targets.cpu.plans")
         (x,) = map(arrays.on_device, inputs.values())
-        with mock.patch.object(scans, "bind", forced):
+        with plans.forced(cpu.ScanPlan(order)):
             compiled = jax.jit(lambda x: jp.scan(x, axis=axis)).lower(x).compile()
         return Run(lambda: jax.block_until_ready(compiled(x)), as_arrays)
 
