@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxprims as jp
-from jaxprims.targets import registry as targets
+from jaxprims.targets.cpu.target import Cpu
 
 N = 50_000_000
 X = jax.ShapeDtypeStruct((N,), jnp.float32)
@@ -106,7 +106,7 @@ def test_by_segments_is_the_same(dtype: str, dest: bool) -> None:
             def fn(x: Any, i: Any, op: Any = op, is_sorted: bool = is_sorted) -> Any:
                 return jp.reduce_by_index(x, i, 20, op, dest=start, indices_are_sorted=is_sorted, deterministic=True)
 
-            with mock.patch.object(targets.Cpu, "sorts", lambda self, is_sorted, deterministic: True):
+            with mock.patch.object(Cpu, "sorts", lambda self, sorted_indices, deterministic: True):
                 given = jax.jit(fn)(x, indices)
             np.testing.assert_array_equal(given, jp.reduce_by_index(x, indices, 20, op, dest=start))
             np.testing.assert_array_equal(fn(x, indices), jp.reduce_by_index(x, indices, 20, op, dest=start))
