@@ -36,7 +36,7 @@ kernels: dict[str, Kernels] = {}
 """By kind of spec."""
 
 _lock = threading.Lock()
-_compiled: dict[tuple[int, int], llvm_engine.Compiled] = {}
+_compiled: dict[tuple[str, int], llvm_engine.Compiled] = {}
 _forgotten: list[llvm_engine.Compiled] = []  # machine code lives as long as the process: executables point to it
 
 
@@ -53,7 +53,7 @@ def compiled(spec: KernelSpec, variant: int) -> llvm_engine.Compiled:
     """The machine code of a variant, compiled if it was not."""
     _enter(spec)
     of, vector_bytes = kernels[spec.kind], llvm_engine.target().vector_bytes
-    known = _machine_code((spec.key, variant), lambda: of.generate(spec, variant, vector_bytes), of.names(spec, variant))
+    known = _machine_code((spec.text, variant), lambda: of.generate(spec, variant, vector_bytes), of.names(spec, variant))
     of.add(spec, variant, known.address)
     return known
 
@@ -70,12 +70,12 @@ def forget() -> None:
         _compiled.clear()
 
 
-def _machine_code(key: tuple[int, int], generate: Callable[[], ir.Module], names: Sequence[str]) -> llvm_engine.Compiled:
-    """What was compiled before under ``key``, or now."""
+def _machine_code(key: tuple[str, int], generate: Callable[[], ir.Module], names: Sequence[str]) -> llvm_engine.Compiled:
+    """What was compiled before under ``key``, a spec's text and a variant: in this process, or in any and kept on disk. Or now."""
     with _lock:
         known = _compiled.get(key)
     if known is None:
-        fresh = llvm_engine.compile_ir(generate(), names)
+        fresh = llvm_engine.compile_cached([key[0], str(key[1])], generate, names)
         with _lock:
             known = _compiled.setdefault(key, fresh)
     return known

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ... import _cpu
 from ...specs.kernel import KernelSpec, parse
-from .. import kernel_cache as cubins
+from .. import kernel_cache
 from . import nvrtc
 from . import source as cuda_source
 
@@ -64,11 +64,13 @@ def cubin(spec: KernelSpec, arch: str, kernel: str) -> nvrtc.Compiled:
     if known is not None:
         return known
     text = cuda_source.only(source(spec), kernel)
-    name = cubins.name_of(text, arch, nvrtc.version())
-    fresh = cubins.read(name)
-    if fresh is None:
+    name = kernel_cache.name_of("cubin", text, arch, nvrtc.version(), repr(sorted(nvrtc.OPTIONS.items())))
+    found = kernel_cache.read(name)
+    if found is not None:
+        fresh = nvrtc.Compiled(found[0], found[1].decode())
+    else:
         fresh = _without_spills(text, arch)
-        cubins.write(name, fresh)
+        kernel_cache.write(name, [fresh.image, fresh.log.encode()])
     with _lock:
         return _known.setdefault(key, fresh)
 

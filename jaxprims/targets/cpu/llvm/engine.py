@@ -8,10 +8,13 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
+
+from . import objects
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +62,26 @@ def _target(cpu: str) -> Target:
 class Compiled:
     """Machine code in memory, for as long as this object lives."""
 
-    def __init__(self, text: str, where: Target, address: dict[str, int], library: llvm.ResourceTracker):
-        self.ir, self.address = text, address
-        self._where, self._library = where, library
+    def __init__(self, generate: Callable[[], str], where: Target, address: dict[str, int], library: llvm.ResourceTracker):
+        self.address = address
+        self._generate, self._where, self._library = generate, where, library
+
+    @property
+    def ir(self) -> str:
+        """The LLVM IR, made anew: code that came from the disk never had any, and as text it is larger than the code."""
+        return self._generate()
 
     def assembly(self) -> str:
         """The machine code as text."""
+        text = self.ir
         with _lock:
             machine, _ = _jit(self._where)
-            return machine.emit_assembly(_optimised(self.ir, machine))
+            return machine.emit_assembly(_optimised(text, machine))
 
 
 _lock = threading.RLock()
 _serial = itertools.count()
+_PASSES_LEVEL, _CODE_LEVEL = 1, 2  # level 2 of the passes takes half as long again for the same loops
 
 
 def compile_ir(module: ir.Module | str, names: Sequence[str]) -> Compiled:
@@ -80,22 +90,54 @@ def compile_ir(module: ir.Module | str, names: Sequence[str]) -> Compiled:
     A symbol that is nowhere in the process raises RuntimeError. Safe to call from many threads.
     """
     text, where = str(module), target()
-    load_math_libraries()
+    return _linked(_emitted(text, where), names, lambda: text, where)
+
+
+def compile_cached(key: Sequence[str], generate: Callable[[], ir.Module | str], names: Sequence[str]) -> Compiled:
+    """Like :func:`compile_ir`, of what ``generate`` makes; or, without calling it, the machine code that was made of it before,
+    by any process. ``key`` says all that it depends on beside the machine and the library."""
+    where = target()
+    name = objects.name_of(*key, "functions", *names, *_settings(where))
+    known = objects.read(name) if name else None
+    # A symbol that is missing here (another C library, or one without libmvec) is found before anything is linked
+    if known is not None and all(has_symbol(symbol) for symbol in known.needs):
+        with contextlib.suppress(RuntimeError):  # whatever the linker may still find wrong with it: it is compiled again
+            return _linked(known.image, names, lambda: str(generate()), where)
+    image = _emitted(str(generate()), where)
+    compiled = _linked(image, names, lambda: str(generate()), where)
+    if name:
+        objects.write(name, image)
+    return compiled
+
+
+@functools.cache
+def _settings(where: Target) -> tuple[str, ...]:
+    """What LLVM makes of IR depends on this, and so does the IR that is made for ``where``."""
+    compiler = (llvmlite.__version__, llvm.llvm_version_info, _PASSES_LEVEL, _CODE_LEVEL)
+    return repr(compiler), llvm.get_process_triple(), repr(where)
+
+
+def _emitted(text: str, where: Target) -> bytes:
     with _lock:
-        machine, jit = _jit(where)
-        code = machine.emit_object(_optimised(text, machine))
-        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-        for name in names:
-            builder.export_symbol(name)
-        library = builder.link(jit, f"jaxprims.{next(_serial)}")
-    return Compiled(text, where, {name: library[name] for name in names}, library)
+        machine, _ = _jit(where)
+        return bytes(machine.emit_object(_optimised(text, machine)))
+
+
+def _linked(image: bytes, names: Sequence[str], generate: Callable[[], str], where: Target) -> Compiled:
+    load_math_libraries()
+    builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
+    with _lock:
+        library = builder.link(_jit(where)[1], f"jaxprims.{next(_serial)}")
+    return Compiled(generate, where, {name: library[name] for name in names}, library)
 
 
 def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.verify()
-    tuning = llvm.create_pipeline_tuning_options(speed_level=1)  # level 2 takes half as long again for the same loops
+    tuning = llvm.create_pipeline_tuning_options(speed_level=_PASSES_LEVEL)
     tuning.loop_vectorization = True
     tuning.slp_vectorization = False  # kernels are written on vectors
     tuning.loop_unrolling = False  # a third of the time for nothing: what is worth unrolling was written so
@@ -107,7 +149,7 @@ def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
 @functools.cache
 def _jit(where: Target) -> tuple[llvm.TargetMachine, llvm.LLJIT]:
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=where.cpu, features=where.features, opt=2, reloc="pic", codemodel="small"
+        cpu=where.cpu, features=where.features, opt=_CODE_LEVEL, reloc="pic", codemodel="small"
     )
     # JITLink lays a library's code and constants out in one piece of memory: no distance in it is ever too far
     return machine, llvm.create_lljit_compiler(machine, use_jit_link=True)
