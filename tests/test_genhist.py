@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -68,6 +69,28 @@ def test_an_operator_that_kernels_lack_warns_and_works() -> None:
         got = jp.genhist(f, (references.normal(rng(), 30, 4, 4), index), jp.Bins(3))
     dets = np.linalg.det(references.normal(rng(), 30, 4, 4).astype(np.float64))
     assert_close(got, references.reduce_by_index(dets, index, 3, np.add, 0), 1e-3)
+
+
+@pytest.mark.parametrize(
+    "f, complex_values, name",
+    [
+        (jax.scipy.special.i0e, False, "bessel_i0e"),
+        (lambda x: jax.scipy.special.gammainc(x + 1, x), False, "igamma"),
+        (lambda x: jax.scipy.special.betainc(x + 1, 2.0, 0.5), False, "regularized_incomplete_beta"),
+        (lambda x: jax.scipy.special.polygamma(1, x + 1), False, "zeta|polygamma"),
+        (jnp.tan, True, "tan"),
+        (jnp.arcsin, True, "asin"),
+    ],
+)
+def test_functions_without_a_rule_warn_and_work(f: Callable[..., Any], complex_values: bool, name: str) -> None:
+    x = jnp.asarray(rng().random(40), jnp.complex64 if complex_values else jnp.float32)
+    index = jnp.asarray(rng().integers(-1, 4, 40))
+    with pytest.warns(jp.FallbackWarning, match=rf"f cannot be compiled into a kernel \(({name})"):
+        got = jp.genhist(lambda v, i: (i, f(v)), (x, index), jp.Bins(3))
+    assert_close(got, references.reduce_by_index(np.asarray(f(x)), np.asarray(index), 3, np.add, 0), 1e-4)
+    with pytest.warns(jp.FallbackWarning, match=name):
+        got = jp.scan(x, map=f)
+    assert_close(got, np.cumsum(np.asarray(f(x))), 1e-4)
 
 
 # --- shapes of bins, pytrees ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_sign_abs_and_powers(dtype: str) -> None:
 
 MATH = "is_finite neg floor ceil sqrt rsqrt cbrt exp exp2 expm1 log log1p sin cos tan asin acos atan sinh cosh tanh"
 MATH += " asinh acosh atanh logistic erf erfc erf_inv lgamma digamma"
-COMPLEX_MATH = "abs sign exp log log1p expm1 sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh logistic"
+COMPLEX_MATH = "abs sign exp log log1p sqrt"
 
 
 @pytest.mark.parametrize("name", MATH.split())
@@ -142,16 +142,23 @@ def test_jax_numpy() -> None:
 def test_special_functions() -> None:
     from jax.scipy import special
 
-    x = np.array([0.0, 0.3, -0.7, 1.0, 4.5, 19.0, 21.0, -60.0, 700.0, np.inf, np.nan])
-    check(lambda x: (special.i0e(x), special.i1e(x), special.i0(0.01 * x)), x[:-1], eps=1e-13)
-    check(lambda x: (special.i0e(x), special.i1e(x)), x[:-1].astype(np.float32), eps=1e-6)
-    a, b = (c.ravel() for c in np.meshgrid(np.array([0.5, 1.0, 2.5, 7.0, 40.0]), np.array([0.0, 0.1, 0.9, 3.0, 8.5, 60.0])))
-    check(lambda a, b: (special.gammainc(a, b), special.gammaincc(a, b)), a, b, eps=1e-11)
-    check(lambda a, b: (special.gammainc(a, b), special.gammaincc(a, b)), a.astype(np.float32), b.astype(np.float32), eps=2e-5)
-    check(lambda a, b: special.betainc(a, b + 0.5, b / 61), a, b, eps=1e-11)
-    check(lambda a, b: special.zeta(a + 0.75, b + 0.25), a, b, eps=1e-12)
-    check(lambda a, b: special.polygamma((a % 5).astype(int), b + 0.25), a, b, eps=1e-11)
-    check(lambda x: (special.ndtri(x % 1), special.ndtr(x), special.entr(x), special.xlogy(x, x)), x[1:7], eps=1e-12)
+    x = np.array([0.3, 0.7, 1.0, 4.5, 19.0, 21.0])
+    check(lambda x: (special.ndtri(x % 1), special.ndtr(x), special.entr(x), special.xlogy(x, x)), x, eps=1e-12)
+
+
+@pytest.mark.parametrize(
+    "f, dtype, name",
+    [
+        (lax.bessel_i1e, "float64", "bessel_i1e"),
+        (lambda x: lax.igamma(x, x), "float32", "igamma"),
+        (lambda x: lax.betainc(x, x, x), "float32", "regularized_incomplete_beta"),
+        (lambda x: lax.zeta(x, x), "float32", "zeta"),
+        *((getattr(lax, name), "complex64", name) for name in ("sin", "tanh", "asin", "acosh", "logistic", "rsqrt")),
+    ],
+)
+def test_what_has_no_rule(f: Any, dtype: str, name: str) -> None:
+    with pytest.raises(Unsupported, match=name):
+        program_of(f, jnp.ones((), dtype))
 
 
 def test_calls_are_inlined() -> None:
@@ -172,13 +179,7 @@ def test_without_x64() -> None:
     """The expansions stay in 32 bits, and promote nothing implicitly."""
     with jax.enable_x64(False), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         z = samples("complex64")[8:]
-        check(
-            lambda z: (jnp.sqrt(z), z / (z + z), jnp.abs(z), lax.tanh(z), lax.pow(z, z), lax.log1p(z), lax.asin(z)), z, eps=2e-5
-        )
-        x = np.array([0.5, 2.0, 30.0], np.float32)
-        check(
-            lambda x: (lax.bessel_i1e(x), lax.igamma(x, x + x), lax.betainc(x, x, 1 / (1 + x)), lax.zeta(x + 1, x)), x, eps=2e-5
-        )
+        check(lambda z: (jnp.sqrt(z), z / (z + z), jnp.abs(z), lax.pow(z, z), lax.log1p(z)), z, eps=2e-5)
 
 
 # --- complex ---------------------------------------------------------------------------------------------------------
@@ -200,10 +201,8 @@ def test_complex_arithmetic(dtype: str) -> None:
 @pytest.mark.parametrize("name", COMPLEX_MATH.split())
 def test_complex_functions(name: str, dtype: str) -> None:
     z = samples(dtype)
-    if name in ("log", "rsqrt", "atan", "atanh", "log1p"):  # at their poles only the sign of infinity could differ
-        z = z[(z != 0) & (abs(z * z) != 1) & (z != -1)]
-    z = z[~(np.signbit(z.imag) & (z.imag == 0))] if name in ("asin", "acos", "atan", "asinh", "acosh", "atanh") else z
-    z = z[~(np.signbit(z.real) & (z.real == 0))] if name in ("atan", "asinh") else z
+    if name in ("log", "log1p"):  # at their poles only the sign of infinity could differ
+        z = z[(z != 0) & (z != -1)]
     check(getattr(lax, name), z, eps=2e-5 if dtype == "complex64" else 1e-12)
 
 

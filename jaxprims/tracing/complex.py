@@ -1,7 +1,8 @@
 """Complex arithmetic on pairs of reals, written in ``lax``; it is traced and lowered like the user's own code.
 
 Products are the textbook ones, as in XLA. Absolute values, quotients, roots and logarithms do not overflow or underflow on
-the way to a result that does not; the inverse functions are W. Kahan's (Branch cuts for complex elementary functions, 1987).
+the way to a result that does not. The trigonometric and hyperbolic functions of complex numbers, and their inverses, are left to
+plain XLA.
 """
 
 from __future__ import annotations
@@ -78,42 +79,27 @@ def _log(a: Array, b: Array) -> Pair:
     return _log_abs(a, b), lax.atan2(b, a)
 
 
+def _log2(a: Array, b: Array) -> Pair:
+    re, im = _log(a, b)
+    return re * (1.0 / math.log(2.0)), im * (1.0 / math.log(2.0))
+
+
 def _log1p(a: Array, b: Array) -> Pair:
     near = (abs(a) < 0.5) & (abs(b) < 0.5)
     return jnp.where(near, 0.5 * lax.log1p(a * (2.0 + a) + b * b), _log_abs(1.0 + a, b)), lax.atan2(b, 1.0 + a)
 
 
-def _times(x: Array, sine: Array) -> Array:
-    """``x * sine``, where an exact zero makes an infinity zero."""
-    return jnp.where(sine == 0, sine, x * sine)
-
-
 def _exp(a: Array, b: Array) -> Pair:
     """By two factors exp(a/2), since exp(a) may be infinite where the result is not."""
-    half = lax.exp(0.5 * a)
+    half, sine = lax.exp(0.5 * a), lax.sin(b)
     gone = half == 0
-    re, im = (half * lax.cos(b)) * half, _times(half, lax.sin(b)) * half
+    re, im = (half * lax.cos(b)) * half, jnp.where(sine == 0, sine, half * sine) * half
     im = jnp.where(b == 0, b, im)
     return jnp.where(gone, jnp.zeros_like(a), re), jnp.where(gone, jnp.zeros_like(a), im)
 
 
-def _expm1(a: Array, b: Array) -> Pair:
-    s = lax.sin(0.5 * b)
-    re = lax.expm1(a) * lax.cos(b) - 2.0 * s * s
-    return re, _exp(a, b)[1]
-
-
 def _sqrt(a: Array, b: Array) -> Pair:
-    return _root(a, _above(b))
-
-
-def _above(b: Array) -> Array:
-    """On a branch cut XLA is above, whatever the sign of the imaginary zero."""
-    return b + 0.0
-
-
-def _root(a: Array, b: Array) -> Pair:
-    """The square root with the sign of ``b``."""
+    b = b + 0.0  # on the branch cut XLA is above, whatever the sign of the imaginary zero
     large, _, square = _ordered(a, b)
     # |z|/2 + |a|/2 = large/2 (sqrt(1 + square) + |a|/large), in scaled form
     share = jnp.where(abs(a) >= abs(b), jnp.ones_like(a), jnp.where(large == 0, 0.0, abs(a) / large))
@@ -126,73 +112,6 @@ def _root(a: Array, b: Array) -> Pair:
     re = jnp.where(up | right, jnp.inf, jnp.where(left, 0.0, re))
     im = jnp.where(up | left, jnp.inf, jnp.where(right, 0.0, im))
     return re, jnp.copysign(im, b)
-
-
-def _rsqrt(a: Array, b: Array) -> Pair:
-    return _div(jnp.ones_like(a), jnp.zeros_like(a), *_root(a, b))
-
-
-def _sinh(a: Array, b: Array) -> Pair:
-    return _times(lax.cos(b), lax.sinh(a)), _times(lax.cosh(a), lax.sin(b))
-
-
-def _cosh(a: Array, b: Array) -> Pair:
-    return lax.cosh(a) * lax.cos(b), _times(_times(lax.cosh(a), lax.tanh(a)), lax.sin(b))
-
-
-def _sin(a: Array, b: Array) -> Pair:
-    im, re = _sinh(-b, a)
-    return re, -im
-
-
-def _cos(a: Array, b: Array) -> Pair:
-    return _cosh(-b, a)
-
-
-def _tanh(a: Array, b: Array) -> Pair:
-    """Kahan's: in terms of tan(b) and sinh(a); far out, sign(a) and an imaginary part that fades."""
-    far = abs(a) > 0.25 * math.log(float(jnp.finfo(a.dtype).max))
-    near = jnp.where(far, 0.0, a)
-    t, s = lax.tan(b), lax.sinh(near)
-    beta, rho = 1.0 + t * t, lax.sqrt(1.0 + s * s)
-    bottom = 1.0 + beta * s * s
-    re, im = beta * rho * s / bottom, t / bottom
-    fading = 4.0 * lax.sin(b) * lax.cos(b) * lax.exp(-2.0 * abs(a))
-    return jnp.where(far, jnp.copysign(jnp.ones_like(a), a), re), jnp.where(far, fading, im)
-
-
-def _turned(f: Callable[[Array, Array], Pair]) -> Callable[[Array, Array], Pair]:
-    """``z -> -i f(i z)``: tan from tanh, asinh from asin, atan from atanh."""
-
-    def g(a: Array, b: Array) -> Pair:
-        re, im = f(-b, a)
-        return im, -re
-
-    return g
-
-
-def _acos(a: Array, b: Array) -> Pair:
-    b = _above(b)
-    (p, q), (r, s) = _root(1.0 - a, -b), _root(1.0 + a, b)
-    return 2.0 * lax.atan2(p, r), lax.asinh(r * q - s * p)
-
-
-def _asin(a: Array, b: Array) -> Pair:
-    b = _above(b)
-    (p, q), (r, s) = _root(1.0 - a, -b), _root(1.0 + a, b)
-    return lax.atan2(a, p * r - q * s), lax.asinh(p * s - q * r)
-
-
-def _acosh(a: Array, b: Array) -> Pair:
-    b = _above(b)
-    (p, q), (r, s) = _root(a - 1.0, b), _root(a + 1.0, b)
-    return lax.asinh(p * r + q * s), 2.0 * lax.atan2(q, r)
-
-
-def _atanh(a: Array, b: Array) -> Pair:
-    gap = 1.0 - a
-    re = 0.25 * lax.log1p(4.0 * a / (gap * gap + b * b))
-    return re, 0.5 * lax.atan2(2.0 * b, gap * (1.0 + a) - b * b)
 
 
 def _pow(a: Array, b: Array, c: Array, d: Array) -> Pair:
@@ -222,19 +141,6 @@ def _integer_pow(y: int) -> Callable[[Array, Array], Pair]:
 def _sign(a: Array, b: Array) -> Pair:
     size = _abs(a, b)
     return jnp.where(size == 0, a, a / size), jnp.where(size == 0, b, b / size)
-
-
-def _logistic(a: Array, b: Array) -> Pair:
-    re, im = _exp(-a, -b)
-    return _div(jnp.ones_like(a), jnp.zeros_like(a), 1.0 + re, im)
-
-
-def _scaled(f: Callable[[Array, Array], Pair], before: float, after: float) -> Callable[[Array, Array], Pair]:
-    def g(a: Array, b: Array) -> Pair:
-        re, im = f(before * a, before * b)
-        return after * re, after * im
-
-    return g
 
 
 def _larger(compare: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array, Array], Pair]:
@@ -268,7 +174,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mul": _mul,
     "div": _div,
     "square": lambda a, b: _mul(a, b, a, b),
-    "one_minus_square": lambda a, b: _mul(1.0 + a, b, 1.0 - a, -b),
     "polynomial": _polynomial,
     "pow": _pow,
     "eq": lambda a, b, c, d: (a == c) & (b == d),
@@ -276,26 +181,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": _larger(lax.gt),
     "min": _larger(lax.lt),
     "exp": _exp,
-    "exp2": _scaled(_exp, math.log(2.0), 1.0),
-    "expm1": _expm1,
     "log": _log,
-    "log2": _scaled(_log, 1.0, 1.0 / math.log(2.0)),
     "log1p": _log1p,
+    "log2": _log2,
     "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
-    "logistic": _logistic,
-    "sin": _sin,
-    "cos": _cos,
-    "tan": _turned(_tanh),
-    "sinh": _sinh,
-    "cosh": _cosh,
-    "tanh": _tanh,
-    "asin": _asin,
-    "acos": _acos,
-    "atan": _turned(_atanh),
-    "asinh": _turned(_asin),
-    "acosh": _acosh,
-    "atanh": _atanh,
 }
 """On the parts of the operands (real, imaginary, real, ...): the real part, or both."""
 

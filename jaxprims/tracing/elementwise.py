@@ -1,8 +1,8 @@
 """Elementwise primitives: a table from ``lax``'s names to what each emits for one element.
 
 A rule of :data:`REAL` takes the emitter, the equation's parameters, the result's dtype and one value for each operand.
-Complex operands go through :mod:`complex`, and what the instruction set lacks through :mod:`special`: both are written
-in ``lax`` itself, traced, and lowered by this table.
+Complex operands go through :mod:`complex`, which is written in ``lax`` itself, traced, and lowered by this table. Bessel, zeta,
+polygamma, incomplete gamma and beta functions have no rule: what uses them runs as plain XLA.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.program import BINARY, COMPARE, UNARY, is_float
-from . import complex, special
+from . import complex
 from .emit import Emitter, Unsupported, bits
 from .lowering import Lowering
 from .values import Array, Value, check_shape, scalar_dtypes
@@ -40,6 +40,10 @@ def _round(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
 
 def _square(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
     return e.op("mul", x, x)
+
+
+def _one_minus_square(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
+    return e.op("mul", e.op("add", e.like(x, 1), x), e.op("sub", e.like(x, 1), x))
 
 
 def _integer_pow(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
@@ -165,6 +169,7 @@ REAL: dict[str, Rule] = {
     "sign": _sign,
     "round": _round,
     "square": _square,
+    "one_minus_square": _one_minus_square,
     "integer_pow": _integer_pow,
     "pow": _pow,
     "clamp": _clamp,
@@ -224,10 +229,8 @@ def elementwise(e: Lowering, eqn: Any, *values: Value) -> Array:
     f: Callable[..., tuple[int, ...]]
     if len(out) == 2 or any(v.complex for v in operands):
         f = _parts(e, name, out, eqn.params)
-    elif name in REAL:
-        f = lambda *xs: (REAL[name](e, eqn.params, out[0], *xs),)  # noqa: E731
     else:
-        f = lambda *xs: e.inline(special.FUNCTIONS[name], *xs)  # noqa: E731
+        f = lambda *xs: (REAL[name](e, eqn.params, out[0], *xs),)  # noqa: E731
     return Array(np.dtype(aval.dtype), _map(shape, len(out), f, *(p for v in operands for p in v.parts)))
 
 
@@ -238,5 +241,5 @@ def _map(shape: tuple[int, ...], results: int, f: Callable[..., tuple[int, ...]]
     return tuple(rows[:, k].reshape(shape) for k in range(results))
 
 
-NAMES = REAL.keys() | special.FUNCTIONS.keys() | complex.FUNCTIONS.keys() | {"select_n", "integer_pow"}
+NAMES = REAL.keys() | complex.FUNCTIONS.keys() | {"select_n", "integer_pow"}
 """Every elementwise primitive there is a rule for."""

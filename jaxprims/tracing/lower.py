@@ -1,7 +1,7 @@
 """Jaxpr -> Program: each equation is looked up in a table of rules by its primitive's name.
 
 ========================  ===========================================================================
-``elementwise``           arithmetic, comparisons, casts, bits; through ``complex`` and ``special`` what is no instruction
+``elementwise``           arithmetic, comparisons, casts, bits; through ``complex`` complex numbers
 ``arrays, reductions``    small arrays, split into scalars; captured arrays, loaded where they are indexed
 ``control``               scan, while, cond
 ``jaxprs``                calls, which are inlined
