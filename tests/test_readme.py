@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.metadata
 import inspect
 import os
 import pkgutil
@@ -18,6 +18,7 @@ import jaxprims
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/semantics.md"]
+PROSE = ["README.md", "bench/README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = sorted(
     m.name for m in pkgutil.walk_packages(jaxprims.__path__, "jaxprims.") if not m.ispkg and m.name != "jaxprims._cpu"
@@ -33,10 +34,25 @@ def test_page(page: str) -> None:
     assert doctest.DocTestRunner(optionflags=OPTIONS).run(test).failed == 0
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/histograms.md", "docs/scans.md", "docs/design.md"])
+@pytest.mark.parametrize("page", PROSE)
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert [to for to in links if "://" not in to and not (ROOT / page).parent.joinpath(to).exists()] == []
+
+
+@pytest.mark.parametrize("page", PROSE)
+def test_files_that_are_named_are_there(page: str) -> None:
+    """A path from the root, from ``jaxprims``, ``bench`` or ``tests``, or the name of a file somewhere in the repository."""
+    folders = [ROOT / folder for folder in ("jaxprims", "cpu", "cuda", "ffi", "tests", "bench")]
+    names = {path.name for folder in folders for path in folder.rglob("*.*")}
+    named = re.findall(r"`([\w/.]+\.(?:py|h|cuh|cc))`", (ROOT / page).read_text())
+    roots = [ROOT, ROOT / "jaxprims", ROOT / "bench", ROOT / "tests"]
+    there = [any((root / path).exists() for root in roots) if "/" in path else path in names for path in named]
+    assert [path for path, found in zip(named, there, strict=True) if not found] == []
+
+
+def test_the_version_is_said_once() -> None:
+    assert importlib.metadata.version("jaxprims") == jaxprims.__version__
 
 
 def test_readme_on_eight_devices() -> None:
