@@ -1,4 +1,5 @@
-// The histogram driver: carries a plan out with a kernel's functions (made by codegen/llvm_hist.py, which documents them).
+// The histogram driver: carries a plan out with a kernel's functions (made by jaxprims/targets/cpu/histogram/kernel.py, which
+// documents them).
 //
 // Same machine, same number of threads, same bits on every run: which elements go into which subhistogram depends on the plan
 // alone, whoever takes a task, and subhistograms are combined in order.

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "hist.h"
-#include "scan_call.h"
-#include "scan_kernel.h"
+#include "ordered_call.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims {
 
@@ -35,7 +35,7 @@ struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {
 };
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
-struct ScanEntry : KernelEntry<ScanKernel, ScanShape, 4> {};
+struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};
 
 template <class Entry>
 class KernelTable {

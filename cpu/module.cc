@@ -20,6 +20,7 @@
 #include "kernel_table.h"
 #include "reduce_plan.h"
 #include "scan_plan.h"
+#include "segments.h"
 #include "segments_plan.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
@@ -49,9 +50,9 @@ Machine MachineWith(int threads) {
   return m;
 }
 
-void CompileOnDemand(const char* function, std::string_view spec, int variant) {
+void CompileOnDemand(std::string_view spec, int variant) {
   nb::gil_scoped_acquire gil;
-  nb::module_::import_("jaxprims.targets.cpu.compiler").attr(function)(nb::str(spec.data(), spec.size()), variant);
+  nb::module_::import_("jaxprims.targets.cpu.compiler").attr("compile_text")(nb::str(spec.data(), spec.size()), variant);
 }
 
 namespace {
@@ -127,14 +128,15 @@ F FunctionAt(uint64_t address) {
 
 NB_MODULE(_cpu, m) {
   m.doc() = "The C++ half of jaxprims: the FFI handler, the kernel table, the plan.";
-  m.def("hist_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The histogram's handler, as a capsule.");
+  m.def(
+      "histogram_handler", [] { return nb::capsule(reinterpret_cast<void*>(kHist)); }, "The histogram's handler, as a capsule.");
   m.def(
       "group_handler", [] { return nb::capsule(reinterpret_cast<void*>(kGroup)); }, "The counting sort's handler, as a capsule.");
   m.def("scan_handler", [] { return nb::capsule(ScanHandler()); }, "The scan's handler, as a capsule.");
   m.def("reduce_handler", [] { return nb::capsule(ReduceHandler()); }, "The reduction's handler, as a capsule.");
   m.def("segments_handler", [] { return nb::capsule(SegmentsHandler()); }, "The segmented reduction's handler, as a capsule.");
   m.def(
-      "add_hist",
+      "add_histogram",
       [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
         auto entry = std::make_unique<HistEntry>();
         entry->spec = spec;
@@ -158,7 +160,7 @@ NB_MODULE(_cpu, m) {
       nb::arg("key"), nb::arg("spec"), nb::arg("positions"), nb::arg("uniforms"), nb::arg("bins"),
       "Enters a spec into the kernel table; false if another one has its hash.");
   m.def(
-      "add_hist_variant",
+      "add_histogram_variant",
       [](int64_t key, int variant, uint64_t update, const std::vector<uint64_t>& fill, const std::vector<uint64_t>& combine) {
         HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
         if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
@@ -170,17 +172,17 @@ NB_MODULE(_cpu, m) {
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("update"), nb::arg("fill"), nb::arg("combine"),
       "Adds a compiled variant of a spec that is in the table.");
-  m.def("has_hist_variant", [](int64_t key, int variant) {
+  m.def("has_histogram_variant", [](int64_t key, int variant) {
     const HistEntry* entry = KernelTable<HistEntry>::Instance().Find(key);
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
 
   m.def(
-      "add_scan",
+      "add_ordered",
       [](int64_t key, const std::string& spec, const nb::dict& described) {
-        auto entry = std::make_unique<ScanEntry>();
+        auto entry = std::make_unique<OrderedEntry>();
         entry->spec = spec;
-        ScanShape& shape = entry->shape;
+        OrderedShape& shape = entry->shape;
         auto get = [&](const char* name, auto& value) { value = nb::cast<std::decay_t<decltype(value)>>(described[name]); };
         get("kind", shape.kind);
         get("array_bytes", shape.array_bytes);
@@ -194,25 +196,25 @@ NB_MODULE(_cpu, m) {
         get("reverse", shape.reverse);
         get("identity", shape.identity);
         get("commutes", shape.commutes);
-        return KernelTable<ScanEntry>::Instance().Add(key, std::move(entry))->spec == spec;
+        return KernelTable<OrderedEntry>::Instance().Add(key, std::move(entry))->spec == spec;
       },
       nb::arg("key"), nb::arg("spec"), nb::arg("described"),
       "Enters a spec of the ordered family into the kernel table; false if another one has its hash.");
   m.def(
-      "add_scan_variant",
+      "add_ordered_variant",
       [](int64_t key, int variant, uint64_t scan, uint64_t reduce, uint64_t combine, uint64_t finish, uint64_t runs) {
-        ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
+        OrderedEntry* entry = KernelTable<OrderedEntry>::Instance().Find(key);
         if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
-        KernelTable<ScanEntry>::AddVariant(
-            *entry, variant,
-            {FunctionAt<ScanKernel::Scan>(scan), FunctionAt<ScanKernel::Reduce>(reduce), FunctionAt<ScanKernel::Combine>(combine),
-             FunctionAt<ScanKernel::Finish>(finish), FunctionAt<ScanKernel::Runs>(runs)});
+        KernelTable<OrderedEntry>::AddVariant(*entry, variant,
+                                              {FunctionAt<OrderedKernel::Scan>(scan), FunctionAt<OrderedKernel::Reduce>(reduce),
+                                               FunctionAt<OrderedKernel::Combine>(combine),
+                                               FunctionAt<OrderedKernel::Finish>(finish), FunctionAt<OrderedKernel::Runs>(runs)});
       },
       nb::arg("key"), nb::arg("variant"), nb::arg("scan"), nb::arg("reduce"), nb::arg("combine"), nb::arg("finish"),
       nb::arg("runs") = 0,
       "Adds a compiled variant (bit 0: periodic, 1: streaming) of a spec that is in the table; 0 for a function that it lacks.");
-  m.def("has_scan_variant", [](int64_t key, int variant) {
-    const ScanEntry* entry = KernelTable<ScanEntry>::Instance().Find(key);
+  m.def("has_ordered_variant", [](int64_t key, int variant) {
+    const OrderedEntry* entry = KernelTable<OrderedEntry>::Instance().Find(key);
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
 
@@ -258,7 +260,8 @@ NB_MODULE(_cpu, m) {
   m.def("make_plan", &MakePlan, nb::arg("problem"), nb::arg("machine"));
   m.def("forced", &Forced, nb::arg("problem"), nb::arg("plan"), nb::arg("subhistograms"), nb::arg("ranges"), nb::arg("copies"),
         nb::arg("soa"), nb::arg("prefetch"));
-  m.def("workspace_bytes", &WorkspaceBytes, nb::arg("problem"), nb::arg("plan"));
+  m.def("workspace_bytes", nb::overload_cast<const HistProblem&, const HistPlan&>(&WorkspaceBytes), nb::arg("problem"),
+        nb::arg("plan"));
 
   nb::class_<ScanProblem>(m, "ScanProblem")
       .def(nb::init<>())
@@ -291,6 +294,8 @@ NB_MODULE(_cpu, m) {
   m.def("forced_scan", &ForcedScan, nb::arg("problem"), nb::arg("machine"), nb::arg("order"), nb::arg("block"),
         nb::arg("periodic"), nb::arg("stream"), nb::arg("threads"),
         "The plan with what is not -1 as given, as far as the problem allows: for tests and benchmarks.");
+  m.def("scan_workspace_bytes", nb::overload_cast<const ScanProblem&, const ScanPlan&>(&WorkspaceBytes), nb::arg("problem"),
+        nb::arg("plan"));
 
   nb::class_<ReduceProblem>(m, "ReduceProblem")
       .def(nb::init<>())
@@ -311,6 +316,8 @@ NB_MODULE(_cpu, m) {
       .def_ro("grain", &ReducePlan::grain)
       .def_ro("threads", &ReducePlan::threads);
   m.def("make_reduce_plan", &MakeReducePlan, nb::arg("problem"), nb::arg("machine"));
+  m.def("reduce_workspace_bytes", nb::overload_cast<const ReduceProblem&, const ReducePlan&>(&WorkspaceBytes), nb::arg("problem"),
+        nb::arg("plan"));
 
   nb::class_<SegmentsProblem>(m, "SegmentsProblem")
       .def(nb::init<>())
@@ -332,6 +339,8 @@ NB_MODULE(_cpu, m) {
       .def_ro("long_run", &SegmentsPlan::long_run)
       .def_ro("threads", &SegmentsPlan::threads);
   m.def("make_segments_plan", &MakeSegmentsPlan, nb::arg("problem"), nb::arg("machine"), nb::arg("path") = int64_t{kAutomatic});
+  m.def("segments_workspace_bytes", nb::overload_cast<const SegmentsProblem&, const SegmentsPlan&>(&WorkspaceBytes),
+        nb::arg("problem"), nb::arg("plan"));
 }
 
 }  // namespace jaxprims

@@ -1,5 +1,5 @@
-// The driver of reductions: blocks of rows reduced by a kernel (made by codegen/llvm_reduce.py), their aggregates combined in
-// order.
+// The driver of reductions: blocks of rows reduced by a kernel (made by jaxprims/targets/cpu/ordered/reduce.py), their aggregates
+// combined in order.
 //
 // A row's leaves (of a fixed number of elements) are combined as a balanced tree that keeps their order: rounding errors of a sum
 // grow with the tree's height, not with the row's length. A task's block is 2^k leaves, that is a subtree, so the bits depend
@@ -7,16 +7,16 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <type_traits>
 #include <vector>
 
+#include "ordered_call.h"
+#include "ordered_kernel.h"
+#include "ordered_row.h"
 #include "reduce_plan.h"
-#include "scan_call.h"
-#include "scan_kernel.h"
 #include "work_assist.h"
 #include "workspace.h"
 
@@ -28,13 +28,8 @@ namespace internal {
 // for each bit of the number of those that came.
 class PairwiseFold {
  public:
-  // How many states are kept at once, when so many come.
-  static int64_t Levels(int64_t states) {
-    return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))));
-  }
-
-  // memory: `Levels` states, `stride` bytes apart, of `lanes` lanes each.
-  PairwiseFold(const ScanKernel& kernel, const void* const* uniforms, char* memory, int64_t stride, int64_t lanes)
+  // memory: `FoldLevels` states, `stride` bytes apart, of `lanes` lanes each.
+  PairwiseFold(const OrderedKernel& kernel, const void* const* uniforms, char* memory, int64_t stride, int64_t lanes)
       : kernel_(kernel), uniforms_(uniforms), memory_(memory), stride_(stride), lanes_(lanes) {}
 
   // Where the next state is to be written, before Push.
@@ -60,7 +55,7 @@ class PairwiseFold {
     kernel_.combine(uniforms_, before, before + stride_, before, lanes_);
   }
 
-  const ScanKernel& kernel_;
+  const OrderedKernel& kernel_;
   const void* const* uniforms_;
   char* memory_;
   int64_t stride_, lanes_;
@@ -87,7 +82,7 @@ void WithBytes(int64_t bytes, F f) {
 }
 
 // The results of states, or of the identity where there is none.
-inline void FinishTo(const ScanShape& shape, const ScanKernel& kernel, const void* const* uniforms, const void* state,
+inline void FinishTo(const OrderedShape& shape, const OrderedKernel& kernel, const void* const* uniforms, const void* state,
                      const std::vector<void*>& outs, int64_t lanes) {
   if (state != nullptr || shape.identity) return kernel.finish(uniforms, state, outs.data(), lanes);
   for (size_t leaf = 0; leaf < outs.size(); ++leaf) {  // nothing, of an operator without identity: some bits or other
@@ -97,14 +92,14 @@ inline void FinishTo(const ScanShape& shape, const ScanKernel& kernel, const voi
 
 // What a worker has: the pointers of a row, and room for pointers to results.
 struct ReduceWorker {
-  ReduceWorker(const ScanShape& shape, const ScanCall& call) : row(call), outs(shape.leaf_bytes.size()) {}
-  ScanRow row;
+  ReduceWorker(const OrderedShape& shape, const OrderedCall& call) : row(call), outs(shape.leaf_bytes.size()) {}
+  OrderedRow row;
   std::vector<void*> outs;
 };
 
 // Asks for what lies behind [lo, hi) of the arrays, some distance ahead. At the end of a row or a chunk the processor's window
 // holds no loads of what follows, and hardware prefetchers stop at a page's end.
-inline void PrefetchBehind(const ScanShape& shape, const void* const* arrays, int64_t lo, int64_t hi) {
+inline void PrefetchBehind(const OrderedShape& shape, const void* const* arrays, int64_t lo, int64_t hi) {
   constexpr int64_t kAhead = 4096, kLine = 64;
   for (size_t k = 0; k < shape.array_bytes.size(); ++k) {
     const char* from = static_cast<const char*>(arrays[k]) + hi * shape.array_bytes[k] + kAhead;
@@ -114,7 +109,7 @@ inline void PrefetchBehind(const ScanShape& shape, const void* const* arrays, in
 }
 
 // How many consecutive rows lie end to end in all arrays and share their uniforms: rows [k * joined, (k + 1) * joined) do.
-inline int64_t JoinedRows(const ScanShape& shape, const ScanCall& call) {
+inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
   int64_t joined = 1;
   for (size_t axis = call.batch.size(); axis-- > 0;) {
     bool joins = true;
@@ -131,16 +126,14 @@ inline int64_t JoinedRows(const ScanShape& shape, const ScanCall& call) {
 
 // Short rows that lie end to end: one scan runs through many of them, into a buffer, of which every row's last element is kept.
 template <class Pool>
-void ReduceShortRows(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ReducePlan& plan) {
-  const int64_t rows = call.rows(), joined = JoinedRows(shape, call), n = call.n, state = shape.StateBytes(1);
-  const int64_t most = std::max<int64_t>(1, BufferElements(*std::ranges::max_element(shape.leaf_bytes)) / n);
-  std::vector<int64_t> buffers;  // where each leaf's starts
-  int64_t bytes = state;
-  for (const int64_t size : shape.leaf_bytes) {
-    buffers.push_back(bytes);
-    bytes += Parts(most * n * size, 64) * 64;
-  }
-  Workspace workspace(static_cast<size_t>(plan.threads * bytes));
+void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
+                     const ReduceProblem& problem, const ReducePlan& plan) {
+  const int64_t rows = call.rows(), joined = problem.joined, n = call.n, most = BufferRows(problem);
+  std::vector<int64_t> buffers = {StateBytes(shape, 1)};  // where each leaf's starts
+  for (const int64_t size : shape.leaf_bytes) buffers.push_back(buffers.back() + BufferBytes(problem, size));
+  buffers.pop_back();
+  const int64_t bytes = WorkerBytes(problem, plan);
+  Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   std::vector<ReduceWorker> workers(static_cast<size_t>(plan.threads), ReduceWorker(shape, call));
   WorkAssist(pool, Parts(rows, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
@@ -150,7 +143,7 @@ void ReduceShortRows(Pool& pool, const ScanShape& shape, const ScanCall& call, c
     for (int64_t r = task * plan.grain, count = 0; r < end; r += count) {
       count = std::min({most, end - r, joined - r % joined});
       me.row.Select(r);
-      ScanRange range;
+      OrderedRange range;
       range.hi = range.n = count * n;
       range.period = n;
       PrefetchBehind(shape, me.row.arrays(), 0, range.hi);
@@ -169,13 +162,13 @@ void ReduceShortRows(Pool& pool, const ScanShape& shape, const ScanCall& call, c
 
 }  // namespace internal
 
-inline ReduceProblem Describe(const ScanShape& shape, const ScanCall& call) {
+inline ReduceProblem Describe(const OrderedShape& shape, const OrderedCall& call) {
   ReduceProblem p;
   p.n = call.n;
   p.rows = call.rows();
   p.joined = internal::JoinedRows(shape, call);
   p.lanes = call.lanes;
-  p.leaf_bytes = *std::ranges::max_element(shape.leaf_bytes);
+  p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across;
@@ -184,20 +177,20 @@ inline ReduceProblem Describe(const ScanShape& shape, const ScanCall& call) {
 }
 
 template <class Pool>
-void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ReducePlan& plan) {
+void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
+               const ReducePlan& plan) {
   const int64_t rows = call.rows(), lanes = call.lanes, n = call.n;
   if (rows == 0 || lanes == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
     ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * lanes * shape.leaf_bytes[leaf]));
   }
-  if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, plan);
+  const ReduceProblem problem = Describe(shape, call);
+  if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, problem, plan);
 
-  const int64_t blocks = std::max<int64_t>(1, Parts(n, plan.block)), strips = Parts(lanes, plan.strip);
-  const int64_t pieces = rows * blocks * strips, stride = shape.StateBytes(plan.strip);
-  // A worker's states: those of a fold, and init's before it.
-  const int64_t bytes =
-      (1 + internal::PairwiseFold::Levels(std::max(Parts(std::min(n, plan.block), plan.leaf), blocks))) * stride;
-  Workspace workspace(static_cast<size_t>(plan.threads * bytes + (blocks > 1 ? pieces * stride : 0)));
+  const int64_t blocks = BlocksOf(problem, plan), strips = Parts(lanes, plan.strip);
+  const int64_t pieces = rows * blocks * strips, stride = StateBytes(shape, plan.strip);
+  const int64_t bytes = WorkerBytes(problem, plan);
+  Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   char* aggregates = workspace.data() + plan.threads * bytes;
   std::vector<internal::ReduceWorker> workers(static_cast<size_t>(plan.threads), internal::ReduceWorker(shape, call));
 
@@ -219,7 +212,7 @@ void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const S
     me.row.Select(first / strips / blocks);
     for (int64_t piece = first;;) {
       const int64_t lo = block * plan.block, hi = std::min(n, lo + plan.block);
-      ScanRange range{.lo = lo, .hi = hi, .n = n, .lanes = lanes};
+      OrderedRange range{.lo = lo, .hi = hi, .n = n, .lanes = lanes};
       range.lane_lo = strip * plan.strip;
       range.lane_hi = std::min(lanes, range.lane_lo + plan.strip);
       const int64_t width = range.lane_hi - range.lane_lo;
@@ -233,7 +226,7 @@ void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const S
       if (blocks == 1) {
         finish(me, memory, fold.Total(), range.lane_lo, range.lane_hi);
       } else {
-        std::memcpy(aggregates + piece * stride, fold.Total(), static_cast<size_t>(shape.StateBytes(width)));
+        std::memcpy(aggregates + piece * stride, fold.Total(), static_cast<size_t>(StateBytes(shape, width)));
       }
       if (++piece == end) break;
       if (++strip < strips) continue;
@@ -256,7 +249,7 @@ void RunReduce(Pool& pool, const ScanShape& shape, const ScanCall& call, const S
     internal::PairwiseFold fold(kernel, me.row.uniforms(), memory + stride, stride, lane_hi - lane_lo);
     for (int64_t block = 0; block < blocks; ++block) {
       std::memcpy(fold.Next(), aggregates + ((row * blocks + block) * strips + strip) * stride,
-                  static_cast<size_t>(shape.StateBytes(lane_hi - lane_lo)));
+                  static_cast<size_t>(StateBytes(shape, lane_hi - lane_lo)));
       fold.Push();
     }
     finish(me, memory, fold.Total(), lane_lo, lane_hi);

@@ -14,13 +14,13 @@ namespace {
 ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                   int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t init,
                   ffi::Span<const int64_t> forced) {
-  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
+  const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto& entry = FindEntry<ScanEntry>(spec, key);
-    const ScanShape& shape = entry.shape;
-    ScanCall call;
+    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const OrderedShape& shape = entry.shape;
+    OrderedCall call;
     OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
     const ReduceProblem problem = Describe(shape, call);
     ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() == 4) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
@@ -32,20 +32,20 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, ScanBinding("init"));
+XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, OrderedBinding("init"));
 
 // Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty, or
 // the path (segments_plan.h).
 ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
                          int64_t key, int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t by,
                          ffi::Span<const int64_t> forced) {
-  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, 0, forced};
+  const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, 0, forced};
   try {
-    const auto& entry = FindEntry<ScanEntry>(spec, key);
-    const ScanShape& shape = entry.shape;
-    ScanCall call;
+    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const OrderedShape& shape = entry.shape;
+    OrderedCall call;
     OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
     Segments segments;
     if (ffi::Error e = ReadSegments(args, rets, batch_rank, by, shape, call, segments); e.failure()) return e;
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
@@ -59,7 +59,7 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce, ScanBinding("by"));
+XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce, OrderedBinding("by"));
 
 }  // namespace
 

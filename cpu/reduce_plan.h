@@ -5,19 +5,21 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <vector>
 
 #include "hist_plan.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims {
 
 struct ReduceProblem {
-  int64_t n = 0;            // elements of a row
-  int64_t rows = 1;         // across: bundles of `lanes` rows
-  int64_t joined = 1;       // consecutive rows that lie end to end and share their uniforms
-  int64_t lanes = 1;        // across: rows side by side
-  int64_t leaf_bytes = 4;   // of one result
-  int64_t slots = 1;        // of the state
-  int64_t state_bytes = 4;  // of its slots together
+  int64_t n = 0;                          // elements of a row
+  int64_t rows = 1;                       // across: bundles of `lanes` rows
+  int64_t joined = 1;                     // consecutive rows that lie end to end and share their uniforms
+  int64_t lanes = 1;                      // across: rows side by side
+  std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
+  int64_t slots = 1;                      // of the state
+  int64_t state_bytes = 4;                // of its slots together
   bool across = false;
   bool init = false;
 };
@@ -41,9 +43,9 @@ inline constexpr int64_t kReducePeriod = 64;          // longest row of the peri
 inline constexpr int64_t kScanBuffer = 16 << 10;      // bytes of results that are only looked at in the first-level cache
 inline constexpr int64_t kScanBufferElements = 2048;  // or elements
 
-// How many elements are scanned into the buffer at a time.
-inline int64_t BufferElements(int64_t leaf_bytes) {
-  const auto fit = static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, leaf_bytes));
+// How many elements, of so many bytes in each result, are scanned into the buffer at a time.
+inline int64_t BufferElements(const std::vector<int64_t>& leaf_bytes) {
+  const auto fit = static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, *std::ranges::max_element(leaf_bytes)));
   return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(fit)), 256, kScanBufferElements);
 }
 
@@ -88,6 +90,38 @@ inline ReducePlan ForcedReduce(const ReduceProblem& p, ReducePlan plan, bool per
   plan.strip = std::clamp<int64_t>(strip, 1, std::max<int64_t>(1, p.lanes));
   plan.grain = std::max<int64_t>(1, grain);
   return plan;
+}
+
+// States that a fold of `states` in pairs of neighbours keeps at once.
+inline int64_t FoldLevels(int64_t states) {
+  return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))));
+}
+
+// The periodic form: rows that are scanned into a worker's buffers at a time; bytes of the buffer of a result.
+inline int64_t BufferRows(const ReduceProblem& p) { return std::max<int64_t>(1, BufferElements(p.leaf_bytes) / p.n); }
+inline int64_t BufferBytes(const ReduceProblem& p, int64_t leaf_bytes) {
+  return Parts(BufferRows(p) * p.n * leaf_bytes, 64) * 64;
+}
+
+// Blocks of a row, one at least.
+inline int64_t BlocksOf(const ReduceProblem& p, const ReducePlan& plan) { return std::max<int64_t>(1, Parts(p.n, plan.block)); }
+
+// Bytes of the memory of a worker: the states of a fold, and init's before it; or a state, and a buffer for each result.
+inline int64_t WorkerBytes(const ReduceProblem& p, const ReducePlan& plan) {
+  if (!plan.periodic) {
+    const int64_t states = std::max(Parts(std::min(p.n, plan.block), plan.leaf), BlocksOf(p, plan));
+    return (1 + FoldLevels(states)) * StateBytes(p.slots, plan.strip);
+  }
+  int64_t bytes = StateBytes(p.slots, 1);
+  for (const int64_t leaf : p.leaf_bytes) bytes += BufferBytes(p, leaf);
+  return bytes;
+}
+
+// Bytes of workspace that a plan needs: all workers, then the blocks' aggregates where a row has several.
+inline int64_t WorkspaceBytes(const ReduceProblem& p, const ReducePlan& plan) {
+  if (p.rows * p.lanes == 0) return 0;
+  const int64_t blocks = plan.periodic ? 1 : BlocksOf(p, plan), strips = Parts(p.lanes, plan.strip);
+  return plan.threads * WorkerBytes(p, plan) + (blocks > 1 ? p.rows * blocks * strips * StateBytes(p.slots, plan.strip) : 0);
 }
 
 }  // namespace jaxprims

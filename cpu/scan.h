@@ -35,8 +35,9 @@
 #include <thread>
 #include <vector>
 
-#include "scan_call.h"
-#include "scan_kernel.h"
+#include "ordered_call.h"
+#include "ordered_kernel.h"
+#include "ordered_row.h"
 #include "scan_order.h"
 #include "scan_plan.h"
 #include "work_assist.h"
@@ -55,7 +56,7 @@ inline void StreamFence() {
 #endif
 }
 
-inline ScanProblem Describe(const ScanShape& shape, const ScanCall& call) {
+inline ScanProblem Describe(const OrderedShape& shape, const OrderedCall& call) {
   ScanProblem p;
   p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
   p.in_bytes = 0;
@@ -86,19 +87,17 @@ namespace internal {
 
 // What all threads of a call share.
 struct ScanRun {
-  const ScanShape& shape;
-  const ScanCall& call;
-  const ScanKernel& kernel;
+  const OrderedShape& shape;
+  const OrderedCall& call;
+  const OrderedKernel& kernel;
   const ScanPlan& plan;
 };
 
 // One thread's pointers and two states, all of it allocated beforehand: nothing can fail inside a task.
 class ScanWorker {
  public:
-  static int64_t Bytes(const ScanRun& run) { return 2 * run.shape.StateBytes(run.plan.strip); }
-
   ScanWorker(const ScanRun& run, char* memory)
-      : run_(run), row_(run.call), state_{memory, memory + run.shape.StateBytes(run.plan.strip)} {
+      : run_(run), row_(run.call), state_{memory, memory + StateBytes(run.shape, run.plan.strip)} {
     range_.n = run.call.n;
     range_.lanes = run.call.lanes;
   }
@@ -114,7 +113,7 @@ class ScanWorker {
   void Next() { row_.Next(); }
 
   // The selected row from end to end, without descriptors.
-  void ScanRow() {
+  void WholeRow() {
     char *prefix = nullptr, *aggregate = state_[0], *spare = state_[1];
     int64_t progress = InitInto(aggregate);
     for (int64_t lo = 0; lo < range_.n; lo += run_.plan.block) {
@@ -164,8 +163,8 @@ class ScanWorker {
 
  private:
   const ScanRun& run_;
-  jaxprims::ScanRow row_;
-  ScanRange range_;
+  OrderedRow row_;
+  OrderedRange range_;
   char* state_[2];
 };
 
@@ -173,7 +172,6 @@ class ScanWorker {
 class ScanChain {
  public:
   enum Status : uint8_t { kNothing, kAggregate, kPrefix };
-  static int64_t BytesOfBlock(int64_t state_bytes) { return kCacheLine + 2 * state_bytes; }
 
   ScanChain(char* memory, int64_t state_bytes) : memory_(memory), state_bytes_(state_bytes) {}
 
@@ -220,7 +218,7 @@ class ScanChain {
     asm volatile("yield");
 #endif
   }
-  char* At(int64_t block) const { return memory_ + block * BytesOfBlock(state_bytes_); }
+  char* At(int64_t block) const { return memory_ + block * DescriptorBytes(state_bytes_); }
 
   char* memory_;
   int64_t state_bytes_;
@@ -239,7 +237,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
   auto combine = [&](const char* a, const char* b, char* out) { worker.Combine(a, b, out); };
   auto publish_prefix = [&](const char* before, int64_t progress) {
     if ((progress & kRestarted) != 0) {
-      std::memcpy(chain.prefix(block), aggregate, static_cast<size_t>(run.shape.StateBytes(run.plan.strip)));
+      std::memcpy(chain.prefix(block), aggregate, static_cast<size_t>(StateBytes(run.shape, run.plan.strip)));
     } else {
       worker.Combine(before, aggregate, chain.prefix(block));
     }
@@ -266,7 +264,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
 }  // namespace internal
 
 template <class Pool>
-void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const ScanPlan& plan) {
+void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel, const ScanPlan& plan) {
   const ScanProblem problem = Describe(shape, call);
   const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
   if (units * blocks == 0) return;
@@ -275,10 +273,9 @@ void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const Sca
   }
   const internal::ScanRun run{shape, call, kernel, plan};
   const bool chained = plan.order != ScanOrder::kSequentialRows;
-  const int64_t state_bytes = shape.StateBytes(plan.strip), worker_bytes = internal::ScanWorker::Bytes(run);
-  const int64_t chain_bytes = blocks * internal::ScanChain::BytesOfBlock(state_bytes),
-                chains_bytes = chained ? units * chain_bytes : 0;
-  const Workspace workspace(static_cast<size_t>(chains_bytes + plan.threads * worker_bytes));
+  const int64_t state_bytes = StateBytes(shape, plan.strip), worker_bytes = WorkerBytes(problem, plan);
+  const int64_t chain_bytes = ChainBytes(problem, plan), chains_bytes = units * chain_bytes;
+  const Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   std::vector<internal::ScanWorker> workers;
   workers.reserve(static_cast<size_t>(plan.threads));
   for (int w = 0; w < plan.threads; ++w) workers.emplace_back(run, workspace.data() + chains_bytes + w * worker_bytes);
@@ -309,7 +306,7 @@ void RunScan(Pool& pool, const ScanShape& shape, const ScanCall& call, const Sca
         } else {
           worker.Next();
         }
-        worker.ScanRow();
+        worker.WholeRow();
       }
     }
     if (plan.stream) StreamFence();

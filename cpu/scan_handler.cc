@@ -15,13 +15,13 @@ namespace {
 ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                 int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t init,
                 ffi::Span<const int64_t> forced) {
-  const ScanAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
+  const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto& entry = FindEntry<ScanEntry>(spec, key);
-    const ScanShape& shape = entry.shape;
-    ScanCall call;
+    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const OrderedShape& shape = entry.shape;
+    OrderedCall call;
     OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
     const ScanProblem problem = Describe(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const ScanPlan plan = forced.size() == 5 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
@@ -34,7 +34,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kScan, Scan, ScanBinding("init"));
+XLA_FFI_DEFINE_HANDLER(kScan, Scan, OrderedBinding("init"));
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "hist_plan.h"
-#include "scan_kernel.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims {
 
@@ -141,6 +141,24 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
   if (order >= 0 && order <= 3) plan.order = static_cast<ScanOrder>(order);
   if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;
   return plan;
+}
+
+// Bytes of the descriptor of a block: the line of its status, its aggregate, the prefix of the next one.
+inline int64_t DescriptorBytes(int64_t state_bytes) { return kCacheLine + 2 * state_bytes; }
+
+// Bytes of the descriptors of a row's strip; none where a row is one thread's.
+inline int64_t ChainBytes(const ScanProblem& p, const ScanPlan& plan) {
+  if (plan.order == ScanOrder::kSequentialRows) return 0;
+  return BlocksOf(p, plan) * DescriptorBytes(StateBytes(p.slots, plan.strip));
+}
+
+// Bytes of the states of a worker.
+inline int64_t WorkerBytes(const ScanProblem& p, const ScanPlan& plan) { return 2 * StateBytes(p.slots, plan.strip); }
+
+// Bytes of workspace that a plan needs: all chains, then all workers.
+inline int64_t WorkspaceBytes(const ScanProblem& p, const ScanPlan& plan) {
+  if (p.n * p.rows * p.lanes == 0) return 0;
+  return p.rows * StripsOf(p, plan) * ChainBytes(p, plan) + plan.threads * WorkerBytes(p, plan);
 }
 
 }  // namespace jaxprims

@@ -21,13 +21,13 @@
 
 namespace jaxprims {
 
-inline SegmentsProblem Describe(const ScanShape& shape, const ScanCall& call, const Segments& segments) {
+inline SegmentsProblem Describe(const OrderedShape& shape, const OrderedCall& call, const Segments& segments) {
   SegmentsProblem p;
   p.n = call.n;
   p.segments = segments.count;
   p.members = call.rows();
   p.lanes = call.lanes;
-  p.leaf_bytes = *std::ranges::max_element(shape.leaf_bytes);
+  p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across;
@@ -44,7 +44,7 @@ struct TaskBorders {
 // What a worker has, and how it does a task.
 class SegmentsWorker {
  public:
-  SegmentsWorker(const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const SegmentsPlan& plan)
+  SegmentsWorker(const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel, const SegmentsPlan& plan)
       : shape_(&shape),
         call_(&call),
         kernel_(&kernel),
@@ -55,22 +55,22 @@ class SegmentsWorker {
         identity_(shape.leaf_bytes.size()) {}
 
   // Bytes of memory, aligned to 64, that it wants.
-  static int64_t Bytes(const ScanShape& shape, const SegmentsPlan& plan) {
-    int64_t bytes = (1 + FoldStates(plan)) * shape.StateBytes(plan.strip) + RunList::Bytes(kRunsChunk * plan.chunk);
-    for (const int64_t size : shape.leaf_bytes) bytes += LeafBytes(shape, plan, size);
+  static int64_t Bytes(const SegmentsProblem& p, const SegmentsPlan& plan) {
+    int64_t bytes = (1 + FoldStates(plan)) * StateBytes(p.slots, plan.strip) + RunList::Bytes(kRunsChunk * plan.chunk);
+    for (const int64_t size : p.leaf_bytes) bytes += LeafBytes(p.across, plan, size);
     return bytes;
   }
 
   void SetMemory(char* memory) {
     aggregate_ = memory;
-    memory += shape_->StateBytes(plan_->strip);
+    memory += StateBytes(*shape_, plan_->strip);
     fold_ = memory;
-    memory += FoldStates(*plan_) * shape_->StateBytes(plan_->strip);
+    memory += FoldStates(*plan_) * StateBytes(*shape_, plan_->strip);
     runs_ = RunList(memory, kRunsChunk * plan_->chunk);
     memory += RunList::Bytes(kRunsChunk * plan_->chunk);
     for (size_t leaf = 0; leaf < buffers_.size(); ++leaf) {
       buffers_[leaf] = memory;
-      memory += LeafBytes(*shape_, *plan_, shape_->leaf_bytes[leaf]);
+      memory += LeafBytes(shape_->across, *plan_, shape_->leaf_bytes[leaf]);
       identity_[leaf] = memory - Parts(shape_->leaf_bytes[leaf], 64) * 64;
     }
   }
@@ -84,7 +84,7 @@ class SegmentsWorker {
 
   const uint8_t* segments() const { return row_.flags(); }
 
-  PairwiseFold Fold() const { return {*kernel_, row_.uniforms(), fold_, shape_->StateBytes(plan_->strip), Lanes()}; }
+  PairwiseFold Fold() const { return {*kernel_, row_.uniforms(), fold_, StateBytes(*shape_, plan_->strip), Lanes()}; }
 
   // Writes the result of a segment; the identity's if there is no state.
   void Finish(int64_t segment, const void* state) {
@@ -114,7 +114,7 @@ class SegmentsWorker {
       if (head && runs_.count > 0 && runs_.segments[0] == 0) {
         start = lo + runs_.ends[0];
         Reduce(lo, start, progress);
-        std::memcpy(head_state, aggregate_, static_cast<size_t>(shape_->StateBytes(Lanes())));
+        std::memcpy(head_state, aggregate_, static_cast<size_t>(StateBytes(*shape_, Lanes())));
         borders.head = true;
         progress = 0;
         run = 1;
@@ -134,23 +134,23 @@ class SegmentsWorker {
     }
     FillIdentity(to.segment);
     borders.open = progress != 0 && open_state != nullptr;
-    if (borders.open) std::memcpy(open_state, aggregate_, static_cast<size_t>(shape_->StateBytes(Lanes())));
+    if (borders.open) std::memcpy(open_state, aggregate_, static_cast<size_t>(StateBytes(*shape_, Lanes())));
     return borders;
   }
 
  private:
-  static int64_t FoldStates(const SegmentsPlan& plan) { return plan.tasks > 1 ? PairwiseFold::Levels(plan.tasks + 1) : 0; }
+  static int64_t FoldStates(const SegmentsPlan& plan) { return plan.tasks > 1 ? FoldLevels(plan.tasks + 1) : 0; }
 
   // Of a leaf's results in a chunk, and its identity behind them.
-  static int64_t LeafBytes(const ScanShape& shape, const SegmentsPlan& plan, int64_t size) {
-    return (Parts(shape.across ? 0 : kRunsChunk * plan.chunk * size, 64) + Parts(size, 64)) * 64;
+  static int64_t LeafBytes(bool across, const SegmentsPlan& plan, int64_t size) {
+    return (Parts(across ? 0 : kRunsChunk * plan.chunk * size, 64) + Parts(size, 64)) * 64;
   }
 
   int64_t Lanes() const { return lane_hi_ - lane_lo_; }
   bool CanScan() const { return kernel_->scan != nullptr && kernel_->runs != nullptr; }
 
-  ScanRange Range(int64_t lo, int64_t hi) const {
-    ScanRange range{.lo = lo, .hi = hi, .n = call_->n, .lanes = call_->lanes};
+  OrderedRange Range(int64_t lo, int64_t hi) const {
+    OrderedRange range{.lo = lo, .hi = hi, .n = call_->n, .lanes = call_->lanes};
     range.lane_lo = lane_lo_, range.lane_hi = lane_hi_;
     return range;
   }
@@ -163,7 +163,7 @@ class SegmentsWorker {
 
   int64_t Reduce(int64_t lo, int64_t hi, int64_t progress) {
     if (lo >= hi) return progress;
-    const ScanRange range = Range(lo, hi);
+    const OrderedRange range = Range(lo, hi);
     return kernel_->reduce(row_.arrays(), row_.uniforms(), nullptr, &range, aggregate_, progress);
   }
 
@@ -209,7 +209,7 @@ class SegmentsWorker {
   // The same by one scan, which finishes every prefix of every run; a run's last one is kept.
   int64_t FinishByScan(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
     for (size_t leaf = 0; leaf < outs_.size(); ++leaf) outs_[leaf] = buffers_[leaf] - base * shape_->leaf_bytes[leaf];
-    const ScanRange range = Range(lo, hi);
+    const OrderedRange range = Range(lo, hi);
     progress =
         kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), runs_.flags - base, &range, nullptr, aggregate_, progress);
     const int64_t end = segment + runs_.segments[runs_.count - 1] + 1;
@@ -260,11 +260,11 @@ class SegmentsWorker {
     }
   }
 
-  const ScanShape* shape_;
-  const ScanCall* call_;
-  const ScanKernel* kernel_;
+  const OrderedShape* shape_;
+  const OrderedCall* call_;
+  const OrderedKernel* kernel_;
   const SegmentsPlan* plan_;
-  ScanRow row_;
+  OrderedRow row_;
   std::vector<void*> outs_;
   std::vector<char*> buffers_, identity_;  // by leaf: where a chunk is scanned to; the identity's results
   char* aggregate_ = nullptr;
@@ -274,13 +274,25 @@ class SegmentsWorker {
   int64_t next_ = 0;  // the first segment whose result is not written yet
 };
 
+}  // namespace internal
+
+// Bytes of workspace that a plan needs: all workers, then the two states of each task's borders where a member has several tasks.
+inline int64_t WorkspaceBytes(const SegmentsProblem& p, const SegmentsPlan& plan) {
+  if (p.segments * p.members * p.lanes == 0) return 0;
+  const int64_t pieces = p.members * plan.tasks * Parts(p.lanes, plan.strip), state = StateBytes(p.slots, plan.strip);
+  return plan.threads * internal::SegmentsWorker::Bytes(p, plan) + (plan.tasks > 1 ? 2 * pieces * state : 0);
+}
+
+namespace internal {
+
 template <class Walk, class Pool>
-void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const ScanKernel& kernel, const SegmentsPlan& plan,
-                 int64_t segments) {
+void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
+                 const SegmentsPlan& plan, const SegmentsProblem& problem) {
+  const int64_t segments = problem.segments;
   const int64_t members = call.rows(), tasks = plan.tasks, strips = Parts(call.lanes, plan.strip);
-  const int64_t pieces = members * tasks * strips, state = shape.StateBytes(plan.strip);
-  const int64_t bytes = SegmentsWorker::Bytes(shape, plan);
-  Workspace workspace(static_cast<size_t>(plan.threads * bytes + (tasks > 1 ? 2 * pieces * state : 0)));
+  const int64_t pieces = members * tasks * strips, state = StateBytes(shape, plan.strip);
+  const int64_t bytes = SegmentsWorker::Bytes(problem, plan);
+  Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   char* states = workspace.data() + plan.threads * bytes;
   std::vector<Cut> cuts(tasks > 1 ? static_cast<size_t>(members * (tasks + 1)) : 0);
   std::vector<TaskBorders> borders(tasks > 1 ? static_cast<size_t>(pieces) : 0);
@@ -331,7 +343,7 @@ void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const
     me.Select(member, lane_lo, lane_hi);
     PairwiseFold fold = me.Fold();
     auto push = [&](const char* from) {
-      std::memcpy(fold.Next(), from, static_cast<size_t>(shape.StateBytes(lane_hi - lane_lo)));
+      std::memcpy(fold.Next(), from, static_cast<size_t>(StateBytes(shape, lane_hi - lane_lo)));
       fold.Push();
     };
     for (int64_t t = 0; t < tasks; ++t) {
@@ -352,17 +364,18 @@ void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const
 }  // namespace internal
 
 template <class Pool>
-void RunSegments(Pool& pool, const ScanShape& shape, const ScanCall& call, const Segments& segments, const ScanKernel& kernel,
-                 const SegmentsPlan& plan) {
+void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const Segments& segments,
+                 const OrderedKernel& kernel, const SegmentsPlan& plan) {
   if (segments.count == 0 || call.rows() == 0 || call.lanes == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
     ExpectLarge(call.outs[leaf].data, static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
   }
   using internal::IdWalk, internal::OffsetWalk;
+  const SegmentsProblem problem = Describe(shape, call, segments);
   auto run = [&](auto index) {
     using Index = decltype(index);
-    if (segments.ids) return internal::RunSegments<IdWalk<Index>>(pool, shape, call, kernel, plan, segments.count);
-    internal::RunSegments<OffsetWalk<Index>>(pool, shape, call, kernel, plan, segments.count);
+    if (segments.ids) return internal::RunSegments<IdWalk<Index>>(pool, shape, call, kernel, plan, problem);
+    internal::RunSegments<OffsetWalk<Index>>(pool, shape, call, kernel, plan, problem);
   };
   segments.wide ? run(int64_t{}) : run(int32_t{});
 }

@@ -4,19 +4,20 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "reduce_plan.h"
 
 namespace jaxprims {
 
 struct SegmentsProblem {
-  int64_t n = 0;            // elements of a row
-  int64_t segments = 0;     // of a row
-  int64_t members = 1;      // of the batch
-  int64_t lanes = 1;        // across: rows side by side
-  int64_t leaf_bytes = 4;   // of one result, the widest
-  int64_t slots = 1;        // of the state
-  int64_t state_bytes = 4;  // of its slots together
+  int64_t n = 0;                          // elements of a row
+  int64_t segments = 0;                   // of a row
+  int64_t members = 1;                    // of the batch
+  int64_t lanes = 1;                      // across: rows side by side
+  std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
+  int64_t slots = 1;                      // of the state
+  int64_t state_bytes = 4;                // of its slots together
   bool across = false;
 };
 

@@ -12,7 +12,7 @@
 
 #include "hist_call.h"
 #include "operand.h"
-#include "scan_call.h"
+#include "ordered_call.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -51,7 +51,7 @@ inline ffi::ErrorOr<Operand> BatchedOperand(void* data, Dims dims, size_t bytes,
 }
 
 // The attributes that all handlers of the ordered family have. masks: for each operand, which batch axes it has.
-struct ScanAttributes {
+struct OrderedAttributes {
   std::string_view spec;
   int64_t key, batch_rank, inner_rank;
   ffi::Span<const int64_t> masks;
@@ -69,9 +69,9 @@ struct HistAttributes {
 };
 
 // Binds what all handlers of the ordered family have, behind what `binding` has: ffi::RemainingArgs, ffi::RemainingRets, spec,
-// key, batch_rank, inner_rank, masks, `flag`, plan, with ScanAttributes' types. flag: init, or, of segments, by.
+// key, batch_rank, inner_rank, masks, `flag`, plan, with OrderedAttributes' types. flag: init, or, of segments, by.
 template <class Binding>
-auto BindScan(Binding binding, const char* flag) {
+auto BindOrdered(Binding binding, const char* flag) {
   return std::move(binding)
       .RemainingArgs()
       .RemainingRets()
@@ -130,8 +130,8 @@ class OperandReader {
 
 // Operands in their order (arrays, flags, uniforms, init; `reader` stands behind them afterwards) and results. A row's length and
 // the inner axes are the first array's, or, where all arrays are positions, a scan's result's.
-inline ffi::Error ReadScanCall(OperandReader& reader, const ffi::RemainingRets& rets, const ScanAttributes& attributes,
-                               const ScanShape& shape, ScanCall& call) {
+inline ffi::Error ReadOrderedCall(OperandReader& reader, const ffi::RemainingRets& rets, const OrderedAttributes& attributes,
+                                  const OrderedShape& shape, OrderedCall& call) {
   if (attributes.batch_rank > kMaxBatchRank) return ffi::Error::InvalidArgument("jaxprims: more than 16 batch axes");
   const auto batch_rank = static_cast<size_t>(attributes.batch_rank), inner_rank = static_cast<size_t>(attributes.inner_rank);
   Dims dims;
@@ -155,7 +155,7 @@ inline ffi::Error ReadScanCall(OperandReader& reader, const ffi::RemainingRets& 
     if (ffi::Error e = reader.Take(call.uniforms.emplace_back()); e.failure()) return e;
   }
   for (size_t slot = 0; attributes.init != 0 && slot < shape.slot_bytes.size();) {
-    ScanInit& init = call.init.emplace_back();
+    OrderedInit& init = call.init.emplace_back();
     int64_t bytes = 0;
     if (ffi::Error e = reader.Take(init.operand, &dims, &bytes); e.failure()) return e;
     if (dims.size() < inner_rank) return ffi::Error::InvalidArgument("jaxprims: init lacks its inner axes");
@@ -181,7 +181,7 @@ inline ffi::Error ReadScanCall(OperandReader& reader, const ffi::RemainingRets& 
 
 // The segments of a call: the operand behind the arrays, of s32 or s64, and the axis of the result.
 inline ffi::Error ReadSegments(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, int64_t batch_rank, int64_t by,
-                               const ScanShape& shape, const ScanCall& call, Segments& segments) {
+                               const OrderedShape& shape, const OrderedCall& call, Segments& segments) {
   size_t at = 0;
   for (const int64_t bytes : shape.array_bytes) at += bytes != 0 ? 1 : 0;
   const auto operand = args.get<ffi::AnyBuffer>(at);

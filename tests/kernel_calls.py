@@ -73,7 +73,7 @@ class Fenced:
 
 
 class States:
-    """States in memory as kernels hold them (cpu/scan_kernel.h)."""
+    """States in memory as kernels hold them (cpu/ordered_kernel.h)."""
 
     def __init__(self, spec: OrderedSpec, lanes: int, values: Sequence[np.ndarray] = ()):
         size = 8 * len(spec.state) * lanes

@@ -7,15 +7,15 @@
 #include "hist_call.h"
 #include "launch.h"
 #include "operand.h"
-#include "scan_call.h"
+#include "ordered_call.h"
 
 namespace jaxprims::cuda {
 
 template <class F>
-void ForEachOperand(ScanCall& call, F f) {
+void ForEachOperand(OrderedCall& call, F f) {
   for (Operand& operand : call.arrays) f(operand);
   for (Operand& operand : call.uniforms) f(operand);
-  for (ScanInit& init : call.init) f(init.operand);
+  for (OrderedInit& init : call.init) f(init.operand);
   for (Operand& operand : call.outs) f(operand);
   f(call.flags);
 }

@@ -24,8 +24,8 @@ LoadedSpec<HistEntry>& Find(const Driver& driver, CUdevice device, const HistAtt
   return LibraryTable<HistEntry>::Instance().Find(driver, a.key, a.spec, device, HistCompiler{});
 }
 
-LoadedSpec<CudaShape>& Find(const Driver& driver, CUdevice device, const ScanAttributes& a) {
-  return LibraryTable<CudaShape>::Instance().Find(driver, a.key, a.spec, device, ScanCompiler{});
+LoadedSpec<CudaOrderedShape>& Find(const Driver& driver, CUdevice device, const OrderedAttributes& a) {
+  return LibraryTable<CudaOrderedShape>::Instance().Find(driver, a.key, a.spec, device, OrderedCompiler{});
 }
 
 // run(shape, launcher) in the stream's context, with the kernels of the spec that the attributes name.
@@ -61,21 +61,21 @@ std::span<const int64_t> SpanOf(ffi::Span<const int64_t> numbers) { return {numb
 
 // flag: init of a scan or a reduction, by of segments.
 ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                      ScanAttributes attributes, int64_t flag) {
-  return Run(place, attributes, [&](const CudaShape& shape, Launcher& launcher) {
+                      OrderedAttributes attributes, int64_t flag) {
+  return Run(place, attributes, [&](const CudaOrderedShape& shape, Launcher& launcher) {
     const bool is_segments = shape.kind == "segments";
     attributes.init = is_segments ? 0 : flag;
-    ScanCall call;
+    OrderedCall call;
     Segments segments;
     Memory workspace;
     OperandReader reader(args, attributes.masks, attributes.batch_rank);
-    if (ffi::Error e = ReadScanCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
     if (is_segments) {
       if (ffi::Error e = ReadSegments(args, rets, attributes.batch_rank, flag, shape, call, segments); e.failure()) return e;
     }
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
     const auto plan = SpanOf(attributes.plan);
-    InPieces(call, [&](const ScanCall& piece) {
+    InPieces(call, [&](const OrderedCall& piece) {
       if (is_segments) {
         LaunchSegments(launcher, shape, piece, segments, workspace.data, workspace.bytes, plan);
       } else if (shape.kind == "reduce") {
@@ -135,18 +135,20 @@ ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRe
     get("plan", attributes.plan);
   };
   const Place place{stream, true};
-  if (given.contains("elements_of")) {
+  std::string_view spec;
+  get("spec", spec);
+  if (IsHistogram(spec)) {
     HistAttributes attributes{};
     get_all(attributes);
     get("elements_of", attributes.elements_of);
     get("sorted", attributes.sorted);
     return missing.failure() ? missing : RunHist(place, args, rets, attributes);
   }
-  ScanAttributes attributes{};
+  OrderedAttributes attributes{};
   int64_t flag = 0;
   get_all(attributes);
   get("inner_rank", attributes.inner_rank);
-  get(given.contains("by") ? "by" : "init", flag);
+  get(spec.starts_with("segments ") ? "by" : "init", flag);
   return missing.failure() ? missing : RunOrdered(place, args, rets, attributes, flag);
 }
 
@@ -158,10 +160,10 @@ constexpr auto kHistStreamLess = [](auto... arguments) { return Hist(nullptr, ar
 constexpr auto kInitializeStreamLess = [](auto... arguments) { return Initialize(nullptr, arguments...); };
 
 // Scans and reductions; segments.
-XLA_FFI_DEFINE_HANDLER(kFold, Ordered, BindScan(OnStream(), "init"), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kFoldOnHost, kOrderedStreamLess, BindScan(OnHost(), "init"));
-XLA_FFI_DEFINE_HANDLER(kSegments, Ordered, BindScan(OnStream(), "by"), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kSegmentsOnHost, kOrderedStreamLess, BindScan(OnHost(), "by"));
+XLA_FFI_DEFINE_HANDLER(kOrdered, Ordered, BindOrdered(OnStream(), "init"), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kOrderedOnHost, kOrderedStreamLess, BindOrdered(OnHost(), "init"));
+XLA_FFI_DEFINE_HANDLER(kSegments, Ordered, BindOrdered(OnStream(), "by"), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kSegmentsOnHost, kOrderedStreamLess, BindOrdered(OnHost(), "by"));
 XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(OnStream()), {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kHistOnHost, kHistStreamLess, BindHist(OnHost()));
 XLA_FFI_DEFINE_HANDLER(kInitialize, Initialize,
@@ -173,7 +175,7 @@ void* Address(XLA_FFI_Handler* handler) { return reinterpret_cast<void*>(handler
 
 }  // namespace
 
-void* ScanHandler(bool host) { return Address(host ? kFoldOnHost : kFold); }
+void* ScanHandler(bool host) { return Address(host ? kOrderedOnHost : kOrdered); }
 void* ReduceHandler(bool host) { return ScanHandler(host); }
 void* SegmentsHandler(bool host) { return Address(host ? kSegmentsOnHost : kSegments); }
 void* HistHandler(bool host) { return Address(host ? kHistOnHost : kHist); }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launch.h"
@@ -17,13 +18,16 @@ struct HistEntry {
   int64_t uniforms = 0;
 };
 
+// Whether a spec's text is a histogram's: its first word is its kind.
+inline bool IsHistogram(std::string_view spec) { return spec.starts_with("hist "); }
+
 // jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises.
 struct HistCompiler {
   HistEntry Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
-struct ScanCompiler {
-  CudaShape Describe(const std::string& spec, const DeviceInfo& device) const;
+struct OrderedCompiler {
+  CudaOrderedShape Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
 

@@ -33,8 +33,8 @@ void Get(const nb::handle& described, const char* name, T& value) {
   value = nb::cast<T>(described[name]);
 }
 
-CudaShape ScanShapeOf(const nb::dict& described) {
-  CudaShape shape;
+CudaOrderedShape OrderedShapeOf(const nb::dict& described) {
+  CudaOrderedShape shape;
   Get(described, "kind", shape.kind);
   Get(described, "array_bytes", shape.array_bytes);
   Get(described, "uniforms", shape.uniforms);
@@ -77,17 +77,16 @@ HistEntry HistEntryOf(const nb::dict& described) {
   return entry;
 }
 
-// jaxprims.targets.cuda.compiler.function(kind, spec, arch, ...). With the GIL.
+// jaxprims.targets.cuda.compiler.function(spec, arch, ...). With the GIL.
 template <class... More>
-nb::object Python(const char* function, const char* kind, const std::string& spec, const DeviceInfo& device,
-                  const More&... more) {
+nb::object Python(const char* function, const std::string& spec, const DeviceInfo& device, const More&... more) {
   const std::string arch = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
-  return nb::module_::import_("jaxprims.targets.cuda.compiler").attr(function)(kind, spec, arch, more...);
+  return nb::module_::import_("jaxprims.targets.cuda.compiler").attr(function)(spec, arch, more...);
 }
 
-std::string ImageOf(const char* kind, const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
+std::string ImageOf(const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
   nb::gil_scoped_acquire gil;
-  const auto image = nb::cast<nb::bytes>(Python("image", kind, spec, device, kernel));
+  const auto image = nb::cast<nb::bytes>(Python("image", spec, device, kernel));
   return {image.c_str(), image.size()};
 }
 
@@ -134,20 +133,20 @@ void BindModel(nb::module_& m) {
 
 HistEntry HistCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
   nb::gil_scoped_acquire gil;
-  return HistEntryOf(nb::cast<nb::dict>(Python("describe", "hist", spec, device)));
+  return HistEntryOf(nb::cast<nb::dict>(Python("describe", spec, device)));
 }
 
 std::string HistCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
-  return ImageOf("hist", spec, device, kernel);
+  return ImageOf(spec, device, kernel);
 }
 
-CudaShape ScanCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+CudaOrderedShape OrderedCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
   nb::gil_scoped_acquire gil;
-  return ScanShapeOf(nb::cast<nb::dict>(Python("describe", "scan", spec, device)));
+  return OrderedShapeOf(nb::cast<nb::dict>(Python("describe", spec, device)));
 }
 
-std::string ScanCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
-  return ImageOf("scan", spec, device, kernel);
+std::string OrderedCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
+  return ImageOf(spec, device, kernel);
 }
 
 NB_MODULE(_cuda, m) {
@@ -155,7 +154,8 @@ NB_MODULE(_cuda, m) {
   auto handler = [&m](const char* name, void* (*address)(bool), const char* doc) {
     m.def(name, [address](bool host) { return nb::capsule(address(host)); }, nb::arg("host") = false, doc);
   };
-  handler("hist_handler", HistHandler, "The histogram's handler, as a capsule; host: for XLA's CPU client, without a stream.");
+  handler("histogram_handler", HistHandler,
+          "The histogram's handler, as a capsule; host: for XLA's CPU client, without a stream.");
   handler("scan_handler", ScanHandler, "The scan's handler, likewise.");
   handler("reduce_handler", ReduceHandler, "The reduction's handler, likewise.");
   handler("segments_handler", SegmentsHandler, "The segmented reduction's handler, likewise.");
@@ -221,39 +221,40 @@ NB_MODULE(_cuda, m) {
       .def_ro("static_shared_bytes", &KernelInfo::static_shared_bytes);
   m.def(
       "kernel_info",
-      [](const std::string& kind, const std::string& text, int64_t key, int ordinal) {
+      [](const std::string& text, int64_t key, int ordinal) {
         const nb::gil_scoped_release no_gil;  // whoever compiles a kernel holds its lock and waits for the GIL
         const CUdevice device = DeviceAt(OpenDriver(), ordinal);
         auto describe = [&](auto& table) {
           auto* known = table.Known(key, text, device);
           return known == nullptr ? std::map<std::string, KernelInfo>{} : known->library.Describe();
         };
-        return kind == "hist" ? describe(LibraryTable<HistEntry>::Instance()) : describe(LibraryTable<CudaShape>::Instance());
+        return IsHistogram(text) ? describe(LibraryTable<HistEntry>::Instance())
+                                 : describe(LibraryTable<CudaOrderedShape>::Instance());
       },
-      nb::arg("kind"), nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
+      nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
       "By name, a spec's kernels that are loaded, as the driver sees them.");
 
   // For the lowering: (base, per, every), so that each member of the batch has base + per * (n // every + 1) bytes.
   m.def(
       "scan_workspace",
       [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
-        return BytesOf(ScanWorkspace(ScanShapeOf(described), n, lanes, members));
+        return BytesOf(ScanWorkspace(OrderedShapeOf(described), n, lanes, members));
       },
       nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
   m.def(
       "reduce_workspace",
       [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
-        return BytesOf(ReduceWorkspace(ScanShapeOf(described), n, lanes, members));
+        return BytesOf(ReduceWorkspace(OrderedShapeOf(described), n, lanes, members));
       },
       nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
   m.def(
       "segments_workspace",
       [](const nb::dict& described, int64_t n, int64_t lanes, int64_t segments, int64_t members) {
-        return BytesOf(SegmentsWorkspace(ScanShapeOf(described), n, lanes, segments, members));
+        return BytesOf(SegmentsWorkspace(OrderedShapeOf(described), n, lanes, segments, members));
       },
       nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("segments"), nb::arg("members"));
   m.def(
-      "hist_workspace",
+      "histogram_workspace",
       [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members) {
         return BytesOf(HistWorkspace(HistEntryOf(described).shape, n, bins, members));
       },
@@ -263,23 +264,23 @@ NB_MODULE(_cuda, m) {
   m.def(
       "explain_scan",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainScan(ScanShapeOf(described), device, n, lanes, members, plan); },
+         const std::vector<int64_t>& plan) { return ExplainScan(OrderedShapeOf(described), device, n, lanes, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
   m.def(
       "explain_reduce",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainReduce(ScanShapeOf(described), device, n, lanes, members, plan); },
+         const std::vector<int64_t>& plan) { return ExplainReduce(OrderedShapeOf(described), device, n, lanes, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
   m.def(
       "explain_segments",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members, bool ids,
          int64_t segments, const std::vector<int64_t>& plan) {
-        return ExplainSegments(ScanShapeOf(described), device, n, lanes, members, ids, segments, plan);
+        return ExplainSegments(OrderedShapeOf(described), device, n, lanes, members, ids, segments, plan);
       },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("ids"),
       nb::arg("segments"), nb::arg("plan"));
   m.def(
-      "explain_hist",
+      "explain_histogram",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
          const std::vector<int64_t>& plan) { return ExplainHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));

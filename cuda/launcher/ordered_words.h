@@ -9,12 +9,12 @@
 
 namespace jaxprims::cuda {
 
-inline void PutCall(Words& words, const CudaShape& shape, const ScanCall& call) {
+inline void PutCall(Words& words, const CudaOrderedShape& shape, const OrderedCall& call) {
   // Slot by slot, as kernels know no leaves: where lane 0's lies, and the bytes from one lane to the next.
   std::vector<Operand> init(shape.slot_bytes.size());
   std::vector<int64_t> lane(shape.slot_bytes.size());
   size_t slot = 0;
-  for (const ScanInit& leaf : call.init) {
+  for (const OrderedInit& leaf : call.init) {
     for (int64_t s = 0; s < leaf.slots; ++s, ++slot) {
       const int64_t bytes = shape.slot_bytes[slot];
       init[slot] = leaf.operand;

@@ -21,7 +21,7 @@ namespace jaxprims::cuda {
 
 namespace reduction {
 
-inline int InBytes(const CudaShape& shape) {
+inline int InBytes(const CudaOrderedShape& shape) {
   return static_cast<int>(std::accumulate(shape.array_bytes.begin(), shape.array_bytes.end(), int64_t{0}));
 }
 
@@ -34,7 +34,7 @@ struct ReduceKernel {
   int threads;
 };
 
-inline ReduceKernel KernelOf(const CudaShape& shape, int algorithm, int64_t group = 1) {
+inline ReduceKernel KernelOf(const CudaOrderedShape& shape, int algorithm, int64_t group = 1) {
   const int bytes = static_cast<int>(shape.state_bytes);
   if (shape.across) return {"ReduceAcross", jp::AcrossThreads(bytes)};
   switch (algorithm) {
@@ -54,13 +54,14 @@ inline ReduceKernel KernelOf(const CudaShape& shape, int algorithm, int64_t grou
   }
 }
 
-inline int64_t SharedOf(const CudaShape& shape) {
+inline int64_t SharedOf(const CudaOrderedShape& shape) {
   return shape.across ? jp::AcrossThreads(static_cast<int>(shape.state_bytes)) * shape.state_bytes : 0;
 }
 
 // The plan of a problem whose capacity is not filled in yet. occupancy(kernel): blocks of it that a multiprocessor holds.
 template <class F>
-ReducePlan PlanReduce(const CudaShape& shape, ReduceProblem p, int multiprocessors, std::span<const int64_t> plan, F occupancy) {
+ReducePlan PlanReduce(const CudaOrderedShape& shape, ReduceProblem p, int multiprocessors, std::span<const int64_t> plan,
+                      F occupancy) {
   const auto number = [&](size_t k) { return k < plan.size() ? plan[k] : 0; };
   const int algorithm = std::clamp<int>(static_cast<int>(number(0)), jp::kReduceAutomatic, jp::kReduceBlocks);
   p.in_bytes = InBytes(shape);
@@ -73,7 +74,7 @@ ReducePlan PlanReduce(const CudaShape& shape, ReduceProblem p, int multiprocesso
 }  // namespace reduction
 
 // The paper's algorithms without resident blocks leave a partial state for each data-block, which is folded in two steps.
-inline Workspace ReduceWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t /*members*/) {
+inline Workspace ReduceWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t lanes, int64_t /*members*/) {
   const int bytes = static_cast<int>(shape.state_bytes);
   if (!shape.across) {
     const int64_t block = std::min(jp::ElementsOfTree(jp::kReduceTree, bytes), jp::ElementsOfTree(jp::kReduceMatrix, bytes));
@@ -87,7 +88,7 @@ inline Workspace ReduceWorkspace(const CudaShape& shape, int64_t n, int64_t lane
   return {.base = std::min(per * (n / every + 1), std::max(most, per))};
 }
 
-inline void LaunchReduce(Launcher& launcher, const CudaShape& shape, const ScanCall& call, char* workspace,
+inline void LaunchReduce(Launcher& launcher, const CudaOrderedShape& shape, const OrderedCall& call, char* workspace,
                          int64_t workspace_bytes, std::span<const int64_t> plan) {
   const int64_t rows = call.rows(), lanes = call.lanes;
   if (rows == 0 || lanes == 0) return;
@@ -134,8 +135,9 @@ inline void LaunchReduce(Launcher& launcher, const CudaShape& shape, const ScanC
 }
 
 // The plan's numbers, by name.
-inline std::vector<std::pair<std::string, int64_t>> ExplainReduce(const CudaShape& shape, const DeviceInfo& device, int64_t n,
-                                                                  int64_t lanes, int64_t members, std::span<const int64_t> plan) {
+inline std::vector<std::pair<std::string, int64_t>> ExplainReduce(const CudaOrderedShape& shape, const DeviceInfo& device,
+                                                                  int64_t n, int64_t lanes, int64_t members,
+                                                                  std::span<const int64_t> plan) {
   ReduceProblem problem{.n = n, .rows = std::max<int64_t>(1, members), .lanes = lanes};
   problem.most_parts = std::numeric_limits<int64_t>::max();
   const ReducePlan chosen =

@@ -55,7 +55,7 @@ inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline int WidestElement(const CudaShape& shape) {
+inline int WidestElement(const CudaOrderedShape& shape) {
   const auto sum = [](const std::vector<int64_t>& bytes) {
     return static_cast<int>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
   };
@@ -63,12 +63,12 @@ inline int WidestElement(const CudaShape& shape) {
                       static_cast<int>(shape.leaf_bytes.size()));
 }
 
-inline jp::ScanTile TileOf(const CudaShape& shape) {
+inline jp::ScanTile TileOf(const CudaOrderedShape& shape) {
   const int bytes = static_cast<int>(shape.state_bytes);
   return shape.across ? jp::TileAcross(bytes) : jp::TileAlong(bytes, WidestElement(shape));
 }
 
-inline void Cut(const CudaShape& shape, ScanPlan& plan, bool chained) {
+inline void Cut(const CudaOrderedShape& shape, ScanPlan& plan, bool chained) {
   plan.tiles = CeilDiv(plan.total, plan.length);
   plan.chained = chained && plan.tiles > 1;
   const int64_t chains = plan.kernel == ScanKernel::kAcross ? plan.units * plan.width : plan.units;
@@ -85,7 +85,7 @@ inline int64_t WidthOf(const jp::ScanTile& tile, int64_t n, int64_t lanes, int64
 
 }  // namespace scan
 
-inline ScanPlan PlanAcross(const CudaShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain) {
+inline ScanPlan PlanAcross(const CudaOrderedShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain) {
   const jp::ScanTile tile = scan::TileOf(shape);
   ScanPlan plan{.kernel = ScanKernel::kAcross};
   plan.width = scan::WidthOf(tile, p.n, p.lanes, scan::WidestElement(shape));
@@ -100,7 +100,7 @@ inline ScanPlan PlanAcross(const CudaShape& shape, const ScanProblem& p, std::sp
   return plan;
 }
 
-inline ScanPlan PlanAlong(const CudaShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain) {
+inline ScanPlan PlanAlong(const CudaOrderedShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain) {
   const jp::ScanTile tile = scan::TileOf(shape);
   const int64_t full = jp::ElementsOf(tile);
   // Whole rows to a tile, so many that every tile starts at an aligned place.
@@ -140,11 +140,12 @@ inline ScanPlan PlanAlong(const CudaShape& shape, const ScanProblem& p, std::spa
 }
 
 // Of sizes alone, so that a result's bits are the same on every device.
-inline ScanPlan PlanScan(const CudaShape& shape, const ScanProblem& p, std::span<const int64_t> forced, bool may_chain = true) {
+inline ScanPlan PlanScan(const CudaOrderedShape& shape, const ScanProblem& p, std::span<const int64_t> forced,
+                         bool may_chain = true) {
   return shape.across ? PlanAcross(shape, p, forced, may_chain) : PlanAlong(shape, p, forced, may_chain);
 }
 
-inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t members) {
+inline Workspace ScanWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t lanes, int64_t members) {
   if (n == 0 || lanes == 0 || members == 0) return {};
   if (n > 0 && lanes > 0 && members > 0) {
     const auto of_each = [&](int64_t rows) {
@@ -176,7 +177,7 @@ inline Workspace ScanWorkspace(const CudaShape& shape, int64_t n, int64_t lanes,
 
 namespace scan {
 
-inline ScanProblem Describe(const CudaShape& shape, const ScanCall& call) {
+inline ScanProblem Describe(const CudaOrderedShape& shape, const OrderedCall& call) {
   ScanProblem p{.n = call.n, .rows = call.rows(), .lanes = call.lanes};
   const auto dense = [&](const Operand& operand, int64_t row_bytes) {
     for (size_t axis = call.batch.size(); axis-- > 0; row_bytes *= call.batch[axis]) {
@@ -197,8 +198,8 @@ inline ScanProblem Describe(const CudaShape& shape, const ScanCall& call) {
 
 }  // namespace scan
 
-inline void LaunchScan(Launcher& launcher, const CudaShape& shape, const ScanCall& call, char* workspace, int64_t workspace_bytes,
-                       std::span<const int64_t> forced) {
+inline void LaunchScan(Launcher& launcher, const CudaOrderedShape& shape, const OrderedCall& call, char* workspace,
+                       int64_t workspace_bytes, std::span<const int64_t> forced) {
   const ScanProblem problem = scan::Describe(shape, call);
   if (problem.n == 0 || problem.rows == 0 || problem.lanes == 0) return;
   const int threads = scan::TileOf(shape).threads, processors = launcher.device().multiprocessors;
@@ -231,8 +232,9 @@ inline void LaunchScan(Launcher& launcher, const CudaShape& shape, const ScanCal
 }
 
 // The plan's numbers, by name, of rows that lie end to end.
-inline std::vector<std::pair<std::string, int64_t>> ExplainScan(const CudaShape& shape, const DeviceInfo& /*device*/, int64_t n,
-                                                                int64_t lanes, int64_t members, std::span<const int64_t> forced) {
+inline std::vector<std::pair<std::string, int64_t>> ExplainScan(const CudaOrderedShape& shape, const DeviceInfo& /*device*/,
+                                                                int64_t n, int64_t lanes, int64_t members,
+                                                                std::span<const int64_t> forced) {
   const jp::ScanTile tile = scan::TileOf(shape);
   if (n <= 0 || lanes <= 0 || members <= 0) return {{"threads", tile.threads}};
   const ScanPlan plan = PlanScan(shape, {.n = n, .rows = members, .lanes = lanes}, forced);

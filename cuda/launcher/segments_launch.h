@@ -36,7 +36,7 @@ namespace reduction {
 inline constexpr int64_t kMostParts = 4096;  // of a member whose size is not known yet: more than any device has resident blocks
 
 // Parts of a member that are worth a block, whatever the algorithm.
-inline int64_t MostParts(const CudaShape& shape, int64_t n, int64_t segments, int64_t lanes) {
+inline int64_t MostParts(const CudaOrderedShape& shape, int64_t n, int64_t segments, int64_t lanes) {
   const int bytes = static_cast<int>(shape.state_bytes);
   const int64_t most = shape.across ? std::max<int64_t>(1, kMostPartials / std::max<int64_t>(1, lanes)) : kMostParts;
   if (n < 0 || segments < 0) return most;
@@ -47,7 +47,7 @@ inline int64_t MostParts(const CudaShape& shape, int64_t n, int64_t segments, in
 
 // occupancy(kernel, threads, shared): blocks of it that a multiprocessor holds.
 template <class F>
-SegmentsPlan PlanSegments(const CudaShape& shape, const SegmentsProblem& p, int64_t room, int multiprocessors,
+SegmentsPlan PlanSegments(const CudaOrderedShape& shape, const SegmentsProblem& p, int64_t room, int multiprocessors,
                           std::span<const int64_t> plan, F occupancy) {
   const int bytes = static_cast<int>(shape.state_bytes);
   const int forced = static_cast<int>(plan.empty() ? 0 : plan[0]);
@@ -92,13 +92,14 @@ SegmentsPlan PlanSegments(const CudaShape& shape, const SegmentsProblem& p, int6
 
 }  // namespace reduction
 
-inline Workspace SegmentsWorkspace(const CudaShape& shape, int64_t n, int64_t lanes, int64_t segments, int64_t /*members*/) {
+inline Workspace SegmentsWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t lanes, int64_t segments,
+                                   int64_t /*members*/) {
   const int64_t piece = jp::PieceBytes(static_cast<int>(shape.state_bytes));
   if (shape.across && lanes < 0) return {.base = piece * reduction::kMostPartials};
   return {.base = piece * std::max<int64_t>(1, lanes) * reduction::MostParts(shape, n, segments, lanes)};
 }
 
-inline void LaunchSegments(Launcher& launcher, const CudaShape& shape, const ScanCall& call, const Segments& segments,
+inline void LaunchSegments(Launcher& launcher, const CudaOrderedShape& shape, const OrderedCall& call, const Segments& segments,
                            char* workspace, int64_t workspace_bytes, std::span<const int64_t> plan) {
   const int64_t members = call.rows(), lanes = call.lanes;
   if (members == 0 || lanes == 0 || segments.count == 0) return;
@@ -137,8 +138,8 @@ inline void LaunchSegments(Launcher& launcher, const CudaShape& shape, const Sca
 }
 
 // The plan's numbers, by name.
-inline std::vector<std::pair<std::string, int64_t>> ExplainSegments(const CudaShape& shape, const DeviceInfo& device, int64_t n,
-                                                                    int64_t lanes, int64_t members, bool ids,
+inline std::vector<std::pair<std::string, int64_t>> ExplainSegments(const CudaOrderedShape& shape, const DeviceInfo& device,
+                                                                    int64_t n, int64_t lanes, int64_t members, bool ids,
                                                                     int64_t num_segments, std::span<const int64_t> plan) {
   const SegmentsPlan chosen = reduction::PlanSegments(
       shape, {n, num_segments, lanes, std::max<int64_t>(1, members), ids}, reduction::MostParts(shape, n, num_segments, lanes),

@@ -1,11 +1,11 @@
 // What the launcher has to know of a spec. jaxprims.targets.cuda.compiler.describe returns a dict of these keys:
 //
-// the ordered family (ScanSpec):
+// the ordered family (OrderedSpec):
 //   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes: as
-//   for the CPU (runtime/compiler.py)
+//   for the CPU (jaxprims/specs/described.py)
 //   state_bytes: int     sizeof(spec::State)
 //
-// histograms (HistSpec):
+// histograms (HistogramSpec):
 //   parts: list[dict]    leaf_bytes, entry_bytes, lanes, updates, slots, dest, identity, in_place: as for the CPU; and
 //     table_bytes: int         of one lane of a bin in a table: Part<g>::kEntryBytes
 //     atomic: int              0: hardware, 1: compare and swap, 2: locks
@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "hist_call.h"
-#include "scan_call.h"
+#include "ordered_call.h"
 
 namespace jaxprims::cuda {
 
-struct CudaShape : ScanShape {
+struct CudaOrderedShape : OrderedShape {
   int64_t state_bytes = 0;
 };
 

@@ -63,11 +63,11 @@ TEST(KernelTableKeepsTheFirstVariant) {
 }
 
 TEST(KernelTableOfEachFamily) {
-  auto& scans = KernelTable<ScanEntry>::Instance();
+  auto& scans = KernelTable<OrderedEntry>::Instance();
   CHECK(table.Add(3, NewEntry("c")) != nullptr);
   CHECK(scans.Find(3) == nullptr);  // a table of its own
-  ScanEntry& entry = *scans.Add(3, std::make_unique<ScanEntry>());
-  KernelTable<ScanEntry>::AddVariant(entry, 2, ScanKernel{});
+  OrderedEntry& entry = *scans.Add(3, std::make_unique<OrderedEntry>());
+  KernelTable<OrderedEntry>::AddVariant(entry, 2, OrderedKernel{});
   CHECK(entry.variants[0].load() == nullptr && entry.variants[2].load() != nullptr);
 }
 

@@ -1,5 +1,5 @@
-// Kernels written by hand, with the layout of the compiled ones (jaxprims/codegen/llvm_hist.py), and their result by a plain
-// loop.
+// Kernels written by hand, with the layout of the compiled ones (jaxprims/targets/cpu/histogram/kernel.py), and their result by a
+// plain loop.
 //
 // One pass makes two histograms from the arrays (index [n], value [n]) and the element's position:
 //   0: (sum of scale * value, count), a result of two leaves, an entry of 16 bytes; scale is a uniform

@@ -386,9 +386,9 @@ TEST(WordsOfACall) {
     o.strides[1] = stride;
     return o;
   };
-  CudaShape shape;
+  CudaOrderedShape shape;
   shape.slot_bytes = {4, 4, 8};
-  ScanCall call;
+  OrderedCall call;
   call.n = 100, call.lanes = 5;
   call.batch = {3, 7};
   call.arrays = {operand(1, 10), operand(2, 20)};
@@ -440,7 +440,7 @@ Operand OperandAt(char* data, std::vector<int64_t> strides) {
 
 std::vector<int64_t> JoinedSizes(std::vector<int64_t> sizes, std::vector<std::vector<int64_t>> strides) {
   static char memory = 0;
-  ScanCall call;
+  OrderedCall call;
   call.batch = std::move(sizes);
   for (auto& s : strides) call.arrays.push_back(OperandAt(&memory, std::move(s)));
   JoinAxes(call);
@@ -506,7 +506,7 @@ TEST(PiecesOfABatchAreAllOfIt) {
       }
       return o;
     };
-    ScanCall scan;
+    OrderedCall scan;
     scan.batch = sizes;
     const uint32_t all = 0xffff;
     for (int k = 0; k < 2; ++k) scan.arrays.push_back(operand(below(2) != 0 ? all : static_cast<uint32_t>(random())));

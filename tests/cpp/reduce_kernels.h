@@ -1,4 +1,5 @@
-// A kernel of the ordered family written by hand, with the interface of the compiled ones (cpu/scan_kernel.h), and a call of it.
+// A kernel of the ordered family written by hand, with the interface of the compiled ones (cpu/ordered_kernel.h), and a call of
+// it.
 //
 // The operator composes affine maps modulo 2^64 (associative, exact, not commutative) and adds floats (whose bits tell how they
 // were associated). An element is made of a value (int32), its position and a uniform; the result has leaves of 16, 4, 2 and 3
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "check.h"
-#include "scan_call.h"
-#include "scan_kernel.h"
+#include "ordered_call.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims::test {
 
@@ -77,15 +78,15 @@ struct AffineKernel {
     std::memcpy(base + 16 * lanes + lane * 4, &s.sum, 4);
   }
 
-  static AffineState Element(const void* const* arrays, const void* const* uniforms, const ScanRange& r, int64_t i,
+  static AffineState Element(const void* const* arrays, const void* const* uniforms, const OrderedRange& r, int64_t i,
                              int64_t lane) {
     return AffineElement(static_cast<const int32_t*>(arrays[0])[i * r.lanes + lane], r.period > 0 ? i % r.period : i,
                          *static_cast<const int64_t*>(uniforms[0]));
   }
 
   static int64_t Scan(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
-                      const ScanRange* range, const void* prefix, void* aggregate, int64_t progress) {
-    const ScanRange& r = *range;
+                      const OrderedRange* range, const void* prefix, void* aggregate, int64_t progress) {
+    const OrderedRange& r = *range;
     CHECK(prefix == nullptr && r.lanes == 1 && 0 <= r.lo && r.lo <= r.hi && r.hi <= r.n);
     AffineState s = (progress & kStarted) != 0 ? Load(aggregate, 0, 1) : AffineState();
     bool fresh = (progress & kStarted) == 0;
@@ -104,9 +105,9 @@ struct AffineKernel {
     return r.lo < r.hi ? progress | kStarted : progress;
   }
 
-  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const ScanRange* range,
+  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const OrderedRange* range,
                         void* aggregate, int64_t progress) {
-    const ScanRange& r = *range;
+    const OrderedRange& r = *range;
     const int64_t lanes = r.lane_hi - r.lane_lo;
     CHECK(flags == nullptr && 0 <= r.lo && r.lo < r.hi && r.hi <= r.n && 0 <= r.lane_lo && r.lane_hi <= r.lanes && lanes > 0);
     for (int64_t lane = 0; lane < lanes; ++lane) {
@@ -137,7 +138,7 @@ struct AffineKernel {
       CHECK(first < base + ends[k]);
       AffineState s;
       for (int64_t i = first; i < base + ends[k]; ++i) {
-        const AffineState e = Element(arrays, uniforms, ScanRange{}, i, 0);
+        const AffineState e = Element(arrays, uniforms, OrderedRange{}, i, 0);
         s = i == first ? e : Compose(s, e);
       }
       AffineResult::Write(s, outs, k);
@@ -145,9 +146,9 @@ struct AffineKernel {
     }
   }
 
-  static ScanKernel Kernel(bool across) { return {across ? nullptr : Scan, Reduce, Combine, Finish, across ? nullptr : Runs}; }
-  static ScanShape Shape(const char* kind, bool across) {
-    ScanShape shape;
+  static OrderedKernel Kernel(bool across) { return {across ? nullptr : Scan, Reduce, Combine, Finish, across ? nullptr : Runs}; }
+  static OrderedShape Shape(const char* kind, bool across) {
+    OrderedShape shape;
     shape.kind = kind;
     shape.array_bytes = {4, 0};
     shape.uniforms = 1;
@@ -198,8 +199,8 @@ struct AffineProblem {
   }
 
   // `count`: results of a member.
-  ScanCall Call(AffineResult& out, int64_t count) const {
-    ScanCall call;
+  OrderedCall Call(AffineResult& out, int64_t count) const {
+    OrderedCall call;
     call.n = n;
     call.lanes = lanes;
     call.batch = batch;

@@ -172,7 +172,7 @@ TEST(ReducePlanOfRandomProblems) {
     p.joined = std::max<int64_t>(1, size(10));
     p.across = random() % 2 == 0;
     p.lanes = p.across ? size(14) : 1;
-    p.leaf_bytes = 1 + size(8);
+    p.leaf_bytes = {1 + size(8), 1};
     p.slots = 1 + size(5);
     p.state_bytes = p.slots * (1 + size(3));
     p.init = random() % 2 == 0;
@@ -190,10 +190,24 @@ TEST(ReducePlanOfRandomProblems) {
       // Aggregates of blocks are a small part of what is read.
       CHECK(plan.block >= p.n || plan.block >= 8 * p.slots);
     }
+    CHECK_EQ(WorkspaceBytes(p, plan) == 0, p.rows == 0 || p.lanes == 0);
     Machine one;
     CHECK_EQ(MakeReducePlan(p, one).leaf, plan.leaf);
     if (failures != before) Fail(__FILE__, __LINE__, "n=", p.n, " rows=", p.rows, " lanes=", p.lanes, " slots=", p.slots);
   }
+}
+
+TEST(ReduceWorkspaceOfExamples) {
+  const auto bytes = [](int64_t n, int64_t rows, int64_t joined, const std::vector<int64_t>& leaf_bytes) {
+    ReduceProblem p;
+    p.n = n, p.rows = rows, p.joined = joined, p.leaf_bytes = leaf_bytes;
+    return WorkspaceBytes(p, MakeReducePlan(p, Machine{}));
+  };
+  CHECK_EQ(bytes(1'000'000, 1, 1, {4}), (1 + 5) * 64 + 16 * 64);  // init's state, those of a fold of 16 blocks; the blocks'
+  CHECK_EQ(bytes(10'000, 1, 1, {4}), (1 + 2) * 64);               // one block of two leaves
+  CHECK_EQ(bytes(8, 1000, 1000, {4}), 64 + 256 * 8 * 4);          // 256 rows in a buffer
+  CHECK_EQ(bytes(8, 1000, 1000, {4, 1}), 64 + 256 * 8 * (4 + 1));
+  CHECK_EQ(bytes(1'000'000, 0, 1, {4}), 0);
 }
 
 }  // namespace

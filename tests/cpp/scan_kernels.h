@@ -1,4 +1,4 @@
-// A kernel of the ordered family written by hand, with the contract of the compiled ones (cpu/scan_kernel.h).
+// A kernel of the ordered family written by hand, with the contract of the compiled ones (cpu/ordered_kernel.h).
 //
 // It composes affine maps modulo 2^32 and counts them: an operator that does not commute, and exact, so that any association
 // gives the same result. Arrays: values (uint32) and the element's position; one uniform. Results: the map (two uint32) and the
@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "check.h"
-#include "scan_call.h"
-#include "scan_kernel.h"
+#include "ordered_call.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims::test {
 
@@ -49,7 +49,7 @@ struct AffineScan {
   }
 
   static int64_t Run(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
-                     const ScanRange& range, const void* prefix, void* aggregate, int64_t progress) {
+                     const OrderedRange& range, const void* prefix, void* aggregate, int64_t progress) {
     const int64_t wanted = range.lane_hi - range.lane_lo;
     CHECK(range.lo < range.hi && range.hi <= range.n && arrays[1] == nullptr);
     if (range.period > 0) {
@@ -83,11 +83,11 @@ struct AffineScan {
   }
 
   static int64_t Scan(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
-                      const ScanRange* range, const void* prefix, void* aggregate, int64_t progress) {
+                      const OrderedRange* range, const void* prefix, void* aggregate, int64_t progress) {
     return Run(arrays, uniforms, outs, flags, *range, prefix, aggregate, progress);
   }
 
-  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const ScanRange* range,
+  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const OrderedRange* range,
                         void* aggregate, int64_t progress) {
     return Run(arrays, uniforms, nullptr, flags, *range, nullptr, aggregate, progress);
   }
@@ -96,11 +96,11 @@ struct AffineScan {
     for (int64_t lane = 0; lane < lanes; ++lane) Store(Load(a, lane, lanes).Then(Load(b, lane, lanes)), out, lane, lanes);
   }
 
-  static ScanKernel Kernel() { return {Scan, Reduce, Combine, nullptr}; }
+  static OrderedKernel Kernel() { return {Scan, Reduce, Combine, nullptr}; }
 };
 
 template <int kOptions = 0>
-ScanKernel AffineKernel(int options) {
+OrderedKernel AffineKernel(int options) {
   if constexpr (kOptions == kAffineOptions) {
     CHECK(false);
     return {};
@@ -109,8 +109,8 @@ ScanKernel AffineKernel(int options) {
   }
 }
 
-inline ScanShape AffineShape(int options) {
-  ScanShape shape;
+inline OrderedShape AffineShape(int options) {
+  OrderedShape shape;
   shape.kind = "scan";
   shape.array_bytes = {4, 0};
   shape.uniforms = 1;

@@ -146,5 +146,20 @@ TEST(ScanPlanOfExamples) {
   }
 }
 
+TEST(ScanWorkspaceOfExamples) {
+  const auto bytes = [](const ScanProblem& p, int threads) {
+    Machine machine;
+    machine.threads = threads;
+    return WorkspaceBytes(p, MakeScanPlan(p, machine));
+  };
+  CHECK_EQ(bytes(Along(1, 50'000'000), 2), 763 * (64 + 2 * 64) + 2 * 2 * 64);  // descriptors of 763 blocks, 2 workers
+  CHECK_EQ(bytes(Along(5, 10'000'000), 2), 5 * 153 * (64 + 2 * 64) + 2 * 2 * 64);
+  CHECK_EQ(bytes(Along(1, 50'000'000), 1), 2 * 64);
+  CHECK_EQ(bytes(Along(10'000, 5000), 2), 2 * 2 * 64);
+  CHECK_EQ(bytes(Across(1, 500'000, 100), 2), 764 * (64 + 2 * 832) + 2 * 2 * 832);  // of 100 lanes, 8 bytes each
+  CHECK_EQ(bytes(Along(0, 100), 2), 0);
+  CHECK_EQ(bytes(Along(100, 0), 2), 0);
+}
+
 }  // namespace
 }  // namespace jaxprims::test

@@ -70,8 +70,8 @@ struct Problem {
     return operand;
   }
 
-  ScanCall Call(Results& out) const {
-    ScanCall call;
+  OrderedCall Call(Results& out) const {
+    OrderedCall call;
     call.n = n;
     call.lanes = lanes;
     call.batch = batch;
@@ -94,7 +94,7 @@ struct Problem {
 
   Results Run(Pool& pool, const ScanPlan& plan) const {
     Results out;
-    const ScanCall call = Call(out);
+    const OrderedCall call = Call(out);
     RunScan(pool, AffineShape(options), call, AffineKernel(options), plan);
     return out;
   }
@@ -268,7 +268,7 @@ TEST(ScanOfNothing) {
 // A kernel that adds floats: each order of additions has other bits.
 struct FloatSum {
   static int64_t Scan(const void* const* arrays, const void* const* /*uniforms*/, void* const* outs, const uint8_t* /*flags*/,
-                      const ScanRange* range, const void* prefix, void* aggregate, int64_t progress) {
+                      const OrderedRange* range, const void* prefix, void* aggregate, int64_t progress) {
     const auto* values = static_cast<const float*>(arrays[0]);
     auto& sum = *static_cast<float*>(aggregate);
     for (int64_t i = range->lo; i < range->hi; ++i) {
@@ -278,15 +278,15 @@ struct FloatSum {
     }
     return progress;
   }
-  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const ScanRange* range,
+  static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const OrderedRange* range,
                         void* aggregate, int64_t progress) {
     return Scan(arrays, uniforms, nullptr, flags, range, nullptr, aggregate, progress);
   }
   static void Combine(const void* const* /*uniforms*/, const void* a, const void* b, void* out, int64_t /*lanes*/) {
     *static_cast<float*>(out) = *static_cast<const float*>(a) + *static_cast<const float*>(b);
   }
-  static ScanShape Shape() {
-    ScanShape shape;
+  static OrderedShape Shape() {
+    OrderedShape shape;
     shape.kind = "scan";
     shape.array_bytes = shape.leaf_bytes = shape.slot_bytes = {4};
     shape.leaf_slots = {1};
@@ -301,7 +301,7 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
   for (auto& value : values) value = static_cast<float>(random() % 1000) / 7.0F;
   auto run = [&](Pool& pool, bool in_place, int64_t order, int threads) {
     std::vector<float> in = values, out(in_place ? 0 : values.size());
-    ScanCall call;
+    OrderedCall call;
     call.n = kN;
     call.batch = {2};
     Operand operand;
@@ -310,7 +310,7 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
     call.arrays = {operand};
     if (!in_place) operand.data = reinterpret_cast<char*>(out.data());
     call.outs = {operand};
-    const ScanShape shape = FloatSum::Shape();
+    const OrderedShape shape = FloatSum::Shape();
     CHECK_EQ(Describe(shape, call).in_place, in_place);
     const ScanPlan plan = ForcedScan(Describe(shape, call), Machine{}, order, kScanStep, -1, -1, threads);
     RunScan(pool, shape, call, {FloatSum::Scan, FloatSum::Reduce, FloatSum::Combine, nullptr}, plan);
@@ -336,7 +336,7 @@ TEST(ScanWithoutMemory) {
   problem.n = 1;
   problem.Draw(1);
   Results out;
-  const ScanCall call = problem.Call(out);
+  const OrderedCall call = problem.Call(out);
   ScanPlan plan = MakeScanPlan(problem.Described(), Machine{});
   plan.strip = int64_t{1} << 55;  // states that cannot be had
   bool thrown = false;

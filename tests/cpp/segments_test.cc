@@ -43,8 +43,8 @@ struct SegmentsCase : AffineProblem {
   }
   void Add(int64_t number) { wide ? wide_operand.push_back(number) : narrow_operand.push_back(static_cast<int32_t>(number)); }
 
-  ScanCall SegmentsCall(AffineResult& out) const {
-    ScanCall call = Call(out, segments * lanes);
+  OrderedCall SegmentsCall(AffineResult& out) const {
+    OrderedCall call = Call(out, segments * lanes);
     const int64_t count = ids ? n : segments + 1;
     call.flags = wide ? At(wide_operand.data(), segments_mask, count * 8) : At(narrow_operand.data(), segments_mask, count * 4);
     return call;
@@ -262,7 +262,7 @@ TEST(SegmentsPlanOfRandomProblems) {
     p.members = size(14);
     p.across = random() % 2 == 0;
     p.lanes = p.across ? size(14) : 1;
-    p.leaf_bytes = 1 + size(8);
+    p.leaf_bytes = {1 + size(8), 1};
     p.slots = 1 + size(5);
     p.state_bytes = p.slots * (1 + size(3));
     Machine m;
@@ -275,6 +275,20 @@ TEST(SegmentsPlanOfRandomProblems) {
     const SegmentsPlan alone = MakeSegmentsPlan(p, one);
     CHECK(alone.items == plan.items && alone.chunk == plan.chunk);
   }
+}
+
+TEST(SegmentsWorkspaceOfExamples) {
+  const auto bytes = [](int64_t n, int64_t segments, int64_t members) {
+    SegmentsProblem p;
+    p.n = n, p.segments = segments, p.members = members;
+    return WorkspaceBytes(p, MakeSegmentsPlan(p, Machine{}));
+  };
+  // What a worker has beside states: a list of the runs in 4 chunks of 2048, as many results of 4 bytes, an identity.
+  const int64_t lists = internal::RunList::Bytes(4 * 2048) + 4 * 2048 * 4 + 64;
+  CHECK_EQ(bytes(1000, 10, 1), 64 + lists);
+  CHECK_EQ(bytes(10 * 16'384 - 10, 10, 1), (1 + 4) * 64 + lists + 2 * 10 * 64);  // 10 tasks and a fold of 11 states
+  CHECK_EQ(bytes(10 * 16'384 - 10, 10, 3), (1 + 4) * 64 + lists + 2 * 3 * 10 * 64);
+  CHECK_EQ(bytes(1000, 0, 1), 0);
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ class Reductions(_Ordered):
         spec, p = problem.spec, _cpu.ReduceProblem()
         p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
         p.joined = 1 if problem.captured else problem.members  # consecutive rows that lie end to end
-        p.leaf_bytes, p.slots, p.across = max(_leaf_bytes(spec)), len(spec.state), spec.across
+        p.leaf_bytes, p.slots, p.across = _leaf_bytes(spec), len(spec.state), spec.across
         p.state_bytes, p.init = sum(map(itemsize, spec.state)), problem.init
         return p, _cpu.make_reduce_plan(p, _cpu.Machine(cpu_threads()))
 
@@ -146,7 +146,7 @@ class Segments(_Ordered):
     def _native(self, problem: OrderedProblem) -> tuple[_cpu.SegmentsProblem, _cpu.SegmentsPlan]:
         spec, p = problem.spec, _cpu.SegmentsProblem()
         p.n, p.segments, p.members, p.lanes = problem.n, problem.num_segments, problem.members, problem.lanes
-        p.leaf_bytes, p.slots, p.across = max(_leaf_bytes(spec)), len(spec.state), spec.across
+        p.leaf_bytes, p.slots, p.across = _leaf_bytes(spec), len(spec.state), spec.across
         p.state_bytes = sum(map(itemsize, spec.state))
         forced = plan_among(problem.plans, "cpu", "segments")
         return p, _cpu.make_segments_plan(p, _cpu.Machine(cpu_threads()), *(forced.numbers(problem) if forced else ()))

@@ -1,64 +1,24 @@
-// A call of the ordered family (scan, reduction, segmented reduction) as its drivers see it.
+// A row of a call of the ordered family, for its kernels.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "operand.h"
+#include "ordered_call.h"
+#include "ordered_kernel.h"
 
 namespace jaxprims {
 
-// What the drivers have to know of a spec.
-struct ScanShape {
-  std::string kind;                  // scan, reduce, segments
-  std::vector<int64_t> array_bytes;  // by array: of one element; 0: the element's position, and so no operand
-  int64_t uniforms = 0;
-  std::vector<int64_t> leaf_bytes;  // of one element of the result, by leaf
-  std::vector<int64_t> leaf_slots;
-  std::vector<int64_t> slot_bytes;  // of the state
-  bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
-
-  // Of the state of `lanes` lanes; the layout is in scan_kernel.h.
-  int64_t StateBytes(int64_t lanes) const { return (static_cast<int64_t>(slot_bytes.size()) * 8 * lanes + 63) / 64 * 64; }
-};
-
-// A leaf of init: [*batch, lanes, slots].
-struct ScanInit {
-  Operand operand;
-  int64_t slots = 1;
-};
-
-struct ScanCall {
-  int64_t n = 0;                // elements of a row
-  int64_t lanes = 1;            // rows side by side: the size of the inner axes
-  std::vector<int64_t> batch;   // sizes of the batch axes
-  std::vector<Operand> arrays;  // of positions: null
-  Operand flags;                // null without restarts
-  std::vector<Operand> uniforms;
-  std::vector<ScanInit> init;  // empty if there is none
-  std::vector<Operand> outs;   // by leaf
-
-  int64_t rows() const {  // or, across, bundles of `lanes` rows
-    int64_t rows = 1;
-    for (const int64_t size : batch) rows *= size;
-    return rows;
-  }
-};
-
-// Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].
-struct Segments {
-  int64_t count = 0;
-  bool ids = false;
-  bool wide = false;  // 64 bits
-};
+inline int64_t StateBytes(const OrderedShape& shape, int64_t lanes) {
+  return StateBytes(static_cast<int64_t>(shape.slot_bytes.size()), lanes);
+}
 
 // Pointers of one row of a call (across: of one bundle of rows).
-class ScanRow {
+class OrderedRow {
  public:
-  explicit ScanRow(const ScanCall& call)
+  explicit OrderedRow(const OrderedCall& call)
       : call_(&call),
         index_(call.batch),
         arrays_(call.arrays.size()),
@@ -82,7 +42,7 @@ class ScanRow {
   char* const* outs() const { return outs_.data(); }
 
   // The row's init as the state of lanes [lane_lo, lane_hi); false if it has none.
-  bool Init(const ScanShape& shape, int64_t lane_lo, int64_t lane_hi, char* state) const {
+  bool Init(const OrderedShape& shape, int64_t lane_lo, int64_t lane_hi, char* state) const {
     size_t slot = 0;
     for (size_t leaf = 0; leaf < init_.size(); ++leaf) {
       const int64_t slots = call_->init[leaf].slots;
@@ -116,7 +76,7 @@ class ScanRow {
     f(call_->flags, flags_);
   }
 
-  const ScanCall* call_;
+  const OrderedCall* call_;
   BatchIndex index_;
   std::vector<char*> arrays_, uniforms_, init_, outs_;
   char* flags_ = nullptr;

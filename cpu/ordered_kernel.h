@@ -1,5 +1,5 @@
 // What a kernel of the ordered family (scan, reduction, segmented reduction) and its drivers agree on. The functions are made by
-// codegen/llvm_scan.py.
+// jaxprims/targets/cpu/ordered/kernel.py.
 //
 // A sequence ("row") has n elements; scan order i = 0 .. n - 1 is memory order, or, reversed, memory element n - 1 - i. Array
 // pointers are to the row's memory element 0. Two forms:
@@ -16,7 +16,7 @@ namespace jaxprims {
 
 // Elements [lo, hi) in scan order. lo is 0 or a multiple of kScanStep; only the last range of a row has another end than such a
 // multiple, so that how elements are associated never depends on how a row is cut into ranges.
-struct ScanRange {
+struct OrderedRange {
   int64_t lo = 0, hi = 0;
   int64_t n = 0;       // of the row: where reversed order starts
   int64_t period = 0;  // periodic: n elements are n / period rows of `period`, one behind the other; lo is any multiple of it
@@ -26,6 +26,9 @@ struct ScanRange {
 
 inline constexpr int64_t kScanStep = 1024;
 
+// Of the state of `slots` slots and `lanes` lanes.
+inline int64_t StateBytes(int64_t slots, int64_t lanes) { return (8 * slots * lanes + 63) / 64 * 64; }
+
 // Bits of the `progress` that scan and reduce take and return.
 inline constexpr int64_t kStarted = 1;    // the aggregate holds something
 inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came before the aggregate no longer counts
@@ -33,15 +36,15 @@ inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came befor
 // Functions of one variant of a spec. Bit 0 of the variant, periodic: scan alone, of ranges that have a period. Bit 1, streaming:
 // scan stores whole vectors of results non-temporally; the driver promises that each then starts at a multiple of its size or of
 // 64 bytes, and fences.
-struct ScanKernel {
+struct OrderedKernel {
   // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
   // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.
   // outs: by leaf, pointers to where memory element 0 of the row would be written.
   using Scan = int64_t (*)(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
-                           const ScanRange* range, const void* prefix, void* aggregate, int64_t progress);
+                           const OrderedRange* range, const void* prefix, void* aggregate, int64_t progress);
   // The aggregate alone; of a scan: the same bits as Scan leaves.
-  using Reduce = int64_t (*)(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const ScanRange* range,
-                             void* aggregate, int64_t progress);
+  using Reduce = int64_t (*)(const void* const* arrays, const void* const* uniforms, const uint8_t* flags,
+                             const OrderedRange* range, void* aggregate, int64_t progress);
   // out = a ⊕ b on the states of `lanes` lanes; out may be a or b.
   using Combine = void (*)(const void* const* uniforms, const void* a, const void* b, void* out, int64_t lanes);
   // The results of states; of the identity where state is null. outs: where lane 0 is written, contiguous.

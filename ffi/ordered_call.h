@@ -1,0 +1,53 @@
+// A call of the ordered family (scan, reduction, segmented reduction) as its drivers see it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "operand.h"
+
+namespace jaxprims {
+
+// What the drivers have to know of a spec.
+struct OrderedShape {
+  std::string kind;                  // scan, reduce, segments
+  std::vector<int64_t> array_bytes;  // by array: of one element; 0: the element's position, and so no operand
+  int64_t uniforms = 0;
+  std::vector<int64_t> leaf_bytes;  // of one element of the result, by leaf
+  std::vector<int64_t> leaf_slots;
+  std::vector<int64_t> slot_bytes;  // of the state
+  bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
+};
+
+// A leaf of init: [*batch, lanes, slots].
+struct OrderedInit {
+  Operand operand;
+  int64_t slots = 1;
+};
+
+struct OrderedCall {
+  int64_t n = 0;                // elements of a row
+  int64_t lanes = 1;            // rows side by side: the size of the inner axes
+  std::vector<int64_t> batch;   // sizes of the batch axes
+  std::vector<Operand> arrays;  // of positions: null
+  Operand flags;                // null without restarts
+  std::vector<Operand> uniforms;
+  std::vector<OrderedInit> init;  // empty if there is none
+  std::vector<Operand> outs;      // by leaf
+
+  int64_t rows() const {  // or, across, bundles of `lanes` rows
+    int64_t rows = 1;
+    for (const int64_t size : batch) rows *= size;
+    return rows;
+  }
+};
+
+// Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].
+struct Segments {
+  int64_t count = 0;
+  bool ids = false;
+  bool wide = false;  // 64 bits
+};
+
+}  // namespace jaxprims
