@@ -12,13 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 
 from ..arguments.checks import as_array, called
-from ..arguments.monoid import Monoid
-from ..arguments.positions import positions
-from ..operators.operator import trace
-from ..tracing.varying import Axes, element_aval, vary
+from ..arguments.positions import position_dtype, positions
+from ..tracing.varying import Axes, vary
 from .element import takes
 
 
@@ -54,9 +51,7 @@ class Elements:
             self.given = [self.in_front(x, own) for x, own in zip(self.given, axes, strict=True)]
             axes = [(0,)]
         self.axes = axes[0]
-        self.position_dtype = np.dtype(np.int32 if not isinstance(self.n, int) or self.n <= 2**31 else np.int64)
-        if self.position_dtype == np.int64 and any(self.is_position) and not jax.config.jax_enable_x64:
-            raise ValueError(f"{self.name}: positions pass 2^31 here: jax_enable_x64 is needed")
+        self.position_dtype = position_dtype(self.n, self.name, wanted=any(self.is_position))
 
     def _axes_of(self, x: Any) -> tuple[int, ...]:
         if not self.several:
@@ -169,17 +164,3 @@ def _number(x: Any) -> Any:
     if a.dtype == jax.dtypes.float0 or jnp.issubdtype(a.dtype, jax.dtypes.extended):
         raise TypeError(f"map's result must be numbers, got {a.dtype}")
     return a
-
-
-def trace_operator(monoid: Monoid, values: Values, shapes: Sequence[tuple[int, ...]], axes: Axes) -> ClosedJaxpr:
-    avals = [element_aval(s, d, axes) for s, d in zip(shapes, values.dtypes, strict=True)]
-    n = len(avals)
-
-    def flat(*leaves: Any) -> list[Any]:
-        a, b = jax.tree.unflatten(values.tree, leaves[:n]), jax.tree.unflatten(values.tree, leaves[n:])
-        got, tree = called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
-        if tree != values.tree:
-            raise TypeError(f"op must return the structure of its arguments, {values.tree}, got {tree}")
-        return [vary(as_array(x, "op's result"), axes) for x in got]
-
-    return trace(monoid.op, [*avals, *avals], ("op", values.tree), flat)

@@ -12,8 +12,9 @@ from ..arguments.monoid import Monoid, as_monoid
 from ..arguments.warnings import FallbackWarning
 from ..tracing.lower import Unsupported
 from ..tracing.varying import Axes, axes_of, element_aval, vary
-from .along_axis import Elements, Values, flat_map, trace_operator
+from .along_axis import Elements, Values, flat_map
 from .lanes import find_form
+from .operator import checked_operator
 from .ordered import Ordered
 
 
@@ -52,8 +53,5 @@ def _traced(elements: Elements, monoid: Monoid, map: Any, axes: Axes) -> Ordered
         mapped = jax.make_jaxpr(flat)(*avals)
         outs = mapped.out_avals
         values = Values(found[0], tuple(tuple(a.shape) for a in outs), tuple(np.dtype(a.dtype) for a in outs))
-    closed = trace_operator(monoid, values, values.shapes, axes)
-    for s, d, o in zip(values.shapes, values.dtypes, closed.out_avals, strict=True):
-        if tuple(o.shape) != s or np.dtype(o.dtype) != d:
-            raise TypeError(f"op must keep shape and dtype: on {d}{list(s)} it returned {o.dtype}{list(o.shape)}")
+    closed = checked_operator(monoid, values, axes)
     return Ordered(elements, values, monoid, closed, mapped, axes, None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arguments.bins import Bins
 from ..arguments.checks import as_array, called, check_index, flat_index, sizes_of
-from ..arguments.positions import positions
+from ..arguments.positions import position_dtype, positions
 from ..tracing.varying import Axes, element_aval, vary
 
 
@@ -49,9 +49,7 @@ class ElementFunction:
             raise ValueError(f"{what} must have one length N, got shapes {shown}")
         self.given = given
         self.elements = given[0].shape[0]
-        self.position_dtype = np.dtype(np.int32 if not isinstance(self.elements, int) or self.elements <= 2**31 else np.int64)
-        if self.position_dtype == np.int64 and any(self.is_position) and not jax.config.jax_enable_x64:
-            raise ValueError(f"{self.name}: positions pass 2^31 here: jax_enable_x64 is needed")
+        self.position_dtype = position_dtype(self.elements, self.name, wanted=any(self.is_position))
 
     def avals(self, axes: Axes) -> list[Any]:
         """Of one element."""

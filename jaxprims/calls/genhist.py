@@ -79,7 +79,7 @@ def _fused(
             dests += [h.dest[k] for k in leaves] if h.dest is not None else []
         layout.append([k for leaves, _, _ in h.parts for k in leaves])
     where = tuple(call.position_dtype if p else None for p in call.is_position)
-    static = HistogramCall(make_traced(inner.jaxpr, program), tuple(parts), where, sorted_indices, deterministic)
+    static = HistogramCall(make_traced(inner.jaxpr, program), where, tuple(parts), sorted_indices, deterministic)
     if not can_fuse(static):
         return None
     flat = bind(static, [*call.given, *pre(*closed.consts), *operator_arrays, *dests])
@@ -143,11 +143,7 @@ def _one_part(
     deterministic: bool,
 ) -> list[Any]:
     elements = tuple((x.shape[1:], x.dtype) for x in (index, *values))
-    static = HistogramCall(
-        passing(elements),
-        (Part(h.total, op, len(captured), 0, tuple(range(1, len(values) + 1)), 1, h.dest is not None),),
-        (None,) * len(elements),
-        deterministic=deterministic,
-    )
+    part = Part(h.total, op, len(captured), 0, tuple(range(1, len(elements))), 1, h.dest is not None)
+    static = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)
     dest = [h.dest[k] for k in members] if h.dest is not None else []
     return bind(static, [index, *values, *captured, *dest])

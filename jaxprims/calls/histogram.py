@@ -5,29 +5,22 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.bins import Bins
-from ..arguments.checks import as_array, called, sizes_of
+from ..arguments.checks import as_array, sizes_of
 from ..arguments.monoid import Monoid, as_monoid
 from ..arguments.warnings import FallbackWarning, IdentityWarning
 from ..operators import classify
-from ..operators.operator import Operator, make_operators, trace
+from ..operators.operator import Operator, make_operators
 from ..tracing.lower import Unsupported
-from ..tracing.varying import Axes, element_aval, vary
+from ..tracing.varying import Axes
 from .element import Pair
-
-
-class Typed(Protocol):
-    """What an operator combines: structure, shapes and dtypes of its leaves."""
-
-    tree: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[np.dtype, ...]
+from .operator import Typed, checked_operator
 
 
 @dataclasses.dataclass
@@ -49,20 +42,7 @@ class Histogram:
 def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
     monoid = as_monoid(bins.op, bins.identity)
     sizes = sizes_of(bins.num_bins)
-    avals = [element_aval(s, d, axes) for s, d in zip(pair.shapes, pair.dtypes, strict=True)]
-    n = len(avals)
-
-    def flat(*leaves: Any) -> list[Any]:
-        a, b = jax.tree.unflatten(pair.tree, leaves[:n]), jax.tree.unflatten(pair.tree, leaves[n:])
-        got, tree = called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
-        if tree != pair.tree:
-            raise TypeError(f"op must return the structure of its arguments, {pair.tree}, got {tree}")
-        return [vary(as_array(x, "op's result"), axes) for x in got]
-
-    closed = trace(monoid.op, [*avals, *avals], ("op", pair.tree), flat)
-    for a, o in zip(avals, closed.out_avals, strict=True):
-        if tuple(o.shape) != a.shape or np.dtype(o.dtype) != a.dtype:
-            raise TypeError(f"op must keep shape and dtype: on {a.dtype}{list(a.shape)} it returned {o.dtype}{list(o.shape)}")
+    closed = checked_operator(monoid, pair, axes)
     dest = _checked_dest(bins, pair, sizes)
     identity, concrete = checked_identity(monoid, pair)
     if identity is not None and not concrete:  # one that is only known at run time: the bins start from it

@@ -22,8 +22,9 @@ from ..operators import classify
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.varying import element_aval
-from .along_axis import Elements, flat_map, trace_operator
+from .along_axis import Elements, flat_map
 from .histogram import checked_identity
+from .operator import trace_operator
 from .ordered import Ordered
 
 PROOF_LANES = 2

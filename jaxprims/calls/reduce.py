@@ -35,7 +35,7 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     assert call.f is not None
     if len(_runs(call.elements.axes)) > 1 and _one_pass(call):
         call.elements.moved_together()
-    static = OrderedCall("reduce", call.f, call.operator, len(call.captured), call.positions, init=start is not None)
+    static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
     operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
     return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes)
 

@@ -54,11 +54,11 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
 def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool) -> list[Any]:
     assert call.f is not None and call.operator is not None
     static = OrderedCall(
-        "scan",
         call.f,
+        call.positions,
+        "scan",
         call.operator,
         len(call.captured),
-        call.positions,
         call.inner_rank,
         exclusive,
         reverse,

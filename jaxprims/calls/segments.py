@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..arguments.checks import sizes_of
-from ..operators.operator import identity_leaves
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind
@@ -91,29 +88,20 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int) -> list[Any
         return scan_xla.segment_reduce(call.plain_operator(), call.plain_values(), ids, count, neutral)
     assert call.f is not None
     static = OrderedCall(
-        "segments",
         call.f,
+        call.positions,
+        "segments",
         call.operator,
         len(call.captured),
-        call.positions,
         call.inner_rank,
         segmented_by=kind,
         num_segments=count,
     )
     out = bind(segments_p, static, [*call.elements.given, cut, *call.f_captured, *call.captured])
-    if not _is_own(neutral, call):
+    if not call.own_identity:
         empty = _empty(kind, cut, count, call.elements.n)
         out = [jnp.where(empty.reshape(count, *(1,) * i.ndim), i, x) for i, x in zip(neutral, out, strict=True)]
     return out
-
-
-def _is_own(neutral: Sequence[Any], call: Ordered) -> bool:
-    """Is this identity what the kernel puts into empty segments? One known only at run time or with lanes that differ is not."""
-    assert call.operator is not None
-    if call.operator.identity is None or any(isinstance(i, jax.core.Tracer) for i in call.identity or ()):
-        return False
-    own = identity_leaves(call.operator)
-    return call.identity is None or all(bool(np.all(a == b)) for a, b in zip(call.identity, own, strict=True))
 
 
 def _empty(kind: str, cut: Any, count: int, n: int) -> Any:

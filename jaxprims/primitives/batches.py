@@ -33,3 +33,9 @@ def batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> l
         ones = tuple(size if mask >> a & 1 else 1 for a, size in enumerate(sizes))
         out.append(jnp.broadcast_to(x.reshape(*ones, *element), (*sizes, *element)))
     return out
+
+
+def with_new_axis(operands: Sequence[Any], dims: Sequence[Any], masks: Sequence[int]) -> tuple[list[Any], tuple[int, ...]]:
+    """vmap's axis as a new, outermost batch axis: the operands with it in front, and their masks, of which it is bit 0."""
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    return moved, tuple(mask << 1 | (d is not None) for mask, d in zip(masks, dims, strict=True))

@@ -24,7 +24,7 @@ from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, vary
 from . import histogram_xla
 from .avals import result_aval
-from .batches import batch_shape
+from .batches import batch_shape, with_new_axis
 from .histogram_call import HistogramCall, Part
 
 histogram_p = Primitive("generalized_histogram")
@@ -61,7 +61,7 @@ def by_index(
     if f is None or any(0 in v.shape[1:] for v in values):
         return [_by_xla(op, index, v, num_bins, s) for op, v, s in zip(ops, values, starts or [None] * len(values), strict=True)]
     parts = tuple(Part(num_bins, op, 0, 0, (k + 1,), 1, starts is not None) for k, op in enumerate(operators))
-    call = HistogramCall(f, parts, (None,) * (1 + len(values)), deterministic=deterministic)
+    call = HistogramCall(f, (None,) * (1 + len(values)), parts, deterministic=deterministic)
     return bind(call, [index, *values, *(starts or ())])
 
 
@@ -88,11 +88,8 @@ def _batch(
     operands: Sequence[Any], dims: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int
 ) -> tuple[list[Any], list[int]]:
     """A new, outermost batch axis: bit 0 of the masks."""
-    moved, new = [], []
-    for x, d, mask in zip(operands, dims, masks, strict=True):
-        moved.append(x if d is None else jnp.moveaxis(x, d, 0))
-        new.append(mask << 1 | (d is not None))
-    out = histogram_p.bind(*moved, call=call, masks=tuple(new), rank=rank + 1)
+    moved, new = with_new_axis(operands, dims, masks)
+    out = histogram_p.bind(*moved, call=call, masks=new, rank=rank + 1)
     return out, [0] * len(out)
 
 

@@ -8,7 +8,6 @@ every element (by JAX's own rules), then each part by the cheapest rule that its
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,20 +21,7 @@ from .group import group
 from .histogram import by_index, histogram_p
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import gather, starts_of, through
-from .tangents import Leaves, is_inexact, like, on_members, summed_to, zeros_if_none
-
-
-def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int
-) -> tuple[Leaves, Leaves]:
-    primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
-    outs = histogram_p.bind(*primals, call=call, masks=masks, rank=rank)
-    dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
-    return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
-
-
-ad.primitive_jvps[histogram_p] = _jvp
+from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
 
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
@@ -49,7 +35,7 @@ def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Le
         replaced = [*arrays, *captured]
         for k, x in zip(inner, diff, strict=True):
             replaced[k] = x
-        return call.elements(replaced[: len(arrays)], replaced[len(arrays) :])
+        return call.on_all(replaced[: len(arrays)], replaced[len(arrays) :])
 
     if inner:
         results, result_dots = jax.jvp(run, tuple(operands[k] for k in inner), tuple(inner.values()))
@@ -163,3 +149,4 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
 
 
 ad.primitive_transposes[histogram_p] = _transpose
+ad.primitive_jvps[histogram_p] = jvp_rule(histogram_p, _tangents)

@@ -41,11 +41,11 @@ def _one(part: Part, is_sorted: bool, consts: list[Any], index: Any, values: lis
     lanes = values[0].ndim - 1 if part.operator.lanes > 1 else 0
     elements = tuple((v.shape[1 + lanes :], v.dtype) for v in values)
     call = OrderedCall(
-        "segments",
         passing(elements),
+        (None,) * len(values),
+        "segments",
         operator,
         len(consts),
-        (None,) * len(values),
         lanes,
         segmented_by=kind,
         num_segments=part.num_bins,

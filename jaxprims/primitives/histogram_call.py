@@ -7,17 +7,15 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..ir.program import Builder, Program, shifted_loads
-from ..operators.operator import Operator, Traced, scalar_name, slots_of
+from ..operators.operator import Operator, scalar_name, slots_of
 from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec
 from ..specs.problems import HistogramProblem
 from ..targets.plans import Plan, forced_plans
 from ..targets.target import Target
-from ..tracing.varying import axes_of, vary
+from .elements import ElementFunctionCall, Operands, captured_dtypes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +35,10 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class HistogramCall:
+class HistogramCall(ElementFunctionCall):
     """The static half of a call."""
 
-    f: Traced
     parts: tuple[Part, ...]
-    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
     sorted: bool = False  # the first argument's values, the indices, ascend
     deterministic: bool = False  # the same bits on every run, wherever it runs
     plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
@@ -50,30 +46,13 @@ class HistogramCall:
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.parts))}]"
 
-    @property
-    def num_arrays(self) -> int:
-        return sum(p is None for p in self.positions)
-
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[list[Any]], list[list[Any] | None]]:
         """Operands as (arrays, f's captured arrays, each operator's, each part's dests or None)."""
-        rest = list(operands)
-
-        def take(n: int) -> list[Any]:
-            taken, rest[:] = rest[:n], rest[n:]
-            return taken
-
+        take = Operands(operands).take
         arrays, captured = take(self.num_arrays), take(self.f.captured)
         per_operator = [take(p.captured) for p in self.parts]
         dests = [take(len(p.values)) if p.dest else None for p in self.parts]
         return arrays, captured, per_operator, dests
-
-    def elements(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-        """f on every element, unfused: its results with a leading axis [N]. What differentiation and plain XLA start from."""
-        rest = iter(arrays)
-        n = arrays[0].shape[0]
-        axes = axes_of(arrays)
-        full = [vary(jnp.arange(n, dtype=p), axes) if p is not None else next(rest) for p in self.positions]
-        return jax.vmap(lambda *xs: self.f(captured, *xs))(*full)
 
     def pairs(self, part: Part, results: Sequence[Any]) -> tuple[Any, list[Any]]:
         """A part's (index [N * k], values [N * k, ...]) among f's results on every element."""
@@ -86,7 +65,7 @@ class HistogramCall:
     def unfused(self, operands: Sequence[Any]) -> Iterator[tuple[Part, list[Any], list[Any] | None, Any, list[Any]]]:
         """Each part of an unbatched call, f evaluated: (part, what its operator captures, its dests or None, index, values)."""
         arrays, captured, per_operator, dests = self.split(operands)
-        results = self.elements(arrays, captured)
+        results = self.on_all(arrays, captured)
         for part, consts, dest in zip(self.parts, per_operator, dests, strict=True):
             yield part, consts, dest, *self.pairs(part, results)
 
@@ -107,8 +86,6 @@ def spec_of(
 
     builder = Builder(f.params)
     inlined = builder.inline(f, [builder.arg(k) for k in range(len(f.params))])
-    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])])
-    narrow_positions = {int(k) for k, t in zip(first_of, call.positions, strict=False) if t == np.int32}
     indices, values, forms = [], [], []
     for p in call.parts:
         at = starts[p.index]
@@ -121,8 +98,7 @@ def spec_of(
                 n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
                 row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
             rows.append(row)
-        second = builder.body[rows[0][1]] if len(rows[0]) > 1 else None
-        ordered = second is not None and second.op == "arg" and second.attr in narrow_positions
+        ordered = len(rows[0]) > 1 and call.is_narrow_position(builder.body[rows[0][1]])
         form = p.operator.represent(packed and p.updates == 1 and ordered)
         if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
             rows = [builder.inline(form.start, row) for row in rows]
@@ -193,26 +169,19 @@ def can_fuse(call: HistogramCall) -> bool:
 
 def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], target: Target) -> HistogramSpec:
     """The spec of a call with operands of these avals."""
-    rest = iter(zip(avals, masks, strict=True))
-    arrays: list[tuple[tuple[int, ...], Any]] = []
-    for position in call.positions:
-        if position is not None:
-            arrays.append(((), position))
-        else:
-            aval, mask = next(rest)
-            arrays.append((tuple(aval.shape[mask.bit_count() + 1 :]), np.dtype(aval.dtype)))
+    arrays = call.of_elements(avals, masks)
     count = call.f.captured + sum(p.captured for p in call.parts)
-    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(count))
-    packed = spec_of(call, tuple(arrays), captured)
+    captured = captured_dtypes(iter(avals[call.num_arrays :]), count)
+    packed = spec_of(call, arrays, captured)
     if all(b.finish is None for b in packed.bins):
         return packed
     if any(b.identity is None for b in packed.bins):
         plain = True  # whatever N is, known now or not
     else:  # is there a plan that works on the result itself?
-        one = spec_of(call, tuple(arrays), captured, packed=False)
+        one = spec_of(call, arrays, captured, packed=False)
         bins = tuple(p.num_bins for p in call.parts)
         plain = target.in_place(HistogramProblem(one, (), call.plans, elements_of(avals, masks), bins, call.sorted))
-    return spec_of(call, tuple(arrays), captured, packed=False) if plain else packed
+    return spec_of(call, arrays, captured, packed=False) if plain else packed
 
 
 def elements_of(avals: Sequence[Any], masks: Sequence[int]) -> Any:

@@ -14,79 +14,59 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..ir.program import Builder, Program, numpy_dtype, shifted_loads
 from ..operators.commutes import commutes
-from ..operators.operator import MAX_STRUCT_SLOTS, Operator, Traced, passing, scalar_name, simple_operator, slots_of
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, passing, scalar_name, simple_operator, slots_of
 from ..operators.representation import Representation
 from ..specs.histogram import ArraySpec
 from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
-from ..tracing.varying import axes_of, vary
+from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
 
 SIDE_BY_SIDE = 8
 """So many elements that lie side by side are one struct; vectors run across more."""
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderedCall:
+class OrderedCall(ElementFunctionCall):
     """What is combined and how."""
 
     kind: str  # scan, reduce, segments
-    f: Traced  # one element's arrays -> the leaves that are combined
     operator: Operator
-    captured: int  # arrays that the operator captures
-    positions: tuple[np.dtype | None, ...]  # for each of f's arguments: the dtype if it is the element's position
+    captured: int = 0  # arrays that the operator captures
     inner_rank: int = 0
     exclusive: bool = False
     reverse: bool = False
     init: bool = False
     in_place: bool = False  # a scan's results may take the arrays' memory
     init_is_state: bool = False  # init's leaves hold states, not values
-    segmented_by: str = ""  # the operand that cuts the elements into segments: "flags" of a scan, "offsets" or "ids" of segments
+    segmented_by: str = ""  # the operand that says where segments begin: "flags" of a scan, else "offsets" or "ids"
     num_segments: Any = 0
-    results_kept: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
+    wanted: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
     plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
 
     def __repr__(self) -> str:
-        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)] + [self.segmented_by] * bool(
-            self.segmented_by
-        )
-        return " ".join([f"{self.kind} of {self.operator!r}", *words])
-
-    @property
-    def num_arrays(self) -> int:
-        return sum(p is None for p in self.positions)
+        words = [name for name in ("exclusive", "reverse", "init") if getattr(self, name)]
+        return " ".join([f"{self.kind} of {self.operator!r}", *words, *[self.segmented_by] * bool(self.segmented_by)])
 
     @property
     def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of each result's element."""
         every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
-        return every if self.results_kept is None else [every[k] for k in self.results_kept]
+        return every if self.wanted is None else [every[k] for k in self.wanted]
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
         """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
-        rest = list(operands)
-
-        def take(n: int) -> list[Any]:
-            taken, rest[:] = rest[:n], rest[n:]
-            return taken
-
-        arrays, cut = take(self.num_arrays), take(bool(self.segmented_by))
-        return arrays, cut[0] if cut else None, take(self.f.captured), take(self.captured), rest if self.init else None
+        rest = Operands(operands)
+        arrays, cut = rest.take(self.num_arrays), rest.take(bool(self.segmented_by))
+        captured, consts = rest.take(self.f.captured), rest.take(self.captured)
+        return arrays, cut[0] if cut else None, captured, consts, rest.rest if self.init else None
 
     def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-        """f on every element of an unbatched call, unfused: leaves ``[N, *inner, *element]``. What differentiation and plain XLA
-        start from."""
-        if self.passes_on:
-            return list(arrays)
-        n, lanes = arrays[0].shape[0], arrays[0].shape[1 : 1 + self.inner_rank]
-        axes = axes_of(arrays)
-        rest = iter(arrays)
-        full = [vary(positions(n, lanes, p), axes) if p is not None else next(rest) for p in self.positions]
-        return list(self.mapped(lambda *xs: self.f(captured, *xs), 1 + self.inner_rank)(*full))
+        """f on every element of an unbatched call: leaves ``[N, *inner, *element]``."""
+        return list(arrays) if self.passes_on else self.on_all(arrays, captured, self.inner_rank)
 
     @functools.cached_property
     def passes_on(self) -> bool:
@@ -97,29 +77,17 @@ class OrderedCall:
             and self.num_arrays == len(self.positions)
         )
 
-    @staticmethod
-    def mapped(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
-        """``fn`` on elements, over ``depth`` leading axes."""
-        for _ in range(depth):
-            fn = jax.vmap(fn)
-        return fn
-
     def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves with ``depth`` leading axes."""
         n = len(self.operator.shapes)
-        fn = self.mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
+        fn = mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
         return lambda a, b: list(fn(*a[:n], *b[:n]))
 
 
 @functools.lru_cache(maxsize=512)
 def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
     """A call of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`OrderedCall`."""
-    return OrderedCall(kind, passing((((), dtype),)), simple_operator(op, (), dtype), 0, (None,), plans=(), **others)
-
-
-def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
-    """Each element's position along the axis."""
-    return jax.lax.broadcasted_iota(dtype, (n, *lanes), 0)
+    return OrderedCall(passing((((), dtype),)), (None,), kind, simple_operator(op, (), dtype), plans=(), **others)
 
 
 # --- the spec -----------------------------------------------------------------------------------------------------------------
@@ -127,21 +95,12 @@ def positions(n: Any, lanes: Sequence[Any], dtype: Any) -> Any:
 
 def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> OrderedSpec:
     """The spec of a call with operands of these avals."""
-    rest = iter(zip(avals, masks, strict=True))
     first, mask = avals[0], masks[0].bit_count()
     lanes = first.shape[mask + 1 : mask + 1 + call.inner_rank]
     inner = int(np.prod(lanes, dtype=np.int64)) if all(isinstance(d, int) for d in lanes) else None
-    elements: list[tuple[tuple[int, ...], Any]] = []
-    for position in call.positions:
-        if position is not None:
-            elements.append(((), position))
-        else:
-            aval, m = next(rest)
-            elements.append((tuple(aval.shape[m.bit_count() + 1 + call.inner_rank :]), np.dtype(aval.dtype)))
-    if call.segmented_by:
-        next(rest)
-    captured = tuple(np.dtype(next(rest)[0].dtype) for _ in range(call.f.captured + call.captured))
-    return spec_of(call, tuple(elements), captured, inner)
+    behind = iter(avals[call.num_arrays + bool(call.segmented_by) :])
+    captured = captured_dtypes(behind, call.f.captured + call.captured)
+    return spec_of(call, call.of_elements(avals, masks, call.inner_rank), captured, inner)
 
 
 def sizes_along(call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int]) -> tuple[Any, Any]:
@@ -184,13 +143,11 @@ def spec_of(
         ),
         uniforms=tuple(scalar_name(d) for d in captured),
         state=state,
-        leaves=tuple(
-            (dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.results_kept is None or k in call.results_kept
-        ),
+        leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.wanted is None or k in call.wanted),
         identity=identity,
         f=_replicated_f(call.f.program, form, state_leaves, counts, [p is not None for p in call.positions], lanes),
         op=op,
-        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.results_kept),
+        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.wanted),
         exclusive=call.exclusive,
         reverse=call.reverse,
         restarts=call.segmented_by == "flags" or call.kind == "segments",
@@ -202,10 +159,7 @@ def spec_of(
 def _form(call: OrderedCall) -> Representation:
     """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
     program = call.f.program
-    second = program.body[program.results[1]] if len(program.results) > 1 else None
-    first_of = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])])
-    narrow = {int(k) for k, t in zip(first_of, call.positions, strict=False) if t == np.int32}
-    ordered = second is not None and second.op == "arg" and second.attr in narrow
+    ordered = len(program.results) > 1 and call.is_narrow_position(program.body[program.results[1]])
     return call.operator.represent(
         ordered and call.kind != "scan" and not call.init, keyed=call.kind != "reduce" and not call.init
     )

@@ -28,6 +28,7 @@ from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, over_batch
+from .elements import Operands, mapped
 from .ordered_call import OrderedCall
 from .scan import batch_rule, scan_p
 from .tangents import Leaves, after, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
@@ -121,14 +122,10 @@ class Recurrence:
 
     def split(self, operands: Sequence[Any]) -> tuple[Leaves, Leaves, Any, Leaves, Leaves | None]:
         """Operands as (factors, b's leaves, flags or None, what the step captures, init's leaves or None)."""
-        rest = list(operands)
-
-        def take(n: int) -> Leaves:
-            taken, rest[:] = rest[:n], rest[n:]
-            return taken
-
-        factors, b, flags = take(self.step.factors), take(self.step.results), take(self.flags)
-        return factors, b, flags[0] if flags else None, take(self.step.captured), rest if self.init else None
+        rest = Operands(operands)
+        factors, b, flags = rest.take(self.step.factors), rest.take(self.step.results), rest.take(self.flags)
+        captured = rest.take(self.step.captured)
+        return factors, b, flags[0] if flags else None, captured, rest.rest if self.init else None
 
     def combine(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
         """Two neighbours as one: what is scanned."""
@@ -182,16 +179,16 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
     shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
     operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
     return OrderedCall(
-        "scan",
         f,
+        (None,) * m,
+        "scan",
         operator,
         n,
-        (None,) * m,
         r.inner_rank,
         reverse=r.reverse,
         init=r.init,
         segmented_by="flags" if r.flags else "",
-        results_kept=tuple(range(r.step.factors, m)),
+        wanted=tuple(range(r.step.factors, m)),
         plans=(),
     )
 
@@ -199,7 +196,7 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
     factors, b, flags, consts, init = r.split(operands)
     n = len(factors) + len(b)
-    op = OrderedCall.mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
+    op = mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
     start = None if init is None else [*(jnp.ones_like(i) for i in init), *init]
     out = scan_xla.scan(lambda x, y: op(*x, *y), [*factors, *b], start, reverse=r.reverse, flags=flags)
     return out[len(factors) :]
@@ -239,7 +236,7 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
         full = list(given)
         for k, x in zip(active, changed, strict=True):
             full[k] = x
-        on_element = OrderedCall.mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
+        on_element = mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
         return on_element(*full[:m], *before)
 
     _, moved = jax.jvp(apply, tuple(given[k] for k in active), tuple(moves[k] for k in active))

@@ -27,7 +27,18 @@ from .reduce import reduce_p
 from .scan import bind, scan_p
 from .scan_ad import Steps, value_dots
 from .segments import segments_p
-from .tangents import Leaves, add, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
+from .tangents import (
+    Leaves,
+    add,
+    first_of,
+    is_inexact,
+    jvp_rule,
+    like,
+    shifted,
+    summed_to,
+    without_first,
+    zeros_if_none,
+)
 
 
 def through(
@@ -46,7 +57,7 @@ def through(
     segments start. None for integers."""
     elements = tuple((v.shape[1 + inner_rank :], v.dtype) for v in values)
     f = passing(elements) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
-    call = OrderedCall("scan", f, operator, len(consts), (None,) * len(values), inner_rank, init=init is not None)
+    call = OrderedCall(f, (None,) * len(values), "scan", operator, len(consts), inner_rank, init=init is not None)
     call = dataclasses.replace(call, segmented_by="" if flags is None else "flags")
     ends = None if flags is None else shifted(flags, first_of(flags, True), True)
     upto = _prefixes(call, values, flags, consts, init)
@@ -172,19 +183,6 @@ def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
 # --- the rules ------------------------------------------------------------------------------------------------------------------
 
 
-def _jvp_of(primitive: Primitive) -> Callable[..., tuple[Leaves, Leaves]]:
-    def rule(
-        primals: Sequence[Any], tangents: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int
-    ) -> tuple[Leaves, Leaves]:
-        primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
-        outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
-        dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-        computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
-        return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
-
-    return rule
-
-
 def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
     """The tangents of an unbatched call's inexact results."""
     arrays, cut, captured, consts, init = call.split(operands)
@@ -232,5 +230,5 @@ def _transpose_of(primitive: Primitive) -> Callable[..., Leaves]:
 
 
 for _primitive in (reduce_p, segments_p):
-    ad.primitive_jvps[_primitive] = _jvp_of(_primitive)
+    ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = _transpose_of(_primitive)

@@ -19,7 +19,7 @@ from ..targets.registry import register_family
 from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
-from .batches import batch_shape
+from .batches import batch_shape, with_new_axis
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 
@@ -71,11 +71,8 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
             wider = dataclasses.replace(call, inner_rank=call.inner_rank + 1)
             out = primitive.bind(*operands, call=wider, masks=masks, rank=rank)
             return out, [rank + steps + inner] * len(out)
-        moved, new = [], []
-        for x, d, mask in zip(operands, dims, masks, strict=True):
-            moved.append(x if d is None else jnp.moveaxis(x, d, 0))
-            new.append(mask << 1 | (d is not None))
-        out = primitive.bind(*moved, call=call, masks=tuple(new), rank=rank + 1)
+        moved, new = with_new_axis(operands, dims, masks)
+        out = primitive.bind(*moved, call=call, masks=new, rank=rank + 1)
         return out, [0] * len(out)
 
     return rule
@@ -109,7 +106,7 @@ class Scans(OrderedFamily):
             neutral = True
         op = call.combine(consts, 1 + call.inner_rank)
         out = scan_xla.scan(op, values, start, neutral=neutral, exclusive=call.exclusive, reverse=call.reverse, flags=flags)
-        return out if call.results_kept is None else [out[k] for k in call.results_kept]
+        return out if call.wanted is None else [out[k] for k in call.wanted]
 
 
 register_family(Scans("scan", "scan", scan_p, ffi.SCAN))

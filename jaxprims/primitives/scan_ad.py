@@ -27,20 +27,19 @@ from ..tracing.varying import axes_of, vary
 from .ordered_call import OrderedCall, simple
 from .recurrence import Derivative, Product, Recurrence, recurrence
 from .scan import bind, scan_p
-from .tangents import Leaves, add, after, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
-
-
-def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int
-) -> tuple[Leaves, Leaves]:
-    primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
-    outs = scan_p.bind(*primals, call=call, masks=masks, rank=rank)
-    dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    computed = iter(on_members(functools.partial(_tangents, call), primals, dots, outs, masks, rank))
-    return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
-
-
-ad.primitive_jvps[scan_p] = _jvp
+from .tangents import (
+    Leaves,
+    add,
+    after,
+    first_of,
+    is_inexact,
+    jvp_rule,
+    like,
+    shifted,
+    summed_to,
+    without_first,
+    zeros_if_none,
+)
 
 
 def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
@@ -272,3 +271,4 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 
 ad.primitive_transposes[scan_p] = _transpose
+ad.primitive_jvps[scan_p] = jvp_rule(scan_p, _tangents)

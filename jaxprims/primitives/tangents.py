@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad
 
 from ..tracing.varying import axes_of, vary
 from .batches import over_batch
@@ -84,3 +87,19 @@ def on_members(
 
     every = (*masks, *(masks[k] for k in active), *((1 << rank) - 1 for _ in outs))
     return over_batch(one, every, rank)(*primals, *(dots[k] for k in active), *outs)
+
+
+def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callable[..., tuple[Leaves, Leaves]]:
+    """A primitive's JVP. ``tangents_of(call, operands, their tangents or None, results)``: those of an unbatched call's inexact
+    results."""
+
+    def rule(
+        primals: Sequence[Any], tangents: Sequence[Any], *, call: Any, masks: tuple[int, ...], rank: int
+    ) -> tuple[Leaves, Leaves]:
+        primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
+        outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
+        dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+        computed = iter(on_members(functools.partial(tangents_of, call), primals, dots, outs, masks, rank))
+        return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+
+    return rule

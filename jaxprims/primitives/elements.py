@@ -1,0 +1,78 @@
+"""What the static halves of all calls share: f, the arrays and positions that it runs on, operands taken one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..ir.program import Instr
+from ..operators.operator import Traced, slots_of
+from ..tracing.varying import axes_of, vary
+
+Element = tuple[tuple[int, ...], Any]
+"""Shape and dtype of one element of an array."""
+
+
+class Operands:
+    """Operands, taken from the front."""
+
+    def __init__(self, operands: Sequence[Any]):
+        self.rest = list(operands)
+
+    def take(self, n: int) -> list[Any]:
+        taken, self.rest = self.rest[:n], self.rest[n:]
+        return taken
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementFunctionCall:
+    """f of each element. ``positions``: for each of f's arguments the dtype if it is the element's own position, which is no
+    operand, else None."""
+
+    f: Traced
+    positions: tuple[np.dtype | None, ...]
+
+    @property
+    def num_arrays(self) -> int:
+        return sum(p is None for p in self.positions)
+
+    def of_elements(self, avals: Sequence[Any], masks: Sequence[int], inner_rank: int = 0) -> tuple[Element, ...]:
+        """Each argument of f, from the operands' avals: leading batch axes, the elements' axis, ``inner_rank`` more."""
+        arrays = iter(zip(avals, masks, strict=True))
+        out: list[Element] = []
+        for position in self.positions:
+            if position is not None:
+                out.append(((), position))
+            else:
+                aval, mask = next(arrays)
+                out.append((tuple(aval.shape[mask.bit_count() + 1 + inner_rank :]), np.dtype(aval.dtype)))
+        return tuple(out)
+
+    def on_all(self, arrays: Sequence[Any], captured: Sequence[Any], inner_rank: int = 0) -> list[Any]:
+        """f on every element of an unbatched call, unfused: its results with a leading axis [N], and ``inner_rank`` more. What
+        differentiation and plain XLA start from."""
+        steps, axes, rest = arrays[0].shape[: 1 + inner_rank], axes_of(arrays), iter(arrays)
+        full = [vary(jax.lax.broadcasted_iota(p, steps, 0), axes) if p is not None else next(rest) for p in self.positions]
+        return list(mapped(lambda *xs: tuple(self.f(captured, *xs)), 1 + inner_rank)(*full))
+
+    def is_narrow_position(self, instr: Instr) -> bool:
+        """Is this value of f's the element's own position, in 32 bits?"""
+        first = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in self.f.jaxpr.invars])])
+        narrow = {int(k) for k, t in zip(first, self.positions, strict=False) if t == np.int32}
+        return instr.op == "arg" and instr.attr in narrow
+
+
+def mapped(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
+    """``fn`` on elements, over ``depth`` leading axes."""
+    for _ in range(depth):
+        fn = jax.vmap(fn)
+    return fn
+
+
+def captured_dtypes(avals: Iterator[Any], n: int) -> tuple[np.dtype, ...]:
+    """Of the next n operands."""
+    return tuple(np.dtype(next(avals).dtype) for _ in range(n))
