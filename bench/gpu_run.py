@@ -33,7 +33,7 @@ SUMMARY = re.compile(
 """Lines that are said again at the end."""
 
 ON_THE_CPU = (
-    "bench", "classify", "compile_check", "cubins", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_model",
+    "bench", "classify", "compile_check", "cubins", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_plans",
     "huge", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels", "scan_along", "scan_kernels",
     "sharding", "strategies", "threads",
 )  # fmt: skip

@@ -1,14 +1,12 @@
 // What Python sees of the CUDA half.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -99,35 +97,6 @@ CUdevice DeviceAt(const Driver& driver, int ordinal) {
 using Bytes = std::tuple<int64_t, int64_t, int64_t>;
 
 Bytes BytesOf(const Workspace& workspace) { return {workspace.base, workspace.per, workspace.every}; }
-
-// Paper 1's model (hist_model.h); jaxprims.targets.cuda.model gives its numbers names.
-void BindModel(nb::module_& m) {
-  using Device = std::array<int64_t, 5>;   // shared_bytes, l2_bytes, l2_line, threads, block
-  using Element = std::array<int64_t, 3>;  // bytes, arrays, atomic
-  using Choice = std::array<int64_t, 4>;   // subhistograms, passes, chunk, cooperation
-  static constexpr auto device_of = [](const Device& d) { return jp::ModelDevice{d[0], d[1], d[2], d[3], d[4]}; };
-  static constexpr auto element_of = [](const Element& e) { return jp::ModelElement{e[0], e[1], e[2]}; };
-  static constexpr auto numbers_of = [](const jp::ModelChoice& c) {
-    return Choice{c.subhistograms, c.passes, c.chunk, c.cooperation};
-  };
-  m.def("shared_choice", [](const Device& d, int64_t n, int64_t bins, const Element& e) {
-    return numbers_of(jp::SharedChoice(device_of(d), n, bins, element_of(e)));
-  });
-  m.def("global_choice", [](const Device& d, int64_t n, int64_t bins, const Element& e, double race_factor) {
-    return numbers_of(jp::GlobalChoice(device_of(d), n, bins, element_of(e), race_factor));
-  });
-  m.def("race_expansion", [](const Device& d, double race_factor, const Element& e) {
-    return jp::RaceExpansion(device_of(d), race_factor, element_of(e));
-  });
-  m.def("blocks_per_histogram",
-        [](const Device& d, int64_t histograms) { return jp::BlocksPerHistogram(device_of(d), histograms); });
-  m.def("max_shared_passes", [](int64_t atomic) { return jp::MaxSharedPasses(atomic); });
-  m.def("race_factor", [](int64_t size, int64_t groups, int64_t distinct) { return jp::RaceFactor(size, groups, distinct); });
-  m.def("race_groups", [](int64_t n, int64_t bins) { return jp::RaceGroups(n, bins); });
-  m.def("race_group_size", [](int64_t n, int64_t bins) { return jp::RaceGroupSize(n, bins); });
-  m.def("race_start",
-        [](int64_t n, int64_t size, int64_t groups, int64_t group) { return jp::RaceStart(n, size, groups, group); });
-}
 
 }  // namespace
 
@@ -284,8 +253,6 @@ NB_MODULE(_cuda, m) {
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
          const std::vector<int64_t>& plan) { return ExplainHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
-
-  BindModel(m);
 }
 
 }  // namespace jaxprims::cuda

@@ -1,0 +1,140 @@
+"""Histograms on GPUs: the launcher's plans are possible ones on any device; the race factor that they go by."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import jaxprims as jp
+from jaxprims import _cuda
+
+N = 50_000_000
+K = 1024
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from([1, 50, 3000]), st.sampled_from([1, 37, 400]), st.integers(1, 400), st.integers(0, 2**32 - 1))
+def test_race_factor(n, bins, used, seed):
+    """As cuda/plans/hist_model.h has it (tests/cpp/hist_model_test.cc): of up to 8 groups of as many elements as bins."""
+    index = np.random.default_rng(seed).integers(-1, used, n) % (bins + 1)
+    size = min(n, bins)
+    groups = min(8, n // size)
+    starts = [(n - size) * k // max(1, groups - 1) for k in range(groups)]
+    hit = np.mean([np.unique(row[row < bins]).size for row in (index[s : s + size] for s in starts)])
+    np.testing.assert_allclose(max(1, size / max(1, hit)), jp.race_factor(index, bins), rtol=1e-6)
+
+
+A100 = {
+    "multiprocessors": 108, "threads_per_multiprocessor": 2048, "blocks_per_multiprocessor": 32, "shared_per_block": 163 * K,
+    "shared_per_multiprocessor": 164 * K, "l2_bytes": 40 * K * K, "major": 8, "minor": 0,
+}  # fmt: skip
+H200 = {
+    "multiprocessors": 132, "threads_per_multiprocessor": 2048, "blocks_per_multiprocessor": 32, "shared_per_block": 227 * K,
+    "shared_per_multiprocessor": 228 * K, "l2_bytes": 50 * K * K, "major": 9, "minor": 0,
+}  # fmt: skip
+SPACES = ("tiny", "shared", "cluster", "global")
+MOST = 64 * K * K
+
+
+def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True):
+    return {
+        "leaf_bytes": [size * lanes], "entry_bytes": size * lanes, "lanes": lanes, "updates": updates, "slots": 1,
+        "dest": not identity, "identity": identity, "in_place": True, "table_bytes": size,
+        "atomic": atomic, "direct": direct, "slot_bytes": [size],
+    }  # fmt: skip
+
+
+def spec(*parts):
+    return {"positions": [False, False], "uniforms": 0, "in_bytes": 8, "index64": False, "f_length": 1, "parts": list(parts)}
+
+
+def plan(described, n, bins, members=1, forced=(), device=H200):
+    numbers = dict(_cuda.explain_histogram(described, _cuda.DeviceInfo(**device), n, bins, members, list(forced)))
+    return {**numbers, "space": SPACES[numbers["space"]]}
+
+
+@pytest.mark.parametrize(
+    ("n", "bins", "members", "space"),
+    [
+        (N, 31, 1, "shared"),
+        (N, 48 * K, 1, "shared"),
+        (N, 192 * K, 1, "cluster"),
+        (N, 1536 * K, 1, "global"),
+        (1000, 10**7, 1, "global"),  # few updates: no more is touched than they are
+        (0, 100, 1, "global"),
+        (100, 10, 1, "shared"),
+        (100, 10, 100_000, "tiny"),
+        (100_000, 100, 1000, "shared"),
+    ],
+)
+def test_spaces(n, bins, members, space):
+    assert plan(spec(part()), n, [bins], members)["space"] == space
+
+
+def test_clusters_need_compute_capability_9():
+    assert plan(spec(part()), N, [192 * K], device=A100)["space"] == "global"
+
+
+def test_the_result_is_the_table_where_it_can_be():
+    few = plan(spec(part()), 1000, [10**7])
+    assert (few["M"], few["workspace bytes"]) == (1, 0)
+    assert plan(spec(part(direct=False)), 1000, [10**7])["workspace bytes"] >= 4 * 10**7
+
+
+def test_without_an_identity_there_is_one_table():
+    p = plan(spec(part(identity=False)), N, [100])
+    assert (p["space"], p["M"], p["race factor"]) == ("global", 1, 1)
+
+
+def test_the_race_factor_is_sampled_where_it_matters():
+    assert plan(spec(part()), N, [1536 * K])["race factor"] == 0
+    assert plan(spec(part()), 100_000, [1536 * K])["race factor"] == 1
+    sparse = plan(spec(part()), N, [1536 * K], forced=(4, 0, 0, 0, 1000))
+    assert sparse["M"] > plan(spec(part()), N, [1536 * K], forced=(4, 0, 0, 0, 1))["M"]
+
+
+@pytest.mark.parametrize("forced", [(2, 4, 0, 3), (2, 1, 5, 0), (3, 0, 0, 7, 0, 4), (4, 7, 3, 9)])
+def test_forced(forced):
+    p = plan(spec(part()), N, [10_000], forced=forced)
+    assert p["space"] == SPACES[forced[0] - 1]
+    for name, value in zip("MSK", forced[1:4], strict=True):
+        assert value in (0, p[name])
+
+
+parts = st.builds(
+    part,
+    atomic=st.integers(0, 2),
+    direct=st.booleans(),
+    lanes=st.sampled_from([1, 1, 3, 64, 1000]),
+    size=st.sampled_from([2, 4, 8, 12, 64]),
+    updates=st.sampled_from([1, 1, 3]),
+    identity=st.sampled_from([True, True, False]),
+)
+
+
+@given(
+    st.lists(st.tuples(parts, st.integers(0, 10**7)), min_size=1, max_size=3), st.integers(0, 10**9), st.integers(1, 10**5),
+    st.lists(st.integers(0, 9), max_size=4), st.sampled_from([A100, H200]),
+)  # fmt: skip
+def test_plans_are_possible(parts, n, members, forced, device):
+    described, bins = spec(*(p for p, _ in parts)), [h for _, h in parts]
+    table = sum(-(-p["table_bytes"] * p["lanes"] * h // 256) * 256 for p, h in parts)
+    assume(members * table < 2**50 and (not forced or forced[0] <= 4))
+    p = plan(described, n, bins, members, forced, device)
+    assert min(p[name] for name in ("M", "S", "K", "grid", "threads", "cluster")) >= 1
+    assert p["shared bytes"] <= device["shared_per_block"]
+    assert p["grid"] % p["cluster"] == 0
+    assert p["threads"] <= 1024
+    given, per, _ = _cuda.histogram_workspace(described, n, bins, members)
+    assert per == 0
+    assert p["workspace bytes"] <= given * members
+    own = 0 if all(p["direct"] for p, _ in parts) else table * members
+    locks = 4 * K * K if any(p["atomic"] == 2 for p, _ in parts) else 0
+    assert p["workspace bytes"] <= own + MOST + 2 * table + locks + max(bins) + 4096
+
+
+@given(parts, st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 100))
+def test_the_workspace_holds_a_table_whatever_is_known(p, bins, n, members):
+    table = 0 if p["direct"] else p["table_bytes"] * p["lanes"] * bins
+    for n_, members_ in ((n, members), (-1, members), (n, -1), (-1, -1)):
+        assert _cuda.histogram_workspace(spec(p), n_, [bins], members_)[0] >= table + (256 if members_ < 0 else 0)
