@@ -3,7 +3,6 @@
 Importing the package registers those that there are.
 """
 
-from . import _compat  # noqa: F401
 from .cpu import target as _cpu_target
 from .cuda import target as _cuda_target
 
