@@ -2,7 +2,7 @@
 
 Cold: no kernel is on disk. Warm: another process has made it before. XLA: a function of plain JAX that does the like. Each is
 measured in several processes, and the medians are shown. A process has run another function of plain JAX before, so that JAX has
-started; it keeps nothing of XLA's on disk. The kernel's share is the time from its spec's text to machine code that can be called.
+started; it keeps nothing of XLA's on disk. The kernel's share is the time from its spec's text to code that can be called.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ def cases() -> list[Case]:
 
     import jaxprims as jp
 
-    affine = lambda a, b: (b[0] * a[0], b[0] * a[1] + b[1])
-    saturate = lambda a, b: jnp.minimum(a + b, 255.0)
-    sums = lambda x, i: jnp.zeros(31).at[i].add(x)
+    def affine(a: Any, b: Any) -> Any:
+        return b[0] * a[0], b[0] * a[1] + b[1]
+
+    def saturate(a: Any, b: Any) -> Any:
+        return jnp.minimum(a + b, 255.0)
+
+    def sums(x: Any, i: Any) -> Any:
+        return jnp.zeros(31).at[i].add(x)
+
     return [
         ("a process's first", lambda x, i, rows: jp.reduce(x, jnp.minimum), lambda x, i, rows: jnp.min(x)),
         ("cumsum", lambda x, i, rows: jp.cumsum(x), lambda x, i, rows: jnp.cumsum(x)),
@@ -76,9 +82,10 @@ def measure(mode: str) -> dict[str, list[float]]:
     import jax
     import jax.numpy as jnp
 
-    from jaxprims.targets.cpu.llvm import engine
+    from jaxprims.targets.cpu.llvm import engine as llvm_engine
 
     jax.block_until_ready(jax.jit(lambda x: jnp.sort(x) + 1)(jnp.arange(10.0)))
+    engine: Any = llvm_engine
     inner, inside = engine.compile_cached, 0.0
 
     def timed(*args: Any) -> Any:

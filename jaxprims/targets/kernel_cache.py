@@ -1,7 +1,7 @@
 """Compiled kernels on disk, of all targets: under ``$XDG_CACHE_HOME/jaxprims`` (else ``~/.cache/jaxprims``), an entry a file.
 
 An entry's name is a hash of all that its machine code depends on, so that nothing is ever out of date, only unused. The least
-recently used are deleted where the folder grows beyond ``JAXPRIMS_CACHE_MB`` megabytes (512; 0 switches the cache off).
+recently used are deleted when they take about ``JAXPRIMS_CACHE_MB`` megabytes (512; 0 switches the cache off).
 
 What is read here is run. So nothing is taken that another user could have written: folder and file must belong to this process's
 user and be writable by nobody else. A checksum finds what a full disk or a power failure left. Any number of processes may read,

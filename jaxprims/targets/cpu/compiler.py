@@ -71,7 +71,7 @@ def forget() -> None:
 
 
 def _machine_code(key: tuple[str, int], generate: Callable[[], ir.Module], names: Sequence[str]) -> llvm_engine.Compiled:
-    """What was compiled before under ``key``, a spec's text and a variant: in this process, or in any and kept on disk. Or now."""
+    """What was compiled before under ``key``, a spec's text and a variant: here, or by any process and kept on disk. Or now."""
     with _lock:
         known = _compiled.get(key)
     if known is None:

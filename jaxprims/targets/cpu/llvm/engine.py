@@ -99,14 +99,13 @@ def compile_cached(key: Sequence[str], generate: Callable[[], ir.Module | str], 
     where = target()
     name = objects.name_of(*key, "functions", *names, *_settings(where))
     known = objects.read(name) if name else None
-    # A symbol that is missing here (another C library, or one without libmvec) is found before anything is linked
-    if known is not None and all(has_symbol(symbol) for symbol in known.needs):
-        with contextlib.suppress(RuntimeError):  # whatever the linker may still find wrong with it: it is compiled again
-            return _linked(known.image, names, lambda: str(generate()), where)
-    image = _emitted(str(generate()), where)
-    compiled = _linked(image, names, lambda: str(generate()), where)
+    if known is not None:
+        with contextlib.suppress(RuntimeError):  # a symbol is missing, or something else is wrong with it: it is made anew
+            return _linked(known, names, lambda: str(generate()), where)
+    made = _emitted(str(generate()), where)
+    compiled = _linked(made, names, lambda: str(generate()), where)
     if name:
-        objects.write(name, image)
+        objects.write(name, made)
     return compiled
 
 
@@ -117,15 +116,17 @@ def _settings(where: Target) -> tuple[str, ...]:
     return repr(compiler), llvm.get_process_triple(), repr(where)
 
 
-def _emitted(text: str, where: Target) -> bytes:
+def _emitted(text: str, where: Target) -> objects.Object:
     with _lock:
         machine, _ = _jit(where)
-        return bytes(machine.emit_object(_optimised(text, machine)))
+        return objects.Object.of(machine.emit_object(_optimised(text, machine)))
 
 
-def _linked(image: bytes, names: Sequence[str], generate: Callable[[], str], where: Target) -> Compiled:
-    load_math_libraries()
-    builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
+def _linked(made: objects.Object, names: Sequence[str], generate: Callable[[], str], where: Target) -> Compiled:
+    missing = [symbol for symbol in made.needs if not has_symbol(symbol)]
+    if missing:  # the linker would tell, too, but not by which name, and not without a word on stderr
+        raise RuntimeError(f"not in this process: {', '.join(missing)}")
+    builder = llvm.JITLibraryBuilder().add_object_img(made.image).add_current_process()
     for name in names:
         builder.export_symbol(name)
     with _lock:
@@ -141,9 +142,19 @@ def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     tuning.loop_vectorization = True
     tuning.slp_vectorization = False  # kernels are written on vectors
     tuning.loop_unrolling = False  # a third of the time for nothing: what is worth unrolling was written so
-    passes = llvm.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
+    builder = llvm.create_pass_builder(machine, tuning)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    _free(passes)
     return module
+
+
+def _free(passes: llvm.ModulePassManager) -> None:
+    """Frees a pass manager, 80 KB. Its class inherits an empty method before the one that would do it (llvmlite 0.50)."""
+    dispose = getattr(llvm.NewPassManager, "_dispose", None)
+    if dispose is not None:
+        dispose(passes)
+        passes.detach()  # so that an llvmlite that frees it itself does not do so again
 
 
 @functools.cache

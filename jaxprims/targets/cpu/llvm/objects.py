@@ -8,16 +8,14 @@ import functools
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 
 from ... import kernel_cache
 
 _PACKAGE = Path(__file__).parents[3]
 
-SOURCES = (
-    "ir", "operators", "specs", "tracing", "targets", "targets/cpu", "targets/cpu/histogram", "targets/cpu/llvm", "targets/cpu/ordered",
-)  # fmt: skip
+_CPU = ("targets/cpu", "targets/cpu/histogram", "targets/cpu/llvm", "targets/cpu/ordered")
+SOURCES = ("ir", "operators", "specs", "tracing", "targets", *_CPU)
 """The folders of the package whose modules have a part in making machine code of a spec's text."""
 
 
@@ -27,6 +25,11 @@ class Object:
 
     image: bytes
     needs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, image: bytes) -> Object:
+        """With what the file itself says that it needs."""
+        return cls(image, undefined_symbols(image))
 
 
 def sources_now() -> str:
@@ -77,11 +80,10 @@ def read(name: str) -> Object | None:
     return Object(found[1], tuple(found[0].decode().split()))
 
 
-def write(name: str, image: bytes) -> None:
-    """Keeps an object, if it can be told what it needs."""
-    needs = undefined_symbols(image)
-    if needs is not None:
-        kernel_cache.write(name, [" ".join(needs).encode(), image])
+def write(name: str, made: Object) -> None:
+    """Keeps an object, if it is of a kind that tells what it needs."""
+    if _is_elf(made.image):
+        kernel_cache.write(name, [" ".join(made.needs).encode(), made.image])
 
 
 _HEADER = struct.Struct("<40xQ10xHH2x")  # of an ELF file: where its section headers are, how long each is, and how many
@@ -91,11 +93,18 @@ _SYMBOL_TABLE = 2
 _MADE_BY_LINKER = ("_GLOBAL_OFFSET_TABLE_",)
 
 
-def undefined_symbols(image: bytes) -> Sequence[str] | None:
-    """The symbols that a 64-bit ELF object expects elsewhere, among them those that code generation put in of itself (``memset``);
-    None if it is no such object."""
-    if image[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
-        return None
+def _is_elf(image: bytes) -> bool:
+    """Of 64 bits, little-endian."""
+    return image[:6] == b"\x7fELF\x02\x01"
+
+
+def undefined_symbols(image: bytes) -> tuple[str, ...]:
+    """The symbols that an ELF object expects elsewhere, among them those that LLVM itself put in (``memset``).
+
+    None of an object of another kind: there the linker finds what is missing.
+    """
+    if not _is_elf(image):
+        return ()
     start, size, count = _HEADER.unpack_from(image)
     sections = [_SECTION.unpack_from(image, start + k * size) for k in range(count)]
     found = []
@@ -106,4 +115,4 @@ def undefined_symbols(image: bytes) -> Sequence[str] | None:
                 name, _, section = _SYMBOL.unpack_from(image, at)
                 if name and section == 0:
                     found.append(image[names + name : image.index(b"\0", names + name)].decode())
-    return sorted(set(found) - set(_MADE_BY_LINKER))
+    return tuple(sorted(set(found) - set(_MADE_BY_LINKER)))
