@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import program_interpreter
 import pytest
 from test_cuda_codegen import CUDA, compiled
 from test_llvm_expr import assert_same
@@ -336,7 +335,7 @@ def operands(arrays: Sequence[np.ndarray | None]) -> Any:
 
 def generated(spec: OrderedSpec | HistogramSpec) -> str:
     """Without its skeleton."""
-    text = cuda_source.hist_source(spec) if isinstance(spec, HistogramSpec) else cuda_source.scan_source(spec)
+    text = cuda_source.histogram_source(spec) if isinstance(spec, HistogramSpec) else cuda_source.ordered_source(spec)
     return re.sub(r'#include "(scan|reduce|segments|hist)\.cuh"', "", text)
 
 
@@ -378,12 +377,7 @@ def f_of(spec: OrderedSpec | HistogramSpec, inputs: Sequence[np.ndarray | None],
 
 
 def run_program(program: P.Program, args: Sequence[np.ndarray], uniforms: Sequence[np.ndarray]) -> list[np.ndarray]:
-    if not any(i.op == "load" for i in program.walk()):
-        return [np.broadcast_to(r, np.shape(args[0])) for r in evaluate(program, args)]
-    shape = np.shape(args[0])
-    rows = [program_interpreter.run(program, list(row), uniforms) for row in zip(*map(np.ravel, args), strict=True)]
-    columns = zip(zip(*rows, strict=True), program.result_dtypes, strict=True)
-    return [np.array(column, P.numpy_dtype(t)).reshape(shape) for column, t in columns]
+    return [np.broadcast_to(r, np.shape(args[0])) for r in evaluate(program, args, uniforms)]
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, what: str) -> None:

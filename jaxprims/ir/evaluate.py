@@ -1,12 +1,13 @@
 """A small NumPy interpreter of Programs: XLA's arithmetic on arrays of sample values.
 
-For deciding things about an operator (classify.py) and as a reference in tests; kernels never run it. Special functions
-that NumPy lacks, and captured arrays, raise :class:`NotEvaluable`.
+For deciding things about an operator (classify.py) and as a reference in tests, which compare it with XLA; kernels never run it.
+Special functions that NumPy lacks raise :class:`NotEvaluable`, unless they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,54 +22,70 @@ class NotEvaluable(Exception):
     """The Program has an instruction that this interpreter does not know."""
 
 
-def evaluate(program: Program, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results of ``program`` on arrays of one shape, element by element, in the parameters' dtypes."""
+def evaluate(
+    program: Program, args: Sequence[np.ndarray], uniforms: Sequence[np.ndarray] = (), more: Mapping[str, Any] | None = None
+) -> list[np.ndarray]:
+    """The results of ``program`` on arrays of one shape, element by element, in the parameters' dtypes. ``uniforms``: captured
+    arrays, flat; ``more``: functions of instructions that are not in the table."""
     with np.errstate(all="ignore"):
-        return _run(program, [np.asarray(a) for a in args])
+        return _Run(uniforms, more or {}).run(program, [np.asarray(a) for a in args])
 
 
-def _run(program: Program, args: list[np.ndarray]) -> list[np.ndarray]:
-    values: list[Any] = []
-    for instr in program.body:
-        x = [values[o] for o in instr.operands]
-        match instr.op:
-            case "arg":
-                values.append(args[instr.attr])
-            case "const":
-                values.append(np.broadcast_to(from_bits(instr.attr, instr.dtype), args[0].shape if args else ()))
-            case "item":
-                values.append(x[0][instr.attr])
-            case "loop":
-                values.append(_loop(instr, x))
-            case "while":
-                values.append(_while(instr, x))
-            case "cond":
-                no, yes = (_run(branch, x[1:]) for branch in instr.attr)
-                values.append([np.where(x[0], y, n) for n, y in zip(no, yes, strict=True)])
-            case _:
-                values.append(apply(instr.op, instr.dtype, x))
-    return [values[r] for r in program.results]
+@dataclasses.dataclass
+class _Run:
+    uniforms: Sequence[np.ndarray]
+    more: Mapping[str, Any]
 
+    def run(self, program: Program, args: list[np.ndarray]) -> list[np.ndarray]:
+        values: list[Any] = []
+        for instr in program.body:
+            x = [values[o] for o in instr.operands]
+            match instr.op:
+                case "arg":
+                    values.append(args[instr.attr])
+                case "const":
+                    values.append(np.broadcast_to(from_bits(instr.attr, instr.dtype), args[0].shape if args else ()))
+                case "load":
+                    values.append(self._load(instr, x[0]))
+                case "item":
+                    values.append(x[0][instr.attr])
+                case "loop":
+                    values.append(self._loop(instr, x))
+                case "while":
+                    values.append(self._while(instr, x))
+                case "cond":
+                    no, yes = (self.run(branch, x[1:]) for branch in instr.attr)
+                    values.append([np.where(x[0], y, n) for n, y in zip(no, yes, strict=True)])
+                case op if op in self.more:
+                    values.append(np.asarray(self.more[op](*x)).astype(numpy_dtype(instr.dtype), copy=False))
+                case _:
+                    values.append(apply(instr.op, instr.dtype, x))
+        return [values[r] for r in program.results]
 
-def _loop(instr: Instr, x: list[np.ndarray]) -> list[np.ndarray]:
-    n, body = instr.attr
-    if n > MAX_ITERATIONS:
-        raise NotEvaluable(f"a loop of {n} iterations")
-    carries = len(body.results)
-    for i in range(n):
-        x = _run(body, [np.full(x[0].shape, i, np.int32), *x]) + x[carries:]
-    return x[:carries]
+    def _load(self, instr: Instr, at: np.ndarray) -> np.ndarray:
+        if not self.uniforms:
+            raise NotEvaluable("load")
+        uniform = self.uniforms[instr.attr]
+        return uniform[np.clip(at, 0, len(uniform) - 1)]  # a branch that is not taken may be anywhere
 
+    def _loop(self, instr: Instr, x: list[np.ndarray]) -> list[np.ndarray]:
+        n, body = instr.attr
+        if n > MAX_ITERATIONS:
+            raise NotEvaluable(f"a loop of {n} iterations")
+        carries = len(body.results)
+        for i in range(n):
+            x = self.run(body, [np.full(x[0].shape, i, np.int32), *x]) + x[carries:]
+        return x[:carries]
 
-def _while(instr: Instr, x: list[np.ndarray]) -> list[np.ndarray]:
-    cond, body = instr.attr
-    carries = len(body.results)
-    for _ in range(MAX_ITERATIONS):
-        (going,) = _run(cond, x)
-        if not going.any():
-            return x[:carries]
-        x = [np.where(going, new, old) for new, old in zip(_run(body, x), x, strict=False)] + x[carries:]
-    raise NotEvaluable("a while loop of too many iterations")
+    def _while(self, instr: Instr, x: list[np.ndarray]) -> list[np.ndarray]:
+        cond, body = instr.attr
+        carries = len(body.results)
+        for _ in range(MAX_ITERATIONS):
+            (going,) = self.run(cond, x)
+            if not going.any():
+                return x[:carries]
+            x = [np.where(going, new, old) for new, old in zip(self.run(body, x), x, strict=False)] + x[carries:]
+        raise NotEvaluable("a while loop of too many iterations")
 
 
 def apply(op: str, dtype: str, x: Sequence[np.ndarray]) -> np.ndarray:
@@ -108,7 +125,7 @@ def _rem(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if _integer(a):
         raise NotEvaluable("pow of integers")
-    return np.power(a, b)
+    return np.power(a, np.array(b))  # a copy: of a broadcast exponent 0.5 NumPy would make a square root
 
 
 def _max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -119,13 +136,18 @@ def _min(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.minimum(a, b) if _integer(a) else -_max(-a, -b)
 
 
+def _sign(a: np.ndarray) -> np.ndarray:
+    return np.where(a == 0, a, np.sign(a))  # of -0.0, -0.0
+
+
 def _shift(kind: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     def shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         bits, unsigned = 8 * a.itemsize, np.dtype(f"u{a.itemsize}")
         inside = b.astype(unsigned) < bits
         by = np.where(inside, b, 0).astype(unsigned)
         if kind == "arithmetic":
-            return a >> np.where(inside, by, bits - 1).astype(a.dtype)
+            signed = a.astype(f"i{a.itemsize}")  # of unsigned integers, too
+            return (signed >> np.where(inside, by, bits - 1).astype(signed.dtype)).astype(a.dtype)
         u = a.astype(unsigned)
         return np.where(inside, u << by if kind == "left" else u >> by, 0).astype(unsigned).astype(a.dtype)
 
@@ -155,7 +177,7 @@ _TABLE: dict[str, Callable[..., np.ndarray]] = {
     "atan2": np.arctan2, "nextafter": np.nextafter, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "shift_left": _shift("left"), "shift_right_logical": _shift("right"), "shift_right_arithmetic": _shift("arithmetic"),
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round_away": _round_away,
+    "neg": np.negative, "abs": np.abs, "sign": _sign, "floor": np.floor, "ceil": np.ceil, "round_away": _round_away,
     "round_even": np.rint, "is_finite": np.isfinite, "not": np.invert, "clz": _clz,
     "population_count": lambda a: np.bitwise_count(_bits(a)), "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a),
     "cbrt": np.cbrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sin": np.sin,
