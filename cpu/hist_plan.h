@@ -1,8 +1,8 @@
 // Which strategy: a pure function of the problem and the machine.
 //
-// Paper 1's time-space trade-off (section III) on a CPU: M subhistograms avoid conflicts between threads, S bin ranges keep the
-// memory in use small, and every element is looked at S times. A CPU core has no use for atomics: C copies interleaved inside one
-// subhistogram do for neighbouring elements what the paper's `tid % M` does for neighbouring threads.
+// The time-space trade-off of Henriksen et al. 2020, III, on a CPU: M subhistograms avoid conflicts between threads, S bin ranges
+// keep the memory in use small, and every element is looked at S times. A CPU core has no use for atomics: C copies interleaved
+// inside one subhistogram do for neighbouring elements what the paper's `tid % M` does for neighbouring threads.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The scan driver: the adaptive chained scan with look-back (paper 5, section 2.2) in the orders of scan_order.h.
+// The scan driver: the adaptive chained scan with look-back (de Kluijver 2024, 2.2) in the orders of scan_order.h.
 //
 // A row is cut into blocks. What a block needs is its prefix, the combination of all elements before it; what it offers is its
 // aggregate, the combination of its own. A descriptor for each block says what is there already:

@@ -1,4 +1,4 @@
-// Which block of a scan is claimed next: paper 5's assisting column-wise order, and the two it is made of.
+// Which block of a scan is claimed next: the assisting column-wise order of de Kluijver 2024, and the two it is made of.
 //
 // Rows are cut into `blocks` blocks each. Row-wise: all blocks of a row, then the next row's. Column-wise: the first block of
 // each row, then the second of each, so that a block's predecessor was finished long ago and nobody looks back. One thread alone

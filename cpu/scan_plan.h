@@ -14,7 +14,7 @@
 
 namespace jaxprims {
 
-// Orders in which blocks are claimed (paper 5, sections 3.1 to 3.3); scan_order.h has them.
+// Orders in which blocks are claimed (de Kluijver 2024, 3.1 to 3.3); scan_order.h has them.
 enum class ScanOrder : uint8_t {
   kAssisting = 0,       // the first thread row-wise, those that join column-wise
   kRowWise = 1,         // all row-wise

@@ -21,9 +21,9 @@ struct SegmentsProblem {
   bool across = false;
 };
 
-// The paths: one scan that finishes every prefix of a chunk (paper 2's tree-like methods, for short segments), or a loop over
-// segments. The choice is made anew every chunk, by the length of the segments in the last one. Whole chunks of one segment are
-// reduced.
+// The paths: one scan that finishes every prefix of a chunk (the tree-like methods of Martín et al. 2012, for short segments), or
+// a loop over segments. The choice is made anew every chunk, by the length of the segments in the last one. Whole chunks of one
+// segment are reduced.
 inline constexpr int64_t kAutomatic = 0, kShortSegments = 1, kLongSegments = 2;
 
 struct SegmentsPlan {

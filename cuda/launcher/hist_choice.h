@@ -1,6 +1,6 @@
 // Which histogram kernels, on which grid: a pure function of the device and the sizes.
 //
-// Most in one member of the batch after the other, as paper 1 has it (sections III-C, III-D, IV-C, V-A):
+// Most in one member of the batch after the other, as Henriksen et al. 2020 have it (III-C, III-D, IV-C, V-A):
 //   tiny      many small histograms: a few lanes of a warp on each, no K, M, S
 //   shared    M subhistograms in each block's shared memory, K blocks on each of S passes
 //   cluster   one histogram over the shared memory of R blocks, K clusters on it

@@ -1,5 +1,5 @@
-// Paper 1's model of a GPU: how many subhistograms M, in how many passes S, in which memory. Plain functions of sizes: the
-// launcher and Python ask them before a launch, and the device itself once it has sampled a race factor.
+// The GPU model of Henriksen et al. 2020: how many subhistograms M, in how many passes S, in which memory. Plain functions of
+// sizes: the launcher and Python ask them before a launch, and the device itself once it has sampled a race factor.
 //
 // The names are the paper's (figure 2): N updates, H bins, a race factor RF, T threads of which C cooperate on one of M
 // subhistograms, S passes of Hchk bins each.

@@ -1,4 +1,4 @@
-"""HistogramSpec: the kernel of a generalized histogram (paper 1, section III), as canonical text."""
+"""HistogramSpec: the kernel of a generalized histogram (Henriksen et al. 2020, III), as canonical text."""
 
 from __future__ import annotations
 

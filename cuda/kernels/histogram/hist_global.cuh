@@ -1,4 +1,4 @@
-// Histograms in global memory (paper 1, section III-D): M subhistograms of the whole grid, which should stay in the L2 cache;
+// Histograms in global memory (Henriksen et al. 2020, III-D): M subhistograms of the whole grid, which should stay in the L2 cache;
 // C = T / M threads cooperate on each. Passes come one after the other, so that only one's bins are in the cache.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Histograms in shared memory (paper 1, section III-C): each block builds M subhistograms of one pass's bins from its share of
-// the elements, and combines them. K blocks work on each pass of each member of the batch. Passes are blocks of their own, next
-// to each other: they run at the same time, and what one reads the others find in L2.
+// Histograms in shared memory (Henriksen et al. 2020, III-C): each block builds M subhistograms of one pass's bins from its share
+// of the elements, and combines them. K blocks work on each pass of each member of the batch. Passes are blocks of their own,
+// next to each other: they run at the same time, and what one reads the others find in L2.
 #pragma once
 
 #include "histogram/hist_share.cuh"

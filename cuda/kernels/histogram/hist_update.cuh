@@ -1,4 +1,4 @@
-// Updates of a histogram's entries by threads that share them (paper 1, section III-B).
+// Updates of a histogram's entries by threads that share them (Henriksen et al. 2020, III-B).
 #pragma once
 
 #include "histogram/hist_call.cuh"

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ...specs.problems import Problem
 
 ORDERS = ("assisting", "row_wise", "column_wise", "sequential_rows")
-"""In which blocks of a scan are claimed (paper 5, sections 3.1 to 3.3), as ``cpu/scan_plan.h`` numbers them."""
+"""In which blocks of a scan are claimed (de Kluijver 2024, 3.1 to 3.3), as ``cpu/scan_plan.h`` numbers them."""
 
 
 @dataclasses.dataclass(frozen=True)
