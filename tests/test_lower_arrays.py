@@ -312,3 +312,18 @@ def test_unsupported() -> None:
 def test_dtype_names_cover_scalars() -> None:
     for dtype in itertools.chain(["bool"], INTS, FLOATS):
         assert dtype_name(jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize("apply", [jnp.exp, lambda v: 2 * v + 1, lambda v: jnp.where(v > 0, -v, v * v), jnp.conj])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "complex64"])
+def test_at_apply(apply: Callable[..., Any], dtype: str) -> None:
+    """The function of ``.at[].apply`` is the scatter's computation: once for each index, wherever it is."""
+    if dtype == "complex64" and apply not in (jnp.exp, jnp.conj):
+        pytest.skip("complex numbers have no order")
+    x = np.arange(12).reshape(4, 3).astype(dtype) - 4
+    x = x if dtype == "int32" else x / x.dtype.type(8)
+    i = np.array([0, 2, 5, -1], np.int32)
+    typed = lambda v: apply(v).astype(v.dtype)  # noqa: E731
+    check(lambda a, k: a.at[k].apply(typed), x, i)
+    check(lambda a, k: a.at[1].apply(typed) + k.astype(a.dtype), x, i)
+    check(lambda a, k: a.at[jnp.array([0, 2])].apply(typed) + k.astype(a.dtype), x, i)

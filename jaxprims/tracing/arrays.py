@@ -289,6 +289,10 @@ def scatter(e: Lowering, eqn: Any, x: Value, indices: Value, updates: Value) -> 
         raise Unsupported(name, "not on complex numbers")
 
     def combine(old: list[int], new: list[int]) -> list[int]:
+        if how == "replace" and eqn.params["update_jaxpr"] is not None:  # a function of the user's: ``.at[].apply``
+            pair = [Array(x.dtype, tuple(np.array(n) for n in numbers)) for numbers in (old, new)]
+            (result,) = e.evaluate(eqn.params["update_jaxpr"], eqn.params["update_consts"], pair)
+            return [int(p[()]) for p in loaded(e, result, name).parts]
         if how == "replace":
             return new
         op = {"max": "or", "min": "and", "mul": "and", "add": "or"}.get(how, how) if x.dtype == np.bool_ else how
