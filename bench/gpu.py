@@ -23,7 +23,7 @@ import jax
 
 from . import gpu_contestants as contestants
 from . import gpu_measure as measure
-from . import gpu_plans, gpu_report, report
+from . import gpu_report, report
 from .contestant import Missing
 from .gpu_cases import OURS, Case, groups
 from .gpu_measure import Arrays, Work
@@ -89,19 +89,26 @@ def paper_2_kernels() -> dict[str, list[dict[str, Any]]]:
     x, i = jax.ShapeDtypeStruct((2**20,), jax.numpy.float32), jax.ShapeDtypeStruct((2**20,), jax.numpy.int32)
     out: dict[str, list[dict[str, Any]]] = {}
     try:
-        jp = contestants.module("jaxprims")
-        least = jax.numpy.minimum
-        found = jp.compile_check(lambda x: jp.reduce(x, least), x, target=measure.target(), allow_spills=True)
-        by_ids = lambda x, i: jp.segment_reduce(x, i, least, num_segments=1000)  # noqa: E731
-        found += jp.compile_check(by_ids, x, i, target=measure.target(), allow_spills=True)
+        jp, target = contestants.module("jaxprims"), measure.target()
+        from .paper2 import contestant
+
+        whole = lambda x: jp.reduce(x, jax.numpy.minimum)  # noqa: E731
+        by_ids = lambda x, i: jp.segment_reduce(x, i, jax.numpy.minimum, num_segments=1000)  # noqa: E731
+        specs = [contestant.spec_of(whole, x), contestant.spec_of(by_ids, x, i)]
+        for name, algorithm in contestant.ALGORITHMS.items():
+            kernels = [contestant.compiled(s, algorithm.kernel(s.kind), target).resources for s in specs]
+            out[name] = [_figures(used.kernel, used) for resources in kernels for used in resources]
+        ours = jp.compile_check(whole, x, target=target, allow_spills=True)
+        ours += jp.compile_check(by_ids, x, i, target=target, allow_spills=True)
+        out[OURS] = [_figures(k.name, k) for name in ("ReduceBlocks", "SegmentsShort") for k in ours if k.name == name]
     except Exception as error:
         print(f"  kernels of Martín et al. 2012: {type(error).__name__}: {str(error)[:300]}")
         return {}
-    for algorithm, names in gpu_plans.PAPER_KERNELS.items():
-        mine = [k for name in names for k in found if k.name == name]
-        figures = ("name", "registers", "shared_bytes", "stack_bytes", "spill_bytes")
-        out[algorithm] = [{f: getattr(k, f) for f in figures} for k in mine]
     return out
+
+
+def _figures(name: str, used: Any) -> dict[str, Any]:
+    return {"name": name, **{f: getattr(used, f) for f in ("registers", "shared_bytes", "stack_bytes", "spill_bytes")}}
 
 
 def bandwidth(n: int, effort: measure.Effort) -> dict[str, float]:

@@ -16,6 +16,7 @@ from . import gpu_plans
 from .contestant import Missing
 from .gpu_contestants import Prepare, compute, cub, cupy, empty, futhark_cuda, jaxprims, torch, xla
 from .gpu_measure import Arrays, Work, small_floats, uniform_floats, uniform_ints
+from .paper2.contestant import ALGORITHMS, algorithm
 
 OURS = "jaxprims"
 BINS = (31, 127, 505, 2041, 6141, 12281, 24569, 49145, 196607, 393215, 786431, 1572863)
@@ -441,7 +442,7 @@ def reductions(s: Sizes) -> list[Case]:
         contestants: dict[str, Prepare] = {
             "cub": cub("ordered", "reduce_min", one, lambda x: [len(x)]),
             OURS: jaxprims(lambda jp, x: jp.reduce(x, jnp.minimum)),
-            **{name: jaxprims(lambda jp, x: jp.reduce(x, jnp.minimum), plan) for name, plan in gpu_plans.REDUCTIONS.items()},
+            **{name: algorithm(name, lambda jp, x: jp.reduce(x, jnp.minimum)) for name in ALGORITHMS},
             "xla": xla(jnp.min),
             "torch": torch(lambda t, x: t.amin(x)),
             "cupy": cupy(lambda cp, x: cp.min(x)),
@@ -468,8 +469,8 @@ def random_lengths(n: int) -> Callable[[], tuple[jax.Array, ...]]:
     return make
 
 
-def segmented(op: str, plans: Mapping[str, Any] | None = None) -> dict[str, Prepare]:
-    """Reductions of segments by offsets; with ``plans``, which are for sorted ids, by those too."""
+def segmented(op: str, ids: bool = False) -> dict[str, Prepare]:
+    """Reductions of segments by offsets; with ``ids``, by sorted ids too, and by the algorithms that are for those."""
     fn = {"min": jnp.minimum, "max": jnp.maximum, "add": jnp.add}[op]
     by_ids = {"min": jax.ops.segment_min, "max": jax.ops.segment_max, "add": jax.ops.segment_sum}[op]
 
@@ -485,6 +486,10 @@ def segmented(op: str, plans: Mapping[str, Any] | None = None) -> dict[str, Prep
 
     def both(v: jax.Array, o: jax.Array) -> Arrays:
         return (*with_ids(v, o), o)
+
+    def by_algorithm(name: str, inputs: list[Arrays]) -> Work:
+        count = len(inputs[0][1]) - 1
+        return algorithm(name, lambda jp, v, i: jp.segment_reduce(v, i, fn, num_segments=count), with_ids)(inputs)
 
     def from_xla(inputs: list[Arrays]) -> Work:
         count = len(inputs[0][1]) - 1
@@ -504,8 +509,8 @@ def segmented(op: str, plans: Mapping[str, Any] | None = None) -> dict[str, Prep
     return {
         "cub": cub("ordered", f"segments_{op}", lambda v, o: [empty((len(o) - 1,), v.dtype)], lambda v, o: [len(o) - 1]),
         OURS: jaxprims(ours),
-        **({} if plans is None else {"by ids": jaxprims(by_sorted_ids, (), both)}),
-        **{k: jaxprims(by_sorted_ids, p, both) for k, p in (plans or {}).items()},
+        **({"by ids": jaxprims(by_sorted_ids, convert=both)} if ids else {}),
+        **({k: functools.partial(by_algorithm, k) for k in ALGORITHMS} if ids else {}),
         "xla": from_xla,
         "torch": torch(lambda t, v, o: t.segment_reduce(v, name, offsets=o, unsafe=True), lambda t, v, o: (v, o.long())),
         "cuda.compute": compute(from_library),
@@ -549,7 +554,7 @@ def segments(s: Sizes) -> list[Case]:
         "one alone": (n, of_length(n, n)),
     }
     return [
-        Case("segments", name, n, 4 * n + int(8 * n / k), make, segmented("min", gpu_plans.SEGMENTS), params={"length": k})
+        Case("segments", name, n, 4 * n + int(8 * n / k), make, segmented("min", ids=True), params={"length": k})
         for name, (k, make) in named.items()
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxprims.targets.cuda.plans import HistogramPlan, ReducePlan, SegmentsPlan
+from jaxprims.targets.cuda.plans import HistogramPlan
 
 BLOCK = 1024
 MOST_SHARED = 8 * 227 * 1024
@@ -21,22 +21,3 @@ def histograms(bins: int, operator: str) -> dict[str, HistogramPlan]:
         out["cluster"] = HistogramPlan("cluster", 1)
     out |= {f"global, M = {m}": HistogramPlan("global", m, 1) for m in (1, 4, 8, 16, 32) if m == 1 or m * size <= MOST_GLOBAL}
     return out
-
-
-REDUCTIONS = {
-    name: ReducePlan(k + 1) for k, name in enumerate(("tree", "warp tree", "matrix", "persistent matrix", "producer-consumer"))
-}
-"""The five algorithms of Martín et al. 2012."""
-
-SEGMENTS = {name: SegmentsPlan(plan.algorithm) for name, plan in REDUCTIONS.items()}
-"""Likewise of segments by sorted ids."""
-
-PAPER_KERNELS = {
-    "tree": ("ReduceTree", "SegmentsTree"),
-    "warp tree": ("ReduceWarpTree", "SegmentsWarpTree"),
-    "matrix": ("ReduceMatrix", "SegmentsMatrix"),
-    "persistent matrix": ("ReduceMatrix", "SegmentsMatrix"),
-    "producer-consumer": ("ReduceProducerConsumer", "SegmentsProducerConsumer"),
-    "jaxprims": ("ReduceBlocks", "SegmentsShort"),
-}
-"""Which kernels the algorithms run, of the whole and of segments."""

@@ -665,6 +665,7 @@ DEVICES = {
 CALLS = max(1, int(os.environ.get("JAXPRIMS_EXAMPLES", "20")) // 4)
 """Of each operator. More: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_emulation.py -k random``."""
 RANDOM = [(family, device) for device in ("sm_90", "small") for family in ("scan", "reduce", "segments", "hist")]
+RANDOM += [("martin", "small")]
 RANDOM += [("hist", "passes"), ("hist", "sm_80")]  # before architecture 9 some atomics are narrower
 
 

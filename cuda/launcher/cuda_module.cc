@@ -19,6 +19,7 @@
 #include "driver.h"
 #include "families.h"
 #include "launch.h"
+#include "rehearsal.h"
 #include "shapes.h"
 
 namespace nb = nanobind;
@@ -252,6 +253,22 @@ NB_MODULE(_cuda, m) {
       "explain_histogram",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
          const std::vector<int64_t>& plan) { return ExplainHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
+
+  // For jaxprims.compile_check: the kernels that a call may launch, found by launching them without a device.
+  m.def(
+      "kernels_of_ordered",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members, bool init,
+         bool contiguous, bool ids, int64_t segments, const std::vector<int64_t>& plan) {
+        const RehearsedCall call{n, lanes, members, init, contiguous, {segments, ids, false}};
+        return RehearseOrdered(OrderedShapeOf(described), device, call, plan);
+      },
+      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("init"),
+      nb::arg("contiguous"), nb::arg("ids"), nb::arg("segments"), nb::arg("plan"));
+  m.def(
+      "kernels_of_histogram",
+      [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
+         const std::vector<int64_t>& plan) { return RehearseHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
 }
 

@@ -130,12 +130,9 @@ inline jp::ModelDevice ModelOf(const DeviceInfo& d, int64_t shared, int64_t bloc
   return {shared, d.l2_bytes, 64, int64_t{d.multiprocessors} * d.threads_per_multiprocessor, block};
 }
 
-// What can be told without a kernel: of a thread with 64 registers.
+// What can be told without a kernel.
 inline Residency ResidencyOf(const DeviceInfo& d) {
-  return [d](const char*, int threads, int64_t shared) {
-    return std::min<int64_t>({d.threads_per_multiprocessor / threads, d.blocks_per_multiprocessor, (64 << 10) / (64 * threads),
-                              d.shared_per_multiprocessor / (shared + kSystemShared)});
-  };
+  return [d](const char*, int threads, int64_t shared) { return LikelyOccupancy(d, threads, shared); };
 }
 
 namespace internal {

@@ -155,18 +155,28 @@ int Library::Attribute(const Kernel& kernel, CUfunction_attribute attribute) con
   return value;
 }
 
+int LikelyOccupancy(const DeviceInfo& device, int threads, int64_t shared) {
+  constexpr int64_t kRegisters = 64 << 10, kSystemShared = 1024;  // of a multiprocessor; what each block takes beside its own
+  const int64_t fit =
+      std::min({int64_t{device.threads_per_multiprocessor} / threads, int64_t{device.blocks_per_multiprocessor},
+                kRegisters / (int64_t{64} * threads), device.shared_per_multiprocessor / (shared + kSystemShared)});
+  return static_cast<int>(fit);
+}
+
 void Launcher::Launch(const char* kernel, const Grid& grid, const Words& words) {
   if (grid.blocks == 0) return;
-  if (loads_only_) {
-    library_.Prepare(kernel, grid, words);
+  if (names_ != nullptr) {
+    if (std::find(names_->begin(), names_->end(), kernel) == names_->end()) names_->emplace_back(kernel);
+  } else if (loads_only_) {
+    library_->Prepare(kernel, grid, words);
   } else {
-    library_.Launch(stream_, kernel, grid, words);
+    library_->Launch(stream_, kernel, grid, words);
   }
 }
 
 void Launcher::Fill(void* p, uint8_t byte, int64_t bytes) {
   if (bytes <= 0 || loads_only_) return;
-  const Driver& driver = library_.driver();
+  const Driver& driver = library_->driver();
   driver.Check(driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(p), byte, static_cast<size_t>(bytes), stream_),
                "cuMemsetD8Async");
 }

@@ -119,25 +119,35 @@ class Library {
   std::map<std::string, Kernel> kernels_;
 };
 
-// What the launch functions see: a library and the stream that they work in.
+// Blocks of a kernel that a multiprocessor holds, as far as that can be told without it: of threads with 64 registers.
+int LikelyOccupancy(const DeviceInfo& device, int threads, int64_t shared);
+
+// What the launch functions see: a library and the stream that they work in; or, in a rehearsal, neither.
 class Launcher {
  public:
   // loads_only: nothing happens on the device. No kernel may be loaded while a graph is captured, so those that a call needs are
   // loaded before.
   Launcher(Library& library, CUstream stream, bool loads_only = false)
-      : library_(library), stream_(stream), loads_only_(loads_only) {}
+      : library_(&library), device_(library.device()), stream_(stream), loads_only_(loads_only) {}
+  // Nothing is loaded or launched: `names` gets the kernels that would be, each once.
+  Launcher(const DeviceInfo& device, std::vector<std::string>& names)
+      : device_(device), stream_(nullptr), loads_only_(true), names_(&names) {}
 
-  const DeviceInfo& device() const { return library_.device(); }
+  const DeviceInfo& device() const { return device_; }
   // Blocks that are resident in a multiprocessor.
-  int Occupancy(const char* kernel, int threads, int64_t shared) { return library_.Occupancy(kernel, threads, shared); }
+  int Occupancy(const char* kernel, int threads, int64_t shared) {
+    return library_ == nullptr ? LikelyOccupancy(device_, threads, shared) : library_->Occupancy(kernel, threads, shared);
+  }
   // Throws std::runtime_error with the driver's words. No blocks: does nothing.
   void Launch(const char* kernel, const Grid& grid, const Words& words);
   void Fill(void* p, uint8_t byte, int64_t bytes);
 
  private:
-  Library& library_;
+  Library* const library_ = nullptr;
+  const DeviceInfo& device_;
   const CUstream stream_;
   const bool loads_only_;
+  std::vector<std::string>* const names_ = nullptr;
 };
 
 // Makes a stream's context the current one for as long as it lives; of no stream: leaves everything as it is.

@@ -21,7 +21,6 @@ struct ReducePlan {
   int algorithm = jp::kReduceBlocks;
   int64_t group = 32;                         // kReduceRows: lanes of a warp a row
   int64_t parts = 1;                          // blocks a row (across: and strip)
-  int64_t elements = 0;                       // the paper's: of a data-block
   int64_t width = 1, slices = 1, strips = 1;  // across: lanes of a strip; threads that share such a lane
 };
 
@@ -68,15 +67,8 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, int algorithm, int64_t 
     for (plan.group = 1; plan.group < 32 && plan.group < wanted;) plan.group *= 2;
     return plan;
   }
-  if (algorithm == jp::kReduceBlocks) {
-    most = std::min<int64_t>(CountParts(p.n, tile * jp::kReduceWarps), jp::kPartsOfBlock);
-    plan.parts = number > 0 ? number : BlocksOfRow(p.rows, p.capacity);
-  } else {
-    plan.elements = jp::ElementsOfTree(algorithm, p.state_bytes);
-    most = CountParts(p.n, plan.elements);
-    const bool persistent = algorithm >= jp::kReducePersistentMatrix;
-    plan.parts = !persistent ? most : number > 0 ? number : p.capacity / p.rows;
-  }
+  most = std::min<int64_t>(CountParts(p.n, tile * jp::kReduceWarps), jp::kPartsOfBlock);
+  plan.parts = number > 0 ? number : BlocksOfRow(p.rows, p.capacity);
   plan.parts = std::clamp<int64_t>(plan.parts, 1, std::max<int64_t>(1, std::min(most, p.most_parts)));
   return plan;
 }

@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,23 +34,9 @@ struct ReduceKernel {
 };
 
 inline ReduceKernel KernelOf(const CudaOrderedShape& shape, int algorithm, int64_t group = 1) {
-  const int bytes = static_cast<int>(shape.state_bytes);
-  if (shape.across) return {"ReduceAcross", jp::AcrossThreads(bytes)};
-  switch (algorithm) {
-    case jp::kReduceTree:
-      return {"ReduceTree", jp::TreeThreads(bytes)};
-    case jp::kReduceWarpTree:
-      return {"ReduceWarpTree", jp::TreeThreads(bytes)};
-    case jp::kReduceMatrix:
-    case jp::kReducePersistentMatrix:
-      return {"ReduceMatrix", jp::kReduceThreads};
-    case jp::kReduceProducerConsumer:
-      return {"ReduceProducerConsumer", jp::kReduceThreads + 32};
-    case jp::kReduceRows:
-      return {group == 32 ? "ReduceWarps" : "ReduceRows", jp::kReduceThreads};
-    default:
-      return {"ReduceBlocks", jp::kReduceThreads};
-  }
+  if (shape.across) return {"ReduceAcross", jp::AcrossThreads(static_cast<int>(shape.state_bytes))};
+  if (algorithm == jp::kReduceRows) return {group == 32 ? "ReduceWarps" : "ReduceRows", jp::kReduceThreads};
+  return {"ReduceBlocks", jp::kReduceThreads};
 }
 
 inline int64_t SharedOf(const CudaOrderedShape& shape) {
@@ -73,17 +58,17 @@ ReducePlan PlanReduce(const CudaOrderedShape& shape, ReduceProblem p, int multip
 
 }  // namespace reduction
 
-// The paper's algorithms without resident blocks leave a partial state for each data-block, which is folded in two steps.
 inline Workspace ReduceWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t lanes, int64_t /*members*/) {
   const int bytes = static_cast<int>(shape.state_bytes);
-  if (!shape.across) {
-    const int64_t block = std::min(jp::ElementsOfTree(jp::kReduceTree, bytes), jp::ElementsOfTree(jp::kReduceMatrix, bytes));
-    return {.per = 2 * shape.state_bytes, .every = block};
+  if (!shape.across) {  // a partial state for each block
+    const int64_t tile = int64_t{jp::kReduceWarps} * jp::WarpTile(reduction::InBytes(shape), bytes);
+    if (n < 0) return {.per = shape.state_bytes, .every = tile};
+    return {.base = shape.state_bytes * std::min<int64_t>(n / tile + 1, jp::kPartsOfBlock)};
   }
   const int64_t most = reduction::kMostPartials * shape.state_bytes;
   if (lanes < 0) return {.base = most};
   // A part has some steps at least; and there are not more parts than keep a large device busy.
-  const int64_t every = 2 * jp::ColumnDepth(bytes), per = 2 * lanes * shape.state_bytes;
+  const int64_t every = 2 * jp::ColumnDepth(bytes), per = lanes * shape.state_bytes;
   if (n < 0) return {.per = per, .every = every};
   return {.base = std::min(per * (n / every + 1), std::max(most, per))};
 }
@@ -94,21 +79,18 @@ inline void LaunchReduce(Launcher& launcher, const CudaOrderedShape& shape, cons
   if (rows == 0 || lanes == 0) return;
   ReduceProblem problem{.n = call.n, .rows = rows, .lanes = lanes};
   const int64_t shared = reduction::SharedOf(shape), room = workspace_bytes / shape.state_bytes;
-  problem.most_parts = room / (2 * rows * lanes);  // and those that are made of them
+  problem.most_parts = room / (rows * lanes);
   const ReducePlan chosen =
       reduction::PlanReduce(shape, problem, launcher.device().multiprocessors, plan,
                             [&](const reduction::ReduceKernel& k) { return launcher.Occupancy(k.name, k.threads, shared); });
   const reduction::ReduceKernel kernel = reduction::KernelOf(shape, chosen.algorithm, chosen.group);
-  if (chosen.algorithm <= jp::kReduceWarpTree && chosen.parts * chosen.elements < call.n) {
-    throw std::runtime_error("the workspace is too small for a reduction by trees");
-  }
 
-  auto launch = [&](const char* name, int threads, int64_t blocks, int64_t parts, int64_t from, int64_t to, int64_t number) {
+  auto launch = [&](const char* name, int threads, int64_t blocks, int64_t parts, int64_t number) {
     Words words;
     PutCall(words, shape, call);
     words.Int(parts);
-    words.Pointer(workspace + from * shape.state_bytes);
-    words.Pointer(workspace + to * shape.state_bytes);
+    words.Pointer(workspace);  // partial states are read here
+    words.Pointer(workspace);  // or written
     words.Int(number);
     words.Int(chosen.width);
     words.Int(chosen.slices);
@@ -119,19 +101,12 @@ inline void LaunchReduce(Launcher& launcher, const CudaOrderedShape& shape, cons
   if (chosen.algorithm == jp::kReduceRows && !shape.across) {
     const int64_t warps = CountParts(rows, 32 / chosen.group), blocks = CountParts(warps, jp::kReduceWarps);
     const int resident = launcher.Occupancy(kernel.name, kernel.threads, 0) * launcher.device().multiprocessors;
-    return launch(kernel.name, kernel.threads, std::min<int64_t>(blocks, std::max(1, resident)), 1, 0, 0, chosen.group);
+    return launch(kernel.name, kernel.threads, std::min<int64_t>(blocks, std::max(1, resident)), 1, chosen.group);
   }
-  int64_t count = chosen.parts;
-  launch(kernel.name, kernel.threads, rows * count * chosen.strips, count, 0, 0, chosen.elements);
-  if (shape.across) {
-    if (count > 1) launch("ReduceAcrossParts", kernel.threads, rows * chosen.strips, 1, 0, 0, count);
-    return;
-  }
-  for (int64_t from = 0; count > 1;) {
-    const int64_t parts = CountParts(count, jp::kPartsOfBlock), to = from == 0 ? rows * count : 0;
-    launch("ReduceParts", jp::kReduceThreads, rows * parts, parts, from, to, count);
-    count = parts, from = to;
-  }
+  const int64_t count = chosen.parts;
+  launch(kernel.name, kernel.threads, rows * count * chosen.strips, count, 0);
+  if (count == 1) return;
+  launch(shape.across ? "ReduceAcrossParts" : "ReduceParts", kernel.threads, rows * chosen.strips, 1, count);
 }
 
 // The plan's numbers, by name.
@@ -155,7 +130,7 @@ inline std::vector<std::pair<std::string, int64_t>> ExplainReduce(const CudaOrde
   if (chosen.algorithm == jp::kReduceRows) return {{"algorithm", chosen.algorithm}, {"lanes of a row", chosen.group}};
   return {{"algorithm", chosen.algorithm},
           {"threads", reduction::KernelOf(shape, chosen.algorithm).threads},
-          {"elements of a tile", chosen.elements > 0 ? chosen.elements : jp::WarpTile(reduction::InBytes(shape), bytes)},
+          {"elements of a tile", jp::WarpTile(reduction::InBytes(shape), bytes)},
           {"blocks of a row", chosen.parts}};
 }
 

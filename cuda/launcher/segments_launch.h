@@ -34,15 +34,15 @@ struct SegmentsPlan {
 namespace reduction {
 
 inline constexpr int64_t kMostParts = 4096;  // of a member whose size is not known yet: more than any device has resident blocks
+inline constexpr int64_t kLeastShare = 256;  // elements and ends of a block that plans may ask for
 
-// Parts of a member that are worth a block, whatever the algorithm.
+// Parts of a member at most, whatever the plan.
 inline int64_t MostParts(const CudaOrderedShape& shape, int64_t n, int64_t segments, int64_t lanes) {
   const int bytes = static_cast<int>(shape.state_bytes);
   const int64_t most = shape.across ? std::max<int64_t>(1, kMostPartials / std::max<int64_t>(1, lanes)) : kMostParts;
   if (n < 0 || segments < 0) return most;
   if (shape.across) return std::min(most, CountParts(n + segments, 2 * jp::ColumnDepth(bytes)) + 1);
-  const int64_t least = std::min(jp::ElementsOfTree(jp::kSegmentsTree, bytes), jp::ElementsOfTree(jp::kSegmentsMatrix, bytes));
-  return CountParts(n + segments, std::min<int64_t>(least, jp::SegmentsTile(bytes))) + 1;
+  return CountParts(n + segments, std::min<int64_t>(kLeastShare, jp::SegmentsTile(bytes))) + 1;
 }
 
 // occupancy(kernel, threads, shared): blocks of it that a multiprocessor holds.
@@ -62,14 +62,6 @@ SegmentsPlan PlanSegments(const CudaOrderedShape& shape, const SegmentsProblem& 
     chosen.slices = std::max<int64_t>(1, std::min(chosen.threads / chosen.width, total / jp::ColumnDepth(bytes)));
     chosen.shared = int64_t{chosen.threads} * jp::PieceBytes(bytes);
     worth = 2 * jp::ColumnDepth(bytes) * chosen.slices;
-  } else if (p.ids && forced >= jp::kSegmentsTree && forced <= jp::kSegmentsProducerConsumer) {
-    const ReduceKernel kernel = KernelOf(shape, forced);  // of the same shape
-    static constexpr const char* kNames[] = {"SegmentsTree", "SegmentsWarpTree", "SegmentsMatrix", "SegmentsMatrix",
-                                             "SegmentsProducerConsumer"};
-    chosen.kernel = kNames[forced - jp::kSegmentsTree];
-    chosen.algorithm = forced;
-    chosen.threads = kernel.threads;
-    worth = jp::ElementsOfTree(forced, bytes);
   } else if (forced == jp::kSegmentsLong ||
              (forced != jp::kSegmentsShort && p.n / std::max<int64_t>(1, p.segments) >= jp::LongSegment(p.ids))) {
     chosen.kernel = "SegmentsLong";
@@ -82,9 +74,8 @@ SegmentsPlan PlanSegments(const CudaOrderedShape& shape, const SegmentsProblem& 
     worth = jp::SegmentsTile(bytes);
   }
   const int64_t capacity = std::max(1, multiprocessors * occupancy(chosen.kernel, chosen.threads, chosen.shared));
-  const int64_t most = number > 0 && chosen.algorithm > jp::kSegmentsProducerConsumer ? total : CountParts(total, worth);
+  const int64_t most = number > 0 ? total : CountParts(total, worth);
   chosen.parts = number > 0 ? number : BlocksOfRow(p.members * chosen.strips, capacity);
-  if (chosen.algorithm <= jp::kSegmentsMatrix) chosen.parts = most;  // a block for each data-block
   room = std::min(room, MostParts(shape, p.n, p.segments, p.lanes));
   chosen.parts = std::clamp<int64_t>(chosen.parts, 1, std::max<int64_t>(1, std::min(most, room)));
   return chosen;

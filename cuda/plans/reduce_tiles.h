@@ -3,17 +3,11 @@
 
 namespace jp {
 
-// The algorithms, by the first number of a plan. The paper: Martín, Ayuso, Torres and Gavilanes, Algorithmic Strategies for
-// Optimizing the Parallel Reduction Primitive in CUDA.
+// The algorithms, by the first number of a plan.
 enum ReduceAlgorithm : int {
   kReduceAutomatic = 0,
-  kReduceTree = 1,              // the paper's TB2: a tree over a block's elements in shared memory
-  kReduceWarpTree = 2,          // TB4-warp: a tree in each warp, then one over the warps' results
-  kReduceMatrix = 3,            // Matrix: 32 threads fold a row each, then a tree
-  kReducePersistentMatrix = 4,  // Persistent Matrix: resident blocks fold consecutive matrices
-  kReduceProducerConsumer = 5,  // Diffwarps: some warps load the next matrix while one folds the last
-  kReduceRows = 6,              // 1 to 32 lanes of a warp a row; the second number: how many, 0 to choose
-  kReduceBlocks = 7,            // blocks that fold large pieces, one or several a row; the second number: how many, 0 to choose
+  kReduceRows = 1,    // 1 to 32 lanes of a warp a row; the second number: how many, 0 to choose
+  kReduceBlocks = 2,  // blocks that fold large pieces, one or several a row; the second number: how many, 0 to choose
 };
 
 constexpr int kReduceThreads = 256;
@@ -45,19 +39,7 @@ JP_HOST_DEVICE constexpr int ColumnDepth(int state_bytes) {
 }
 JP_HOST_DEVICE constexpr int AcrossThreads(int state_bytes) { return state_bytes <= 128 ? 256 : 128; }
 
-// Partial states that a block of ReduceParts folds.
+// Partial states that a block of ReduceParts folds, and so blocks of a row at most.
 constexpr int kPartsOfBlock = 2048;
-
-// The paper's matrix: 32 rows of so many states (32, while two of them fit the shared memory).
-JP_HOST_DEVICE constexpr int MatrixWidth(int state_bytes) {
-  return state_bytes <= 16 ? 32 : state_bytes <= 64 ? 8 : state_bytes <= 128 ? 4 : 1;
-}
-// Threads of its trees.
-JP_HOST_DEVICE constexpr int TreeThreads(int state_bytes) { return state_bytes <= 32 ? 256 : state_bytes <= 128 ? 64 : 32; }
-JP_HOST_DEVICE constexpr int ElementsOfTree(int algorithm, int state_bytes) {
-  return algorithm == kReduceTree       ? 2 * TreeThreads(state_bytes)
-         : algorithm == kReduceWarpTree ? 4 * TreeThreads(state_bytes)
-                                        : 32 * MatrixWidth(state_bytes);
-}
 
 }  // namespace jp

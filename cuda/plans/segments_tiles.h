@@ -5,17 +5,11 @@
 
 namespace jp {
 
-// The algorithms, by the first number of a plan; the paper is that of reduce_tiles.h. Its algorithms know elements by their
-// owner, so they are for sorted ids along the axis; elsewhere the choice is as if there were no plan.
+// The algorithms, by the first number of a plan; the second: how many blocks, 0 to choose.
 enum SegmentsAlgorithm : int {
   kSegmentsAutomatic = 0,
-  kSegmentsTree = 1,
-  kSegmentsWarpTree = 2,
-  kSegmentsMatrix = 3,
-  kSegmentsPersistentMatrix = 4,
-  kSegmentsProducerConsumer = 5,
-  kSegmentsShort = 6,  // equal shares of elements and ends for all blocks, a scan of every tile; the second number: blocks
-  kSegmentsLong = 7,   // equal shares for all warps, which fold segment after segment; the second number: blocks
+  kSegmentsShort = 1,  // equal shares of elements and ends for all blocks, a scan of every tile
+  kSegmentsLong = 2,   // equal shares for all warps, which fold segment after segment
 };
 
 // From this average length on, segments are folded one by one. Below, a warp's last steps would cost more than a scan; of ids,

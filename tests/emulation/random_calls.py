@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxprims as jp
+from bench.paper2 import contestant
 from jaxprims.targets import ffi
 from jaxprims.targets.cuda import nvrtc
 
@@ -396,7 +398,7 @@ def reduce(rng: Rng, which: int) -> None:
     if s.identity is None and not with_init and layout.n == 0:
         layout = dataclasses.replace(layout, n=1)
     slices = (*layout.shape[: layout.axis], *layout.shape[layout.axis + 1 :])
-    plan = [int(rng.integers(0, 8)), few(rng, 33) if rng.random() < 0.5 else 0] if is_forced(rng, which) else []
+    plan = [int(rng.integers(0, 3)), few(rng, 33) if rng.random() < 0.5 else 0] if is_forced(rng, which) else []
 
     def arguments() -> tuple[Any, ...]:
         return s.sample(rng, *layout.shape), s.sample(rng, *slices) if with_init else None
@@ -435,7 +437,7 @@ def segments(rng: Rng, which: int) -> None:
     if n * lanes * rows > 150_000:
         lanes = rows = 1
     shared = bool(rng.random() < 0.5)  # the segments, by the batch
-    plan = [int(rng.integers(0, 8)), few(rng, 20) if rng.random() < 0.5 else 0] if is_forced(rng, which) else []
+    plan = [int(rng.integers(0, 3)), few(rng, 20) if rng.random() < 0.5 else 0] if is_forced(rng, which) else []
     shape = (*((rows,) if rows > 1 else ()), n, *((lanes,) if lanes > 1 else ()))
 
     def division() -> np.ndarray:
@@ -539,11 +541,57 @@ def hist(rng: Rng, which: int) -> None:
     run(what, s, mapped, [arguments() for _ in range(2)], reference, plan, repeatable=s.exact)
 
 
+MARTIN: tuple[tuple[str, bool], ...] = (
+    ("add i32", False), ("last", False), ("mixed", False), ("max f16", True), ("affine", True), ("matrix", True),
+)  # fmt: skip
+
+
+def martin(rng: Rng, which: int) -> None:
+    """The benchmark's five algorithms of Martín et al. 2012, of the whole and of segments by sorted ids."""
+    name, by_ids = MARTIN[which]
+    s, n = SUBJECTS[name], max(1, length(rng, 40_000))  # none at all is no call
+    count = int(rng.choice([1, 2, few(rng, 30), max(1, n // 3)]))
+    xs = s.sample(rng, n)
+    ids = np.sort(rng.integers(*((-1, count + 1) if rng.random() < 0.3 else (0, count)), n)).astype(np.int32)
+    start = s.start()
+    assert start is not None
+    seen: np.ndarray | bool = True
+    if by_ids:
+        out, seen = by_key(s, xs, ids.astype(np.int64), count)
+        wanted = tuple(np.where(seen, v, e).astype(v.dtype) for v, e in zip(out, start, strict=True))
+    else:
+        wanted = tuple(v[-1] for v in prefixes(s.op, xs, np.zeros(n, bool)))
+
+    def f(jp: Any, *arrays: Any) -> Any:
+        if by_ids:
+            return jp.segment_reduce(arrays[:-1], arrays[-1], op_of(s), num_segments=count, identity=identity_of(s))
+        return jp.reduce(arrays, op_of(s), identity=identity_of(s))
+
+    arrays = tuple(map(jnp.asarray, (*xs, ids) if by_ids else xs))
+    known = contestant.spec_of(functools.partial(f, jp), *arrays).identity is not None
+    for algorithm in contestant.ALGORITHMS:
+        what = f"{algorithm}, {name}, n {n}" + (f", {count} segments" if by_ids else "")
+        try:
+            work = contestant.algorithm(algorithm, f)([arrays])
+            counts.calls += 1
+            for _ in range(2):
+                got = work.enqueue(0)
+                work.wait(got)
+                counts.cases += 1
+                # Of empty segments jaxprims may write an identity behind the kernels.
+                check(what, [np.where(seen | known, g, w) for g, w in zip(got, wanted, strict=True)], wanted, s.exact)
+        except Wrong:
+            raise
+        except Exception as e:
+            raise Wrong(f"{what}: {e}") from e
+
+
 FAMILIES: dict[str, tuple[Callable[[Rng, int], None], int]] = {
     "scan": (scan, len(SCANS)),
     "reduce": (reduce, len(REDUCTIONS)),
     "segments": (segments, len(SEGMENTS)),
     "hist": (hist, len(HISTOGRAMS)),
+    "martin": (martin, len(MARTIN)),
 }
 
 

@@ -1,4 +1,4 @@
-// Reductions: kernels that are always there. Which one runs, and what it is told, is in reduce_tiles.h.
+// Reductions. Which kernel runs, and what it is told, is in reduce_tiles.h.
 //
 // What several blocks make of a row are partial states in the workspace, which another kernel folds in order: it starts when the
 // one before it in the stream has ended, so everything is visible to it and no block waits for another.
@@ -13,7 +13,7 @@ struct ReduceParams {
   i64 parts;    // of a row
   State* from;  // partial states: of each row (and part, and lane), in order
   State* to;
-  i64 number;                 // ReduceRows: lanes a row; ReduceParts: partial states a row; the paper's: elements of a data-block
+  i64 number;                 // ReduceRows: lanes a row; ReduceParts: partial states a row
   i64 width, slices, strips;  // across
 };
 
@@ -148,8 +148,7 @@ JP_KERNEL(ReduceParts, ReduceParams, kReduceThreads, 1) {
   }
 }
 
-// --- sequences side by side: a thread has a lane
-// -----------------------------------------------------------------------------------
+// --- sequences side by side: a thread has a lane -----------------------------------------------------------------------------------
 
 struct ElementsOfLane {
   const Row* row;
@@ -227,5 +226,3 @@ JP_KERNEL(ReduceAcrossParts, ReduceParams, kAcrossThreads, 1) {
 }
 
 }  // namespace jp
-
-#include "ordered/reduce_paper.cuh"

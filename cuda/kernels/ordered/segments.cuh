@@ -218,5 +218,4 @@ JP_DEVICE Maybe OpenBeforeThread(const spec::Uniforms& u, OpenOfWarps& shared, M
 }  // namespace jp
 
 #include "ordered/segments_long.cuh"
-#include "ordered/segments_paper.cuh"
 #include "ordered/segments_short.cuh"

@@ -52,8 +52,8 @@ def source(spec: KernelSpec) -> str:
 
 
 def kernels(spec: KernelSpec) -> list[str]:
-    """The names of a spec's kernels."""
-    return cuda_source.kernels_of(source(spec))
+    """The names of a spec's kernels, those that its calls may launch."""
+    return cuda_source.launched(spec, cuda_source.kernels_of(source(spec)))
 
 
 def cubin(spec: KernelSpec, arch: str, kernel: str) -> nvrtc.Compiled:

@@ -1,4 +1,4 @@
-"""Spec -> the whole text of a kernel's source, CUDA C++: cuda/kernels/'s headers, ``namespace spec``, the skeleton of its kind."""
+"""Spec -> a kernel's whole source, CUDA C++: headers of cuda/kernels/, ``namespace spec``, the skeleton of its kind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...specs.histogram import HistogramSpec
+from ...specs.kernel import KernelSpec
 from ...specs.ordered import OrderedSpec
 from . import histogram_source as histogram_spec
 from . import ordered_source as ordered_spec
@@ -62,6 +63,20 @@ _KERNEL = re.compile(r"^JP_KERNEL\((\w+),", re.M)
 def kernels_of(text: str) -> list[str]:
     """The names of the kernels in an expanded text."""
     return _KERNEL.findall(text)
+
+
+def launched(spec: KernelSpec, kernels: Sequence[str]) -> list[str]:
+    """Of a text's kernels those that calls of the spec may launch: some are for sequences side by side, the others for all else,
+    one is for segments that may be empty."""
+
+    def may(kernel: str) -> bool:
+        if not isinstance(spec, OrderedSpec) or kernel == "SegmentsBorders":
+            return True
+        if kernel == "SegmentsIdentity":
+            return spec.identity is not None
+        return ("Across" in kernel) == spec.across
+
+    return list(filter(may, kernels))
 
 
 def only(text: str, kernel: str) -> str:

@@ -1,4 +1,4 @@
-// The segmented forms of the five algorithms of reduce_paper.cuh, to be compared again; elements know their owner, a sorted id.
+// The segmented forms of the five algorithms of Martín et al. 2012 (reduce_paper.cuh); elements know their owner, a sorted id.
 //
 // Left-storing: what a node of the tree, or a row of the matrix, makes of its first segment is kept in the place of its first
 // element; of another segment in the place of that segment's first element, where the paper has a buffer of results in global
@@ -6,10 +6,9 @@
 // first and last segment the rest may lie in others: they are what the data-block leaves (Piece).
 #pragma once
 
-namespace jp {
+#include "ordered/segments.cuh"
 
-constexpr int kSegmentsTreeThreads = TreeThreads(spec::kStateBytes);
-constexpr int kSegmentsMatrixWidth = MatrixWidth(spec::kStateBytes);
+namespace jp {
 
 template <int kElements>
 struct DataBlock {
@@ -128,12 +127,12 @@ JP_DEVICE void ReduceDataBlocks(const SegmentsParams& p, DataBlock<kElements>& s
   }
 }
 
-JP_KERNEL(SegmentsTree, SegmentsParams, kSegmentsTreeThreads, 1) {
+JP_KERNEL(SegmentsTree, SegmentsParams, kTreeThreads, 1) {
   if constexpr (!spec::kAcross) {
-    using Shared = DataBlock<2 * kSegmentsTreeThreads>;
+    using Shared = DataBlock<2 * kTreeThreads>;
     JP_SHARED(Shared, shared);
-    ReduceDataBlocks<2 * kSegmentsTreeThreads, kSegmentsTreeThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
-      for (int active = kSegmentsTreeThreads, stride = 1; active > 0; active /= 2, stride *= 2) {
+    ReduceDataBlocks<2 * kTreeThreads, kTreeThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
+      for (int active = kTreeThreads, stride = 1; active > 0; active /= 2, stride *= 2) {
         const int a = 2 * stride * Thread(), b = a + stride;
         if (Thread() < active && b < count) shared.Combine(u, a, b);
         BlockBarrier();
@@ -142,12 +141,12 @@ JP_KERNEL(SegmentsTree, SegmentsParams, kSegmentsTreeThreads, 1) {
   }
 }
 
-JP_KERNEL(SegmentsWarpTree, SegmentsParams, kSegmentsTreeThreads, 1) {
+JP_KERNEL(SegmentsWarpTree, SegmentsParams, kTreeThreads, 1) {
   if constexpr (!spec::kAcross) {
-    using Shared = DataBlock<4 * kSegmentsTreeThreads>;
+    using Shared = DataBlock<4 * kTreeThreads>;
     JP_SHARED(Shared, shared);
-    ReduceDataBlocks<4 * kSegmentsTreeThreads, kSegmentsTreeThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
-      for (int k = 0; k < 4; ++k) shared.CombineLanes(u, k * kSegmentsTreeThreads + Warp() * kWarp, 1, count);
+    ReduceDataBlocks<4 * kTreeThreads, kTreeThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
+      for (int k = 0; k < 4; ++k) shared.CombineLanes(u, k * kTreeThreads + Warp() * kWarp, 1, count);
       BlockBarrier();
       if (Warp() == 0) shared.CombineLanes(u, 0, kWarp, count);
     });
@@ -165,9 +164,9 @@ JP_DEVICE void FoldOwnedMatrix(const spec::Uniforms& u, DataBlock<kElements>& sh
 
 JP_KERNEL(SegmentsMatrix, SegmentsParams, kReduceThreads, 1) {
   if constexpr (!spec::kAcross) {
-    using Shared = DataBlock<kWarp * kSegmentsMatrixWidth>;
+    using Shared = DataBlock<kWarp * kMatrixWidth>;
     JP_SHARED(Shared, shared);
-    ReduceDataBlocks<kWarp * kSegmentsMatrixWidth, kReduceThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
+    ReduceDataBlocks<kWarp * kMatrixWidth, kReduceThreads>(p, shared, [&](const spec::Uniforms& u, int count) {
       if (Warp() == 0) FoldOwnedMatrix(u, shared, count);
     });
   }
@@ -176,7 +175,7 @@ JP_KERNEL(SegmentsMatrix, SegmentsParams, kReduceThreads, 1) {
 // Warp 0 reduces and finishes a data-block while the others load the next.
 JP_KERNEL(SegmentsProducerConsumer, SegmentsParams, kWarp + kReduceThreads, 1) {
   if constexpr (!spec::kAcross) {
-    constexpr int kElements = kWarp * kSegmentsMatrixWidth;
+    constexpr int kElements = kWarp * kMatrixWidth;
     struct Shared {
       DataBlock<kElements> block[2];
     };

@@ -1,14 +1,15 @@
-// The five algorithms of Martín, Ayuso, Torres and Gavilanes (Algorithmic Strategies for Optimizing the Parallel Reduction
-// Primitive in CUDA), to be compared again; names in the paper's words. A data-block is reduced in shared memory. Where it is not
-// full, what is missing is masked, not padded with an identity. What is left after the first launch, ReduceParts folds.
+// The five algorithms of Martín et al. 2012 for reductions; names in the paper's words. A data-block, of params.number elements, is
+// reduced in shared memory. Where it is not full, what is missing is masked, not padded with an identity. What is left after the
+// first launch, ReduceParts folds.
+//
+// kTreeThreads, the threads of the trees, and kMatrixWidth, the states in a row of a matrix, are of the text before (launches.py).
 #pragma once
 
-#include "ordered/fold.cuh"
+#include "ordered/reduce.cuh"
 
 namespace jp {
 
-constexpr int kTreeThreads = TreeThreads(spec::kStateBytes);
-constexpr int kMatrixWidth = MatrixWidth(spec::kStateBytes), kMatrixPitch = kMatrixWidth + 1;
+constexpr int kMatrixPitch = kMatrixWidth + 1;
 constexpr int kMatrix = kWarp * kMatrixWidth;
 
 // The part of a row that a block reduces: data-block after data-block.
