@@ -1,4 +1,4 @@
-"""OrderedSpec -> ``namespace spec`` of a kernel of the ordered family, as CUDA C++: all that its skeleton (cuda/scan.cuh ...)
+"""OrderedSpec -> ``namespace spec`` of a kernel of the ordered family, as CUDA C++: all that its skeleton (cuda/kernels/ordered)
 does not know itself."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The kernels of the ordered family (scan, reduction, segmented reduction): OrderedSpec -> LLVM IR.
 
-``cpu/scan_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
+``cpu/ordered_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
 (a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_reduce``. Here are the
 two that only see states: ``combine`` and ``finish``.
 """

@@ -141,7 +141,7 @@ def store_state(
 
 
 def _state_places(b: ir.IRBuilder, spec: OrderedSpec, base: ir.Value, lanes: ir.Value, lane: ir.Value) -> list[ir.Value]:
-    """A slot's states lie side by side, 8 bytes for each whatever its size (cpu/scan_kernel.h)."""
+    """A slot's states lie side by side, 8 bytes for each whatever its size (cpu/ordered_kernel.h)."""
     rows = [address(b, base, scaled(b, lanes, 8 * s)) if s else base for s in range(len(spec.state))]
     return [address(b, row, scaled(b, lane, itemsize(t))) for row, t in zip(rows, spec.state, strict=True)]
 

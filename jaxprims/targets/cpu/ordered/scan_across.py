@@ -18,7 +18,7 @@ from .elements import vector_width
 from .rows import Held, apply_op, element, load_state, repeat, store_row, store_state
 
 STARTED, RESTARTED = 1, 2
-"""Bits of a kernel's progress (cpu/scan_kernel.h)."""
+"""Bits of a kernel's progress (cpu/ordered_kernel.h)."""
 
 RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
 """Members of ScanRange, of 8 bytes each."""

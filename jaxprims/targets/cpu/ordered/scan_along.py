@@ -1,4 +1,4 @@
-"""Scans whose vectors run along the row: ``scan`` and ``reduce`` of cpu/scan_kernel.h.
+"""Scans whose vectors run along the row: ``scan`` and ``reduce`` of cpu/ordered_kernel.h.
 
 A vector is scanned by log steps: at step d = 1, 2, 4, ... a lane takes in what the lane d before it holds (Kogge and Stone).
 Lanes without such a predecessor keep what they have, so no neutral element is needed. Between vectors goes a carry:

@@ -16,7 +16,7 @@ from .elements import Elements
 from .rows import apply_op, interleaved, load_state, store_state, stream
 
 STARTED, RESTARTED = 1, 2
-"""Bits of ``progress`` (cpu/scan_kernel.h)."""
+"""Bits of ``progress`` (cpu/ordered_kernel.h)."""
 
 Values = list[ir.Value]
 """A state: a value, or a vector, for each slot."""

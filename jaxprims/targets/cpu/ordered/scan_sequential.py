@@ -25,7 +25,7 @@ RESULT, AGGREGATE = ir.Constant(I32, 0), ir.Constant(I32, 1)
 
 class Sequential(Kernel):
     STEP = 1024
-    """kScanStep (cpu/scan_kernel.h)."""
+    """kScanStep (cpu/ordered_kernel.h)."""
 
     def build(self) -> None:
         b = self.b

@@ -23,7 +23,7 @@ class Tile(LogSteps):
     """
 
     STEP = 1024
-    """Elements of a tile at most: kScanStep (cpu/scan_kernel.h)."""
+    """Elements of a tile at most: kScanStep (cpu/ordered_kernel.h)."""
 
     BUFFER_BYTES = 16 * 1024
     """The states of all chains lie in L1."""
