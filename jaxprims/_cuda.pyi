@@ -67,3 +67,18 @@ def explain_segments(
 def explain_histogram(
     described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
 ) -> list[tuple[str, int]]: ...
+def kernels_of_ordered(
+    described: dict[str, Any],
+    device: DeviceInfo,
+    n: int,
+    lanes: int,
+    members: int,
+    init: bool,
+    contiguous: bool,
+    ids: bool,
+    segments: int,
+    plan: Sequence[int],
+) -> list[str]: ...
+def kernels_of_histogram(
+    described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
+) -> list[str]: ...

@@ -37,8 +37,8 @@ positions = _Positions()
 
 
 def position_dtype(n: Any, name: str, *, wanted: bool) -> np.dtype:
-    """The dtype of positions among n elements of the argument ``name``. Raises ValueError if they are wanted and pass 2^31 without
-    64-bit types."""
+    """The dtype of positions among n elements of the argument ``name``. Raises ValueError if they are wanted and pass 2^31
+    without 64-bit types."""
     dtype = np.dtype(np.int32 if not isinstance(n, int) or n <= 2**31 else np.int64)
     if wanted and dtype == np.int64 and not jax.config.jax_enable_x64:
         raise ValueError(f"{name}: positions pass 2^31 here: jax_enable_x64 is needed")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from ..operators import classify
-from ..specs.kernel import KernelSpec, parse
+from ..specs.kernel import KernelSpec
 from ..targets.cuda import compiler as cuda_compiler
 from ..targets.cuda.nvrtc import Resources
-from ..targets.cuda.target import CUDA
-from ..targets.registry import family_called
+from ..targets.cuda.target import CUDA, watched
 
 STATIC_SHARED = 48 * 1024
 """Static shared memory that a block may have on every architecture."""
@@ -60,7 +59,7 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
       allow_spills: do not raise for kernels that spill.
 
     Returns:
-      The kernels that ``fn``'s calls may launch, each once. A call that is plain XLA on GPUs has none.
+      The kernels that ``fn``'s calls of these sizes may launch, each once. A call that is plain XLA on GPUs has none.
 
     Raises:
       ImportError: NVRTC is not installed. TypeError: ``fn`` is not callable. ValueError: not an architecture. RuntimeError: a
@@ -77,13 +76,16 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
         raise TypeError(f"fn must be a function, got {fn!r}")
     if not isinstance(target, str) or not re.fullmatch(r"sm_\d{2,3}[af]?", target):
         raise ValueError(f'target must be an architecture such as "sm_90", got {target!r}')
+    arch = int(re.sub(r"\D", "", target))
+    jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
+    with watched() as problems:
+        jitted.trace(*args).lower(lowering_platforms=("cuda",))
+    wanted = dict.fromkeys((p.family, p.spec, name) for p in problems for name in CUDA.kernels(p, arch))
     kernels = []
-    for kind, text in dict.fromkeys(_calls(fn, args)):
-        spec = parse(text)
-        for name in cuda_compiler.kernels(spec):
-            compiled = cuda_compiler.cubin(spec, target, name)
-            kernels += [_kernel(spec, kind, target, used, compiled.image) for used in compiled.resources]
-            _check(kernels[-1], allow_spills)
+    for family, spec, name in wanted:
+        compiled = cuda_compiler.cubin(spec, target, name)
+        kernels += [_kernel(spec, family, target, used, compiled.image) for used in compiled.resources]
+        _check(kernels[-1], allow_spills)
     return kernels
 
 
@@ -111,23 +113,3 @@ def _check(kernel: CompiledKernel, allow_spills: bool) -> None:
         raise KernelError(f"a kernel spills registers: {kernel}")
     if kernel.shared_bytes > STATIC_SHARED:
         raise KernelError(f"a kernel wants more than {STATIC_SHARED} bytes of static shared memory: {kernel}")
-
-
-def _calls(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
-    """(kind, spec's text) of each custom call in ``fn`` lowered for CUDA."""
-    jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
-    module = jitted.trace(*args).lower(lowering_platforms=("cuda",)).compiler_ir("stablehlo")
-    for op in _walk(module.operation):
-        if op.name != "stablehlo.custom_call":
-            continue
-        family = family_called(op.attributes["call_target_name"].value)
-        if family is not None and CUDA.serves(family.name):
-            yield family.name, op.attributes["mhlo.backend_config"]["spec"].value
-
-
-def _walk(op: Any) -> Iterator[Any]:
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from _walk(inner.operation)

@@ -176,8 +176,8 @@ def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
     groups = parts(op)
     if len(groups) == 1:
         known = _match(op) if name else None
-        bits = known.identity_bits(op.result_dtypes) if known else None
-        return None if bits is None or _hides_nan(op, bits) else bits
+        neutral = known.identity_bits(op.result_dtypes) if known else None
+        return None if neutral is None or _hides_nan(op, neutral) else neutral
     bits: dict[int, int] = {}
     for group in groups:
         part = restrict(op, group)

@@ -63,11 +63,6 @@ def family_of(primitive: Primitive) -> Any:
     return next((f for f in _families.values() if f.primitive is primitive), None)
 
 
-def family_called(call_target: str) -> Any:
-    """The family whose custom call has this name, or None."""
-    return next((f for f in _families.values() if f.call_target == call_target), None)
-
-
 def target_at(where: str) -> Target:
     """The target of that name: "cpu", or a GPU's architecture. Raises ValueError."""
     found = next((at for t in _targets.values() if (at := t.at(where)) is not None), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ... import _cuda
@@ -104,6 +103,10 @@ class Histograms(_Family):
     def workspace(self, problem: HistogramProblem, described: dict[str, Any]) -> tuple[int, int, int]:
         return _cuda.histogram_workspace(described, _known(problem.n), list(problem.bins), _known(problem.members))
 
+    def kernels(self, problem: HistogramProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
+        bins = list(problem.bins)
+        return _cuda.kernels_of_histogram(described, device, problem.n, bins, problem.members, self.forced(problem))
+
     def classes(self, spec: HistogramSpec, arch: int) -> tuple[str, ...]:
         return tuple(histograms.atomic_of(b, arch) for b in spec.bins)
 
@@ -117,8 +120,13 @@ class _Ordered(_Family):
             "vectors run across the elements that lie side by side" if across else "threads share a row"
         )
 
-    def sizes(self, problem: OrderedProblem) -> Sequence[Any]:
-        return problem.n, problem.lanes
+    def kernels(self, problem: OrderedProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
+        sizes, plan = (problem.n, problem.lanes, problem.members, problem.init), self.forced(problem)
+        names: dict[str, None] = {}
+        for contiguous in {problem.contiguous, True}:  # operands that are shared, in part: either may be
+            segments = (problem.ids, problem.num_segments)
+            names |= dict.fromkeys(_cuda.kernels_of_ordered(described, device, *sizes, contiguous, *segments, plan))
+        return list(names)
 
 
 class Scans(_Ordered):

@@ -5,8 +5,11 @@ The workspace is one more result of the call, so that nothing is allocated while
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,6 +24,20 @@ from ..registry import register_target
 from ..target import UNKNOWN_SIZES, Explanation, Target
 from . import compiler, devices
 from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments
+
+_watchers: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("watchers", default=())
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Any]]:
+    """Gets the problems of all calls that this thread lowers for GPUs inside."""
+    problems: list[Any] = []
+    token = _watchers.set((*_watchers.get(), problems))
+    try:
+        yield problems
+    finally:
+        _watchers.reset(token)
+
 
 ARCHITECTURES = (80, 90)
 """An executable may run on another device than this machine's: workspaces are enough for all of these."""
@@ -55,6 +72,16 @@ class Cuda(Target):
 
     def compile(self, problem: Any) -> None:
         compiler.source(problem.spec)  # which kernels are compiled depends on the device
+        for watcher in _watchers.get():
+            watcher.append(problem)
+
+    def kernels(self, problem: Any, arch: int) -> list[str]:
+        """The names of the kernels that a call may launch on an architecture (90 for "sm_90"); all of its spec's where sizes are
+        not known, or nothing is of the architecture."""
+        if not problem.known or f"sm_{arch}" not in devices.KNOWN:
+            return compiler.kernels(problem.spec)
+        device = self.device or devices.device_of(f"sm_{arch}")
+        return self.families[problem.family].kernels(problem, compiler.described(problem.spec, arch), device)
 
     def plan(self, problem: Any) -> Plan | None:
         device = self.device or devices.device_of("sm_90")

@@ -1,0 +1,78 @@
+// Which kernels a call of given sizes may launch, found by the launch functions themselves, without a device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "families.h"
+#include "launch.h"
+#include "shapes.h"
+
+namespace jaxprims::cuda {
+
+// Sizes of a call; -1 is not allowed.
+struct RehearsedCall {
+  int64_t n = 0, lanes = 1, members = 1;
+  bool init = false;
+  bool contiguous = true;  // members lie one behind the other in every operand
+  Segments segments;
+};
+
+namespace internal {
+
+// An operand of members that lie `bytes` apart.
+inline Operand Rehearsed(int64_t bytes) {
+  Operand operand;
+  operand.strides[0] = bytes;
+  return operand;
+}
+
+}  // namespace internal
+
+inline std::vector<std::string> RehearseOrdered(const CudaOrderedShape& shape, const DeviceInfo& device, const RehearsedCall& of,
+                                                std::span<const int64_t> plan) {
+  OrderedCall call;
+  call.n = of.n;
+  call.lanes = of.lanes;
+  call.batch = {of.members};
+  for (const int64_t bytes : shape.array_bytes)
+    call.arrays.push_back(internal::Rehearsed(of.contiguous ? of.n * of.lanes * bytes : 0));
+  for (const int64_t bytes : shape.leaf_bytes) call.outs.push_back(internal::Rehearsed(of.n * of.lanes * bytes));
+  call.uniforms.resize(static_cast<size_t>(shape.uniforms));
+  if (of.init) call.init.push_back({{}, static_cast<int64_t>(shape.slot_bytes.size())});
+  const Workspace room = shape.kind == "scan"     ? ScanWorkspace(shape, of.n, of.lanes, of.members)
+                         : shape.kind == "reduce" ? ReduceWorkspace(shape, of.n, of.lanes, of.members)
+                                                  : SegmentsWorkspace(shape, of.n, of.lanes, of.segments.count, of.members);
+  const int64_t bytes = of.members * (room.base + room.per * (of.n / room.every + 1));
+  std::vector<std::string> names;
+  Launcher launcher(device, names);
+  if (shape.kind == "scan") {
+    LaunchScan(launcher, shape, call, nullptr, bytes, plan);
+  } else if (shape.kind == "reduce") {
+    LaunchReduce(launcher, shape, call, nullptr, bytes, plan);
+  } else {
+    LaunchSegments(launcher, shape, call, of.segments, nullptr, bytes, plan);
+  }
+  return names;
+}
+
+inline std::vector<std::string> RehearseHist(const CudaHistShape& shape, const DeviceInfo& device, int64_t n,
+                                             std::span<const int64_t> bins, int64_t members, std::span<const int64_t> plan) {
+  HistCall call;
+  call.elements = n;
+  call.batch = {members};
+  call.bins.assign(bins.begin(), bins.end());
+  for (const auto& part : shape.shape.bins) {
+    call.outs.resize(call.outs.size() + part.leaf_bytes.size());
+    call.dests.resize(call.outs.size());
+  }
+  const Workspace room = HistWorkspace(shape, n, bins, members);
+  std::vector<std::string> names;
+  Launcher launcher(device, names);
+  LaunchHist(launcher, shape, call, nullptr, members * (room.base + room.per * (n / room.every + 1)), plan);
+  return names;
+}
+
+}  // namespace jaxprims::cuda
