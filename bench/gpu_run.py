@@ -33,8 +33,8 @@ SUMMARY = re.compile(
 """Lines that are said again at the end."""
 
 ON_THE_CPU = (
-    "bench", "classify", "compile_check", "cubins", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_plans",
-    "huge", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels", "scan_along", "scan_kernels",
+    "bench", "classify", "compile_check", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_plans",
+    "huge", "kernel_cache", "layers", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels", "registry", "scan_along", "scan_kernels",
     "sharding", "strategies", "threads",
 )  # fmt: skip
 """Test files that say nothing about a GPU: they call the CPU's kernels, or nothing at all."""
