@@ -30,7 +30,7 @@ struct HistKernel {
   std::vector<Combine> combine;  // by histogram
 };
 
-inline HistProblem Describe(const HistShape& shape, const HistCall& call) {
+inline HistProblem DescribeHist(const HistShape& shape, const HistCall& call) {
   HistProblem p;
   p.elements = call.elements;
   for (const int64_t size : call.batch) p.batch *= size;
@@ -197,7 +197,7 @@ class HistMember {
 // as promised give a wrong result, never an access out of bounds.
 template <class Pool>
 void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const HistKernel& kernel, const HistPlan& plan) {
-  const HistProblem problem = Describe(shape, call);
+  const HistProblem problem = DescribeHist(shape, call);
   if (problem.batch == 0 || problem.bins == 0) return;
   const int64_t parts = plan.subhistograms, ranges = plan.ranges, n = call.elements, bins = problem.bins;
   for (size_t g = 0, leaf = 0; g < shape.bins.size(); ++g) {

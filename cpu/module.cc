@@ -67,7 +67,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     const HistShape& shape = entry.shape;
     HistCall call;
     if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, entry.positions, entry.uniforms, call); e.failure()) return e;
-    HistProblem problem = Describe(shape, call);
+    HistProblem problem = DescribeHist(shape, call);
     problem.sorted = call.sorted_array >= 0;
     HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);

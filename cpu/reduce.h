@@ -162,7 +162,7 @@ void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& c
 
 }  // namespace internal
 
-inline ReduceProblem Describe(const OrderedShape& shape, const OrderedCall& call) {
+inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall& call) {
   ReduceProblem p;
   p.n = call.n;
   p.rows = call.rows();
@@ -184,7 +184,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
     ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * lanes * shape.leaf_bytes[leaf]));
   }
-  const ReduceProblem problem = Describe(shape, call);
+  const ReduceProblem problem = DescribeReduce(shape, call);
   if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, problem, plan);
 
   const int64_t blocks = BlocksOf(problem, plan), strips = Parts(lanes, plan.strip);

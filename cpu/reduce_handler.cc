@@ -21,7 +21,7 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     OrderedCall call;
     OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
-    const ReduceProblem problem = Describe(shape, call);
+    const ReduceProblem problem = DescribeReduce(shape, call);
     ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() == 4) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
     XlaPool assistants{pool};
@@ -50,7 +50,7 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     if (ffi::Error e = ReadSegments(args, rets, batch_rank, by, shape, call, segments); e.failure()) return e;
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const SegmentsPlan plan =
-        MakeSegmentsPlan(Describe(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
+        MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
     XlaPool assistants{pool};
     RunSegments(assistants, shape, call, segments, KernelOf(entry, 0), plan);
   } catch (const std::exception& e) {

@@ -56,7 +56,7 @@ inline void StreamFence() {
 #endif
 }
 
-inline ScanProblem Describe(const OrderedShape& shape, const OrderedCall& call) {
+inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& call) {
   ScanProblem p;
   p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
   p.in_bytes = 0;
@@ -265,7 +265,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
 
 template <class Pool>
 void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel, const ScanPlan& plan) {
-  const ScanProblem problem = Describe(shape, call);
+  const ScanProblem problem = DescribeScan(shape, call);
   const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
   if (units * blocks == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {

@@ -22,7 +22,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     OrderedCall call;
     OperandReader reader(args, masks, batch_rank);
     if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
-    const ScanProblem problem = Describe(shape, call);
+    const ScanProblem problem = DescribeScan(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const ScanPlan plan = forced.size() == 5 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
                                              : MakeScanPlan(problem, machine);

@@ -21,7 +21,7 @@
 
 namespace jaxprims {
 
-inline SegmentsProblem Describe(const OrderedShape& shape, const OrderedCall& call, const Segments& segments) {
+inline SegmentsProblem DescribeSegments(const OrderedShape& shape, const OrderedCall& call, const Segments& segments) {
   SegmentsProblem p;
   p.n = call.n;
   p.segments = segments.count;
@@ -371,7 +371,7 @@ void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call,
     ExpectLarge(call.outs[leaf].data, static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
   }
   using internal::IdWalk, internal::OffsetWalk;
-  const SegmentsProblem problem = Describe(shape, call, segments);
+  const SegmentsProblem problem = DescribeSegments(shape, call, segments);
   auto run = [&](auto index) {
     using Index = decltype(index);
     if (segments.ids) return internal::RunSegments<IdWalk<Index>>(pool, shape, call, kernel, plan, problem);

@@ -94,7 +94,7 @@ struct Problem {
     int64_t bytes = 0;
     for (size_t g = 0; g < bins.size(); ++g)
       bytes += Tables(plan) * internal::HistMember::TableBytes(shape, call, g, plan.copies);
-    CHECK(bytes <= WorkspaceBytes(Describe(shape, call), plan));
+    CHECK(bytes <= WorkspaceBytes(DescribeHist(shape, call), plan));
     RunHist(pool, shape, call, KernelOf<T, Index>(plan), plan);
     return out;
   }
@@ -295,7 +295,7 @@ TEST(HistOfAPlanForItsSize) {
       Results<int64_t> out = problem.Empty();
       Machine machine;
       machine.threads = 4;
-      const HistPlan plan = MakePlan(Describe(ShapeOfSumCountLast<int64_t>(false), problem.Call(out)), machine);
+      const HistPlan plan = MakePlan(DescribeHist(ShapeOfSumCountLast<int64_t>(false), problem.Call(out)), machine);
       QueuePool pool(3);
       if (plan.copies == 4) continue;  // has no kernel here
       CHECK(problem.Run(pool, plan) == problem.Expected());

@@ -25,7 +25,7 @@ AffineResult Reduce(Pool& pool, const AffineProblem& p, const ReducePlan& plan) 
 
 ReduceProblem Described(const AffineProblem& p) {
   AffineResult none;
-  return Describe(AffineKernel::Shape("reduce", p.across), p.Call(none, p.lanes));
+  return DescribeReduce(AffineKernel::Shape("reduce", p.across), p.Call(none, p.lanes));
 }
 
 ReducePlan PlanOf(const AffineProblem& p, int threads) {

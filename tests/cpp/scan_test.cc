@@ -89,7 +89,7 @@ struct Problem {
 
   ScanProblem Described() const {
     Results out;
-    return Describe(AffineShape(options), Call(out));
+    return DescribeScan(AffineShape(options), Call(out));
   }
 
   Results Run(Pool& pool, const ScanPlan& plan) const {
@@ -311,8 +311,8 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
     if (!in_place) operand.data = reinterpret_cast<char*>(out.data());
     call.outs = {operand};
     const OrderedShape shape = FloatSum::Shape();
-    CHECK_EQ(Describe(shape, call).in_place, in_place);
-    const ScanPlan plan = ForcedScan(Describe(shape, call), Machine{}, order, kScanStep, -1, -1, threads);
+    CHECK_EQ(DescribeScan(shape, call).in_place, in_place);
+    const ScanPlan plan = ForcedScan(DescribeScan(shape, call), Machine{}, order, kScanStep, -1, -1, threads);
     RunScan(pool, shape, call, {FloatSum::Scan, FloatSum::Reduce, FloatSum::Combine, nullptr}, plan);
     return in_place ? in : out;
   };

@@ -55,7 +55,8 @@ struct SegmentsCase : AffineProblem {
     AffineResult none;
     Machine machine;
     machine.threads = threads;
-    return MakeSegmentsPlan(Describe(AffineKernel::Shape("segments", across), SegmentsCall(none), Described()), machine, path);
+    return MakeSegmentsPlan(DescribeSegments(AffineKernel::Shape("segments", across), SegmentsCall(none), Described()), machine,
+                            path);
   }
 
   AffineResult Run(Pool& pool, const SegmentsPlan& plan) const {
