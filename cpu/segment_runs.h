@@ -159,7 +159,9 @@ class IdWalk {
       for (uint64_t starts = Bits(runs.flags + word); starts != 0; starts &= starts - 1, ++count) {
         const int64_t end = word + std::countr_zero(starts);
         runs.ends[count] = static_cast<int32_t>(end);
-        runs.segments[count] = static_cast<int32_t>(std::clamp(int64_t{ids[end - 1]} - base, kLeast, kMost));
+        int64_t segment;  // ids that are not sorted, as they should be, may be so low that the difference overflows
+        if (__builtin_sub_overflow(int64_t{ids[end - 1]}, base, &segment)) segment = kLeast;
+        runs.segments[count] = static_cast<int32_t>(std::clamp(segment, kLeast, kMost));
       }
     }
     return count;

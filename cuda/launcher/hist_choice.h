@@ -23,7 +23,6 @@
 namespace jaxprims::cuda {
 
 inline constexpr int64_t kMaxHistLocks = int64_t{1} << 20;  // in global memory
-inline constexpr int64_t kSystemShared = 1024;              // of each block's shared memory, by the system
 
 enum class HistSpace : int64_t { kTiny, kShared, kCluster, kGlobal };
 

@@ -156,7 +156,7 @@ int Library::Attribute(const Kernel& kernel, CUfunction_attribute attribute) con
 }
 
 int LikelyOccupancy(const DeviceInfo& device, int threads, int64_t shared) {
-  constexpr int64_t kRegisters = 64 << 10, kSystemShared = 1024;  // of a multiprocessor; what each block takes beside its own
+  constexpr int64_t kRegisters = 64 << 10;  // of a multiprocessor
   const int64_t fit =
       std::min({int64_t{device.threads_per_multiprocessor} / threads, int64_t{device.blocks_per_multiprocessor},
                 kRegisters / (int64_t{64} * threads), device.shared_per_multiprocessor / (shared + kSystemShared)});

@@ -25,6 +25,8 @@ namespace jaxprims::cuda {
 
 inline constexpr size_t kMaxAxes = 4;  // batch axes that a kernel knows: operands.cuh
 
+inline constexpr int64_t kSystemShared = 1024;  // of each block's shared memory, by the system
+
 struct DeviceInfo {
   int ordinal = 0, multiprocessors = 0, threads_per_multiprocessor = 0, blocks_per_multiprocessor = 0;
   int64_t shared_per_block = 0;  // the opt-in maximum

@@ -25,16 +25,27 @@ struct Registration {
 
 inline std::atomic<int> failures{0};
 
-// From any thread; the test goes on.
-template <class... Parts>
-void Fail(const char* file, int line, const Parts&... parts) {
+// From any thread; the test goes on. Never inlined, nor is what formats: compilers, and sanitizers above all, would otherwise
+// spend most of their time on checks that pass.
+[[gnu::noinline, gnu::cold]] inline void Report(const char* file, int line, const char* what) {
   static std::mutex mutex;
   if (failures.fetch_add(1) > 20) return;  // one fault can fail a check in every round of a loop
-  std::ostringstream text;
-  text << file << ":" << line << ": ";
-  (text << ... << parts);
   const std::lock_guard lock(mutex);
-  std::cerr << text.str() << "\n" << std::flush;
+  std::cerr << file << ":" << line << ": " << what << "\n" << std::flush;
+}
+
+template <class... Parts>
+[[gnu::noinline, gnu::cold]] void Fail(const char* file, int line, const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  Report(file, line, text.str().c_str());
+}
+
+template <class Got, class Want>
+[[gnu::noinline, gnu::cold]] void FailEqual(const char* file, int line, const char* what, const Got& got, const Want& want) {
+  std::ostringstream text;
+  text << what << ": " << got << ", not " << want;
+  Report(file, line, text.str().c_str());
 }
 
 }  // namespace jaxprims::test
@@ -44,14 +55,14 @@ void Fail(const char* file, int line, const Parts&... parts) {
   static const ::jaxprims::test::Registration registration_of_##name(#name, Test##name); \
   static void Test##name()
 
-#define CHECK(condition)                                                                   \
-  do {                                                                                     \
-    if (!(condition)) ::jaxprims::test::Fail(__FILE__, __LINE__, #condition, " is false"); \
+#define CHECK(condition)                                                                    \
+  do {                                                                                      \
+    if (!(condition)) ::jaxprims::test::Report(__FILE__, __LINE__, #condition " is false"); \
   } while (false)
 
-#define CHECK_EQ(got, want)                                                                                                  \
-  do {                                                                                                                       \
-    const auto& check_got = (got);                                                                                           \
-    const auto& check_want = (want);                                                                                         \
-    if (!(check_got == check_want)) ::jaxprims::test::Fail(__FILE__, __LINE__, #got, ": ", check_got, ", not ", check_want); \
+#define CHECK_EQ(got, want)                                                                                       \
+  do {                                                                                                            \
+    const auto& check_got = (got);                                                                                \
+    const auto& check_want = (want);                                                                              \
+    if (!(check_got == check_want)) ::jaxprims::test::FailEqual(__FILE__, __LINE__, #got, check_got, check_want); \
   } while (false)

@@ -84,7 +84,7 @@ static_assert(offsetof(own::CUlaunchConfig, attribute_count) == offsetof(::CUlau
 }  // namespace
 #endif
 
-namespace jaxprims::test {
+namespace jaxprims::test::driver_test {
 namespace {
 
 TEST(DriverThatIsNotThere) {
@@ -101,4 +101,4 @@ TEST(DriverThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::driver_test

@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::hist_model_test {
 namespace {
 
 using namespace jp;  // NOLINT(google-build-using-namespace): the names of the file that is tested
@@ -93,8 +93,8 @@ TEST(ChoicesOfRandomProblemsArePossible) {
                         one_of({2048, 69'632, 270'336}), one_of({256, 512, 1024})};
     ModelElement e{0, one_of({1, 2, 4}), one_of({kClassHdw, kClassCas, kClassXcg})};
     for (i64 k = 0; k < e.arrays; ++k) e.bytes += one_of({1, 2, 4, 8, 16, 100});
-    const auto n = static_cast<i64>(1 + (random() >> (24 + random() % 40))),
-               h = static_cast<i64>(1 + (random() >> (24 + random() % 40)));
+    const auto size = [&] { return 1 + static_cast<i64>(random() >> (24 + random() % 40)); };
+    const i64 n = size(), h = size();
     const double race_factor = 1 + static_cast<double>(random() % 1'000'000);
     const ModelChoice in_shared = SharedChoice(d, n, h, e), in_global = GlobalChoice(d, n, h, e, race_factor);
     for (const ModelChoice& c : {in_shared, in_global}) {
@@ -131,4 +131,4 @@ TEST(RaceFactorOfSamples) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::hist_model_test

@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::hist_plan_test {
 namespace {
 
 constexpr int64_t kMillion = 1'000'000;
@@ -155,4 +155,4 @@ TEST(PlanOfExamples) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::hist_plan_test

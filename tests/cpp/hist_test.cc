@@ -13,7 +13,7 @@
 #include "kernels.h"
 #include "pools.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::hist_test {
 namespace {
 
 // A call with its memory. Two batch axes of sizes `batch`; masks tell which of them an operand has (bit 0: the first), as in the
@@ -347,4 +347,4 @@ TEST(HistOfIndicesThatAreNotSortedAsPromised) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::hist_test

@@ -14,7 +14,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::kernel_table_test {
 namespace {
 
 std::unique_ptr<HistEntry> NewEntry(const std::string& spec) {
@@ -101,4 +101,4 @@ TEST(KernelTableFromManyThreads) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::kernel_table_test

@@ -19,7 +19,7 @@
 #include "launch.h"
 #include "ordered_words.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::launcher_test {
 namespace {
 
 using namespace jaxprims::cuda;
@@ -526,4 +526,4 @@ TEST(PiecesOfABatchAreAllOfIt) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::launcher_test

@@ -14,7 +14,7 @@
 #include "pools.h"
 #include "reduce_kernels.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::reduce_test {
 namespace {
 
 AffineResult Reduce(Pool& pool, const AffineProblem& p, const ReducePlan& plan) {
@@ -211,4 +211,4 @@ TEST(ReduceWorkspaceOfExamples) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::reduce_test

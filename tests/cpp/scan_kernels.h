@@ -100,12 +100,12 @@ struct AffineScan {
 };
 
 template <int kOptions = 0>
-OrderedKernel AffineKernel(int options) {
+OrderedKernel AffineScanKernel(int options) {
   if constexpr (kOptions == kAffineOptions) {
     CHECK(false);
     return {};
   } else {
-    return options == kOptions ? AffineScan<kOptions>::Kernel() : AffineKernel<kOptions + 1>(options);
+    return options == kOptions ? AffineScan<kOptions>::Kernel() : AffineScanKernel<kOptions + 1>(options);
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::scan_order_test {
 namespace {
 
 using Cursor = TwoSidedOrder::Cursor;
@@ -213,4 +213,4 @@ TEST(ModelOfTheChainedScan) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::scan_order_test

@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::scan_plan_test {
 namespace {
 
 std::string Text(const ScanPlan& plan) {
@@ -162,4 +162,4 @@ TEST(ScanWorkspaceOfExamples) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::scan_plan_test

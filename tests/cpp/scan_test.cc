@@ -14,7 +14,7 @@
 #include "pools.h"
 #include "scan_kernels.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::scan_test {
 namespace {
 
 struct Results {
@@ -95,7 +95,7 @@ struct Problem {
   Results Run(Pool& pool, const ScanPlan& plan) const {
     Results out;
     const OrderedCall call = Call(out);
-    RunScan(pool, AffineShape(options), call, AffineKernel(options), plan);
+    RunScan(pool, AffineShape(options), call, AffineScanKernel(options), plan);
     return out;
   }
 
@@ -342,7 +342,7 @@ TEST(ScanWithoutMemory) {
   bool thrown = false;
   try {
     NeverPool pool;
-    RunScan(pool, AffineShape(kAcross), call, AffineKernel(kAcross), plan);
+    RunScan(pool, AffineShape(kAcross), call, AffineScanKernel(kAcross), plan);
   } catch (const std::bad_alloc&) {
     thrown = true;
   }
@@ -350,4 +350,4 @@ TEST(ScanWithoutMemory) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::scan_test

@@ -14,7 +14,7 @@
 #include "pools.h"
 #include "reduce_kernels.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::segments_test {
 namespace {
 
 // A call: lengths of the segments of each member, made into offsets or ids.
@@ -285,12 +285,13 @@ TEST(SegmentsWorkspaceOfExamples) {
     return WorkspaceBytes(p, MakeSegmentsPlan(p, Machine{}));
   };
   // What a worker has beside states: a list of the runs in 4 chunks of 2048, as many results of 4 bytes, an identity.
-  const int64_t lists = internal::RunList::Bytes(4 * 2048) + 4 * 2048 * 4 + 64;
-  CHECK_EQ(bytes(1000, 10, 1), 64 + lists);
-  CHECK_EQ(bytes(10 * 16'384 - 10, 10, 1), (1 + 4) * 64 + lists + 2 * 10 * 64);  // 10 tasks and a fold of 11 states
-  CHECK_EQ(bytes(10 * 16'384 - 10, 10, 3), (1 + 4) * 64 + lists + 2 * 3 * 10 * 64);
+  const int64_t four = 4, chunks = four * 2048, lists = internal::RunList::Bytes(chunks) + chunks * 4 + 64;
+  const int64_t ten = 10, n = ten * 16'384 - 10, line = 64;
+  CHECK_EQ(bytes(1000, 10, 1), line + lists);
+  CHECK_EQ(bytes(n, 10, 1), (1 + four) * line + lists + 2 * ten * line);  // 10 tasks and a fold of 11 states
+  CHECK_EQ(bytes(n, 10, 3), (1 + four) * line + lists + 6 * ten * line);
   CHECK_EQ(bytes(1000, 0, 1), 0);
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::segments_test

@@ -14,7 +14,7 @@
 #include "check.h"
 #include "pools.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::work_assist_test {
 namespace {
 
 constexpr int kMaxThreads = 16;
@@ -150,4 +150,4 @@ TEST(WorkAssistInTheFloatModeOfTheCaller) {
 #endif
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::work_assist_test

@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-namespace jaxprims::test {
+namespace jaxprims::test::workspace_test {
 namespace {
 
 constexpr size_t kMegabyte = size_t{1} << 20;
@@ -53,7 +53,7 @@ TEST(WorkspaceTakesTheSmallestBlockThatFitsAndNoneThatIsFarTooLarge) {
   CHECK(again.data() == small);
   const size_t kept = WorkspaceCache::Instance().Kept();
   CHECK(kept >= 40 * kMegabyte);
-  const Workspace little(9 * kMegabyte);  // may find another block, but not this one: it would waste more than three quarters
+  const Workspace little(7 * kMegabyte);  // may find another block, but not this one: it would waste more than three quarters
   CHECK(WorkspaceCache::Instance().Kept() >= 40 * kMegabyte);
 }
 
@@ -107,4 +107,4 @@ TEST(WorkspaceFromManyThreads) {
 }
 
 }  // namespace
-}  // namespace jaxprims::test
+}  // namespace jaxprims::test::workspace_test
