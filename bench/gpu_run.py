@@ -34,8 +34,8 @@ SUMMARY = re.compile(
 
 ON_THE_CPU = (
     "bench", "classify", "compile_check", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_plans",
-    "huge", "kernel_cache", "layers", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels", "registry", "scan_along", "scan_kernels",
-    "sharding", "strategies", "threads",
+    "huge", "kernel_cache", "layers", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels",
+    "registry", "scan_along", "scan_kernels", "sharding", "strategies", "threads",
 )  # fmt: skip
 """Test files that say nothing about a GPU: they call the CPU's kernels, or nothing at all."""
 

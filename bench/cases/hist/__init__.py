@@ -1,4 +1,4 @@
-"""Generalized histograms: the headline table, the figures of Henriksen et al. 2020, applications, batches, indices hard on a cache."""
+"""Generalized histograms: the headline table, the figures of Henriksen et al. 2020, applications, batches, hard indices."""
 
 from __future__ import annotations
 
