@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -188,28 +186,3 @@ def test_sorted(dtype: str) -> None:
         np.testing.assert_array_equal(got, jp.reduce_by_index(values, index, h))
         inside = (index >= 0) & (index < h)
         np.testing.assert_array_equal(got, np.bincount(index[inside].astype(np.int64), values[inside], h))
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b),
-        lambda a, b: jnp.where((a > b) | jnp.isnan(b), a, b),
-        lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b),
-        lambda a, b: jnp.where(jnp.isnan(b) | (b > a), a, b),
-    ],
-)
-def test_what_ignores_nan_has_no_neutral_number(op: Callable[..., Any]) -> None:
-    """A group of nothing but NaN is NaN: from an infinity it would become that."""
-    x = np.array([np.nan, np.nan, 1, np.nan, 2], np.float32)
-    index = np.array([0, 0, 1, 1, 1])
-    wanted = [np.asarray(functools.reduce(op, x[index == k])) for k in (0, 1)]
-    np.testing.assert_array_equal(jp.reduce_by_index(x, index, 2, op, identity=np.nan), wanted)
-    np.testing.assert_array_equal(jp.segment_reduce(x, index, op, num_segments=2, identity=np.nan), wanted)
-    np.testing.assert_array_equal(jp.reduce(x[:2], op), wanted[0])
-    try:
-        got = jp.reduce_by_index(x, index, 2, op)
-    except ValueError as e:
-        assert "identity" in str(e)
-    else:
-        np.testing.assert_array_equal(got, wanted)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
 from ..operators import classify
 from ..specs.kernel import KernelSpec
@@ -78,24 +79,28 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
         raise ValueError(f'target must be an architecture such as "sm_90", got {target!r}')
     arch = int(re.sub(r"\D", "", target))
     jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
-    with watched() as problems:
-        jitted.trace(*args).lower(lowering_platforms=("cuda",))
+    traced = jitted.trace(*args).jaxpr
+    evaluate = jaxpr_as_fun(traced)
+    given = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in traced.in_avals]
+    with watched() as problems:  # a function of its own, since what was lowered before is not lowered again
+        jax.jit(lambda *xs: evaluate(*xs)).trace(*given).lower(lowering_platforms=("cuda",))
     wanted = dict.fromkeys((p.family, p.spec, name) for p in problems for name in CUDA.kernels(p, arch))
     kernels = []
     for family, spec, name in wanted:
         compiled = cuda_compiler.cubin(spec, target, name)
-        kernels += [_kernel(spec, family, target, used, compiled.image) for used in compiled.resources]
+        kernels += [
+            _kernel(spec, CUDA.families[family].classes(spec, arch), target, used, compiled.image) for used in compiled.resources
+        ]
         _check(kernels[-1], allow_spills)
     return kernels
 
 
-def _kernel(spec: KernelSpec, kind: str, target: str, used: Resources, image: bytes) -> CompiledKernel:
-    arch = int(re.sub(r"\D", "", target))
+def _kernel(spec: KernelSpec, classes: tuple[str, ...], target: str, used: Resources, image: bytes) -> CompiledKernel:
     operator = ", ".join(classify.recognise(op) or "unnamed" for op in spec.operators)
-    atomic = ", ".join(CUDA.families[kind].classes(spec, arch))
+    atomic = ", ".join(classes)
     return CompiledKernel(
         used.kernel,
-        kind,
+        spec.kind,
         operator,
         atomic,
         target,

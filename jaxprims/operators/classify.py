@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir.evaluate import NotEvaluable, evaluate, identical, same
 from ..ir.normal_form import simplify
-from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype, to_bits
+from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype
 from .known import Known, neutral_bits, rows
 
 __all__ = [
@@ -176,8 +176,7 @@ def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
     groups = parts(op)
     if len(groups) == 1:
         known = _match(op) if name else None
-        neutral = known.identity_bits(op.result_dtypes) if known else None
-        return None if neutral is None or _hides_nan(op, neutral) else neutral
+        return known.identity_bits(op.result_dtypes) if known else None
     bits: dict[int, int] = {}
     for group in groups:
         part = restrict(op, group)
@@ -186,20 +185,6 @@ def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
             return None
         bits.update(zip(group, found, strict=True))
     return tuple(bits[k] for k in range(len(op.results)))
-
-
-def _hides_nan(op: Program, identity: tuple[int, ...]) -> bool:
-    """Is a float's NaN lost behind the identity? Some maxima and minima leave out what is no number: to a group of nothing but
-    NaN no number is neutral."""
-    dtypes = op.result_dtypes
-    if len(dtypes) != 1 or not is_float(dtypes[0]):
-        return False
-    neutral, nan = (np.asarray(from_bits(b, dtypes[0])) for b in (identity[0], to_bits(np.nan, dtypes[0])))
-    try:
-        (got,) = evaluate(op, [neutral, nan])
-    except NotEvaluable:
-        return False
-    return bool(got == got)
 
 
 def derivative_class(op: Program) -> str:
