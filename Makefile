@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
-SANITIZERS := none thread address,undefined
+SANITIZERS := thread address,undefined
 CPP := $(foreach folder,ffi cpu cuda/plans cuda/launcher tests/cpp tests/emulation,$(wildcard $(folder)/*.h $(folder)/*.cc))
 EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
 
@@ -16,7 +16,7 @@ EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.to
 
 help:
 	@echo "make demo    registers two photographs by mutual information, and plots it"
-	@echo "make test    the linters, the C++ tests (plain and under sanitizers) and the Python tests"
+	@echo "make test    the linters, the C++ tests under sanitizers and the Python tests"
 	@echo "make bench   the benchmarks of every family, against every alternative on this machine (BENCH_ARGS=--quick: a smoke run)"
 	@echo "make gpu     on a machine with a GPU: build, tests, compute-sanitizer, benchmarks, in nine minutes and without a network"
 	@echo "also: setup, lint, format, cpp-test, python-test, clean"
@@ -27,7 +27,7 @@ demo: $(VENV)/package
 test: lint cpp-test python-test
 
 python-test: $(VENV)/package
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --ignore=tests/gpu $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
 
 bench: $(VENV)/package
 	set -e; for suite in hist scan reduce segment; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done
