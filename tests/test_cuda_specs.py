@@ -336,7 +336,7 @@ def operands(arrays: Sequence[np.ndarray | None]) -> Any:
 def generated(spec: OrderedSpec | HistogramSpec) -> str:
     """Without its skeleton."""
     text = cuda_source.histogram_source(spec) if isinstance(spec, HistogramSpec) else cuda_source.ordered_source(spec)
-    return re.sub(r'#include "(scan|reduce|segments|hist)\.cuh"', "", text)
+    return re.sub(r'#include "(ordered/(scan|reduce|segments)|histogram/hist)\.cuh"', "", text)
 
 
 def harnessed(spec: OrderedSpec | HistogramSpec, arch: int = 90) -> str:
