@@ -5,13 +5,21 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 VENV ?= .venv
+EXTRAS ?= test demo bench nvrtc
 JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
-SANITIZERS := thread address,undefined
+SANITIZERS := address,undefined thread
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# What XLA compiled once serves every process that tests, and the next Python.
+KEEP_COMPILED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+SIDE_BY_SIDE = $(MAKE) --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 CPP := $(foreach folder,ffi cpu cuda/plans cuda/launcher tests/cpp tests/emulation,$(wildcard $(folder)/*.h $(folder)/*.cc))
-EXTRA = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])'
+# $(call REQUIREMENTS,names): of extras, of jaxprims itself ("needed") and of its build ("build"), whose jaxlib is the one in use.
+REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \
+  known = {**p["optional-dependencies"], "needed": p["dependencies"], "build": t["build-system"]["requires"]}; \
+  print(*(f"\"{r}\"" for name in sys.argv[1:] for r in known[name] if not r.startswith("jaxlib==")))' $(1)
 
-.PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint format bench gpu clean
+.PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint lint-python lint-cpp format bench gpu clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,10 +32,12 @@ help:
 demo: $(VENV)/package
 	$(BIN)/python examples/registration.py
 
-test: lint cpp-test python-test
+test: setup
+	@$(SIDE_BY_SIDE) $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python
+	@$(MAKE) python-test
 
 python-test: $(VENV)/package
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
+	$(KEEP_COMPILED) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
 
 bench: $(VENV)/package
 	set -e; for suite in hist scan reduce segment; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done
@@ -36,21 +46,29 @@ bench: $(VENV)/package
 gpu:
 	$(PYTHON) bench/gpu_run.py $(GPU_ARGS)
 
-cpp-test: $(SANITIZERS:%=cpp-test-%)
+cpp-test: $(VENV)/package
+	@$(SIDE_BY_SIDE) $(SANITIZERS:%=cpp-test-%)
 
-$(SANITIZERS:%=cpp-test-%): cpp-test-%: $(VENV)/package
-	@$(BIN)/cmake -S . -B build/cpp-$* -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$(filter-out none,$*) >/dev/null
+$(SANITIZERS:%=cpp-test-%): cpp-test-%: build/cpp-%/compile_commands.json
 	$(BIN)/cmake --build build/cpp-$* --parallel $(JOBS)
 	build/cpp-$*/drivers_test
 
-# clang-tidy reads the C++ tests' compile database: they include every header of cpu/ and need no JAX.
+build/cpp-%/compile_commands.json: CMakeLists.txt | $(VENV)/package
+	$(BIN)/cmake -S . -B $(@D) -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$* >/dev/null
+	touch $@
+
 lint: $(VENV)/linters
+	@$(SIDE_BY_SIDE) lint-cpp lint-python
+
+lint-python: $(VENV)/linters
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# clang-tidy reads the C++ tests as they are compiled, in a few units that include every header of cpu/ and need no JAX.
+lint-cpp: build/cpp-thread/compile_commands.json $(VENV)/linters
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
-	@$(BIN)/cmake -S . -B build/cpp-none -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE= >/dev/null
-	printf '%s\n' $(filter tests/cpp/%.cc,$(CPP)) | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/cpp-none
+	printf '%s\n' build/cpp-thread/CMakeFiles/drivers_test.dir/Unity/*.cxx | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/cpp-thread
 
 format: $(VENV)/linters
 	$(BIN)/ruff check --fix --exit-zero
@@ -64,13 +82,17 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# Editable: Python files are used where they lie; a change to the C++ half builds it again.
-$(VENV)/package: pyproject.toml CMakeLists.txt $(wildcard ffi/* cpu/* cuda/*/* cuda/*/*/*) | $(VENV)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,demo,bench,nvrtc]'
+$(VENV)/requirements: pyproject.toml | $(VENV)/python
+	$(call REQUIREMENTS,build needed $(EXTRAS)) | xargs $(PIP)
 	touch $@
 
-$(VENV)/linters: pyproject.toml | $(VENV)/package
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(call EXTRA,lint))
+# Editable: Python files are used where they lie; a change to the C++ half builds it again.
+$(VENV)/package: $(VENV)/requirements CMakeLists.txt $(wildcard ffi/* cpu/* cuda/*/* cuda/*/*/*)
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/linters: pyproject.toml | $(VENV)/requirements
+	$(call REQUIREMENTS,lint) | xargs $(PIP)
 	touch $@
 
 clean:

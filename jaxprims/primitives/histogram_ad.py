@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from ..ir.linear import CONSTANT, LINEAR
 from .ad_rules import rule_tangents
 from .batches import over_batch
 from .group import group
@@ -22,6 +23,7 @@ from .histogram import by_index, histogram_p
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import gather, starts_of, through
 from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
+from .transposition import combines_linearly, joined, of_f, transpose_rule
 
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
@@ -118,11 +120,26 @@ def _general(
     return [None if m is None else next(sums) for m in moved]
 
 
-# --- transposition: of a sum by index, to a gather --------------------------------------------------------------------
+# --- transposition --------------------------------------------------------------------------------------------------------------
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, masks: tuple[int, ...], rank: int) -> list[Any]:
-    """The call is linear in its values and dests: a sum of arrays by index, as the rules above bind it."""
+def _is_sum(call: HistogramCall, linear: Sequence[bool]) -> bool:
+    """Is it a sum of arrays by index, as the rules above bind it?"""
+    arrays, *_ = call.split(range(len(linear)))
+    captured = call.num_arrays + call.f.captured + sum(p.captured for p in call.parts)
+    plain = not call.f.jaxpr.eqns and all(v in call.f.jaxpr.invars for v in call.f.jaxpr.outvars)
+    return (
+        plain
+        and len(arrays) == len(call.positions)
+        and not any(linear[call.num_arrays : captured])
+        and all(p.updates == 1 and all(g.kind == "add" for g in p.operator.derivative_groups) for p in call.parts)
+    )
+
+
+def _transpose_sums(
+    cotangents: Sequence[Any], *operands: Any, call: HistogramCall, masks: tuple[int, ...], rank: int
+) -> list[Any]:
+    """To gathers."""
     arrays, _, _, dests = call.split(range(len(operands)))
     out: list[Any] = [None] * len(operands)
     at = 0
@@ -148,5 +165,24 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
     return out
 
 
-ad.primitive_transposes[histogram_p] = _transpose
+def _is_linear(call: HistogramCall, linear: Sequence[bool]) -> bool:
+    arrays, captured, per_operator, dests = call.split(linear)
+    results = of_f(call, arrays, captured)
+    for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):
+        values: list[list[int]] = []  # slot by slot, those of every lane and update
+        for v, (_, n) in zip(part.values, part.operator.leaf_slots, strict=True):
+            values += [results[v][k::n] for k in range(n)] if part.operator.lanes == 1 else [results[v]]
+        if max(results[part.index], default=CONSTANT) > CONSTANT:
+            return False
+        slots = [joined([[d] for d in slot])[0] for slot in values]
+        starts = None
+        if dest is not None:
+            each = zip(dest, part.operator.leaf_slots, strict=True)
+            starts = [LINEAR if mine else CONSTANT for mine, (_, n) in each for _ in range(n)]
+        if not combines_linearly(part.operator, slots, starts, consts):
+            return False
+    return True
+
+
+ad.primitive_transposes[histogram_p] = transpose_rule(histogram_p, _is_sum, _transpose_sums, _is_linear)
 ad.primitive_jvps[histogram_p] = jvp_rule(histogram_p, _tangents)

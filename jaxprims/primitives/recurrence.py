@@ -274,6 +274,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, mask
     """From the last to the first: r[t] = ct[t] + L[t+1]ᵀ r[t+1] is b's cotangent."""
     numbers: Leaves = [None if ad.is_undefined_primal(x) else x for x in operands]
     factors, _, flags, consts, _ = call.split(numbers)
+    if any(x is None for x in (*factors, *consts)):
+        raise NotImplementedError("linear_transpose: a linear recurrence is not linear in its coefficients")
     factor_masks, b_masks, flag_masks, const_masks, init_masks = call.split(masks)
     full, reverse = (1 << rank) - 1, call.reverse
     cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]

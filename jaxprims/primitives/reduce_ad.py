@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from ..ir.program import Builder
@@ -25,7 +24,7 @@ from .batches import over_batch
 from .ordered_call import OrderedCall, simple
 from .reduce import reduce_p
 from .scan import bind, scan_p
-from .scan_ad import Steps, value_dots
+from .scan_ad import Steps, is_linear, is_sum, value_dots
 from .segments import segments_p
 from .tangents import (
     Leaves,
@@ -39,6 +38,7 @@ from .tangents import (
     without_first,
     zeros_if_none,
 )
+from .transposition import transpose_rule
 
 
 def through(
@@ -204,31 +204,28 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
     return [zeros_if_none(t, o) for t, o in zip(found, outs, strict=True) if is_inexact(o.dtype)]
 
 
-def _transpose_of(primitive: Primitive) -> Callable[..., Leaves]:
-    def rule(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
-        """Of sums; only they are bound with what is transposed."""
-        arrays, cut, _, _, init = call.split(range(len(operands)))
-        cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
-        full = (1 << rank) - 1
-        out: Leaves = [None] * len(operands)
-        for k in arrays:
-            if not ad.is_undefined_primal(operands[k]):
-                continue
-            n = operands[k].aval.shape[masks[k].bit_count()]
-            if cut is None:
-                wide = jnp.broadcast_to(jnp.expand_dims(cts[k], rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
-            else:
-                gather = lambda cut, ct: _groups(call, cut, n).gather(ct)  # noqa: B023, E731
-                wide = over_batch(gather, (masks[cut], full), rank)(operands[cut], cts[k])
-            out[k] = summed_to(wide, masks[k], rank)
-        for ct, k in zip(cts, init or [], strict=False):
-            if ad.is_undefined_primal(operands[k]):
-                out[k] = summed_to(ct, masks[k], rank)
-        return out
-
-    return rule
+def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
+    """Each element's cotangent is its sum's."""
+    arrays, cut, _, _, init = call.split(range(len(operands)))
+    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    full = (1 << rank) - 1
+    out: Leaves = [None] * len(operands)
+    for k in arrays:
+        if not ad.is_undefined_primal(operands[k]):
+            continue
+        n = operands[k].aval.shape[masks[k].bit_count()]
+        if cut is None:
+            wide = jnp.broadcast_to(jnp.expand_dims(cts[k], rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
+        else:
+            gather = lambda cut, ct: _groups(call, cut, n).gather(ct)  # noqa: B023, E731
+            wide = over_batch(gather, (masks[cut], full), rank)(operands[cut], cts[k])
+        out[k] = summed_to(wide, masks[k], rank)
+    for ct, k in zip(cts, init or [], strict=False):
+        if ad.is_undefined_primal(operands[k]):
+            out[k] = summed_to(ct, masks[k], rank)
+    return out
 
 
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
-    ad.primitive_transposes[_primitive] = _transpose_of(_primitive)
+    ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from ..ir.linear import CONSTANT, LINEAR
 from ..ir.program import Program, is_float
 from ..operators.operator import Operator
 from ..tracing.varying import axes_of, vary
@@ -40,6 +41,7 @@ from .tangents import (
     without_first,
     zeros_if_none,
 )
+from .transposition import combines_linearly, of_f, transpose_rule
 
 
 def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
@@ -241,11 +243,28 @@ def _sources(program: Program, slots: int) -> list[frozenset[int]]:
     return out
 
 
-# --- transposition, of sums ---------------------------------------------------------------------------------------------------
+# --- transposition --------------------------------------------------------------------------------------------------------------
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
-    """Sums from the other end. Only sums are bound with what is transposed."""
+def is_sum(call: OrderedCall, linear: Sequence[bool]) -> bool:
+    """Is it a sum of arrays, and are they what is linear?"""
+    _, _, captured, consts, _ = call.split(linear)
+    sums = call.wanted is None and all(g.kind == "add" for g in call.operator.derivative_groups)
+    return sums and call.passes_on and not any((*captured, *consts))
+
+
+def is_linear(call: OrderedCall, linear: Sequence[bool]) -> bool:
+    arrays, _, captured, consts, init = call.split(linear)
+    values = [d for slots in of_f(call, arrays, captured) for d in slots]
+    starts = None
+    if init is not None:
+        each = zip(init, call.operator.leaf_slots, strict=True)
+        starts = [LINEAR if mine else CONSTANT for mine, (_, n) in each for _ in range(n)]
+    return combines_linearly(call.operator, values, starts, consts)
+
+
+def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
+    """Sums from the other end."""
     k = call.num_arrays
     flags = operands[k] if call.segmented_by else None
     full, reverse = (1 << rank) - 1, call.reverse
@@ -270,5 +289,5 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
     return jnp.squeeze(last + first_of(cts, reverse, axis) if exclusive else last, axis)
 
 
-ad.primitive_transposes[scan_p] = _transpose
+ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
 ad.primitive_jvps[scan_p] = jvp_rule(scan_p, _tangents)

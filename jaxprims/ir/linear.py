@@ -1,0 +1,82 @@
+"""Which results of a Program are linear in some of what it reads: what may be transposed.
+
+A value's *degree* is ``ZERO`` (the constant 0), ``CONSTANT`` (it depends on nothing of that), ``LINEAR``, or ``OTHER``: affine,
+of higher degree, or not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .program import Instr, Program, from_bits, is_float
+
+ZERO, CONSTANT, LINEAR, OTHER = range(4)
+
+
+def degrees(program: Program, args: Sequence[int], linear_uniforms: Collection[int] = ()) -> list[int]:
+    """The results' degrees. ``args``: the arguments' own; ``linear_uniforms``: numbers of captured arrays that are linear."""
+    values: list[int | list[int]] = []
+    for i in program.body:
+        if i.op in ("loop", "while", "cond"):
+            values.append(_control(i, [_plain(values[o]) for o in i.operands], linear_uniforms))
+        elif i.op == "item":
+            several = values[i.operands[0]]
+            assert isinstance(several, list)
+            values.append(several[i.attr])
+        else:
+            values.append(_degree(program, i, args, [_plain(values[o]) for o in i.operands], linear_uniforms))
+    return [_plain(values[r]) for r in program.results]
+
+
+def _plain(value: int | list[int]) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _degree(program: Program, i: Instr, args: Sequence[int], of: list[int], linear: Collection[int]) -> int:
+    if i.op == "arg":
+        return args[i.attr]
+    if i.op == "const":
+        return ZERO if from_bits(i.attr, i.dtype) == 0 else CONSTANT
+    if i.op == "load":
+        return OTHER if of[0] > CONSTANT else LINEAR if i.attr in linear else CONSTANT
+    if i.op == "neg" or (i.op == "convert" and is_float(i.dtype)):
+        return of[0]
+    if i.op in ("add", "sub"):
+        return _sum(*of)
+    if i.op == "mul" and ZERO in of:
+        return ZERO
+    if i.op == "mul" and max(of) == LINEAR and min(of) == CONSTANT:
+        return LINEAR
+    if i.op == "div" and of[1] <= CONSTANT:
+        return of[0]
+    if i.op == "select" and of[0] <= CONSTANT:
+        return _either(of[1], of[2])
+    return CONSTANT if all(d <= CONSTANT for d in of) else OTHER
+
+
+def _sum(a: int, b: int) -> int:
+    return max(a, b) if ZERO in (a, b) or a == b else OTHER
+
+
+_either = _sum  # one or the other: an affine function is no linear one wherever it is used
+
+
+def _control(i: Instr, of: list[int], linear: Collection[int]) -> list[int]:
+    """The degrees of what a loop or a branch gives."""
+    if i.op == "cond":
+        if of[0] > CONSTANT:
+            return [OTHER] * len(i.attr[0].results)
+        no, yes = (degrees(branch, of[1:], linear) for branch in i.attr)
+        return [_either(a, b) for a, b in zip(no, yes, strict=True)]
+    body = i.attr[1]
+    counter = [CONSTANT] if i.op == "loop" else []
+    carries, invariants = of[: len(body.results)], of[len(body.results) :]
+    while True:
+        after = degrees(body, [*counter, *carries, *invariants], linear)
+        if i.op == "while" and degrees(i.attr[0], [*carries, *invariants], linear)[0] > CONSTANT:
+            return [OTHER] * len(carries)
+        joined = [_either(a, b) for a, b in zip(carries, after, strict=True)]
+        if joined == carries:
+            return carries
+        carries = joined
