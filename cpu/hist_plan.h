@@ -78,7 +78,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   plan.wide = table >= (int64_t{1} << 31);
   // More parts than threads only where filling and combining them is cheap beside the updates.
   plan.subhistograms = threads;
-  if (threads > 1 && p.bins * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
+  if (threads > 1 && p.bins * p.lanes * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
   if (p.lanes == 1 && !plan.wide) {
     while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 8 &&
            2 * plan.copies * p.bins * plan.subhistograms * 8 <= work) {

@@ -13,9 +13,11 @@ from ..arguments.checks import MODES, as_array, check_index, flag, in_mode, size
 from ..arguments.monoid import Monoid
 from ..calls.element import ElementFunction
 from ..calls.genhist import run
+from ..calls.kept import kept
 from ..calls.segments import reduce_sorted
 
 
+@kept("arrays")
 def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, deterministic: bool = False) -> Any:
     """Generalized histograms: ``bins[i] = bins[i] ⊕ v`` for the pairs (i, v) that ``f`` makes from each element.
 
@@ -62,6 +64,7 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, 
     return out[0] if single else tuple(out)
 
 
+@kept("values", "indices", "dest")
 def reduce_by_index(
     values: Any,
     indices: Any,

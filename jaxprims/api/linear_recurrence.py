@@ -10,10 +10,12 @@ import numpy as np
 
 from ..arguments.checks import as_array
 from ..calls.along_axis import normal_axis
+from ..calls.kept import kept
 from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing.varying import axes_of, vary
 
 
+@kept("a", "b", "init")
 def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, reverse: bool = False) -> jax.Array:
     """``y[t] = a[t] * y[t-1] + b[t]``, element by element of the other axes; ``y[-1]`` is ``init``, or 0.
 

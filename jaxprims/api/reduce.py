@@ -11,9 +11,11 @@ import numpy as np
 
 from ..arguments.monoid import Monoid
 from ..calls.check_ordered import check_ordered
+from ..calls.kept import kept
 from ..calls.reduce import reduced
 
 
+@kept("xs", "init")
 def reduce(
     xs: Any,
     op: Callable[[Any, Any], Any] | Monoid = jnp.add,

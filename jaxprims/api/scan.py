@@ -10,9 +10,11 @@ import numpy as np
 
 from ..arguments.monoid import Monoid
 from ..calls.check_ordered import check_ordered
+from ..calls.kept import kept
 from ..calls.scan import restart_flags, run
 
 
+@kept("xs", "init", "segment_starts", unless=lambda arguments: arguments.get("in_place", False) is not False)
 def scan(
     xs: Any,
     op: Callable[[Any, Any], Any] | Monoid = jnp.add,

@@ -12,10 +12,17 @@ from ..arguments.checks import as_array, check_index
 from ..arguments.monoid import Monoid
 from ..arguments.offsets import Offsets
 from ..calls.check_ordered import check_ordered
+from ..calls.kept import kept
 from ..calls.segments import count_of, largest, segments_reduced, signed
 from ..tracing.varying import vary
 
 
+def _unnumbered(arguments: dict[str, Any]) -> bool:
+    """Must the ids say how many segments there are?"""
+    return arguments.get("num_segments") is None and not isinstance(arguments.get("segments"), Offsets)
+
+
+@kept("values", "segments", unless=_unnumbered)
 def segment_reduce(
     values: Any,
     segments: Any,

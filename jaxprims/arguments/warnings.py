@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class IdentityWarning(UserWarning):
     """The given ``identity`` is not neutral for the operator: ``op(identity, x)`` is not ``x`` for some value x.
@@ -22,3 +25,11 @@ class FallbackWarning(UserWarning):
     >>> issubclass(FallbackWarning, UserWarning)
     True
     """
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warns of the line of the user's that made the call, however deep inside JAX it is traced."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("jaxprims", "jax", "jaxlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..arguments.monoid import Monoid, as_monoid
-from ..arguments.warnings import FallbackWarning
+from ..arguments.warnings import FallbackWarning, warn_user
 from ..tracing.lower import Unsupported
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 from .along_axis import Elements, Values, flat_map
@@ -41,7 +40,7 @@ def check_ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: st
         find_form(call, map)
     except Unsupported as e:
         call.operator = None
-        warnings.warn(f"op cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning, stacklevel=4)
+        warn_user(f"op cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
     return call
 
 

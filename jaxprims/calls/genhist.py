@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..arguments.bins import Bins
 from ..arguments.checks import sizes_of
-from ..operators.operator import Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
 from ..primitives import histogram_xla
 from ..primitives.histogram import bind
 from ..primitives.histogram_call import HistogramCall, Part, can_fuse
@@ -81,7 +81,12 @@ def _fused(
     where = tuple(call.position_dtype if p else None for p in call.is_position)
     static = HistogramCall(make_traced(inner.jaxpr, program), where, tuple(parts), sorted_indices, deterministic)
     if not can_fuse(static):
-        return None
+        if not any(
+            op.lanes > 1 and slots_of(op.shapes[0], op.dtypes[0]) <= MAX_STRUCT_SLOTS for op in (p.operator for p in parts)
+        ):
+            return None
+        structs = [make_histogram(h.bins, h.pair, axes_of(call.given), rows=False) for h in histograms]
+        return _fused(call, closed, structs, starts, sorted_indices, deterministic)
     flat = bind(static, [*call.given, *pre(*closed.consts), *operator_arrays, *dests])
     outs = []
     for h, order in zip(histograms, layout, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from ..arguments.bins import Bins
 from ..arguments.checks import as_array, sizes_of
 from ..arguments.monoid import Monoid, as_monoid
-from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..arguments.warnings import FallbackWarning, IdentityWarning, warn_user
 from ..operators import classify
 from ..operators.operator import Operator, make_operators
 from ..tracing.lower import Unsupported
@@ -39,7 +38,8 @@ class Histogram:
         return int(np.prod(sizes_of(self.bins.num_bins), dtype=object))
 
 
-def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
+def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True) -> Histogram:
+    """``rows``: an array-valued leaf is updated lane by lane, however short it is; no kernel that computes it can do so."""
     monoid = as_monoid(bins.op, bins.identity)
     sizes = sizes_of(bins.num_bins)
     closed = checked_operator(monoid, pair, axes)
@@ -53,18 +53,15 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
     else:
         known = identity
     try:
-        parts, complete = make_operators(closed, known)
+        parts, complete = make_operators(closed, known, rows)
     except Unsupported as e:
         warn_fallback("op", e)
         parts, complete = None, identity is not None
-    total = int(np.prod(sizes, dtype=object))
     if not complete and dest is None:
         unknown = f"op's neutral element on {_avals_text(pair)} is not known"
         raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest")
     if parts is not None and known is not None:
         _check_neutral(parts)
-    if parts is not None and total == 0:
-        parts = [(leaves, op, captured) for leaves, op, captured in parts]
     return Histogram(bins, pair, closed, parts, identity, dest)
 
 
@@ -78,11 +75,11 @@ def _check_neutral(parts: Sequence[tuple[tuple[int, ...], Operator, list[Any]]])
             continue
         wrong = classify.wrong_identity(op.program, op.identity)
         if wrong is not None:
-            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=6)
+            warn_user(f"identity is not op's neutral element: {wrong}", IdentityWarning)
 
 
 def warn_fallback(name: str, e: Unsupported) -> None:
-    warnings.warn(f"{name} cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning, stacklevel=6)
+    warn_user(f"{name} cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
 
 
 def _checked_dest(bins: Bins, pair: Pair, sizes: tuple[int, ...]) -> list[Any] | None:

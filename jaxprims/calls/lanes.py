@@ -7,7 +7,6 @@ scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix. That it treats all lan
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..arguments.warnings import FallbackWarning, IdentityWarning, warn_user
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
@@ -61,7 +60,7 @@ def find_form(call: Ordered, map: Any) -> None:
     if given is not None and concrete and not call.captured and call.operator.identity is not None:
         wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
         if wrong is not None:
-            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=5)
+            warn_user(f"identity is not op's neutral element: {wrong}", IdentityWarning)
     call.identity = given
     if not _map_on_elements(call, map):
         # map by XLA: its results are the elements
@@ -181,7 +180,7 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
         call.f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
         call.f_captured = list(pre(*closed.consts))
     except Unsupported as e:
-        warnings.warn(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning, stacklevel=6)
+        warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
         return False
     except (TypeError, ValueError):
         if not outer:

@@ -202,9 +202,10 @@ def identity_leaves(op: Operator) -> list[np.ndarray]:
 
 
 def make_operators(
-    closed: ClosedJaxpr, identity: list[np.ndarray] | None
+    closed: ClosedJaxpr, identity: list[np.ndarray] | None, rows: bool = False
 ) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
-    """The operator of one histogram, in as many parts as kernels need: (leaves, operator, captured arrays) for each.
+    """The operator of one histogram, in as many parts as kernels need: (leaves, operator, captured arrays) for each. ``rows``:
+    one array-valued leaf is updated lane by lane where that can be, however short it is.
 
     Second: does every part have an identity? Raises Unsupported where plain XLA has to do.
     """
@@ -216,12 +217,26 @@ def make_operators(
             scalar_name(d)
         except KeyError:
             raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
-    pre, inner = hoist(closed)
-    captured = list(pre(*closed.consts))
-    if sum(slots_of(s, d) for s, d in zip(shapes, dtypes, strict=True)) <= MAX_STRUCT_SLOTS:
+    slots = sum(slots_of(s, d) for s, d in zip(shapes, dtypes, strict=True))
+    if rows and n == 1 and np.prod(shapes[0], dtype=np.int64) > 1 and slots <= MAX_STRUCT_SLOTS:
+        try:
+            return _lane_by_lane(closed, shapes, dtypes, identity)
+        except Unsupported:
+            pass  # as a struct
+    if slots <= MAX_STRUCT_SLOTS:
+        pre, inner = hoist(closed)
+        captured = list(pre(*closed.consts))
         program = to_program(inner.jaxpr)
         op = _operator(make_traced(inner.jaxpr, program), program, 1, shapes, dtypes, identity)
         return [(tuple(range(n)), op, captured)], op.identity is not None
+    return _lane_by_lane(closed, shapes, dtypes, identity)
+
+
+def _lane_by_lane(
+    closed: ClosedJaxpr, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[np.dtype, ...], identity: list[np.ndarray] | None
+) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
+    """:func:`make_operators` where each leaf is a part."""
+    n = len(shapes)
     out: list[tuple[tuple[int, ...], Operator, list[Any]]] = []
     for k in range(n):
         one = closed if n == 1 else _restricted(closed, k, n)
@@ -294,7 +309,7 @@ def passing(elements: tuple[tuple[tuple[int, ...], Any], ...]) -> Traced:
 def simple_operator(op: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> Operator:
     """A function of ``jax.numpy`` as the operator on arrays of this shape, number by number."""
     one = jax.ShapeDtypeStruct(shape, dtype)
-    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None)
+    ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None, rows=True)
     return operator
 
 

@@ -13,6 +13,9 @@ from .vector_phase import PREFETCH_AHEAD, VectorPhase
 UNROLL = 8
 """Scalars updated in one turn of the loop, about."""
 
+CHEAP = 16
+"""Instructions of an operator that is written out for every vector of a row; one that is longer is a loop over them."""
+
 
 class ScalarPhase(VectorPhase):
     """Applies a chunk's updates to histogram g, one after the other."""
@@ -148,10 +151,17 @@ class ScalarPhase(VectorPhase):
             now = expr.emit(b, h.op, args, self.uniforms, width)
             store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
 
-        whole = h.lanes // self.width * self.width
-        with loop(b, i64(0), i64(whole), self.width) as lane:
-            lanes(lane, self.width)
-        with loop(b, i64(whole), i64(h.lanes)) as lane:
+        at, width, cheap = 0, self.width, len(h.op.body) <= CHEAP
+        if h.lanes > 4 * width or not cheap:
+            at = h.lanes // width * width
+            with loop(b, i64(0), i64(at), width) as lane:
+                lanes(lane, width)
+        while cheap and at < h.lanes - 1:  # what is left of the row, by ever narrower vectors
+            while width > h.lanes - at:
+                width //= 2
+            lanes(i64(at), width)
+            at += width
+        with loop(b, i64(at), i64(h.lanes)) as lane:
             there = [address(b, p, scaled(b, lane, size * h.slots)) for p in places]
             here = [address(b, value, b.add(scaled(b, lane, given * h.slots), i64(s * given))) for s in wanted]
             self._apply_at(g, there, converted([load(b, p, array.dtype) for p in here], 1))

@@ -1,0 +1,238 @@
+"""Calls on concrete arrays: compiled once, and kept for the next call that differs in its arrays' numbers only.
+
+Without that, each eager call would trace the user's functions again, to find the kernel that it compiled before. A call is found
+by its *form*: its arguments without their arrays. Of a function that is all that tracing it can see: its code, what it closes
+over, the globals that it names (modules, and what ``jax.jit`` made of a function, are taken for constant). Arrays among that are
+operands like the arguments' own. A call with a tracer, or with anything whose form is not known, is traced anew.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.bins import Bins
+from ..arguments.monoid import Monoid
+from ..arguments.positions import positions
+from ..targets.plans import forced_plans
+
+MOST = 512
+"""Calls that are kept, those used last."""
+
+LARGEST_CONSTANT = 1024
+"""Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""
+
+Form = tuple[Any, ...]
+F = TypeVar("F", bound=Callable[..., Any])
+_ARRAY: Form = ("array",)
+_LIBRARIES = ("jax.", "jaxprims.", "numpy.", "operator", "functools", "math")
+_CONSTANT = (type(None), bool, str, type, np.dtype, types.ModuleType, types.BuiltinFunctionType, type(positions),
+             jnp.ufunc, np.ufunc, jax.custom_jvp, jax.custom_vjp, type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
+_kept: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+_lock = threading.Lock()
+
+
+class Unknown(Exception):
+    """The form of an argument is not known."""
+
+
+def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda arguments: False) -> Callable[[F], F]:
+    """Decorates a public function. ``operands``: the parameters that hold arrays to compute with; any other array has to be known
+    when the call is traced, as an identity. ``unless``: the function must see its arguments' numbers."""
+
+    def decorate(function: F) -> F:
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(names, args, strict=False)) | kwargs
+            if len(given) != len(args) + len(kwargs) or unless(given):
+                return function(*args, **kwargs)
+            arrays: list[Any] = []
+            try:
+                form = tuple((k, _operand(v, arrays) if k in operands else _form(v, arrays)) for k, v in given.items())
+                compiled = _compiled(function, form)
+            except (Unknown, TypeError, ValueError):  # or what cannot be hashed, a cell that is empty
+                return function(*args, **kwargs)
+            return compiled(arrays)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _compiled(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
+    key = (function, form, forced_plans())
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+
+    @jax.jit
+    def compiled(arrays: list[Any]) -> Any:
+        rest = iter(arrays)
+        return function(**{k: _filled(f, rest) for k, f in form})
+
+    with _lock:
+        _kept[key] = compiled
+        if len(_kept) > MOST:
+            _kept.popitem(last=False)
+    return compiled
+
+
+# --- forms --------------------------------------------------------------------------------------------------------------------
+
+
+def _operand(x: Any, arrays: list[Any]) -> Form:
+    """Of a pytree of arrays."""
+    leaves, tree = jax.tree.flatten(x, is_leaf=lambda x: x is None)
+    return ("tree", tree, tuple(_leaf(leaf, arrays) for leaf in leaves))
+
+
+def _leaf(x: Any, arrays: list[Any]) -> Form:
+    if x is None or x is positions:
+        return ("constant", x)
+    if type(x) is float:
+        arrays.append(x)
+        return _ARRAY
+    if type(x) is int and x in (-1, 0, 1):  # no others: each would be compiled for
+        return ("number", int, repr(x))
+    return _array(x, arrays)
+
+
+def _array(x: Any, arrays: list[Any]) -> Form:
+    if isinstance(x, jax.Array):
+        if isinstance(x, jax.core.Tracer):
+            raise Unknown
+    elif not _is_numbers(x):
+        raise Unknown
+    arrays.append(x)
+    return _ARRAY
+
+
+def _is_numbers(x: Any) -> bool:
+    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)?"""
+    return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2)
+
+
+def _form(x: Any, arrays: list[Any]) -> Form:
+    """Of any other argument: an array is part of its form."""
+    kind = type(x)
+    if isinstance(x, _CONSTANT) and isinstance(getattr(x, "__self__", None), types.ModuleType | None):
+        return ("constant", x)
+    if kind in (int, float, complex):
+        return ("number", kind, repr(x))
+    if kind in (tuple, list):
+        return ("sequence", kind, tuple(_form(item, arrays) for item in x))
+    if kind is Monoid:
+        if x.op.__module__.startswith(_LIBRARIES):
+            return ("constant", x)
+        return ("monoid", _form(x.op, arrays), _form(x.identity, arrays))
+    if kind is Bins:
+        return ("bins", *(_form(item, arrays) for item in (x.num_bins, x.op, x.identity)), _operand(x.dest, arrays))
+    if kind is functools.partial:
+        held = [x.func, *x.args, *x.keywords.values()]
+        return ("partial", tuple(x.keywords), tuple(_held(item, arrays) for item in held))
+    if kind is types.FunctionType:
+        return _function(x, arrays, ())
+    concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    if (concrete or _is_numbers(x)) and x.nbytes <= LARGEST_CONSTANT:
+        known = np.asarray(x)
+        return ("numbers", known.dtype, known.shape, known.tobytes())
+    raise Unknown
+
+
+def _held(x: Any, arrays: list[Any], inside: tuple[Any, ...] = ()) -> Form:
+    """Of what a function closes over."""
+    if isinstance(x, (jax.Array, np.ndarray)):
+        return _array(x, arrays)
+    return _function(x, arrays, inside) if type(x) is types.FunctionType else _form(x, arrays)
+
+
+def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
+    if f in inside:  # it closes over itself
+        raise Unknown
+    if f.__closure__ is None and (f.__module__ or "").startswith(_LIBRARIES):
+        return ("constant", f)
+    inside = (*inside, f)
+    cells, defaults = f.__closure__ or (), f.__defaults__ or ()
+    held = tuple(_held(x, arrays, inside) for x in (*(c.cell_contents for c in cells), *defaults))
+    if f.__kwdefaults__ or "__name__" not in f.__globals__:
+        raise Unknown
+    return ("function", f.__code__, _Same(f.__globals__), len(cells), held, _globals(f, arrays, inside))
+
+
+def _globals(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
+    """The globals that a function names, but for itself."""
+    values = ((name, f.__globals__.get(name)) for name in _names(f.__code__))
+    return tuple((name, _held(x, arrays, inside)) for name, x in values if not (type(x) is types.FunctionType and x in inside))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that code names, and the functions inside it."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            names.update(_names(inner))
+    return tuple(sorted(names))
+
+
+class _Same:
+    """Equal to what holds the same object."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def _filled(form: Form, arrays: Iterator[Any]) -> Any:
+    """What has this form and the next of these arrays."""
+    kind: str = form[0]
+    rest: Any = form[1:]
+    if kind == "array":
+        return next(arrays)
+    if kind == "constant":
+        return rest[0]
+    if kind == "number":
+        return rest[0](rest[1])
+    if kind == "numbers":
+        dtype, shape, data = rest
+        return np.frombuffer(data, dtype).reshape(shape)
+    if kind == "tree":
+        return jax.tree.unflatten(rest[0], [_filled(f, arrays) for f in rest[1]])
+    if kind == "sequence":
+        return rest[0](_filled(f, arrays) for f in rest[1])
+    if kind == "monoid":
+        return Monoid(*(_filled(f, arrays) for f in rest))
+    if kind == "bins":
+        return Bins(*(_filled(f, arrays) for f in rest))
+    if kind == "partial":
+        names, held = rest[0], [_filled(f, arrays) for f in rest[1]]
+        first = len(held) - len(names)
+        function, *args = held[:first]
+        return functools.partial(function, *args, **dict(zip(names, held[first:], strict=True)))
+    code, namespace, cells, held, named = rest[0], rest[1].thing, rest[2], [_filled(f, arrays) for f in rest[3]], rest[4]
+    values = {name: _filled(f, arrays) for name, f in named}
+    changed = {name: values[name] for name, f in named if _has_arrays(f)}
+    closure = tuple(types.CellType(x) for x in held[:cells])
+    return types.FunctionType(code, namespace | changed if changed else namespace, code.co_name, tuple(held[cells:]), closure)
+
+
+def _has_arrays(form: Any) -> bool:
+    return form == _ARRAY or (type(form) is tuple and any(_has_arrays(f) for f in form))

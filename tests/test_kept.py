@@ -1,0 +1,172 @@
+"""Eager calls that are kept: found again where nothing changed, and only there."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims.calls import kept
+
+X = jnp.arange(12.0)
+IDS = jnp.arange(12) % 3
+WEIGHT = jnp.float32(2)
+FACTOR = 3
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many calls were compiled in the test."""
+    monkeypatch.setattr(kept, "_kept", type(kept._kept)())
+    return lambda: len(kept._kept)
+
+
+def test_one_call_is_compiled_once(compiled: Any) -> None:
+    for k in range(3):
+        got = jp.reduce_by_index(X + k, IDS, 3, lambda a, b: jnp.maximum(a, b))
+        np.testing.assert_array_equal(got, np.arange(9.0, 12) + k)
+        np.testing.assert_array_equal(jp.scan(X + k, jnp.add), np.cumsum(np.arange(12) + k))
+    assert compiled() == 2
+
+
+def test_captured_numbers_are_looked_at(compiled: Any) -> None:
+    for k in (1, 2, 1.0, True):
+        np.testing.assert_array_equal(jp.reduce(X, map=lambda x, k=k: x * k), 66 * k)  # a default argument
+    for k in (2, 3):
+        np.testing.assert_array_equal(jp.reduce(X, map=lambda x: x * k), 66 * k)
+    assert compiled() == 6
+
+
+def test_a_variable_that_changes_between_calls(compiled: Any) -> None:
+    k = 1
+
+    def times(x: Any) -> Any:
+        return x * k
+
+    assert jp.reduce(X, map=times) == 66
+    k = 5
+    assert jp.reduce(X, map=times) == 330
+    assert compiled() == 2
+
+
+def test_a_global_that_changes_between_calls(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_helper(x: Any) -> Any:
+        return helper(x)
+
+    for k in (3, 4):
+        monkeypatch.setitem(globals(), "FACTOR", k)
+        assert jp.reduce(X, map=lambda x: x * FACTOR) == 66 * k
+        assert jp.reduce(X, map=by_helper) == 66 * k
+    for w in (2.0, 7.0):
+        monkeypatch.setitem(globals(), "WEIGHT", jnp.float32(w))
+        assert jp.reduce(X, map=lambda x: x * WEIGHT) == 66 * w  # an array: an operand
+    assert compiled() == 5
+
+
+def helper(x: Any) -> Any:
+    return x * FACTOR
+
+
+def test_captured_arrays_are_operands(compiled: Any) -> None:
+    for k in range(3):
+        table, numbers = jnp.arange(3.0) + k, np.arange(3, dtype=np.float32)
+        got = jp.reduce(IDS, map=lambda i: table[i] * numbers[i])
+        assert got == 4 * ((1 + k) + 2 * (2 + k))
+        numbers[:] = 0
+    assert compiled() == 1
+
+
+def test_partials_and_monoids(compiled: Any) -> None:
+    def weighted(w: Any, x: Any, power: int = 1) -> Any:
+        return w * x**power
+
+    for w in (1.0, 2.0):
+        assert jp.reduce(X, map=functools.partial(weighted, jnp.float32(w))) == 66 * w
+        assert jp.reduce(X, map=functools.partial(weighted, jnp.float32(w), power=2)) == 506 * w
+        clipped = jp.Monoid(lambda a, b: jnp.minimum(a + b, 40), 0)
+        assert jp.reduce(X, clipped) == 40
+    assert compiled() == 3
+
+
+def test_identities_are_looked_at(compiled: Any) -> None:
+    wrong: Any = functools.partial(jp.reduce_by_index, X[:2], IDS[:2], 3, lambda a, b: a + b * 1.0)
+    for identity in (0, 0.0, np.float32(0), jnp.zeros(()), np.zeros(())):
+        np.testing.assert_array_equal(wrong(identity=identity), [0, 1, 0])
+    assert compiled() == 4  # those of NumPy's two kinds are one
+
+
+def test_what_cannot_be_known_is_traced_anew(compiled: Any) -> None:
+    class Scaled:
+        factor = 1
+
+        def __call__(self, x: Any) -> Any:
+            return x * self.factor
+
+        def method(self, x: Any) -> Any:
+            return x * self.factor
+
+    scaled, held = Scaled(), [1]
+    for k in (1, 2):
+        scaled.factor, held[0] = k, k
+        for f in (scaled, scaled.method, lambda x: scaled.method(x), lambda x: x * held[0]):
+            assert jp.reduce(X, map=f) == 66 * k
+    assert compiled() == 2  # a list of numbers has a form
+
+
+def test_inside_transformations() -> None:
+    """Concrete arrays beside traced functions: a tracer that is closed over is none of a kept call's."""
+    for k in (1.0, 2.0):
+        assert jax.jit(lambda k: jp.reduce(X, map=lambda x: x * k))(k) == 66 * k
+        assert jax.grad(lambda k: jp.reduce(X, map=lambda x: x * k))(k) == 66
+        np.testing.assert_array_equal(jax.vmap(lambda k: jp.reduce(X, map=lambda x: x * k))(jnp.array([k, 3])), [66 * k, 198])
+        assert jax.jit(lambda k: k * jp.reduce(X))(k) == 66 * k
+
+
+def test_types_of_results(x64: None) -> None:
+    for x in (X, np.arange(12), X.astype(jnp.bfloat16), jnp.asarray(3.0) * jnp.ones(4)):
+        got, plain = jp.scan(x), jax.jit(jp.scan)(x)
+        assert (got.dtype, jax.typeof(got).weak_type) == (plain.dtype, jax.typeof(plain).weak_type)
+    assert jp.reduce(X, init=2.5) == 68.5
+    with pytest.raises(ValueError, match="must fit"):
+        jp.reduce(jnp.arange(3, dtype=jnp.uint8), init=300)
+
+
+def test_precision_is_looked_at(compiled: Any) -> None:
+    x = np.arange(3)
+    assert jp.reduce(x).dtype == jnp.int32
+    with jax.enable_x64(True):
+        assert jp.reduce(x).dtype == jnp.int64
+
+
+def test_errors_stay_what_they_are() -> None:
+    for _ in range(2):
+        with pytest.raises(TypeError, match="op must keep"):
+            jp.reduce(X, lambda a, b: (a + b).astype(jnp.int32))
+        with pytest.raises(TypeError):
+            jp.reduce(X, unknown=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            jp.reduce(X, jnp.add, op=jnp.add)  # type: ignore[misc]
+
+
+def test_a_warning_names_the_line_of_the_call() -> None:
+    def fallback(a: Any, b: Any) -> Any:
+        return a + b + 0 * jnp.linalg.qr(jnp.ones((2, 2)) * a)[1][0, 0]
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        jp.scan(X, fallback)
+    assert [w.filename for w in seen] == [__file__] * len(seen) and seen
+
+
+def test_a_bounded_number_is_kept(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST", 3)
+    for k in range(5):
+        jp.reduce(X, map=lambda x, k=k: x * k)
+    assert compiled() == 3
