@@ -191,6 +191,39 @@ def scaling(reports: dict[int, dict[str, Any]], path: Path) -> Iterator[Path]:
     yield path
 
 
+def heat_map(report: dict[str, Any], path: Path, groups: Sequence[str], contestant: str) -> Iterator[Path]:
+    """A row for each case's name, a column for each group: how many times faster than the contestant ours is. Those that are
+    slower come first."""
+    if not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+    from matplotlib.colors import LogNorm
+
+    cells: dict[str, dict[str, float]] = {}
+    for case in report["cases"]:
+        if contestant in case["ratios"]:
+            cells.setdefault(case["name"], {})[case["group"]] = case["ratios"][contestant]
+    names = sorted(cells, key=lambda name: min(cells[name].values()))
+    with plt.rc_context(RULES | {"axes.grid": False}):
+        figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.165 * len(names)))
+        table = [[cells[name].get(g, float("nan")) for g in groups] for name in names]
+        axes.imshow(table, aspect="auto", cmap="RdBu", norm=LogNorm(0.1, 10))
+        for row, name in enumerate(names):
+            for column, g in enumerate(groups):
+                if (ratio := cells[name].get(g)) is not None:
+                    colour = "white" if not 0.25 < ratio < 4 else "black"
+                    axes.text(column, row, f"{ratio:.2g}", ha="center", va="center", fontsize=6.5, color=colour)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set_yticks(range(len(names)), names, fontsize=6.5)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        _caption(axes, report, f"plain JAX's time over ours ({STYLE[contestant][2]})", -0.25)
+        figure.savefig(path)
+        plt.close(figure)
+    yield path
+
+
 def _line(axes: Any, name: str, points: Sequence[tuple[float, float]]) -> None:
     if points:
         (colour, marker, label), ours, limit = STYLE[name], name == OURS, name == LIMIT

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests are of kernels, however small their inputs: where XLA's own operation would be the strategy, it has tests of its own
+    (``@pytest.mark.strategies``)."""
+    if "jaxprims" not in sys.modules or request.node.get_closest_marker("strategies") is not None:
+        yield
+        return
+    from jaxprims.targets.plans import AnyKernel, forced
+
+    with forced(AnyKernel()):
+        yield
 
 
 @pytest.fixture

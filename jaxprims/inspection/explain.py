@@ -131,7 +131,7 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
         return PlannedCall(family.title, summary, strategy, reason, 0, target=where)
     explanation = target.explain(problem)
     summary = family.summary(problem, explanation, **eqn.params)
-    other = family.instead(target, **eqn.params)
+    other = family.instead(target, avals, **eqn.params)
     if other is not None:
         return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
     e = explanation

@@ -55,8 +55,17 @@ class Family(abc.ABC):
         """The call in the form that kernels want, as a function of the operands; None if it has it."""
         return None
 
-    def instead(self, target: Target, **params: Any) -> Instead | None:
-        """What is done instead of a kernel of the target's."""
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+        """What is done instead of a kernel of the target's: what XLA does as well or better."""
+        operation = self.operation(**params)
+        if operation is None or params["call"].plans:
+            return None
+        problem = self.problem(target, avals, **params)
+        why = target.xla_pays(problem, operation) if problem.known else None
+        return None if why is None else Instead(functools.partial(self.plain, **params), "plain XLA", why)
+
+    def operation(self, **params: Any) -> str | None:
+        """What XLA has one operation for that does the whole call, by the operator's name."""
         return None
 
     def unserved(self) -> tuple[str, str]:
@@ -82,7 +91,7 @@ class Family(abc.ABC):
             # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             return mlir.lower_fun(lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full})))(ctx, *operands)
-        other = self.instead(target, **params)
+        other = self.instead(target, ctx.avals_in, **params)
         function = self.normal(**params) if other is None else other.function
         if function is not None:
             return mlir.lower_fun(function)(ctx, *operands)

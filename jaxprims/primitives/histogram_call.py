@@ -99,7 +99,7 @@ def spec_of(
                 row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
             rows.append(row)
         ordered = len(rows[0]) > 1 and call.is_narrow_position(builder.body[rows[0][1]])
-        form = p.operator.represent(packed and p.updates == 1 and ordered)
+        form = p.operator.represent(packed and p.updates == 1 and ordered, keyed=packed and p.operator.lanes == 1)
         if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
             rows = [builder.inline(form.start, row) for row in rows]
         forms.append(form)

@@ -38,10 +38,18 @@ class Histograms(Family):
             ascending = (1 << 16) if problem.spec.index == "s64" else 0
         return {"elements_of": call.positions.index(None), "sorted": ascending}
 
-    def instead(self, target: Target, **params: Any) -> Instead | None:
+    def operation(self, **params: Any) -> str | None:
+        call: HistogramCall = params["call"]
+        part, results = call.parts[0], call.f.jaxpr.outvars
+        plain = len(call.parts) == 1 and call.num_arrays == len(call.positions) and part.updates == 1 and not part.captured
+        passes_on = all(v in call.f.jaxpr.invars for v in (results[v] for v in part.values) if not hasattr(v, "val"))
+        scatters = part.operator.name in histogram_xla.SCATTERS and part.operator.dtypes[0].kind != "c"
+        return part.operator.name if plain and passes_on and scatters else None
+
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
-            return None
+            return super().instead(target, avals, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])
         if call.sorted:
             return Instead(function, "a segmented reduction", "the indices are sorted")

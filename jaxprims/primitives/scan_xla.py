@@ -70,8 +70,18 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 
-REDUCTIONS: dict[str | None, Callable[..., Any]] = {"add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max}
+REDUCTIONS: dict[str | None, Callable[..., Any]] = {
+    "add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max, "logaddexp": jax.scipy.special.logsumexp,
+}  # fmt: skip
 """What XLA knows, by the operator's name."""
+
+EXTREMES = {"argmax": jnp.argmax, "argmin": jnp.argmin}
+
+
+def extreme(x: Any, name: str, dtype: Any) -> tuple[Any, Any]:
+    """The greatest or the least of x [N, ...], and the position where it is first met, of this dtype."""
+    at = EXTREMES[name](x, axis=0)
+    return jnp.take_along_axis(x, at[None], axis=0, mode="promise_in_bounds")[0], at.astype(dtype)
 
 
 def reduce(op: Op, values: Sequence[Any], init: Sequence[Any] | None = None) -> Leaves:

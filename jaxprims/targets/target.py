@@ -87,6 +87,10 @@ class Target(abc.ABC):
         """Drops what is remembered of kernels in this process, so that the next call finds or compiles them anew. What
         executables point to stays."""
 
+    def xla_pays(self, problem: Any, operation: str) -> str | None:
+        """Is XLA's own operation, which does the whole call, faster here than a kernel? Why, in words."""
+        return None
+
     # --- what differs between targets in how histograms are made ------------------------------------------------------
 
     def in_place(self, problem: HistogramProblem) -> bool:

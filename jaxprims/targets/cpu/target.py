@@ -14,6 +14,7 @@ from . import compiler
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
 from .ordered.family import OrderedKernels, Reductions, Scans, Segments
+from .xla_pays import xla_pays
 
 
 class CpuFamily(Protocol):
@@ -75,6 +76,9 @@ class Cpu(Target):
         forced = plan_among(problem.plans, self.name, problem.family)
         numbers = () if forced is None else forced.numbers(problem)
         return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, None, aliases, **attributes)
+
+    def xla_pays(self, problem: Any, operation: str) -> str | None:
+        return xla_pays(problem, operation)
 
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:
         if language not in ("llvm", "assembly"):

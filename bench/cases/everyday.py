@@ -1,0 +1,290 @@
+"""Calls as people make them, of everyday sizes, under every transformation: plain JAX against ours, nothing else.
+
+A cell that is below 1 is a call for which nobody should have changed a line: they come first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxprims as jp
+
+from ..contestant import Case, Inputs, close
+from ..peers import arrays
+
+Fn = Callable[..., Any]
+
+FORWARD, GRADIENT, BATCH, LOOP, EAGER = "forward", "gradient", "vmap", "in a loop", "eager"
+KINDS = (FORWARD, GRADIENT, BATCH, LOOP, EAGER)
+SMALL = 400
+"""Elements in a loop's step, and in an eager call."""
+
+STEPS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One function on one set of shapes. The first input is what is differentiated, if it is of floats."""
+
+    name: str
+    inputs: Callable[[np.random.Generator], Inputs]
+    plain: Fn
+    ours: Fn
+    kinds: Sequence[str] = (FORWARD,)
+
+
+def cases(quick: bool) -> list[Case]:
+    return [
+        Case(
+            kind,
+            call.name,
+            math.prod(next(iter(call.inputs(np.random.default_rng(0)).values())).shape),
+            functools.partial(_inputs, call, kind),
+            {
+                "jaxprims": arrays.eager(call.ours) if kind == EAGER else arrays.xla(_transformed(call.ours, kind)),
+                "xla": arrays.eager(call.plain) if kind == EAGER else arrays.xla(_transformed(call.plain, kind)),
+            },
+            close(2e-2),
+            {"xla": 0.95},
+        )
+        for call in CALLS
+        for kind in call.kinds
+    ]
+
+
+def plots(report: dict[str, Any], directory: Path, stem: str) -> list[Path]:
+    from .. import plots  # matplotlib is only needed here
+
+    return list(plots.heat_map(report, directory / f"{stem}.png", KINDS, "xla"))
+
+
+def verdicts(report: dict[str, Any]) -> Iterator[str]:
+    ratios = {f"{c['group']}: {c['name']}": c["ratios"]["xla"] for c in report["cases"] if "xla" in c["ratios"]}
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    below = sorted((r, title) for title, r in ratios.items() if r < 0.95)
+    yield f"{len(ratios)} calls, {len(below)} slower than plain JAX; geometric mean {mean:.2f}"
+    yield from (f"  {r:.2f}  {title}" for r, title in below)
+
+
+# --- transformations ------------------------------------------------------------------------------------------------------
+
+
+def _inputs(call: Call, kind: str, rng: np.random.Generator) -> Inputs:
+    given = call.inputs(rng)
+    n = len(next(iter(given.values())))
+    if kind in (LOOP, EAGER):
+        return {k: a[:SMALL] if len(a) == n else a for k, a in given.items()}
+    if kind == BATCH:
+        return {
+            k: np.stack([rng.permutation(a) for _ in range(4)]) if k != "sorted" else np.stack([a] * 4) for k, a in given.items()
+        }
+    return given
+
+
+def _transformed(fn: Fn, kind: str) -> Fn:
+    if kind == BATCH:
+        return jax.vmap(fn)
+    if kind == GRADIENT:
+        return jax.grad(lambda *xs: sum(jnp.sum(y.astype(jnp.float32) ** 2) for y in jax.tree.leaves(fn(*xs))))
+    if kind == LOOP:
+        return lambda x, *rest: jax.lax.scan(lambda c, _: _step(fn, c, x, rest), jnp.zeros((), x.dtype), length=STEPS)[0]
+    return fn
+
+
+def _step(fn: Fn, carry: Any, x: Any, rest: Sequence[Any]) -> Any:
+    """The next carry depends on every result, the next call on the carry."""
+    y = fn(x + carry, *rest)
+    return (sum(jnp.max(leaf) for leaf in jax.tree.leaves(y)) * 0).astype(x.dtype), None
+
+
+# --- the calls ------------------------------------------------------------------------------------------------------------
+
+
+def _floats(*shape: int, dtype: Any = np.float32) -> Callable[[np.random.Generator], Inputs]:
+    return lambda rng: {"x": rng.normal(size=shape).astype(dtype)}
+
+
+def _with_ids(
+    shape: Sequence[int], segments: int, dtype: Any = np.float32, ascending: bool = False
+) -> Callable[[np.random.Generator], Inputs]:
+    def make(rng: np.random.Generator) -> Inputs:
+        ids = rng.integers(0, segments, shape[0], dtype=np.int32)
+        whole = np.dtype(dtype).kind in "iu"
+        x = rng.integers(0, 100, shape).astype(dtype) if whole else rng.normal(size=shape).astype(dtype)
+        return {"x": x, "sorted" if ascending else "ids": np.sort(ids) if ascending else ids}
+
+    return make
+
+
+def _segments() -> Iterator[Call]:
+    shapes = [
+        ((1_000_000,), 1000, KINDS),
+        ((100_000,), 30_000, KINDS),
+        ((20_000,), 100, (FORWARD, GRADIENT, BATCH)),
+        ((120_000, 24), 5000, (FORWARD, GRADIENT)),
+        ((300_000, 32), 20_000, (FORWARD,)),
+        ((100_000, 3), 5000, KINDS),
+        ((60_000, 16), 500, (FORWARD, GRADIENT, BATCH)),
+        ((30_000, 64), 10_000, (FORWARD, GRADIENT, LOOP)),
+        ((10_000, 200), 1000, (FORWARD, GRADIENT)),
+        ((4000, 512), 300, (FORWARD, GRADIENT)),
+    ]
+    for shape, h, kinds in shapes:
+        for name in ("sum", "max", "prod", "min")[: 4 if len(shape) == 1 else 2]:
+            plain, ours = getattr(jax.ops, f"segment_{name}"), getattr(jp, f"segment_{name}")
+            shown = kinds if name in ("sum", "max") else kinds[:1]
+            title = f"segment_{name} {'x'.join(map(str, shape))} into {h}"
+            yield Call(title, _with_ids(shape, h), _bound(plain, h), _bound(ours, h), shown)
+    for dtype in (np.int32, np.uint8, np.float16):
+        yield Call(
+            f"segment_sum {np.dtype(dtype).name} 100000x24 into 5000",
+            _with_ids((100_000, 24), 5000, dtype),
+            _bound(jax.ops.segment_sum, 5000),
+            _bound(jp.segment_sum, 5000),
+        )
+    for shape in ((500_000,), (100_000, 16)):
+        yield Call(
+            f"segment_sum, sorted, {'x'.join(map(str, shape))} into 30000",
+            _with_ids(shape, 30_000, ascending=True),
+            lambda x, i: jax.ops.segment_sum(x, i, 30_000, indices_are_sorted=True),
+            lambda x, i: jp.segment_sum(x, i, 30_000, indices_are_sorted=True),
+            (FORWARD, GRADIENT),
+        )
+    for shape in ((200_000,), (50_000, 4)):
+        yield Call(
+            f"segment softmax {'x'.join(map(str, shape))} into 5000",
+            _with_ids(shape, 5000),
+            _softmax,
+            lambda x, i: jp.segment_softmax(x, i, 5000),
+            (FORWARD, GRADIENT, EAGER),
+        )
+        yield Call(
+            f"segment mean {'x'.join(map(str, shape))} into 5000",
+            _with_ids(shape, 5000),
+            _mean,
+            lambda x, i: jp.segment_mean(x, i, 5000),
+            (FORWARD, GRADIENT, EAGER),
+        )
+
+
+def _bound(fn: Fn, segments: int) -> Fn:
+    return lambda x, ids: fn(x, ids, segments)
+
+
+def _softmax(x: Any, ids: Any) -> Any:
+    top = jax.ops.segment_max(x, ids, 5000)
+    terms = jnp.exp(x - top[ids])
+    return terms / jax.ops.segment_sum(terms, ids, 5000)[ids]
+
+
+def _mean(x: Any, ids: Any) -> Any:
+    count = jax.ops.segment_sum(jnp.ones(x.shape[0], x.dtype), ids, 5000)
+    return jax.ops.segment_sum(x, ids, 5000) / jnp.maximum(count, 1).reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _rows() -> Iterator[Call]:
+    shapes = [((100_000, 10), -1), ((2000, 1000), -1), ((1000, 2000), 0), ((1_000_000,), -1), ((64, 50, 100), 1), ((300, 7), -1)]
+    for shape, axis in shapes:
+        title = f"{'x'.join(map(str, shape))} along {axis}"
+        kinds = KINDS if len(shape) == 1 else (FORWARD, GRADIENT)
+        for name, plain, ours in (
+            ("cumsum", lambda x, a: jax.lax.cumsum(x, a % x.ndim), lambda x, a: jp.cumsum(x, a % x.ndim)),
+            ("cummax", lambda x, a: jax.lax.cummax(x, a % x.ndim), lambda x, a: jp.cummax(x, a % x.ndim)),
+            ("cumlogsumexp", lambda x, a: jax.lax.cumlogsumexp(x, a % x.ndim), lambda x, a: jp.cumlogsumexp(x, a % x.ndim)),
+            ("sum", jnp.sum, lambda x, a: jp.reduce(x, axis=a)),
+            ("max", jnp.max, lambda x, a: jp.reduce(x, jnp.maximum, axis=a)),
+            ("logsumexp", jax.scipy.special.logsumexp, lambda x, a: jp.reduce(x, jnp.logaddexp, axis=a)),
+            ("argmax", jnp.argmax, lambda x, a: jp.argmax(x, a)),
+        ):
+            shown = [k for k in kinds if name != "argmax" or k != GRADIENT]
+            yield Call(f"{name} {title}", _floats(*shape), _along(plain, axis), _along(ours, axis), shown)
+    for shape, axis in (((100_000,), 0), ((200, 500), 1), ((1000, 100), 0)):
+        yield Call(
+            f"associative scan of affine maps, {'x'.join(map(str, shape))} along {axis}",
+            functools.partial(_pairs, shape),
+            lambda b, a, k=axis: jax.lax.associative_scan(_affine, (a, b), axis=k)[1],
+            lambda b, a, k=axis: jp.associative_scan(_affine, (a, b), axis=k)[1],
+            (FORWARD, GRADIENT),
+        )
+
+
+def _along(fn: Fn, axis: int) -> Fn:
+    return lambda x: fn(x, axis)
+
+
+def _pairs(shape: Sequence[int], rng: np.random.Generator) -> Inputs:
+    return {"b": rng.normal(size=shape).astype(np.float32), "a": rng.random(shape).astype(np.float32)}
+
+
+def _affine(first: Any, then: Any) -> Any:
+    return first[0] * then[0], then[0] * first[1] + then[1]
+
+
+def _histograms() -> Iterator[Call]:
+    for n, bins in ((1_000_000, 10), (1_000_000, 1000), (10_000, 50)):
+        yield Call(
+            f"histogram {n} into {bins}",
+            _floats(n),
+            lambda x, b=bins: jnp.histogram(x, b, (-3.0, 3.0))[0],
+            lambda x, b=bins: jp.histogram(x, b, (-3.0, 3.0))[0],
+            (FORWARD, BATCH) if n > 10_000 else (FORWARD, BATCH, LOOP, EAGER),
+        )
+        yield Call(
+            f"bincount {n} into {bins}",
+            functools.partial(_integers, n, bins),
+            lambda x, b=bins: jnp.bincount(x, length=b),
+            lambda x, b=bins: jp.bincount(x, length=b),
+            (FORWARD, BATCH, EAGER),
+        )
+    yield Call(
+        "histogram2d 200000 into 50x50",
+        lambda rng: {k: rng.normal(size=200_000).astype(np.float32) for k in "xy"},
+        lambda x, y: jnp.histogram2d(x, y, 50, [[-3, 3], [-3, 3]])[0],
+        lambda x, y: jp.histogram2d(x, y, 50, [[-3, 3], [-3, 3]])[0],
+    )
+
+
+def _integers(n: int, below: int, rng: np.random.Generator) -> Inputs:
+    return {"x": rng.integers(0, below, n, dtype=np.int32)}
+
+
+def _graphs() -> Iterator[Call]:
+    """Edges' messages summed by node, embeddings' gradients, a sparse matrix."""
+    nodes = 5000
+    for edges, features in ((50_000, 16), (50_000, 64), (20_000, 128)):
+
+        def make(rng: np.random.Generator, edges: int = edges, features: int = features) -> Inputs:
+            ends = {k: rng.integers(0, nodes, edges, dtype=np.int32) for k in ("source", "target")}
+            return {"h": rng.normal(size=(nodes, features)).astype(np.float32), "w": rng.random(edges, np.float32), **ends}
+
+        yield Call(
+            f"weighted messages {edges} of {features}",
+            make,
+            lambda h, w, s, t: jax.ops.segment_sum(w[:, None] * h[s], t, nodes),
+            lambda h, w, s, t: jp.genhist(lambda w, s, t: (t, w * h[s]), (w, s, t), jp.Bins(nodes, jnp.add)),
+            (FORWARD, GRADIENT),
+        )
+    yield Call(
+        "sparse matrix by vector, 200000 entries",
+        lambda rng: {
+            "v": rng.normal(size=20_000).astype(np.float32),
+            "e": rng.random(200_000, np.float32),
+            "c": rng.integers(0, 20_000, 200_000, dtype=np.int32),
+            "sorted": np.sort(rng.integers(0, 20_000, 200_000, dtype=np.int32)),
+        },
+        lambda v, e, c, r: jax.ops.segment_sum(e * v[c], r, 20_000, indices_are_sorted=True),
+        lambda v, e, c, r: jp.segment_reduce((e, c), r, map=lambda e, c: e * v[c], num_segments=20_000),
+        (FORWARD, GRADIENT),
+    )
+
+
+CALLS = [*_segments(), *_rows(), *_histograms(), *_graphs()]

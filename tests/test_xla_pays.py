@@ -1,0 +1,92 @@
+"""Where XLA's own operation is the strategy: the same results on both sides of every limit, under transformations, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims import monoids
+from jaxprims.targets.cpu import xla_pays
+from jaxprims.targets.plans import AnyKernel, forced
+
+pytestmark = pytest.mark.strategies
+rng = np.random.default_rng(3)
+
+
+def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
+    return [call.strategy for call in jp.explain(fn)(*args).calls]
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
+@pytest.mark.parametrize("shape", [(60,), (60, 5)])
+def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    op = getattr(jnp, name)
+    x = jnp.asarray(rng.integers(1, 4, shape), dtype)
+    ids = jnp.asarray(rng.integers(-2, 9, 60))
+
+    def call(x: Any, ids: Any) -> Any:
+        return jp.reduce_by_index(x, ids, 7, op)
+
+    assert strategies(call, x, ids) == ["plain XLA"]
+    got = jax.jit(call)(x, ids)
+    with forced(AnyKernel()):
+        assert strategies(lambda x, ids: call(x, ids), x, ids) != ["plain XLA"]
+        kernel = jax.jit(lambda x, ids: call(x, ids))(x, ids)
+    np.testing.assert_array_equal(got, kernel)
+    batch = jax.vmap(call, in_axes=(0, None))(jnp.stack([x, x + 1]), ids)
+    np.testing.assert_array_equal(batch[0], got)
+
+
+REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: jp.reduce(x, axis=1),
+    "max": lambda x: jp.reduce(x, jnp.maximum, axis=1),
+    "product along 0": lambda x: jp.reduce(x, jnp.multiply, axis=0),
+    "logsumexp": lambda x: jp.reduce(x, jnp.logaddexp, axis=1),
+    "everything": lambda x: jp.reduce(x, jnp.minimum),
+    "argmax": lambda x: jp.argmax(x, 1),
+    "argmin along 0": lambda x: jp.argmin(x, 0),
+    "a pair": lambda x: jax.vmap(lambda row: jp.reduce((row, jp.positions), monoids.argmin))(x),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("values", ["normal", "ties", "special"])
+def test_reductions(name: str, values: str) -> None:
+    x = rng.normal(size=(6, 9)).astype(np.float32)
+    if values == "ties":
+        x = np.round(x)
+    if values == "special":
+        x[0, 3], x[1, :], x[2, 4], x[3, 2:4] = np.nan, -np.inf, np.inf, [-0.0, np.nan]
+    call = REDUCTIONS[name]
+    assert strategies(call, x) == ["plain XLA"]
+    got = jax.jit(call)(x)
+    with forced(AnyKernel()):
+        kernel = jax.jit(lambda x: call(x))(x)
+    jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=1e-6, atol=1e-6), got, kernel)
+    if jnp.issubdtype(jax.tree.leaves(got)[0].dtype, jnp.floating) and values == "normal":
+        total = lambda x: jnp.sum(jnp.cos(jax.tree.leaves(call(x))[0]))  # noqa: E731
+        gradient = jax.grad(total)(jnp.asarray(x))
+        with forced(AnyKernel()):
+            np.testing.assert_allclose(gradient, jax.grad(lambda x: total(x))(jnp.asarray(x)), rtol=1e-5, atol=1e-6)
+
+
+def test_limits() -> None:
+    """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
+    many = jnp.ones(100 * xla_pays.SMALL)
+    ids = jnp.zeros(many.shape, jnp.int32)
+    assert strategies(lambda x: jp.reduce(x), many) != ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x, jnp.logaddexp), many) == ["plain XLA"]
+    assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5), many, ids) != ["plain XLA"]
+    assert strategies(lambda x, i: jp.reduce_by_index(x, i, many.size), many, ids) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x, lambda a, b: a + b + a * b), many[:9]) != ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:9]) != ["plain XLA"]
+    assert strategies(lambda x: jp.scan(x), many[:9]) != ["plain XLA"]
+    n = jax.export.symbolic_shape("n")
+    assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
