@@ -21,6 +21,7 @@ from jax import lax
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
 from ..ir.program import dtype_name
+from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
 
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
@@ -310,7 +311,8 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
 def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
-    finders = [bin_finder(e, columns[0].shape[0]) for e in edges]
+    axes = axes_of(jax.tree.leaves((columns, edges, weights)))
+    finders = [bin_finder(vary(e, axes), columns[0].shape[0]) for e in edges]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
         found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]
