@@ -64,7 +64,7 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
 
         start = (vary(jnp.int32(0), axes), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
         low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, start)
-        return low - 1 + ((low < high) & (_at(padded, low) <= x))
+        return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
 
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's

@@ -84,7 +84,7 @@ def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array
 
 
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None, out_sharding: Any = None
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
     """A 1-dimensional histogram, like :func:`jax.numpy.histogram`, many times as fast.
 
@@ -98,7 +98,7 @@ def histogram(
       range: (lo, hi) of equal bins; default the least and the greatest element. Not used where ``bins`` are edges.
       weights: number, of ``a``'s shape, summed instead of ones.
       density: divide, so that the integral is 1.
-      out_sharding: as in ``jax.numpy``.
+      options: what else the installed ``jax.numpy``'s has, which then does it all: ``out_sharding`` in some versions.
 
     Returns:
       (histogram [num_bins], edges [num_bins + 1]), both of the dtype to which ``a`` and ``weights`` are promoted.
@@ -118,9 +118,8 @@ def histogram(
     Array([0., 1., 2., 3., 4.], dtype=float32)
     """
     spec = _spec(bins)
-    if out_sharding is not None or spec is None or not _is_real(a) or not _weighable(weights, np.shape(a)):
-        sharding = {} if out_sharding is None else {"out_sharding": out_sharding}
-        return jnp.histogram(a, bins, range, weights, density, **sharding)
+    if options or spec is None or not _is_real(a) or not _weighable(weights, np.shape(a)):
+        return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
     edges = _edges((x,), (spec,), (range,), dtype)
@@ -211,7 +210,7 @@ def _histogramdd(
     counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted)
     if density:
         volume = functools.reduce(jnp.multiply.outer, [jnp.diff(e) for e in edges])
-        counts = counts / volume / counts.sum()
+        counts = counts.astype(dtype) / volume / counts.sum().astype(dtype)
     return counts, list(edges)
 
 

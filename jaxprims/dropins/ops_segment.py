@@ -183,7 +183,7 @@ def segment_mean(
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
-    wide = jnp.promote_types(dtype, np.float32)
+    wide = _widened(dtype)
     if data.ndim == 1:
         sums, counts = _combined(lambda x: (x.astype(wide), np.int32(1)), data, segments, n, monoids.add, is_sorted)
     else:
@@ -239,7 +239,7 @@ def segment_logsumexp(
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
     if isinstance(ids, Offsets) or is_sorted:
-        wide = jnp.promote_types(data.dtype, np.float32)
+        wide = _widened(data.dtype)
         return segment_reduce(data.astype(wide), ids, jnp.logaddexp, num_segments=n).astype(data.dtype)
     top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum)
     top = jnp.where(jnp.isfinite(top), top, 0)
@@ -376,6 +376,11 @@ def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: ty
     if _mode(mode) == "clip":
         ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
     return data, ids, n
+
+
+def _widened(dtype: Any) -> Any:
+    """What halves are summed in: f32; another inexact dtype as it is."""
+    return np.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
 def _rows(a: jax.Array, like: jax.Array) -> jax.Array:
