@@ -488,3 +488,25 @@ def test_what_jax_numpy_has_not():
     """An option is one of ours where it is one of the installed ``jax.numpy``'s."""
     for option in ({"out_sharding": None}, {"unknown": 1}):
         assert_same(lambda m: m.histogram(X, 3, **option))
+
+
+# --- symbolic shapes ----------------------------------------------------------------------------------------------------------
+
+
+def test_symbolic_shapes():
+    def every(x, rows, ids):
+        return (
+            jp.histogram(ids, 3),
+            jp.histogram(rows[: x.shape[0] // 2], 7, (-1, 1), density=True),
+            jp.bincount(ids, length=3),
+            jp.bincount(ids, x, length=3),
+        )
+
+    n, k = jax.export.symbolic_shape("n, k")
+    avals = [jax.ShapeDtypeStruct(s, d) for s, d in (((n,), "f4"), ((n, k + 2), "f4"), ((n,), "i4"))]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(every), disabled_checks=checks)(*avals)
+    rows = np.random.default_rng(0).normal(size=(300, 4)).astype("f4")
+    args = rows[:, 1], rows, np.arange(300, dtype="i4") % 4
+    for got, want in zip(jax.tree.leaves(exported.call(*args)), jax.tree.leaves(jax.jit(every)(*args)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -50,7 +50,8 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
     certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
     cells = min(8 << size.bit_length(), MAX_CELLS)
     cell_scale = scale * (cells / bins.astype(dtype))
-    bounds_of = None if elements < cells else _grid(edges, zero, cell_scale, cells, even)
+    few = isinstance(elements, int) and elements < cells
+    bounds_of = None if few else _grid(edges, zero, cell_scale, cells, even)
     # few operands, so that small inputs do not wait for many small computations
     captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
     padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.nan)
