@@ -329,9 +329,14 @@ def _sum_by(f: Callable, elements: Any, weights: jax.Array | None, num_bins: int
     """Sums weights, or counts, where f(element, weight) gives an index and the weight."""
     if weights is None:
         n = jax.tree.leaves(elements)[0].shape[0]
-        fits = [d for d in (np.int32, np.uint32) if isinstance(n, int) and n <= np.iinfo(d).max]
-        # exact, whatever dtype is wanted; a symbolic n is not known to be small
-        one = (fits or [np.int64 if isinstance(n, int) or jax.config.jax_enable_x64 else np.uint32])[0](1)
+        one = _counting(n)(1)  # exact, whatever dtype is wanted
         return genhist(lambda x: f(x, one), (elements,), Bins(num_bins, jnp.add, identity=0)).astype(dtype)
     dtype = weights.dtype if jnp.issubdtype(dtype, np.integer) else dtype
     return genhist(lambda x, w: f(x, w.astype(dtype)), (elements, weights), Bins(num_bins, jnp.add, identity=0))
+
+
+def _counting(n: Any) -> Any:
+    """The dtype of counts of n elements; a symbolic n may be any."""
+    if not isinstance(n, int):
+        return np.int64 if jax.config.jax_enable_x64 else np.uint32
+    return np.int32 if n < 2**31 else np.uint32 if n < 2**32 else np.int64
