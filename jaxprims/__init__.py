@@ -17,17 +17,8 @@ from .arguments.warnings import FallbackWarning, IdentityWarning
 from .dropins.jnp_argmax import argmax, argmin
 from .dropins.jnp_histogram import bincount, histogram, histogram2d, histogramdd
 from .dropins.lax_scans import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
-from .dropins.ops_segment import (
-    segment_argmax,
-    segment_argmin,
-    segment_logsumexp,
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_softmax,
-    segment_sum,
-)
+from .dropins.ops_segment import segment_max, segment_min, segment_prod, segment_sum
+from .dropins.segment_statistics import segment_argmax, segment_argmin, segment_logsumexp, segment_mean, segment_softmax
 from .inspection.check_monoid import check_monoid
 from .inspection.compile_check import CompiledKernel, KernelError, compile_check
 from .inspection.explain import Plan, PlannedCall, explain

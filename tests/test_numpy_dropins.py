@@ -428,3 +428,85 @@ TRANSFORMED = {
 @pytest.mark.parametrize("case", TRANSFORMED)
 def test_transformations(case):
     assert_close(TRANSFORMED[case], 1e-4)
+
+
+# --- without implicit promotion -----------------------------------------------------------------------------------------------
+
+IDS6, OFFSETS = jnp.array([0, 2, 2, 3, 3, 5]), jnp.array([0, 2, 2, 5])
+CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+
+STRICT = {  # of a module like jax.numpy, one like jax.lax, one like jax.ops, and six elements
+    "histogram": lambda m, lax, ops, x: m.histogram(x, 3, density=True),
+    "histogram in a range": lambda m, lax, ops, x: m.histogram(x.reshape(2, 3), 3, (0, 4)),
+    "histogram, edges": lambda m, lax, ops, x: m.histogram(x, jnp.array([0, 1, 3.0])),
+    "histogram, weights of its dtype": lambda m, lax, ops, x: m.histogram(x, 3, weights=x, density=True),
+    "histogram, weights": lambda m, lax, ops, x: m.histogram(jnp.arange(6), 3, weights=x),
+    "histogram2d": lambda m, lax, ops, x: m.histogram2d(x, x, 2, density=True),
+    "histogram2d, weights": lambda m, lax, ops, x: m.histogram2d(x, jnp.arange(6.0), 2, weights=x),
+    "histogramdd": lambda m, lax, ops, x: m.histogramdd(x.reshape(3, 2), (2, 3), [(0, 3), (0, 4)]),
+    "bincount": lambda m, lax, ops, x: m.bincount(x, minlength=2, length=4),
+    "bincount, weights": lambda m, lax, ops, x: m.bincount(IDS6, x, length=4),
+    "argmax": lambda m, lax, ops, x: (m.argmax(x), m.argmin(x.reshape(2, 3), 1, keepdims=True)),
+    "associative_scan": lambda m, lax, ops, x: lax.associative_scan(jnp.multiply, x, reverse=True),
+    **{f: lambda m, lax, ops, x, f=f: getattr(lax, f)(x.reshape(2, 3), 1, True) for f in CUMULATIVE},
+    **{
+        f"segment_{f}, {o}": lambda m, lax, ops, x, f=f, o=o: getattr(ops, f"segment_{f}")(x.reshape(3, 2), IDS6[:3], 4, **o)
+        for f in ("sum", "prod", "max", "min")
+        for o in ({}, {"mode": "clip"}, {"bucket_size": 2}, {"indices_are_sorted": True})
+    },
+}
+STRICT_OF_OURS = {
+    f"segment_{f}, {o}": lambda x, f=f, o=o: getattr(jp, f"segment_{f}")(
+        *((x, jp.Offsets(OFFSETS)) if o is None else (x, IDS6, 4)), **(o or {})
+    )
+    for f in ("mean", "logsumexp", "softmax", "argmax", "argmin")
+    for o in (None, {}, {"mode": "clip"}, {"indices_are_sorted": True})
+}
+
+
+@pytest.mark.parametrize("dtype", "bool int8 uint32 int64 float16 bfloat16 float32 float64 complex64 complex128".split())
+def test_without_implicit_promotion(x64, dtype):
+    """As JAX's own functions under the same settings: the same types, or the same kind of error."""
+    x = jnp.array([3, 1, 2, 0, 1, 1]).astype(dtype)
+
+    def types(f):
+        try:
+            return [(y.dtype, y.weak_type, y.shape) for y in jax.tree.leaves(jax.eval_shape(f))]
+        except Exception as error:
+            return "TypeError" if isinstance(error, TypeError) else type(error).__name__
+
+    as_ever = {case: types(functools.partial(f, x)) for case, f in STRICT_OF_OURS.items()}
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for case, f in STRICT.items():
+            ours, theirs = types(lambda: f(jp, jp, jp, x)), types(lambda: f(jnp, jax.lax, jax.ops, x))
+            assert ours == theirs, case
+        for case, f in STRICT_OF_OURS.items():
+            assert types(functools.partial(f, x)) == as_ever[case], case
+
+
+def test_what_jax_numpy_has_not():
+    """An option is one of ours where it is one of the installed ``jax.numpy``'s."""
+    for option in ({"out_sharding": None}, {"unknown": 1}):
+        assert_same(lambda m: m.histogram(X, 3, **option))
+
+
+# --- symbolic shapes ----------------------------------------------------------------------------------------------------------
+
+
+def test_symbolic_shapes():
+    def every(x, rows, ids):
+        return (
+            jp.histogram(ids, 3),
+            jp.histogram(rows[: x.shape[0] // 2], 7, (-1, 1), density=True),
+            jp.bincount(ids, length=3),
+            jp.bincount(ids, x, length=3),
+        )
+
+    n, k = jax.export.symbolic_shape("n, k")
+    avals = [jax.ShapeDtypeStruct(s, d) for s, d in (((n,), "f4"), ((n, k + 2), "f4"), ((n,), "i4"))]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(every), disabled_checks=checks)(*avals)
+    rows = np.random.default_rng(0).normal(size=(300, 4)).astype("f4")
+    args = rows[:, 1], rows, np.arange(300, dtype="i4") % 4
+    for got, want in zip(jax.tree.leaves(exported.call(*args)), jax.tree.leaves(jax.jit(every)(*args)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

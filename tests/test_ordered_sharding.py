@@ -103,3 +103,33 @@ else:
         x, w = np.arange(32.0, dtype=np.float32), jnp.asarray(np.float32(2))
         f = jax.shard_map(lambda x, w: jp.scan(x, map=lambda v: v * w), mesh=mesh(8), in_specs=(P("x"), P()), out_specs=P("x"))
         assert_close(jax.jit(f)(x, w), np.cumsum(2 * x.reshape(8, 4), 1).reshape(-1))
+
+    @pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
+    def test_explicit_sharding(spec: Any) -> None:
+        """The drop-ins keep, and refuse, what JAX's own do."""
+
+        def affine(a: Any, b: Any) -> Any:
+            return a[0] * b[0], b[0] * a[1] + b[1]
+
+        def outcome(lax: Any, axis: int, x: Any) -> Any:
+            def all_of_them(x: Any) -> Any:
+                total, back = jax.value_and_grad(lambda x: jnp.sum(lax.cumsum(x, axis) ** 2))(x)
+                each = jax.vmap(lambda x: lax.cummax(x, 0))(jnp.moveaxis(x, axis, 1))
+                return lax.cumlogsumexp(x, axis, True), lax.associative_scan(affine, (x, x), axis=axis), total, back, each
+
+            try:
+                return jax.jit(all_of_them)(x)
+            except Exception as error:
+                return type(error)
+
+        explicit = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+        with jax.set_mesh(explicit):
+            x = jax.device_put(np.random.default_rng(0).random((8, 8, 4)).astype(np.float32), NamedSharding(explicit, spec))
+            for axis in range(3):
+                got, want = outcome(jp, axis, x), outcome(jax.lax, axis, x)
+                assert isinstance(want, type) == (spec[axis] is not None)
+                if isinstance(want, type):
+                    assert got is want
+                    continue
+                assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
+                assert_close(got, jax.tree.map(np.asarray, want), 1e-4)

@@ -251,3 +251,74 @@ def test_fallback() -> None:
 def test_errors(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         jp.scan(arguments.pop("xs"), **arguments)
+
+
+X4, IDS4 = np.arange(4, dtype=np.float32), np.array([0, 0, 1, 1])
+LOST = {
+    "tuple": (lambda: jp.segment_reduce((X4, X4), IDS4, num_segments=2), r"jax.tree.map\(jnp.add, a, b\), or that of jp.monoids"),
+    "dict": (lambda: jp.reduce_by_index({"a": X4}, IDS4, 2, jnp.maximum), r"jnp.maximum combines arrays.*jp.monoids"),
+    "argmax": (lambda: jp.reduce(X4, jp.monoids.argmax), r"argmax combines pairs.*write \(x, jp.positions\)"),
+    "argmin": (lambda: jp.reduce_by_index(X4, IDS4, 2, jp.monoids.argmin), r"argmin combines pairs.*write \(x, jp.positions\)"),
+    "op first": (lambda: jp.scan(jnp.add, X4), "xs must be arrays, got the function.*comes first, then op"),
+    "op first, a reduction": (lambda: jp.reduce(lambda a, b: a, X4), "xs must be arrays, got the function.*first, then op"),
+    "op first, segments": (
+        lambda: jp.segment_reduce(jnp.add, X4, IDS4),
+        "values must be arrays, got the function.*first, then op",
+    ),
+    "lax.scan's way": (lambda: jp.scan(lambda c, x: (c, x), 0.0, X4), r"jax.lax.scan\(f, init, xs\) for a loop with a carry"),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_errors_that_say_what_to_write(case: str) -> None:
+    call, message = LOST[case]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+# --- jax.lax's own ------------------------------------------------------------------------------------------------------------
+
+
+def same_as_lax(f: Any) -> None:
+    def outcome(lax: Any) -> Any:
+        try:
+            leaves, tree = jax.tree.flatten(f(lax))
+        except Exception as error:
+            return type(error)
+        return tree, [(jax.typeof(x), isinstance(x, jax.Array), np.asarray(x).tolist()) for x in leaves]
+
+    assert outcome(jp) == outcome(jax.lax)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+def test_weak_types_and_booleans(name: str) -> None:
+    for x in (jnp.broadcast_to(jnp.asarray(v), 4) for v in (1.0, 2, 1j)):
+        assert x.weak_type
+        same_as_lax(lambda lax, x=x: getattr(lax, name)(x))
+        same_as_lax(lambda lax, x=x: jax.jit(getattr(lax, name))(x))
+    same_as_lax(lambda lax: getattr(lax, name)(jnp.array([True, False])))
+
+
+X23 = np.arange(6, dtype=np.float32).reshape(2, 3)
+ASSOCIATIVE_SCANS = {
+    "None in a tuple": lambda lax: lax.associative_scan(lambda a, b: (a[0] + b[0], None), (X23, None)),
+    "None in a dict": lambda lax: lax.associative_scan(lambda a, b: {"x": a["x"] * b["x"], "n": a["n"]}, {"x": X23, "n": None}),
+    "a list for a tuple": lambda lax: lax.associative_scan(lambda a, b: [a[0] + b[0], b[1]], (X23, X23)),
+    **{
+        f"axis {axis!r}": lambda lax, axis=axis: lax.associative_scan(jnp.add, X23, axis=axis)
+        for axis in (jnp.asarray(1), np.asarray(1), np.int8(0), -1, True, 2, -3, 1.0, None, "a", np.array([1]))
+    },
+    "axis traced": lambda lax: jax.jit(lambda axis: lax.associative_scan(jnp.add, X23, axis=axis))(1),
+    "weak": lambda lax: lax.associative_scan(jnp.add, jnp.broadcast_to(jnp.asarray(1.0), 4)),
+    **{
+        f"{shape}, {reverse}": lambda lax, x=x, reverse=reverse: lax.associative_scan(jnp.add, x, reverse=reverse)
+        for shape in ((0,), (0, 3), (3, 0))
+        for x in (np.zeros(shape, np.float32), jnp.zeros(shape))
+        for reverse in (False, True)
+    },
+}
+
+
+@pytest.mark.parametrize("case", ASSOCIATIVE_SCANS)
+def test_associative_scan(case: str) -> None:
+    same_as_lax(ASSOCIATIVE_SCANS[case])

@@ -290,11 +290,55 @@ def test_sorted_ids_and_offsets(name, shape):
     want = fn(data, ids, 25)
     np.testing.assert_allclose(fn(data, ids, 25, indices_are_sorted=True), want, rtol=2e-5, atol=1e-5)
     np.testing.assert_allclose(jax.vmap(lambda d: fn(d, ids, 25, True))(data[None])[0], want, rtol=2e-5, atol=1e-5)
-    if name in OFTEN:
-        offsets = jp.Offsets(np.searchsorted(ids, np.arange(26)))
-        np.testing.assert_allclose(jax.jit(fn)(data, offsets), want, rtol=2e-5, atol=1e-5)
-        with pytest.raises(ValueError, match="contradicts offsets of 25 segments"):
-            fn(data, offsets, 24)
+    offsets = jp.Offsets(np.searchsorted(ids, np.arange(26)))
+    np.testing.assert_allclose(jax.jit(fn)(data, offsets), want, rtol=2e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="contradicts offsets of 25 segments"):
+        fn(data, offsets, 24)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_offsets_do_not_go_with(name):
+    fn, offsets = getattr(jp, f"segment_{name}"), jp.Offsets(np.array([0, 2, 6]))
+    with pytest.raises(ValueError, match="bucket_size is for segment_ids that are ids"):
+        fn(DATA, offsets, bucket_size=2)
+    with pytest.raises(TypeError, match="num_segments must be an integer"):
+        fn(DATA, offsets, 2.0)
+    if name in ("sum", "prod"):
+        with pytest.raises(TypeError, match="data must be numbers, got bool"):
+            fn(DATA > 2, offsets)
+    else:
+        assert (
+            fn(DATA > 2, offsets).tolist()
+            == getattr(jax.ops, f"segment_{name}")(DATA > 2, np.array([0, 0, 1, 1, 1, 1]), 2).tolist()
+        )
+
+
+SYMBOLIC = jax.export.symbolic_shape("n, k")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OFTEN])
+def test_symbolic_shapes(name):
+    """Of elements, of what is behind them, and of segments."""
+    fn, (n, k) = getattr(jp, f"segment_{name}"), SYMBOLIC
+    buckets = {"bucket_size": 4} if name in NAMES else {}
+
+    def every(data, rows, ids, offsets):
+        half = fn(data[: data.shape[0] // 2], ids[: data.shape[0] // 2], 5, mode="clip")
+        return (
+            half,
+            fn(data, ids, 5, **buckets),
+            fn(rows, ids, 5, True),
+            fn(data, jp.Offsets(offsets)),
+            fn(rows, jp.Offsets(offsets)),
+        )
+
+    avals = [jax.ShapeDtypeStruct(s, d) for s, d in (((n,), "f4"), ((n, k), "f4"), ((n,), "i4"), ((k + 1,), "i4"))]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(every), disabled_checks=checks)(*avals)
+    for rows in (np.concatenate([X2, X2[::-1]], 1)[:41],):
+        args = rows[:, 1], rows, np.sort(segments[: len(rows)]).astype("i4"), np.linspace(0, 30, rows.shape[1] + 1).astype("i4")
+        for got, want in zip(exported.call(*args), jax.jit(every)(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "sum", "max", "prod"])

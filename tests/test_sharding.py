@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from references import BY_NAME, assert_close
 
 import jaxprims as jp
+from jaxprims.tracing.varying import vary
 
 FLAG = "--xla_force_host_platform_device_count=8"
 H = 5
@@ -176,6 +177,72 @@ else:
             return jax.vmap(lambda s: jp.reduce_by_index(s * v[: i.shape[0]], i, H))(jnp.arange(2.0))[None]
 
         assert_close(g(v, i)[3, 1], sums(v[:8], i[24:32]))
+
+    EDGES = np.array([-2, -1.5, 0, 0.25, 3], np.float32)
+    SEGMENTS = "sum prod max min mean logsumexp softmax argmax argmin".split()
+    STARTS = np.array([0, 2, 2, 7, 11], np.int32)
+    DROP_INS: dict[str, Any] = {
+        "histogram": lambda v, i: jp.histogram(v, 4),
+        "histogram of integers": lambda v, i: jp.histogram(i, 3, (-1, H), v),
+        "histogram, edges": lambda v, i: jp.histogram(v, EDGES, weights=i * v, density=True)[0],
+        "histogram, edges, many elements": lambda v, i: jp.histogram(jnp.tile(v, 20) + EDGES[0], EDGES * v[0]),
+        "histogram2d": lambda v, i: jp.histogram2d(v, i, 3),
+        "histogramdd": lambda v, i: jp.histogramdd(jnp.stack([v, v * i], 1), EDGES[None].repeat(2, 0), weights=i * v),
+        "bincount": lambda v, i: jp.bincount(i, length=H),
+        "bincount, weights": lambda v, i: jp.bincount(i, v, length=H),
+        "cum*": lambda v, i: [
+            jp.cumsum(v),
+            jp.cumprod(v, reverse=True),
+            jp.cummax(v * i),
+            jp.cummin(v * i, reverse=True),
+            jp.cumlogsumexp(v),
+        ],
+        "argmax": lambda v, i: (jp.argmax(v), jp.argmin(v * i)),
+        "associative_scan": lambda v, i: jp.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (v, v[0] * i)),
+        "linear_recurrence": lambda v, i: (jp.linear_recurrence(v, i, v[1]), jp.linear_recurrence(v[2] * i, v, reverse=True)),
+        "group_by_index": lambda v, i: jp.group_by_index(i, H)[0],
+        "segment_reduce": lambda v, i: jp.segment_reduce(v * i, jp.Offsets(STARTS)),
+        **{f"segment_{f}": lambda v, i, f=f: getattr(jp, f"segment_{f}")(v, i, H) for f in SEGMENTS[1:8]},
+        "segment_*, rows, sorted ids": lambda v, i: [
+            getattr(jp, f"segment_{f}")(jnp.stack([v, v], 1), jnp.sort(i), H, True) for f in SEGMENTS[3:8]
+        ],
+        "segment_*, clip": lambda v, i: [getattr(jp, f"segment_{f}")(v, i, H, mode="clip") for f in ("sum", "mean", "argmax")],
+        "segment_*, buckets": lambda v, i: [getattr(jp, f"segment_{f}")(v, i, H, bucket_size=5) for f in ("sum", "max")],
+        "segment_*, Offsets": lambda v, i: [getattr(jp, f"segment_{f}")(v * i, jp.Offsets(STARTS)) for f in SEGMENTS[4:]],
+    }
+
+    @pytest.mark.parametrize("name", DROP_INS)
+    def test_drop_ins_inside_shard_map(name: str) -> None:
+        """Every device gets what the function gives without ``shard_map``; one operand sharded, the other replicated."""
+        f, m, n = DROP_INS[name], mesh(2), 12
+        values, index = data(2 * n)
+        values = np.exp(values / 4)
+        layouts = [(P("x"), P()), (P(), P("x"))]
+
+        def loss(v: Any, i: Any) -> Any:
+            floats = [x for x in jax.tree.leaves(f(v, i)) if jnp.issubdtype(x.dtype, jnp.floating)]
+            return sum((jnp.sum(jnp.where(jnp.isfinite(x), x, 0) ** 2) for x in floats), start=0 * jnp.sum(v))
+
+        def both(v: Any, i: Any) -> Any:
+            of_each = jax.tree.map(lambda x: vary(x, frozenset("x"))[None], f(v[:n], i[:n]))
+            return of_each, jax.lax.psum(vary(loss(v[:n], i[:n]), frozenset("x")), "x")
+
+        def all_layouts(v: Any, i: Any) -> Any:
+            maps = [jax.shard_map(both, mesh=m, in_specs=specs, out_specs=(P("x"), P())) for specs in layouts]
+            return [g(v, i)[0] for g in maps], [jax.grad(lambda v, g=g: g(v, i)[1])(v) for g in maps]
+
+        def device(k: int, specs: Any, *arrays: Any) -> list[Any]:
+            return [x[k * n : (k + 1) * n] if s == P("x") else x[:n] for x, s in zip(arrays, specs, strict=True)]
+
+        def wanted(v: Any, i: Any) -> Any:
+            outs, grads = [], []
+            for specs in layouts:
+                each = [f(*device(k, specs, v, i)) for k in range(2)]
+                outs.append(jax.tree.map(lambda *xs: jnp.stack(xs), *each))
+                grads.append(jax.grad(lambda v, specs=specs: sum(loss(*device(k, specs, v, i)) for k in range(2)))(v))
+            return outs, grads
+
+        assert_close(jax.jit(all_layouts)(values, index), jax.tree.map(np.asarray, jax.jit(wanted)(values, index)), 1e-4)
 
     def test_explicit_sharding() -> None:
         """On a mesh of explicit axes: a split batch stays split; elements that are split are one device's after the call."""

@@ -18,7 +18,7 @@ from ..calls.scan import restart_flags, run
 def scan(
     xs: Any,
     op: Callable[[Any, Any], Any] | Monoid = jnp.add,
-    *,
+    *others: Any,
     axis: int = 0,
     identity: Any = None,
     init: Any = None,
@@ -69,6 +69,9 @@ def scan(
     >>> jp.scan(jnp.array([1, 2, 3]), exclusive=True, reverse=True).tolist()
     [5, 3, 0]
     """
+    if others:
+        way = "jp.scan(xs, op, init=init) with an associative op, or jax.lax.scan(f, init, xs) for a loop with a carry"
+        raise TypeError(f"xs and op are the positional arguments, got {2 + len(others)} of them: write {way}")
     for name, flag in (("exclusive", exclusive), ("reverse", reverse), ("in_place", in_place)):
         if not isinstance(flag, (bool, np.bool_)):
             raise TypeError(f"{name} must be True or False, got {flag!r}")

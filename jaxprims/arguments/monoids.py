@@ -24,6 +24,8 @@ def _leafwise(name: str, f: Callable[[Any, Any], Any], doc: str) -> Monoid:
 
 def _arg(name: str, better: Callable[[Any, Any], Any], doc: str) -> Monoid:
     def op(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+        if not isinstance(a, (tuple, list)) or len(a) != 2:
+            raise TypeError(f"jp.monoids.{name} combines pairs (value, index): for values x write (x, jp.positions)")
         (v, i), (w, j) = a, b
         v_nan, w_nan = jnp.not_equal(v, v), jnp.not_equal(w, w)
         tie = jnp.equal(v, w) | (v_nan & w_nan)

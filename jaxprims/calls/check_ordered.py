@@ -19,6 +19,8 @@ from .ordered import Ordered
 
 def check_ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all."""
+    if callable(xs) and jax.tree.leaves(xs) == [xs]:
+        raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)
     if map is not None and not callable(map):
         raise TypeError(f"map must be a function of one element, got {map!r}")

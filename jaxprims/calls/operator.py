@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
@@ -25,6 +26,10 @@ class Typed(Protocol):
 
 def checked_operator(monoid: Monoid, values: Typed, axes: Axes) -> ClosedJaxpr:
     """The operator on whole values. Raises TypeError where it does not return what it was given."""
+    if isinstance(monoid.op, jnp.ufunc) and not jax.tree_util.treedef_is_leaf(values.tree):
+        name = monoid.op.__name__  # type: ignore[attr-defined]
+        by_leaf = f"op=lambda a, b: jax.tree.map(jnp.{name}, a, b), or that of jp.monoids, to combine leaf by leaf"
+        raise TypeError(f"op: jnp.{name} combines arrays, and the values are {values.tree}; write {by_leaf}")
     closed = trace_operator(monoid, values, values.shapes, axes)
     for s, d, o in zip(values.shapes, values.dtypes, closed.out_avals, strict=True):
         if tuple(o.shape) != s or np.dtype(o.dtype) != d:

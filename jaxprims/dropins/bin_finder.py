@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..tracing.varying import axes_of, vary
+
 MAX_CELLS = 1 << 20
 """Of the grid that speeds up the search for unequal bins: 4 MiB."""
 
@@ -22,7 +24,8 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
     edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
     near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
 
-    What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins.
+    What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins. Inside ``shard_map`` the
+    edges are to vary over all axes over which an x does.
     """
     edges = edges.real if jnp.iscomplexobj(edges) else edges
     if edges.dtype.itemsize < 4:
@@ -30,7 +33,8 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
     dtype, size = edges.dtype, edges.size
     info, bits = jnp.finfo(dtype), np.int32 if dtype == np.float32 else np.int64
     eps = float(info.eps)
-    steps = jnp.arange(size, dtype=np.int32)
+    axes = axes_of([edges])
+    steps = vary(jnp.arange(size, dtype=np.int32), axes)
     bins = steps[-1]
     lo, hi = edges[0], edges[-1]
     scale = (size - 1) / (hi - lo)
@@ -46,7 +50,8 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
     certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
     cells = min(8 << size.bit_length(), MAX_CELLS)
     cell_scale = scale * (cells / bins.astype(dtype))
-    bounds_of = None if elements < cells else _grid(edges, zero, cell_scale, cells, even)
+    few = isinstance(elements, int) and elements < cells
+    bounds_of = None if few else _grid(edges, zero, cell_scale, cells, even)
     # few operands, so that small inputs do not wait for many small computations
     captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
     padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.nan)
@@ -58,9 +63,9 @@ def bin_finder(edges: jax.Array, elements: int) -> tuple[Callable[[jax.Array], j
             above = _at(padded, middle) <= x
             return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
-        start = (jnp.int32(0), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
+        start = (vary(jnp.int32(0), axes), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
         low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, start)
-        return low - 1 + ((low < high) & (_at(padded, low) <= x))
+        return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
 
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's
@@ -113,11 +118,13 @@ def _grid(
     def cell(place: jax.Array) -> jax.Array:
         return jnp.clip(place, 0, cells - 1).astype(np.int32)
 
+    nothing = vary(jnp.zeros(cells + 1, np.int32), axes_of([edges]))
+
     def counted() -> jax.Array:
-        return jnp.zeros(cells + 1, np.int32).at[cell(_place(edges, zero, scale)) + 1].add(1).cumsum(dtype=np.int32)
+        return nothing.at[cell(_place(edges, zero, scale)) + 1].add(1).cumsum(dtype=np.int32)
 
     of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
-    lower = lax.cond(of_use, counted, lambda: jnp.zeros(cells + 1, np.int32))
+    lower = lax.cond(of_use, counted, lambda: nothing)
     beyond = jnp.where(of_use, 0, jnp.arange(edges.size + 1, dtype=np.int32)[-1])
 
     def bounds(place: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -21,6 +21,7 @@ from jax import lax
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
 from ..ir.program import dtype_name
+from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
 
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
@@ -83,7 +84,7 @@ def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array
 
 
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None, out_sharding: Any = None
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
     """A 1-dimensional histogram, like :func:`jax.numpy.histogram`, many times as fast.
 
@@ -97,7 +98,7 @@ def histogram(
       range: (lo, hi) of equal bins; default the least and the greatest element. Not used where ``bins`` are edges.
       weights: number, of ``a``'s shape, summed instead of ones.
       density: divide, so that the integral is 1.
-      out_sharding: as in ``jax.numpy``.
+      options: what else the installed ``jax.numpy``'s has, which then does it all: ``out_sharding`` in some versions.
 
     Returns:
       (histogram [num_bins], edges [num_bins + 1]), both of the dtype to which ``a`` and ``weights`` are promoted.
@@ -117,9 +118,8 @@ def histogram(
     Array([0., 1., 2., 3., 4.], dtype=float32)
     """
     spec = _spec(bins)
-    if out_sharding is not None or spec is None or not _is_real(a) or not _weighable(weights, np.shape(a)):
-        sharding = {} if out_sharding is None else {"out_sharding": out_sharding}
-        return jnp.histogram(a, bins, range, weights, density, **sharding)
+    if options or spec is None or not _is_real(a) or not _weighable(weights, np.shape(a)):
+        return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
     edges = _edges((x,), (spec,), (range,), dtype)
@@ -210,7 +210,7 @@ def _histogramdd(
     counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted)
     if density:
         volume = functools.reduce(jnp.multiply.outer, [jnp.diff(e) for e in edges])
-        counts = counts / volume / counts.sum()
+        counts = counts.astype(dtype) / volume / counts.sum().astype(dtype)
     return counts, list(edges)
 
 
@@ -310,7 +310,8 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
 def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
-    finders = [bin_finder(e, columns[0].shape[0]) for e in edges]
+    axes = axes_of(jax.tree.leaves((columns, edges, weights)))
+    finders = [bin_finder(vary(e, axes), columns[0].shape[0]) for e in edges]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
         found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]
@@ -328,7 +329,14 @@ def _sum_by(f: Callable, elements: Any, weights: jax.Array | None, num_bins: int
     """Sums weights, or counts, where f(element, weight) gives an index and the weight."""
     if weights is None:
         n = jax.tree.leaves(elements)[0].shape[0]
-        one = (np.int32 if n < 2**31 else np.uint32 if n < 2**32 else np.int64)(1)  # exact, whatever dtype is wanted
+        one = _counting(n)(1)  # exact, whatever dtype is wanted
         return genhist(lambda x: f(x, one), (elements,), Bins(num_bins, jnp.add, identity=0)).astype(dtype)
     dtype = weights.dtype if jnp.issubdtype(dtype, np.integer) else dtype
     return genhist(lambda x, w: f(x, w.astype(dtype)), (elements, weights), Bins(num_bins, jnp.add, identity=0))
+
+
+def _counting(n: Any) -> Any:
+    """The dtype of counts of n elements; a symbolic n may be any."""
+    if not isinstance(n, int):
+        return np.int64 if jax.config.jax_enable_x64 else np.uint32
+    return np.int32 if n < 2**31 else np.uint32 if n < 2**32 else np.int64

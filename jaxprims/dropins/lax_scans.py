@@ -6,6 +6,7 @@ What the kernels do not do is left to ``jax.lax``, so errors are its own.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -171,7 +172,8 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Arra
 
 def _along(operand: Any, name: str, axis: int, reverse: bool) -> jax.Array:
     plain, _, kinds = _OPS[name]
-    if _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool):
+    known = _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool)
+    if known and axis not in _sharded_axes(operand):
         return _cumulative(operand, name, axis, reverse)
     return plain(operand, axis=axis, reverse=reverse)
 
@@ -184,7 +186,17 @@ def _scannable(x: Any, kinds: str) -> bool:
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.Array:
-    return scan(operand, _OPS[name][1], axis=axis, reverse=reverse)
+    if any(k > axis for k in _sharded_axes(operand)):  # a batch keeps its sharding: all other axes before this one
+        return jnp.moveaxis(_cumulative(jnp.moveaxis(operand, axis, -1), name, operand.ndim - 1, reverse), -1, axis)
+    out = scan(operand, _OPS[name][1], axis=axis, reverse=reverse)
+    if jax.typeof(operand).weak_type:
+        out = jax.lax.convert_element_type_p.bind(out, new_dtype=out.dtype, weak_type=True, sharding=None)
+    return out
+
+
+def _sharded_axes(x: Any) -> list[int]:
+    """Those that are sharded over explicit axes of a mesh."""
+    return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
@@ -213,29 +225,33 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function of two values, got {fn!r}")
-    leaves = jax.tree.leaves(elems)
+    leaves, tree = jax.tree.flatten(elems)
     if not leaves:
         return elems
-    if all(np.shape(x) and np.shape(x)[axis if -np.ndim(x) <= axis < np.ndim(x) else 0] == 0 for x in leaves):
-        return elems
+    along = operator.index(axis)
+    if any(_sharded_axes(x) for x in leaves):
+        return jax.lax.associative_scan(fn, elems, reverse=bool(reverse), axis=along)
+    if all(np.shape(x) and np.shape(x)[along if -np.ndim(x) <= along < np.ndim(x) else 0] == 0 for x in leaves):
+        return jax.tree.map(jnp.asarray, elems) if reverse else elems
     ranks = [np.ndim(x) for x in leaves]
 
-    def on_slices(a: Any, b: Any) -> Any:
-        given, wanted = _with_axis(a, ranks, axis), jax.tree.leaves(a)
-        flat, tree = jax.tree.flatten(fn(given, _with_axis(b, ranks, axis)))
-        shapes = [np.shape(x) for x in jax.tree.leaves(given)]
-        if [np.shape(x) for x in flat] != shapes:
-            raise TypeError(f"fn must keep the shapes of its arguments, {shapes}; it returned {[np.shape(x) for x in flat]}")
-        return jax.tree.unflatten(tree, [jnp.reshape(x, np.shape(w)) for x, w in zip(flat, wanted, strict=True)])
+    def on_slices(a: list[Any], b: list[Any]) -> list[Any]:
+        given, other = _with_axis(a, ranks, along), _with_axis(b, ranks, along)
+        out, returned = jax.tree.flatten(fn(jax.tree.unflatten(tree, given), jax.tree.unflatten(tree, other)))
+        if len(out) != len(a):
+            raise TypeError(f"fn must return the structure of its arguments, {tree}; it returned {returned}")
+        shapes = [np.shape(x) for x in given]
+        if [np.shape(x) for x in out] != shapes:
+            raise TypeError(f"fn must keep the shapes of its arguments, {shapes}; it returned {[np.shape(x) for x in out]}")
+        return [jnp.reshape(x, np.shape(w)) for x, w in zip(out, a, strict=True)]
 
-    return scan(elems, on_slices, axis=axis, reverse=bool(reverse))
+    return jax.tree.unflatten(tree, scan(leaves, on_slices, axis=along, reverse=bool(reverse)))
 
 
-def _with_axis(slices: Any, ranks: list[int], axis: int) -> Any:
+def _with_axis(slices: list[Any], ranks: list[int], axis: int) -> list[Any]:
     """A slice, or a part of one, as an array of the whole's rank, of length 1 where it has lost an axis."""
-    leaves, tree = jax.tree.flatten(slices)
     out = []
-    for x, rank in zip(leaves, ranks, strict=True):
+    for x, rank in zip(slices, ranks, strict=True):
         full = jnp.reshape(x, (1,) * (rank - 1 - x.ndim) + x.shape)
         out.append(jnp.expand_dims(full, axis % rank))
-    return jax.tree.unflatten(tree, out)
+    return out

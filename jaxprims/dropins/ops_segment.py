@@ -1,13 +1,14 @@
-"""Segment reductions: ``jax.ops.segment_*``, and those that are often asked for besides.
+"""Segment reductions: ``jax.ops.segment_*``.
 
-All are :func:`reduce_by_index` with the segments as bins, or, where ids are sorted, :func:`segment_reduce`. The drop-ins give
-the results of ``jax.ops``, those for empty segments and for ids out of range included; what the kernels do not do is left to
-``jax.ops``, so errors are its own.
+All are :func:`reduce_by_index` with the segments as bins, or, where ids are sorted or given as offsets, :func:`segment_reduce`.
+They give the results of ``jax.ops``, those for empty segments and for ids out of range included; what the kernels do not do is
+left to ``jax.ops``, so errors are its own.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -16,29 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..api.genhist import genhist, reduce_by_index
-from ..api.scan import scan
+from ..api.genhist import reduce_by_index
 from ..api.segment_reduce import segment_reduce
-from ..arguments.bins import Bins
-from ..arguments.monoid import Monoid
-from ..arguments.monoids import monoids
+from ..arguments.checks import as_array
 from ..arguments.offsets import Offsets
-from ..arguments.positions import positions
-from ..calls.segments import segments_pay
+from ..calls.segments import count_of
 from ..ir.program import dtype_name
 from .jnp_histogram import _extent
 
-__all__ = [
-    "segment_argmax",
-    "segment_argmin",
-    "segment_logsumexp",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_softmax",
-    "segment_sum",
-]
+__all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
 _OPS: dict[str, tuple[Callable, Callable, Callable]] = {  # of jax.ops, of a bin, of the buckets
     "sum": (jax.ops.segment_sum, jnp.add, jnp.sum),
@@ -51,7 +38,7 @@ _OPS: dict[str, tuple[Callable, Callable, Callable]] = {  # of jax.ops, of a bin
 def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., jax.Array]:
     plain = _OPS[name][0]
 
-    def segment_reduce(
+    def segment(
         data: Any,
         segment_ids: Any,
         num_segments: int | None = None,
@@ -62,23 +49,27 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
         out_sharding: Any = None,
     ) -> jax.Array:
         ids, n = segment_ids, num_segments
+        if isinstance(ids, Offsets):
+            return _of_offsets(data, ids, name, n, bucket_size=bucket_size, out_sharding=out_sharding)
         if out_sharding is None and _reducible(data, name in ("sum", "prod")) and _are_ids(ids):
             try:
-                n = _largest(ids) + 1 if n is None else operator.index(n)
-                reduce_mode = _mode(mode)
+                n = largest(ids) + 1 if n is None else operator.index(n)
+                reduce_mode = mode_of(mode)
             except (TypeError, ValueError):  # traced, or not what they should be
                 n = 0
-            if n > 0 and (bucket_size is None or (bucket_size > 0 and np.ndim(ids) == 1 and np.size(ids) > 0)):
+            known = bucket_size is None or isinstance(np.size(ids), int)  # how many buckets
+            if n > 0 and known and (bucket_size is None or (bucket_size > 0 and np.ndim(ids) == 1 and np.size(ids) > 0)):
                 return _reduce(jnp.asarray(data), jnp.asarray(ids), name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
         args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
         return plain(*args, out_sharding=out_sharding)
 
-    segment_reduce.__name__ = segment_reduce.__qualname__ = f"segment_{name}"
-    segment_reduce.__doc__ = f"""The {what} of the elements of each segment, like :func:`jax.ops.segment_{name}`.
+    segment.__name__ = segment.__qualname__ = f"segment_{name}"
+    segment.__doc__ = f"""The {what} of the elements of each segment, like :func:`jax.ops.segment_{name}`.
 
     Args:
       data: number [N, ...]; more generally of a shape that broadcasts to ``segment_ids.shape + data.shape[1:]``.
-      segment_ids: int [N], in any order. Ids outside [0, num_segments), negative ones included, are dropped.
+      segment_ids: int [N], in any order. Ids outside [0, num_segments), negative ones included, are dropped. Or
+        :class:`Offsets`, which ``jax.ops`` does not take: segments of neighbours.
       num_segments: default the largest id + 1, which must then be concrete.
       indices_are_sorted: promises that the ids are sorted.
       unique_indices: accepted, not needed.
@@ -99,7 +90,7 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
     >>> jp.segment_{name}(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3)
     Array({example}, dtype=int32)
     """
-    return segment_reduce
+    return segment
 
 
 segment_sum = _drop_in("sum", "sum", "0", "[6, 0, 2]")
@@ -117,10 +108,43 @@ def _reduce(
     data = jnp.broadcast_to(data, ids.shape + inner).reshape(ids.size, *inner)
     ids = ids.ravel()
     if bucket_size is None:
-        return reduce_by_index(data, ids, num_segments, op, mode=mode, indices_are_sorted=indices_are_sorted)
+        by_id = functools.partial(reduce_by_index, mode=mode, indices_are_sorted=indices_are_sorted)
+        return over_columns(lambda d: by_id(d, ids, num_segments, op), data)
     buckets = jnp.arange(ids.size) // bucket_size
     shape = (-(-ids.size // bucket_size), num_segments)
     return reduce_buckets(reduce_by_index(data, (buckets, ids), shape, op, mode=mode), axis=0).astype(data.dtype)
+
+
+def _of_offsets(data: Any, offsets: Offsets, name: str, num_segments: Any, **of_ids: Any) -> jax.Array:
+    for option, value in of_ids.items():
+        if value is not None:
+            raise ValueError(f"{option} is for segment_ids that are ids, got {option}={value!r} with Offsets")
+    data = as_array(data, "data")
+    if data.dtype == bool and name in ("sum", "prod"):
+        raise TypeError(f"data must be numbers, got {data.dtype}")
+    if num_segments is not None:
+        check_count(num_segments, offsets)
+    return _reduce_offsets(data, offsets, name)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _reduce_offsets(data: jax.Array, offsets: Offsets, name: str) -> jax.Array:
+    return over_columns(lambda d: segment_reduce(d, offsets, _OPS[name][1]), data)
+
+
+def check_count(num_segments: Any, offsets: Offsets) -> None:
+    n = offsets.offsets.shape[0] - 1
+    if (count_of(num_segments) if isinstance(n, int) else num_segments) != n:
+        raise ValueError(f"num_segments={num_segments} contradicts offsets of {n} segments")
+
+
+def over_columns(fn: Callable[[jax.Array], jax.Array], data: jax.Array, *, always: bool = False) -> jax.Array:
+    """``fn`` of [N, ...]: on each column by itself, of [N], if the shape behind N is symbolic, which no bin's can be."""
+    inner = data.shape[1:]
+    if data.ndim < 2 or (not always and all(isinstance(d, int) for d in inner)):
+        return fn(data)
+    out = jax.vmap(fn, in_axes=1, out_axes=1)(data.reshape(data.shape[0], math.prod(inner)))
+    return out.reshape(out.shape[0], *inner)
 
 
 def _reducible(data: Any, complex_too: bool) -> bool:
@@ -140,244 +164,12 @@ def _are_ids(ids: Any) -> bool:
     return isinstance(ids, jax.Array | np.ndarray | np.generic | int) and jnp.issubdtype(jnp.result_type(ids), np.integer)
 
 
-def _mode(mode: Any) -> str:
+def mode_of(mode: Any) -> str:
     clip = jax.lax.GatherScatterMode.CLIP
     return "clip" if jax.lax.GatherScatterMode.from_any(mode) == clip else "drop"
 
 
-def _largest(ids: Any) -> int:
+def largest(ids: Any) -> int:
     if np.size(ids) == 0:
         raise ValueError("segment_ids is empty, so num_segments must be given")
     return int(_extent((jnp.ravel(ids),))[0][1])
-
-
-# --- often asked for ---------------------------------------------------------------------------------------------------------
-
-
-def segment_mean(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-) -> jax.Array:
-    """The mean of the elements of each segment.
-
-    Args:
-      data: number [N, ...]. 16-bit floats are summed in float32.
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
-
-    Returns:
-      [num_segments, ...] of the dtype of ``jnp.mean(data)``. Empty segments are NaN (0 / 0).
-
-    Raises:
-      TypeError, ValueError: an argument of the wrong dtype or shape.
-
-    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass for data [N].
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
-    Array([3., 2.], dtype=float32)
-    """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.number)
-    return _mean(data, ids, n, bool(indices_are_sorted))
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
-    dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
-    wide = jnp.promote_types(dtype, np.float32)
-    if data.ndim == 1:
-        sums, counts = _combined(lambda x: (x.astype(wide), np.int32(1)), data, segments, n, monoids.add, is_sorted)
-    else:
-        sums = _combined(None, data.astype(wide), segments, n, jnp.add, is_sorted)
-        counts = _counts(segments, data.shape[0], n, is_sorted)
-    return (sums / _rows(counts, data).astype(wide)).astype(dtype)
-
-
-def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
-    """What f makes of each element, combined by segment; the elements themselves where f is None."""
-    if isinstance(segments, Offsets):
-        return segment_reduce(data, segments, op, map=f)
-    if f is None:
-        return reduce_by_index(data, segments, n, op, indices_are_sorted=is_sorted)
-    if is_sorted and segments_pay(segments.shape[0], n, "argmax" if op in (monoids.argmax, monoids.argmin) else "add"):
-        return segment_reduce(data, segments, op, num_segments=n, map=f)
-    return genhist(lambda i, *x: (i, f(*x)), (segments, *jax.tree.leaves(data)), Bins(n, op))
-
-
-def _counts(segments: Any, elements: int, n: int, is_sorted: bool) -> jax.Array:
-    if isinstance(segments, Offsets):
-        return jnp.maximum(0, jnp.diff(jnp.clip(segments.offsets, 0, elements)))
-    return _combined(lambda _: np.int32(1), segments, segments, n, jnp.add, is_sorted)
-
-
-def segment_logsumexp(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-) -> jax.Array:
-    """``log(sum(exp(data)))`` over each segment, without overflow.
-
-    Args:
-      data: real [N, ...].
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
-
-    Returns:
-      [num_segments, ...], float. Empty segments are -inf.
-
-    Raises:
-      TypeError, ValueError: an argument of the wrong dtype or shape.
-
-    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum),
-      one for ids that are sorted and for offsets.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
-    Array([1000.6932,    3.    ], dtype=float32)
-    """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
-    return _logsumexp(data, ids, n, bool(indices_are_sorted))
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
-    if isinstance(ids, Offsets) or is_sorted:
-        wide = jnp.promote_types(data.dtype, np.float32)
-        return segment_reduce(data.astype(wide), ids, jnp.logaddexp, num_segments=n).astype(data.dtype)
-    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum)
-    top = jnp.where(jnp.isfinite(top), top, 0)
-    if data.ndim == 1:
-        sums = genhist(lambda x, i: (i, _shifted_exp(x, i, n, top)), (data, ids), Bins(n, jnp.add, identity=0))
-    else:
-        sums = reduce_by_index(_shifted_exp(data, ids, n, top), ids, n, jnp.add)
-    return jnp.log(sums) + top
-
-
-def _shifted_exp(x: jax.Array, i: jax.Array, n: int, top: jax.Array) -> jax.Array:
-    """``exp(x - top[i])``, of one element or of all; 0 for one of no segment, whose derivative must not be infinite either."""
-    inside = ((i >= 0) & (i < n)).reshape(i.shape + (1,) * (x.ndim - i.ndim))
-    return jnp.exp(jnp.where(inside, x - top.at[i].get(mode="clip"), -np.inf))
-
-
-def segment_softmax(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-) -> jax.Array:
-    """:func:`jax.nn.softmax` within each segment.
-
-    Args:
-      data: real [N, ...].
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
-
-    Returns:
-      [N, ...], float: each element's ``exp(data)`` over the sum of those of its segment; 0 for an element of no segment.
-
-    Raises:
-      TypeError, ValueError: an argument of the wrong dtype or shape.
-
-    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum) and
-    two gathers.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
-    Array([0.5, 0.5, 1. ], dtype=float32)
-    """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
-    return _softmax(data, ids, n, bool(indices_are_sorted))
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
-    top = _combined(None, jax.lax.stop_gradient(data), segments, n, jnp.maximum, is_sorted)
-    ids = _ids(segments, data.shape[0])
-    terms = _shifted_exp(data, ids, n, top)
-    sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
-    return terms / jnp.where(_rows((ids >= 0) & (ids < n), data), sums.at[ids].get(mode="clip"), 1)
-
-
-def _ids(segments: Any, elements: int) -> jax.Array:
-    """Each element's segment; -1 before the first, the number of segments behind the last."""
-    if not isinstance(segments, Offsets):
-        return segments
-    starts = jnp.clip(segments.offsets, 0, elements)
-    return scan(reduce_by_index(jnp.ones(starts.shape, np.int32), starts, elements, jnp.add)) - 1
-
-
-def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:
-    def segment_arg(
-        data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
-    ) -> jax.Array:
-        data, segments, n = _checked(data, segment_ids, num_segments, mode, np.generic)
-        return _arg(data, segments, n, op, bool(indices_are_sorted))
-
-    segment_arg.__name__ = segment_arg.__qualname__ = f"segment_{name}"
-    segment_arg.__doc__ = f"""The position of the first {what} element of each segment.
-
-    Args:
-      data: real [N, ...]. As in ``jax.numpy``, the first NaN wins.
-      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
-
-    Returns:
-      int32 [num_segments, ...] (int64 with ``jax_enable_x64``), positions along axis 0 of ``data``. Empty segments have N,
-      which ``data.at[...].get(mode="fill")`` takes as out of range.
-
-    Raises:
-      TypeError, ValueError: an argument of the wrong dtype or shape.
-
-    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes, in one pass.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.segment_{name}(jnp.array([5, 1, 2, 5]), jnp.array([0, 0, 2, 0]), 3)
-    Array({example}, dtype=int32)
-    """
-    return segment_arg
-
-
-segment_argmax = _positions_of("argmax", "greatest", monoids.argmax, "[0, 4, 2]")
-segment_argmin = _positions_of("argmin", "least", monoids.argmin, "[1, 4, 2]")
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _arg(data: jax.Array, segments: Any, n: int, op: Monoid, is_sorted: bool) -> jax.Array:
-    def of_column(column: jax.Array) -> jax.Array:
-        at = _combined(lambda x, k: (x, k), (column, positions), segments, n, op, is_sorted)[1]
-        return jnp.where(at == jnp.iinfo(at.dtype).max, column.shape[0], at).astype(jnp.result_type(int))
-
-    data = jax.lax.stop_gradient(data.astype(np.uint8) if data.dtype == bool else data)
-    if data.ndim == 1:
-        return of_column(data)
-    columns = data.reshape(data.shape[0], -1)
-    return jax.vmap(of_column, in_axes=1, out_axes=1)(columns).reshape(n, *data.shape[1:])
-
-
-def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:
-    """The arguments as arrays, the ids clipped if the mode says so. ``kind``: what the dtype must be, integers converted."""
-    offsets = isinstance(segment_ids, Offsets)
-    data, ids = jnp.asarray(data), segment_ids if offsets else jnp.asarray(segment_ids)
-    if not offsets and not jnp.issubdtype(ids.dtype, np.integer):
-        raise TypeError(f"segment_ids must be integers, got dtype {ids.dtype}")
-    if not offsets and (ids.ndim != 1 or data.shape[:1] != ids.shape):
-        raise ValueError(f"data must be [N, ...] and segment_ids [N], got shapes {data.shape} and {ids.shape}")
-    if data.ndim == 0:
-        raise ValueError("data must be [N, ...], got a scalar")
-    if kind is np.floating and (data.dtype == bool or jnp.issubdtype(data.dtype, np.integer)):
-        data = data.astype(jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), data.dtype)).dtype)
-    real = kind in (np.floating, np.generic)
-    if jnp.issubdtype(data.dtype, np.complexfloating) and real:
-        raise TypeError(f"data must be real, got dtype {data.dtype}")
-    if offsets:
-        n = ids.offsets.shape[0] - 1
-        if num_segments is not None and operator.index(num_segments) != n:
-            raise ValueError(f"num_segments={num_segments} contradicts offsets of {n} segments")
-        return data, ids, n
-    if num_segments is None and isinstance(ids, jax.core.Tracer):
-        jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
-    n = _largest(ids) + 1 if num_segments is None else operator.index(num_segments)
-    if n < 0:
-        raise ValueError(f"num_segments must not be negative, got {n}")
-    if _mode(mode) == "clip":
-        ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
-    return data, ids, n
-
-
-def _rows(a: jax.Array, like: jax.Array) -> jax.Array:
-    """[N] with axes of 1 appended, to broadcast to ``like``."""
-    return a.reshape(a.shape + (1,) * (like.ndim - 1))
