@@ -1,10 +1,12 @@
 // A call of the histogram as its drivers see it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "operand.h"
+#include "signature.h"
 
 namespace jaxprims {
 
@@ -21,6 +23,9 @@ struct HistShape {
     bool in_place = true;
   };
   std::vector<Bins> bins;
+  std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
+  bool index64 = false;
+  Signature signature;
 };
 
 struct HistCall {
@@ -32,6 +37,8 @@ struct HistCall {
   std::vector<int64_t> bins;         // H, by histogram
   int sorted_array = -1;             // the array of sorted indices, if there is one
   int sorted_bytes = 4;              // and the size of an index
+
+  bool empty() const { return std::ranges::find(batch, 0) != batch.end(); }  // then no other size is to be trusted
 };
 
 }  // namespace jaxprims

@@ -1,11 +1,13 @@
 // A call of the ordered family (scan, reduction, segmented reduction) as its drivers see it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "operand.h"
+#include "signature.h"
 
 namespace jaxprims {
 
@@ -18,6 +20,7 @@ struct OrderedShape {
   std::vector<int64_t> leaf_slots;
   std::vector<int64_t> slot_bytes;  // of the state
   bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
+  Signature signature;
 };
 
 // A leaf of init: [*batch, lanes, slots].
@@ -41,6 +44,8 @@ struct OrderedCall {
     for (const int64_t size : batch) rows *= size;
     return rows;
   }
+  // Nothing to do; then no other size is to be trusted.
+  bool empty() const { return lanes == 0 || std::ranges::find(batch, 0) != batch.end(); }
 };
 
 // Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].
