@@ -72,7 +72,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     HistCall call;
     if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
     if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, 0, call); e.failure()) return e;
-    if (call.empty()) return ffi::Error::Success();
+    if (call.empty) return ffi::Error::Success();
     HistProblem problem = DescribeHist(shape, call);
     problem.sorted = call.sorted_array >= 0;
     HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));

@@ -22,7 +22,7 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     Segments segments;
     if (ffi::Error e = CheckPlan(forced, 4, 4); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
-    if (call.empty()) return ffi::Error::Success();
+    if (call.empty) return ffi::Error::Success();
     const ReduceProblem problem = DescribeReduce(shape, call);
     ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     if (forced.size() != 0) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
@@ -49,7 +49,7 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     Segments segments;
     if (ffi::Error e = CheckPlan(forced, 1, 1); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
-    if (call.empty()) return ffi::Error::Success();
+    if (call.empty) return ffi::Error::Success();
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const SegmentsPlan plan =
         MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine, forced.size() != 0 ? forced[0] : kAutomatic);

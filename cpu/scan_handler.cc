@@ -23,7 +23,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     Segments segments;
     if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
-    if (call.empty()) return ffi::Error::Success();
+    if (call.empty) return ffi::Error::Success();
     const ScanProblem problem = DescribeScan(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const ScanPlan plan = forced.size() != 0 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])

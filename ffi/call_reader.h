@@ -145,6 +145,7 @@ inline ffi::Error ReadOrderedCall(const ffi::RemainingArgs& args, const ffi::Rem
   for (const Scalars& leaf : signature.leaves) {
     if (ffi::Error e = reader.TakeResult({"a result", steps, lanes_of(leaf)}, call.outs.emplace_back()); e.failure()) return e;
   }
+  call.empty = reader.empty();
   return reader.End();
 }
 
@@ -198,6 +199,7 @@ inline ffi::Error ReadHistCall(const ffi::RemainingArgs& args, const ffi::Remain
     call.sorted_array = 0;
     call.sorted_bytes = shape.index64 ? 8 : 4;
   }
+  call.empty = reader.empty();
   return reader.End();
 }
 

@@ -1,7 +1,6 @@
 // A call of the histogram as its drivers see it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,8 +36,7 @@ struct HistCall {
   std::vector<int64_t> bins;         // H, by histogram
   int sorted_array = -1;             // the array of sorted indices, if there is one
   int sorted_bytes = 4;              // and the size of an index
-
-  bool empty() const { return std::ranges::find(batch, 0) != batch.end(); }  // then no other size is to be trusted
+  bool empty = false;                // results have no elements: nothing is to be done, nor are other sizes real
 };
 
 }  // namespace jaxprims

@@ -135,8 +135,12 @@ class OperandReader {
   ffi::Error TakeResult(const Wanted& wanted, Operand& operand) {
     auto buffer = rets_.get<ffi::AnyBuffer>(result_++);
     if (buffer.has_error()) return buffer.error();
+    empty_ = empty_ && (*buffer)->element_count() == 0;
     return Place(**buffer, All(), wanted, operand);
   }
+
+  // No result that was taken has an element.
+  bool empty() const { return empty_; }
 
   // After all operands.
   ffi::Error End() const {
@@ -197,6 +201,7 @@ class OperandReader {
   const int64_t rank_;
   Dims batch_;
   size_t operand_ = 0, result_ = 0;
+  bool empty_ = true;
 };
 
 }  // namespace jaxprims

@@ -1,7 +1,6 @@
 // A call of the ordered family (scan, reduction, segmented reduction) as its drivers see it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,14 +37,13 @@ struct OrderedCall {
   std::vector<Operand> uniforms;
   std::vector<OrderedInit> init;  // empty if there is none
   std::vector<Operand> outs;      // by leaf
+  bool empty = false;             // results have no elements: nothing is to be done, nor are other sizes real
 
   int64_t rows() const {  // or, across, bundles of `lanes` rows
     int64_t rows = 1;
     for (const int64_t size : batch) rows *= size;
     return rows;
   }
-  // Nothing to do; then no other size is to be trusted.
-  bool empty() const { return lanes == 0 || std::ranges::find(batch, 0) != batch.end(); }
 };
 
 // Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].

@@ -69,6 +69,7 @@ ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const 
     if (ffi::Error e = CheckPlan(attributes.plan, 1, 2); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 1, call, segments); e.failure()) return e;
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     const auto plan = SpanOf(attributes.plan);
     InPieces(call, [&](const OrderedCall& piece) {
       if (is_segments) {
@@ -91,6 +92,7 @@ ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi
     if (ffi::Error e = CheckPlan(attributes.plan, 1, 6); e.failure()) return e;
     if (ffi::Error e = ReadHistCall(args, rets, attributes, shape.shape, 1, call); e.failure()) return e;
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     InPieces(call, [&](const HistCall& piece) {
       LaunchHist(launcher, shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
     });
