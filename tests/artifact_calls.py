@@ -308,14 +308,13 @@ def main() -> None:
     parser.add_argument("--names", default=".")
     parser.add_argument("--emulated", action="store_true")
     given = parser.parse_args()
-    calls = {}
-    for name, (f, args) in functions().items():
-        if re.search(given.names, name) and not (given.emulated and "group" in name):
-            calls[name] = call_of(f, args)
-    names, right, passed = list(calls), {}, 0
+    all_functions, calls, right, passed = functions(), {}, {}, 0
+    names = [name for name in all_functions if re.search(given.names, name) and not (given.emulated and "group" in name)]
     for number in range(given.first, given.first + given.count):
         r = random.Random(given.seed << 32 | number)
         name = r.choice(names)
+        if name not in calls:
+            calls[name] = call_of(*all_functions[name])
         call = calls[name]
         changed = mutant(r, call, texts=not given.emulated)
         print(f"mutant {number} of {name}", flush=True)

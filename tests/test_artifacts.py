@@ -6,6 +6,7 @@ More mutants: ``JAXPRIMS_EXAMPLES=10000 pytest tests/test_artifacts.py``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 import platform
@@ -30,8 +31,13 @@ from jaxprims.specs.kernel import key_of, parse
 from tests.artifact_calls import Call, call_of, functions, numbers
 
 ROOT = pathlib.Path(__file__).parents[1]
-MUTANTS = int(os.environ.get("JAXPRIMS_EXAMPLES", "150"))
+MUTANTS = int(os.environ.get("JAXPRIMS_EXAMPLES", "40"))
 CALLS = functions()
+
+
+@functools.cache
+def honest(name: str) -> Call:
+    return call_of(*CALLS[name])
 
 
 def run_mutants(seed: int, count: int, *more: str) -> None:
@@ -57,7 +63,7 @@ def test_mutants_on_gpus() -> None:
 
 def told(name: str, **changes: Any) -> Call:
     """A call with other attributes, or operands and results in place of some."""
-    call = call_of(*CALLS[name])
+    call = honest(name)
     operands, results = list(call.operands), list(call.results)
     for k, t in changes.pop("operands", {}).items():
         operands[k] = numbers(t)
@@ -198,7 +204,7 @@ def test_a_position_that_may_be_negative() -> None:
 
 
 def test_only_canonical_texts_are_specs() -> None:
-    text = call_of(*CALLS["scan"]).attributes["spec"]
+    text = honest("scan").attributes["spec"]
     assert parse(text).text == text
     with pytest.raises(ValueError, match="not canonical"):
         parse(text.replace("state f32", "state f32\nstate f32"))
