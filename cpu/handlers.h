@@ -37,7 +37,7 @@ struct XlaPool {
 // The binding of a handler of the ordered family: ffi::ThreadPool, then what BindOrdered says.
 inline auto OrderedBinding(const char* flag) { return BindOrdered(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>(), flag); }
 
-// A spec's entry in the table, entered on demand. Throws what Python raises.
+// A spec's entry in the table, entered on demand. Throws what Python raises, std::invalid_argument for what is no spec.
 template <class Entry>
 Entry& FindEntry(std::string_view spec, int64_t key) {
   auto& table = KernelTable<Entry>::Instance();
@@ -46,8 +46,15 @@ Entry& FindEntry(std::string_view spec, int64_t key) {
     CompileOnDemand(spec, -1);
     entry = table.Find(key);
   }
-  if (entry == nullptr || entry->spec != spec) throw std::runtime_error("two specs have the same hash");
+  if (entry == nullptr || entry->spec != spec) throw std::invalid_argument("the key is not the spec's, or another one's, too");
   return *entry;
+}
+
+// Of the ordered family: each of its kinds has a handler of its own.
+inline OrderedEntry& FindOrdered(std::string_view spec, int64_t key, std::string_view kind) {
+  auto& entry = FindEntry<OrderedEntry>(spec, key);
+  if (entry.shape.kind != kind) throw std::invalid_argument("a spec of another kind than the call's");
+  return entry;
 }
 
 // A variant's functions, compiled on demand. Throws what Python raises.

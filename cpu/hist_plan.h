@@ -94,15 +94,20 @@ inline int64_t Tables(const HistPlan& plan) {
   return plan.subhistograms == 1 && plan.ranges == 1 ? plan.threads : plan.subhistograms;
 }
 
+inline constexpr int64_t kMostForced = 4096;  // subhistograms, or ranges
+
 // The plan with M, S, C, soa and prefetch as given, as far as the problem allows: for tests and benchmarks.
 inline HistPlan Forced(const HistProblem& p, HistPlan plan, int64_t subhistograms, int64_t ranges, int64_t copies, bool soa,
                        bool prefetch) {
   plan.soa = (soa && p.in_place) || p.must_in_place;
-  plan.ranges = std::max<int64_t>(1, ranges);
-  plan.subhistograms = plan.soa ? 1 : std::max<int64_t>(1, subhistograms);
+  plan.ranges = std::clamp<int64_t>(ranges, 1, kMostForced);
+  plan.subhistograms = plan.soa ? 1 : std::clamp<int64_t>(subhistograms, 1, kMostForced);
   // Neither ranged kernels nor array-valued bins know copies.
-  plan.copies = plan.ranged() || p.lanes > 1 ? 1 : std::clamp<int64_t>(copies, 1, kMaxCopies);
+  const bool alone = plan.ranged() || p.lanes > 1;
+  plan.copies =
+      alone ? 1 : static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(copies, 1, kMaxCopies))));
   plan.prefetch = prefetch;
+  plan.wide = !plan.soa && (p.bins + 1) * p.bin_bytes * plan.copies >= (int64_t{1} << 31);
   return plan;
 }
 

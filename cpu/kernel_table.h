@@ -29,10 +29,7 @@ struct KernelEntry {
   std::array<std::atomic<const K*>, kCount> variants{};
 };
 
-struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {
-  std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
-  int64_t uniforms = 0;
-};
+struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {};
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
 struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};

@@ -8,11 +8,13 @@
 #endif
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <limits>
 #include <string>
-#include <type_traits>
 #include <utility>
 
+#include "described.h"
 #include "group.h"
 #include "handlers.h"
 #include "hist.h"
@@ -52,7 +54,9 @@ Machine MachineWith(int threads) {
 
 void CompileOnDemand(std::string_view spec, int variant) {
   nb::gil_scoped_acquire gil;
-  nb::module_::import_("jaxprims.targets.cpu.compiler").attr("compile_text")(nb::str(spec.data(), spec.size()), variant);
+  Told([&] {
+    nb::module_::import_("jaxprims.targets.cpu.compiler").attr("compile_text")(nb::str(spec.data(), spec.size()), variant);
+  });
 }
 
 namespace {
@@ -66,15 +70,17 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     const auto& entry = FindEntry<HistEntry>(spec, key);
     const HistShape& shape = entry.shape;
     HistCall call;
-    if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, entry.positions, entry.uniforms, call); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
+    if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, 0, call); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     HistProblem problem = DescribeHist(shape, call);
     problem.sorted = call.sorted_array >= 0;
     HistPlan plan = MakePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-    if (forced.size() == 5) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
+    if (forced.size() != 0) plan = Forced(problem, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
     XlaPool assistants{pool};
     RunHist(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {
-    return Internal(e);
+    return Failed(e);
   }
   return ffi::Error::Success();
 }
@@ -84,10 +90,12 @@ XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(ffi::Ffi::Bind().Ctx<ffi::ThreadPoo
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
 ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,
                  ffi::Result<ffi::AnyBuffer> offsets) {
-  const auto rows = indices.dimensions(), ends = offsets->dimensions();
-  const int64_t n = rows.back(), bins = ends.back() - 1;
-  int64_t batch = 1;
-  for (size_t axis = 0; axis + 1 < rows.size(); ++axis) batch *= rows[axis];
+  const Dims rows = DimsOf(indices), ends = DimsOf(*offsets), places = DimsOf(*order);
+  if (rows.empty() || ends.size() != rows.size() || !std::ranges::equal(rows, places) || ends.back() < 1 ||
+      !std::ranges::equal(rows.first(rows.size() - 1), ends.first(rows.size() - 1))) {
+    return Wrong("group_by_index wants indices [*batch, N], order [*batch, N] and offsets [*batch, bins + 1]");
+  }
+  const int64_t n = rows.back(), bins = ends.back() - 1, batch = Product(rows.first(rows.size() - 1));
   const int threads = static_cast<int>(pool.num_threads());
   XlaPool assistants{pool};
   auto run = [&](auto index, auto position) {
@@ -102,8 +110,11 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
   const bool wide_index = indices.element_type() == ffi::DataType::S64, wide = order->element_type() == ffi::DataType::S64;
   if ((!wide_index && indices.element_type() != ffi::DataType::S32) || (!wide && order->element_type() != ffi::DataType::S32) ||
       order->element_type() != offsets->element_type()) {
-    return ffi::Error::InvalidArgument("jaxprims: group_by_index wants s32 or s64");
+    return Wrong("group_by_index wants s32 or s64");
   }
+  if (batch <= 0) return ffi::Error::Success();
+  if (!wide && std::max(n, bins) > std::numeric_limits<int32_t>::max())
+    return Wrong("positions of s32 do not tell so many apart");
   try {
     if (wide_index) {
       wide ? run(int64_t{}, int64_t{}) : run(int64_t{}, int32_t{});
@@ -111,7 +122,7 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
       wide ? run(int32_t{}, int64_t{}) : run(int32_t{}, int32_t{});
     }
   } catch (const std::exception& e) {
-    return ffi::Error::Internal(std::string("jaxprims: ") + e.what());
+    return Failed(e);
   }
   return ffi::Error::Success();
 }
@@ -137,27 +148,14 @@ NB_MODULE(_cpu, m) {
   m.def("segments_handler", [] { return nb::capsule(SegmentsHandler()); }, "The segmented reduction's handler, as a capsule.");
   m.def(
       "add_histogram",
-      [](int64_t key, const std::string& spec, const std::vector<bool>& positions, int64_t uniforms, const nb::list& bins) {
+      [](int64_t key, const std::string& spec, const nb::dict& described) {
         auto entry = std::make_unique<HistEntry>();
         entry->spec = spec;
-        entry->positions = positions;
-        entry->uniforms = uniforms;
-        for (nb::handle h : bins) {
-          HistShape::Bins row;
-          row.leaf_bytes = nb::cast<std::vector<int64_t>>(h["leaf_bytes"]);
-          row.entry_bytes = nb::cast<int64_t>(h["entry_bytes"]);
-          row.lanes = nb::cast<int64_t>(h["lanes"]);
-          row.updates = nb::cast<int64_t>(h["updates"]);
-          row.slots = nb::cast<int64_t>(h["slots"]);
-          row.dest = nb::cast<bool>(h["dest"]);
-          row.identity = nb::cast<bool>(h["identity"]);
-          row.in_place = nb::cast<bool>(h["in_place"]);
-          entry->shape.bins.push_back(std::move(row));
-        }
+        GetShape(described, entry->shape);
         const std::string& known = KernelTable<HistEntry>::Instance().Add(key, std::move(entry))->spec;
         return known == spec;
       },
-      nb::arg("key"), nb::arg("spec"), nb::arg("positions"), nb::arg("uniforms"), nb::arg("bins"),
+      nb::arg("key"), nb::arg("spec"), nb::arg("described"),
       "Enters a spec into the kernel table; false if another one has its hash.");
   m.def(
       "add_histogram_variant",
@@ -182,20 +180,7 @@ NB_MODULE(_cpu, m) {
       [](int64_t key, const std::string& spec, const nb::dict& described) {
         auto entry = std::make_unique<OrderedEntry>();
         entry->spec = spec;
-        OrderedShape& shape = entry->shape;
-        auto get = [&](const char* name, auto& value) { value = nb::cast<std::decay_t<decltype(value)>>(described[name]); };
-        get("kind", shape.kind);
-        get("array_bytes", shape.array_bytes);
-        get("uniforms", shape.uniforms);
-        get("leaf_bytes", shape.leaf_bytes);
-        get("leaf_slots", shape.leaf_slots);
-        get("slot_bytes", shape.slot_bytes);
-        get("across", shape.across);
-        get("restarts", shape.restarts);
-        get("exclusive", shape.exclusive);
-        get("reverse", shape.reverse);
-        get("identity", shape.identity);
-        get("commutes", shape.commutes);
+        GetShape(described, entry->shape);
         return KernelTable<OrderedEntry>::Instance().Add(key, std::move(entry))->spec == spec;
       },
       nb::arg("key"), nb::arg("spec"), nb::arg("described"),

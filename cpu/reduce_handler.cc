@@ -16,18 +16,20 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
                   ffi::Span<const int64_t> forced) {
   const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const auto& entry = FindOrdered(spec, key, "reduce");
     const OrderedShape& shape = entry.shape;
     OrderedCall call;
-    OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    Segments segments;
+    if (ffi::Error e = CheckPlan(forced, 4, 4); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     const ReduceProblem problem = DescribeReduce(shape, call);
     ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-    if (forced.size() == 4) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
+    if (forced.size() != 0) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
     XlaPool assistants{pool};
     RunReduce(assistants, shape, call, KernelOf(entry, plan.periodic ? 1 : 0), plan);
   } catch (const std::exception& e) {
-    return Internal(e);
+    return Failed(e);
   }
   return ffi::Error::Success();
 }
@@ -39,22 +41,22 @@ XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, OrderedBinding("init"));
 ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
                          int64_t key, int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t by,
                          ffi::Span<const int64_t> forced) {
-  const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, 0, forced};
+  const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, by, forced};
   try {
-    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const auto& entry = FindOrdered(spec, key, "segments");
     const OrderedShape& shape = entry.shape;
     OrderedCall call;
-    OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
     Segments segments;
-    if (ffi::Error e = ReadSegments(args, rets, batch_rank, by, shape, call, segments); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(forced, 1, 1); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     const SegmentsPlan plan =
-        MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine, forced.size() == 1 ? forced[0] : kAutomatic);
+        MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine, forced.size() != 0 ? forced[0] : kAutomatic);
     XlaPool assistants{pool};
     RunSegments(assistants, shape, call, segments, KernelOf(entry, 0), plan);
   } catch (const std::exception& e) {
-    return Internal(e);
+    return Failed(e);
   }
   return ffi::Error::Success();
 }

@@ -17,19 +17,21 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
                 ffi::Span<const int64_t> forced) {
   const OrderedAttributes attributes{spec, key, batch_rank, inner_rank, masks, init, forced};
   try {
-    const auto& entry = FindEntry<OrderedEntry>(spec, key);
+    const auto& entry = FindOrdered(spec, key, "scan");
     const OrderedShape& shape = entry.shape;
     OrderedCall call;
-    OperandReader reader(args, masks, batch_rank);
-    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
+    Segments segments;
+    if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     const ScanProblem problem = DescribeScan(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const ScanPlan plan = forced.size() == 5 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
+    const ScanPlan plan = forced.size() != 0 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
                                              : MakeScanPlan(problem, machine);
     XlaPool assistants{pool};
     RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {
-    return Internal(e);
+    return Failed(e);
   }
   return ffi::Error::Success();
 }

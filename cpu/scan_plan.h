@@ -68,6 +68,8 @@ inline constexpr int64_t kWideStrip = 4096;        // lanes of a strip that read
 inline constexpr int64_t kStripBytes = 256 << 10;  // of its state, in L2
 inline constexpr int64_t kTasksPerThread = 8;      // so that a thread that is slowed down leaves work for the others
 
+inline constexpr int64_t kMostForcedThreads = 256;
+
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t BlocksOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.n, plan.block); }
@@ -136,7 +138,7 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
   ScanPlan plan = MakeScanPlan(p, m);
   if (block >= 0) plan.block = p.across ? std::max<int64_t>(1, block) : std::max<int64_t>(1, block / kScanStep) * kScanStep;
   if (periodic >= 0) plan.periodic = periodic != 0 && p.contiguous && !p.across && p.n >= 1 && p.n <= kScanStep;
-  internal::Distribute(p, m, threads > 0 ? static_cast<int>(threads) : plan.threads, plan);
+  internal::Distribute(p, m, threads > 0 ? static_cast<int>(std::min(threads, kMostForcedThreads)) : plan.threads, plan);
   if (stream >= 0) plan.stream = stream != 0 && internal::Streamable(p, plan);
   if (order >= 0 && order <= 3) plan.order = static_cast<ScanOrder>(order);
   if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;

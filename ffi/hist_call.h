@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "operand.h"
+#include "signature.h"
 
 namespace jaxprims {
 
@@ -21,6 +22,9 @@ struct HistShape {
     bool in_place = true;
   };
   std::vector<Bins> bins;
+  std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
+  bool index64 = false;
+  Signature signature;
 };
 
 struct HistCall {
@@ -32,6 +36,7 @@ struct HistCall {
   std::vector<int64_t> bins;         // H, by histogram
   int sorted_array = -1;             // the array of sorted indices, if there is one
   int sorted_bytes = 4;              // and the size of an index
+  bool empty = false;                // results have no elements: nothing is to be done, nor are other sizes real
 };
 
 }  // namespace jaxprims

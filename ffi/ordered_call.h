@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "operand.h"
+#include "signature.h"
 
 namespace jaxprims {
 
@@ -18,6 +19,7 @@ struct OrderedShape {
   std::vector<int64_t> leaf_slots;
   std::vector<int64_t> slot_bytes;  // of the state
   bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
+  Signature signature;
 };
 
 // A leaf of init: [*batch, lanes, slots].
@@ -35,6 +37,7 @@ struct OrderedCall {
   std::vector<Operand> uniforms;
   std::vector<OrderedInit> init;  // empty if there is none
   std::vector<Operand> outs;      // by leaf
+  bool empty = false;             // results have no elements: nothing is to be done, nor are other sizes real
 
   int64_t rows() const {  // or, across, bundles of `lanes` rows
     int64_t rows = 1;

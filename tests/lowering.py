@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from jaxprims.ir.check import check_program
 from jaxprims.ir.evaluate import evaluate
-from jaxprims.ir.program import Program, numpy_dtype
+from jaxprims.ir.program import Program, dtype_name, numpy_dtype
+from jaxprims.ir.reach import reach
 from jaxprims.tracing.lower import hoist, to_program
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -74,14 +76,17 @@ def slots(x: np.ndarray) -> list[np.ndarray]:
 
 
 def program_of(f: Callable[..., Any], *args: Any) -> tuple[Program, list[np.ndarray]]:
-    """The Program of ``f`` on arguments like these, and its uniforms."""
+    """The Program of ``f`` on arguments like these, and its uniforms, of which it reads none but their scalars."""
     closed = jax.make_jaxpr(f)(*args)
     pre, inner = hoist(closed)
     consts = [np.asarray(c) for c in pre(*closed.consts)]
     program = to_program(inner.jaxpr)
     assert Program.parse(str(program)) == program
     parts = [np.ravel(c) for c in consts]
-    return program, [p.view(p.real.dtype) if p.dtype.kind == "c" else p for p in parts]
+    uniforms = [p.view(p.real.dtype) if p.dtype.kind == "c" else p for p in parts]
+    check_program(program, program.params, None, [dtype_name(u.dtype) for u in uniforms])
+    assert all(read <= u.size for read, u in zip(reach([program], len(uniforms)), uniforms, strict=True)), program
+    return program, uniforms
 
 
 def check(f: Callable[..., Any], *args: Any, eps: float | None = None, exact: bool = False) -> Program:

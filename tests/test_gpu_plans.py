@@ -45,7 +45,10 @@ def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True):
 
 
 def spec(*parts):
-    return {"positions": [False, False], "uniforms": 0, "in_bytes": 8, "index64": False, "f_length": 1, "parts": list(parts)}
+    return {
+        "positions": [False, False], "in_bytes": 8, "index64": False, "f_length": 1, "parts": list(parts),
+        "signature": {"arrays": [("s32", 1)], "uniforms": [], "leaves": [], "state": []},
+    }  # fmt: skip
 
 
 def plan(described, n, bins, members=1, forced=(), device=H200):

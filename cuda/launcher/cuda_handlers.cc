@@ -20,12 +20,12 @@ struct Place {
   bool loads_only;
 };
 
-LoadedSpec<HistEntry>& Find(const Driver& driver, CUdevice device, const HistAttributes& a) {
-  return LibraryTable<HistEntry>::Instance().Find(driver, a.key, a.spec, device, HistCompiler{});
+LoadedSpec<CudaHistShape>& Find(const Driver& driver, CUdevice device, const HistAttributes& a) {
+  return LibraryTable<CudaHistShape>::Instance().Find(driver, a.key, a.spec, device, HistCompiler{a.key});
 }
 
 LoadedSpec<CudaOrderedShape>& Find(const Driver& driver, CUdevice device, const OrderedAttributes& a) {
-  return LibraryTable<CudaOrderedShape>::Instance().Find(driver, a.key, a.spec, device, OrderedCompiler{});
+  return LibraryTable<CudaOrderedShape>::Instance().Find(driver, a.key, a.spec, device, OrderedCompiler{a.key});
 }
 
 // run(shape, launcher) in the stream's context, with the kernels of the spec that the attributes name.
@@ -40,7 +40,7 @@ ffi::Error Run(const Place& place, const Attributes& attributes, F run) {
     // A call whose operands cannot be read says so when it runs.
     return place.loads_only ? ffi::Error::Success() : e;
   } catch (const std::exception& e) {
-    return Internal(e);
+    return Failed(e);
   }
 }
 
@@ -59,21 +59,17 @@ ffi::Error ReadWorkspace(const ffi::RemainingRets& rets, Memory& workspace) {
 
 std::span<const int64_t> SpanOf(ffi::Span<const int64_t> numbers) { return {numbers.begin(), numbers.size()}; }
 
-// flag: init of a scan or a reduction, by of segments.
 ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                      OrderedAttributes attributes, int64_t flag) {
+                      const OrderedAttributes& attributes) {
   return Run(place, attributes, [&](const CudaOrderedShape& shape, Launcher& launcher) {
     const bool is_segments = shape.kind == "segments";
-    attributes.init = is_segments ? 0 : flag;
     OrderedCall call;
     Segments segments;
     Memory workspace;
-    OperandReader reader(args, attributes.masks, attributes.batch_rank);
-    if (ffi::Error e = ReadOrderedCall(reader, rets, attributes, shape, call); e.failure()) return e;
-    if (is_segments) {
-      if (ffi::Error e = ReadSegments(args, rets, attributes.batch_rank, flag, shape, call, segments); e.failure()) return e;
-    }
+    if (ffi::Error e = CheckPlan(attributes.plan, 1, 2); e.failure()) return e;
+    if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 1, call, segments); e.failure()) return e;
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     const auto plan = SpanOf(attributes.plan);
     InPieces(call, [&](const OrderedCall& piece) {
       if (is_segments) {
@@ -90,16 +86,15 @@ ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const 
 
 ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                    const HistAttributes& attributes) {
-  return Run(place, attributes, [&](const HistEntry& entry, Launcher& launcher) {
+  return Run(place, attributes, [&](const CudaHistShape& shape, Launcher& launcher) {
     HistCall call;
     Memory workspace;
-    if (ffi::Error e = ReadHistCall(args, rets, attributes, entry.shape.shape, entry.positions, entry.uniforms, call);
-        e.failure()) {
-      return e;
-    }
+    if (ffi::Error e = CheckPlan(attributes.plan, 1, 6); e.failure()) return e;
+    if (ffi::Error e = ReadHistCall(args, rets, attributes, shape.shape, 1, call); e.failure()) return e;
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
     InPieces(call, [&](const HistCall& piece) {
-      LaunchHist(launcher, entry.shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
+      LaunchHist(launcher, shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
     });
     return ffi::Error::Success();
   });
@@ -108,7 +103,7 @@ ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi
 ffi::Error Ordered(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                    int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t flag,
                    ffi::Span<const int64_t> plan) {
-  return RunOrdered({stream, false}, args, rets, {spec, key, batch_rank, inner_rank, masks, 0, plan}, flag);
+  return RunOrdered({stream, false}, args, rets, {spec, key, batch_rank, inner_rank, masks, flag, plan});
 }
 
 ffi::Error Hist(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
@@ -145,11 +140,10 @@ ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRe
     return missing.failure() ? missing : RunHist(place, args, rets, attributes);
   }
   OrderedAttributes attributes{};
-  int64_t flag = 0;
   get_all(attributes);
   get("inner_rank", attributes.inner_rank);
-  get(spec.starts_with("segments ") ? "by" : "init", flag);
-  return missing.failure() ? missing : RunOrdered(place, args, rets, attributes, flag);
+  get(spec.starts_with("segments ") ? "by" : "init", attributes.flag);
+  return missing.failure() ? missing : RunOrdered(place, args, rets, attributes);
 }
 
 auto OnStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream>>(); }

@@ -11,22 +11,18 @@
 
 namespace jaxprims::cuda {
 
-// A histogram's spec as the handler needs it.
-struct HistEntry {
-  CudaHistShape shape;
-  std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
-  int64_t uniforms = 0;
-};
-
 // Whether a spec's text is a histogram's: its first word is its kind.
 inline bool IsHistogram(std::string_view spec) { return spec.starts_with("hist "); }
 
-// jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises.
+// jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises, and
+// std::invalid_argument for what is no spec, or has another key.
 struct HistCompiler {
-  HistEntry Describe(const std::string& spec, const DeviceInfo& device) const;
+  int64_t key;
+  CudaHistShape Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
 struct OrderedCompiler {
+  int64_t key;
   CudaOrderedShape Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };

@@ -9,13 +9,14 @@
 
 #include <cstdint>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "cuda_handlers.h"
+#include "described.h"
 #include "driver.h"
 #include "families.h"
 #include "launch.h"
@@ -27,60 +28,40 @@ namespace nb = nanobind;
 namespace jaxprims::cuda {
 namespace {
 
-template <class T>
-void Get(const nb::handle& described, const char* name, T& value) {
-  value = nb::cast<T>(described[name]);
-}
-
 CudaOrderedShape OrderedShapeOf(const nb::dict& described) {
   CudaOrderedShape shape;
-  Get(described, "kind", shape.kind);
-  Get(described, "array_bytes", shape.array_bytes);
-  Get(described, "uniforms", shape.uniforms);
-  Get(described, "leaf_bytes", shape.leaf_bytes);
-  Get(described, "leaf_slots", shape.leaf_slots);
-  Get(described, "slot_bytes", shape.slot_bytes);
-  Get(described, "across", shape.across);
-  Get(described, "restarts", shape.restarts);
-  Get(described, "exclusive", shape.exclusive);
-  Get(described, "reverse", shape.reverse);
-  Get(described, "identity", shape.identity);
-  Get(described, "commutes", shape.commutes);
+  GetShape(described, shape);
   Get(described, "state_bytes", shape.state_bytes);
   return shape;
 }
 
-HistEntry HistEntryOf(const nb::dict& described) {
-  HistEntry entry;
-  Get(described, "positions", entry.positions);
-  Get(described, "uniforms", entry.uniforms);
-  Get(described, "in_bytes", entry.shape.in_bytes);
-  Get(described, "index64", entry.shape.index64);
-  Get(described, "f_length", entry.shape.f_length);
+CudaHistShape HistShapeOf(const nb::dict& described) {
+  CudaHistShape shape;
+  GetShape(described, shape.shape);
+  Get(described, "in_bytes", shape.in_bytes);
+  Get(described, "f_length", shape.f_length);
   for (nb::handle h : described["parts"]) {
-    HistShape::Bins& bins = entry.shape.shape.bins.emplace_back();
-    Get(h, "leaf_bytes", bins.leaf_bytes);
-    Get(h, "entry_bytes", bins.entry_bytes);
-    Get(h, "lanes", bins.lanes);
-    Get(h, "updates", bins.updates);
-    Get(h, "slots", bins.slots);
-    Get(h, "dest", bins.dest);
-    Get(h, "identity", bins.identity);
-    Get(h, "in_place", bins.in_place);
-    CudaHistShape::Part& part = entry.shape.parts.emplace_back();
+    CudaHistShape::Part& part = shape.parts.emplace_back();
     Get(h, "table_bytes", part.entry_bytes);
     Get(h, "atomic", part.atomic);
     Get(h, "direct", part.direct);
     Get(h, "slot_bytes", part.slot_bytes);
   }
-  return entry;
+  return shape;
 }
 
 // jaxprims.targets.cuda.compiler.function(spec, arch, ...). With the GIL.
 template <class... More>
 nb::object Python(const char* function, const std::string& spec, const DeviceInfo& device, const More&... more) {
   const std::string arch = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
-  return nb::module_::import_("jaxprims.targets.cuda.compiler").attr(function)(spec, arch, more...);
+  return Told(
+      [&]() -> nb::object { return nb::module_::import_("jaxprims.targets.cuda.compiler").attr(function)(spec, arch, more...); });
+}
+
+nb::dict Described(const std::string& spec, const DeviceInfo& device, int64_t key) {
+  auto described = nb::cast<nb::dict>(Python("describe", spec, device));
+  if (nb::cast<int64_t>(described["key"]) != key) throw std::invalid_argument("the key is not the spec's");
+  return described;
 }
 
 std::string ImageOf(const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
@@ -101,9 +82,9 @@ Bytes BytesOf(const Workspace& workspace) { return {workspace.base, workspace.pe
 
 }  // namespace
 
-HistEntry HistCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+CudaHistShape HistCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
   nb::gil_scoped_acquire gil;
-  return HistEntryOf(nb::cast<nb::dict>(Python("describe", spec, device)));
+  return HistShapeOf(Described(spec, device, key));
 }
 
 std::string HistCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
@@ -112,7 +93,7 @@ std::string HistCompiler::Image(const std::string& spec, const DeviceInfo& devic
 
 CudaOrderedShape OrderedCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
   nb::gil_scoped_acquire gil;
-  return OrderedShapeOf(nb::cast<nb::dict>(Python("describe", spec, device)));
+  return OrderedShapeOf(Described(spec, device, key));
 }
 
 std::string OrderedCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
@@ -198,7 +179,7 @@ NB_MODULE(_cuda, m) {
           auto* known = table.Known(key, text, device);
           return known == nullptr ? std::map<std::string, KernelInfo>{} : known->library.Describe();
         };
-        return IsHistogram(text) ? describe(LibraryTable<HistEntry>::Instance())
+        return IsHistogram(text) ? describe(LibraryTable<CudaHistShape>::Instance())
                                  : describe(LibraryTable<CudaOrderedShape>::Instance());
       },
       nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
@@ -226,7 +207,7 @@ NB_MODULE(_cuda, m) {
   m.def(
       "histogram_workspace",
       [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members) {
-        return BytesOf(HistWorkspace(HistEntryOf(described).shape, n, bins, members));
+        return BytesOf(HistWorkspace(HistShapeOf(described), n, bins, members));
       },
       nb::arg("described"), nb::arg("n"), nb::arg("bins"), nb::arg("members"));
 
@@ -252,7 +233,7 @@ NB_MODULE(_cuda, m) {
   m.def(
       "explain_histogram",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
+         const std::vector<int64_t>& plan) { return ExplainHist(HistShapeOf(described), device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
 
   // For jaxprims.compile_check: the kernels that a call may launch, found by launching them without a device.
@@ -268,7 +249,7 @@ NB_MODULE(_cuda, m) {
   m.def(
       "kernels_of_histogram",
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
-         const std::vector<int64_t>& plan) { return RehearseHist(HistEntryOf(described).shape, device, n, bins, members, plan); },
+         const std::vector<int64_t>& plan) { return RehearseHist(HistShapeOf(described), device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
 }
 

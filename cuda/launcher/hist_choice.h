@@ -110,7 +110,7 @@ inline HistProblem DescribeHist(const CudaHistShape& shape, int64_t n, std::span
   p.n = n;
   p.members = members;
   p.element_bytes = std::max<int64_t>(1, shape.in_bytes);
-  p.index_bytes = shape.index64 ? 8 : 4;
+  p.index_bytes = shape.shape.index64 ? 8 : 4;
   p.f_length = shape.f_length;
   for (size_t g = 0; g < shape.parts.size(); ++g) {
     const auto& of = shape.shape.bins[g];
@@ -190,6 +190,7 @@ class Planner {
  private:
   static constexpr int64_t kAnyPasses = std::numeric_limits<int64_t>::max();
   static constexpr int64_t kWarp = 32, kStateBytes = HistPlan::kStateBytes;
+  static constexpr int64_t kMostForced = int64_t{1} << 16;     // of any number that is given
   static constexpr int64_t kTinyElements = 16 << 10;           // beyond these, a block is faster than a warp
   static constexpr int64_t kFewEntries = 16 << 10;             // that one block fills and stores in no time
   static constexpr int64_t kMaxSharedLocks = 1024;             // in a block's shared memory
@@ -197,7 +198,7 @@ class Planner {
   static constexpr int64_t kSampledPart = 16;                  // of the elements, at most, are sampled
   static constexpr int64_t kWorthSampling = int64_t{1} << 20;  // updates; fewer take less time than the samples' launch
 
-  int64_t Forced(size_t k) const { return k < forced_.size() ? forced_[k] : 0; }
+  int64_t Forced(size_t k) const { return k < forced_.size() ? std::min(forced_[k], kMostForced) : 0; }
   int64_t SharedLocks(int64_t entries) const {
     if (p_.atomic != jp::kClassXcg) return 0;
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(entries, 1, kMaxSharedLocks))));

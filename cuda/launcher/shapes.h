@@ -5,16 +5,17 @@
 //   for the CPU (jaxprims/specs/described.py)
 //   state_bytes: int     sizeof(spec::State)
 //
+// both:
+//   key: int             the spec's; signature: as for the CPU (jaxprims/specs/signature.py)
+//
 // histograms (HistogramSpec):
 //   parts: list[dict]    leaf_bytes, entry_bytes, lanes, updates, slots, dest, identity, in_place: as for the CPU; and
 //     table_bytes: int         of one lane of a bin in a table: Part<g>::kEntryBytes
 //     atomic: int              0: hardware, 1: compare and swap, 2: locks
 //     direct: bool             Part<g>::kDirect
 //     slot_bytes: list[int]    of the working copies' slots
-//   positions: list[bool]      for each array: is it the element's position, and so no operand?
-//   uniforms: int
+//   positions, index64: as for the CPU
 //   in_bytes: int        of one element, all arrays
-//   index64: bool
 //   f_length: int, about how many instructions f takes
 #pragma once
 
@@ -40,7 +41,6 @@ struct CudaHistShape {
   HistShape shape;
   std::vector<Part> parts;
   int64_t in_bytes = 0;  // of one element, all arrays
-  bool index64 = false;
   int64_t f_length = 1;
 };
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.program import itemsize
-from .histogram import PartSpec
+from .histogram import HistogramSpec, PartSpec
 from .histogram_layout import slot_offsets
 from .ordered import OrderedSpec
+from .signature import signature
 
 
 def described_part(part: PartSpec) -> dict[str, Any]:
@@ -21,6 +22,16 @@ def described_part(part: PartSpec) -> dict[str, Any]:
         "dest": part.dest,
         "identity": part.identity is not None,
         "in_place": part.finish is None,
+    }
+
+
+def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
+    """Of a histogram's kernel."""
+    return {
+        "positions": [a.slots == 0 for a in spec.arrays],
+        "index64": spec.index == "s64",
+        "parts": [described_part(b) for b in spec.bins],
+        "signature": signature(spec),
     }
 
 
@@ -39,4 +50,5 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
         "reverse": spec.reverse,
         "identity": spec.identity is not None,
         "commutes": spec.commutes,
+        "signature": signature(spec),
     }

@@ -8,23 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..ir.check import check_program
 from ..ir.program import Program
+from .elements import ArraySpec as ArraySpec
+from .elements import check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
 VERSION = 1
 """Part of every spec; raised when the meaning of the text changes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ArraySpec:
-    """An input array: ``slots`` scalars of ``dtype`` for each element; or, with no slots, the element's position.
-
-    f sees the first ``params`` of the slots: all, or one lane's of an array-valued bin's values; of a position, one.
-    """
-
-    dtype: str
-    slots: int
-    params: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +41,27 @@ class PartSpec:
     def slots(self) -> int:
         return len(self.acc)
 
+    def check(self, uniforms: tuple[str, ...]) -> None:
+        """Raises ValueError unless its parts fit each other."""
+        if self.updates < 1 or self.lanes < 1 or not self.acc or not self.leaves:
+            raise ValueError("a bin has updates, lanes, slots and results")
+        check_dtypes(self.acc)
+        results = scalars_of(self.leaves)
+        check_program(self.op, self.acc * 2, self.acc, uniforms, "op")
+        if self.finish is not None:
+            check_program(self.finish, self.acc, results, (), "finish")
+        elif self.acc != results:
+            raise ValueError(f"a bin of ({', '.join(self.acc)}) is no result of ({', '.join(results)})")
+        if (self.outer is not None) != (self.finish is not None and self.dest):
+            raise ValueError("with finish and dest, and only then, there is an operator on results")
+        if self.outer is not None:
+            check_program(self.outer, results * 2, results, uniforms, "outer")
+        check_identity(self.identity, self.acc)
+        if self.identity is None and not self.dest:
+            raise ValueError("bins start from an identity or from dest")
+        if self.lanes > 1 and (self.updates > 1 or len(self.leaves) > 1 or len(set(self.acc)) > 1):
+            raise ValueError("an array-valued bin is of one result and one dtype, with one update")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HistogramSpec(KernelSpec):
@@ -71,6 +83,36 @@ class HistogramSpec(KernelSpec):
     @property
     def operators(self) -> tuple[Program, ...]:
         return tuple(b.op for b in self.bins)
+
+    def check(self) -> None:
+        if self.index not in ("s32", "s64") or not self.arrays or not self.bins:
+            raise ValueError("a histogram has indices of s32 or s64, arrays and bins")
+        check_dtypes(self.uniforms)
+        check_program(self.f, params_of(self.arrays), None, self.uniforms, "f")
+        if len(self.f.results) != sum(b.updates * (1 + b.slots) for b in self.bins):
+            raise ValueError("f has not the bins' indices and values as results")
+        for b in self.bins:
+            b.check(self.uniforms)
+        if any(b.identity is None for b in self.bins) and any(b.finish is not None for b in self.bins):
+            raise ValueError("without an identity bins are updated where the result lies, and hold what it holds")
+        at = 0
+        for b in self.bins:
+            values = at + b.updates
+            if any(t != self.index for t in self.f.result_dtypes[at:values]):
+                raise ValueError(f"an index is not of {self.index}")
+            at = values + b.updates * b.slots
+            if b.lanes > 1:
+                self._check_lanes(b, self.f.results[values:at])
+            elif self.f.result_dtypes[values:at] != b.acc * b.updates:
+                raise ValueError("values are not of the bins' dtypes")
+
+    def _check_lanes(self, bins: PartSpec, values: tuple[int, ...]) -> None:
+        """Those of an array-valued bin are read from memory, lane by lane."""
+        places = [(k, s) for k, a in enumerate(self.arrays) for s in range(a.params)]
+        found = [places[i.attr] if i.op == "arg" else None for i in (self.f.body[v] for v in values)]
+        array = found[0][0] if found[0] is not None else 0
+        if found != [(array, s) for s in range(bins.slots)] or self.arrays[array].slots != bins.slots * bins.lanes:
+            raise ValueError("an array-valued bin's values are all slots of an array")
 
     @functools.cached_property
     def text(self) -> str:

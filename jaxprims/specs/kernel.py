@@ -30,16 +30,25 @@ class KernelSpec(abc.ABC):
     def text(self) -> str:
         """The spec, in a form that :func:`parse` reads."""
 
+    def check(self) -> None:
+        """Raises ValueError unless its parts fit each other, so that kernels of it read and write no more than it says."""
+        return
+
     @functools.cached_property
     def key(self) -> int:
-        """63 bits of a hash of the text."""
-        return int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little") >> 1
+        """By which kernel tables know it."""
+        return key_of(self.text)
 
     def __hash__(self) -> int:
         return hash(self.text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KernelSpec) and self.text == other.text
+
+
+def key_of(text: str) -> int:
+    """63 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 _parsers: dict[str, Callable[[str], KernelSpec]] = {}
@@ -52,8 +61,16 @@ def register_kind(kind: str, parse: Callable[[str], KernelSpec]) -> None:
 
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> KernelSpec:
-    """The inverse of ``text``. Raises ValueError."""
+    """The inverse of ``text``, which may have been edited or damaged. Raises ValueError."""
     kind = text.split(maxsplit=1)[0] if text.strip() else ""
     if kind not in _parsers:
         raise ValueError(f"not a kernel's spec: {text[:60]!r}")
-    return _parsers[kind](text)
+    try:
+        spec = _parsers[kind](text)
+        spec.check()
+        canonical = spec.text == text
+    except Exception as e:  # whatever a parser does on what is no spec
+        raise ValueError(f"not a kernel's spec: {e or type(e).__name__}") from e
+    if not canonical:
+        raise ValueError("not a kernel's spec: its text is not canonical")
+    return spec

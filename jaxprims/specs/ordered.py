@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import re
 
+from ..ir.check import check_program
 from ..ir.program import Program
-from .histogram import ArraySpec
+from .elements import ArraySpec, check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
 VERSION = 1
@@ -48,6 +49,21 @@ class OrderedSpec(KernelSpec):
     @property
     def operators(self) -> tuple[Program, ...]:
         return (self.op,)
+
+    def check(self) -> None:
+        if not self.arrays or not self.state or not self.leaves:
+            raise ValueError("a call has arrays, states and results")
+        check_dtypes([*self.uniforms, *self.state])
+        results = scalars_of(self.leaves)
+        params = params_of(self.arrays)
+        if any(a.slots not in (0, a.params) for a in self.arrays):
+            raise ValueError("f takes all slots of an array")
+        check_program(self.f, params, self.state, self.uniforms, "f")
+        check_program(self.op, self.state * 2, self.state, self.uniforms, "op")
+        check_program(self.finish, self.state, results, self.uniforms, "finish")
+        check_identity(self.identity, self.state)
+        if self.kind != "scan" and (self.exclusive or self.restarts != (self.kind == "segments")):
+            raise ValueError("scans alone are exclusive, scans and segments alone restart")
 
     @functools.cached_property
     def text(self) -> str:

@@ -154,5 +154,28 @@ TEST(PlanOfExamples) {
   }
 }
 
+// Numbers of a forced plan may be any: what comes out is a plan that its kernel and its workspace are made for.
+TEST(ForcedPlanOfRandomNumbers) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 50'000; ++round) {
+    HistProblem p;
+    p.elements = Size(random, 20);
+    p.bins = Size(random, 33);
+    p.bin_bytes = 1 + Size(random, 8);
+    p.in_place = random() % 2 == 0;
+    p.lanes = random() % 4 == 0 ? 8 : 1;
+    p.must_in_place = p.in_place && random() % 4 == 0;
+    const auto number = [&] { return static_cast<int64_t>(random() % 2 == 0 ? random() % 20 : random() >> random() % 64) - 2; };
+    const HistPlan plan = Forced(p, MakePlan(p, Machine()), number(), number(), number(), random() % 2 == 0, random() % 2 == 0);
+    CHECK(plan.subhistograms >= 1 && plan.ranges >= 1 && plan.copies >= 1);
+    CHECK_EQ(int64_t{1} << (plan.variant() >> 4), plan.copies);
+    CHECK(plan.variant() >= 0 && plan.variant() < 128);
+    CHECK(!plan.soa || p.in_place);
+    CHECK(plan.soa || !p.must_in_place);
+    CHECK(plan.soa || plan.wide == ((p.bins + 1) * p.bin_bytes * plan.copies >= int64_t{1} << 31));
+    CHECK(WorkspaceBytes(p, plan) >= 0);
+  }
+}
+
 }  // namespace
 }  // namespace jaxprims::test::hist_plan_test

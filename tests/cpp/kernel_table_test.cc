@@ -20,7 +20,7 @@ namespace {
 std::unique_ptr<HistEntry> NewEntry(const std::string& spec) {
   auto entry = std::make_unique<HistEntry>();
   entry->spec = spec;
-  entry->positions = {false, true};
+  entry->shape.positions = {false, true};
   entry->shape.bins.resize(2);
   return entry;
 }

@@ -94,7 +94,8 @@ def image(text: str, arch: str, kernel: str) -> bytes:
 
 def describe(text: str, arch: str) -> dict[str, Any]:
     """What the launcher has to know of a spec."""
-    return described(parse(text), int(arch.removeprefix("sm_")))
+    spec = parse(text)
+    return described(spec, int(arch.removeprefix("sm_"))) | {"key": spec.key}
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ... import _cuda
 from ...ir.program import itemsize
-from ...specs.described import described_ordered, described_part
+from ...specs.described import described_histogram, described_ordered, described_part
 from ...specs.histogram import HistogramSpec, PartSpec
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem
@@ -26,10 +26,8 @@ class HistogramKind:
 
     def described(self, spec: HistogramSpec, arch: int) -> dict[str, Any]:
         return {
-            "positions": [a.slots == 0 for a in spec.arrays],
-            "uniforms": len(spec.uniforms),
+            **described_histogram(spec),
             "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
-            "index64": spec.index == "s64",
             "f_length": expr.length(spec.f),
             "parts": [self._part(b, arch) for b in spec.bins],
         }

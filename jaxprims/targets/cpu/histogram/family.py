@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from .... import _cpu
 from ....operators import classify
-from ....specs.described import described_part
+from ....specs.described import described_histogram
 from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ....specs.problems import HistogramProblem
@@ -26,8 +26,7 @@ class HistogramKernels:
     """What the compiler asks of the kind "hist"."""
 
     def enter(self, spec: HistogramSpec) -> bool:
-        positions = [a.slots == 0 for a in spec.arrays]
-        return _cpu.add_histogram(spec.key, spec.text, positions, len(spec.uniforms), [described_part(b) for b in spec.bins])
+        return _cpu.add_histogram(spec.key, spec.text, described_histogram(spec))
 
     def names(self, spec: HistogramSpec, variant: int) -> list[str]:
         return kernel.function_names(spec)

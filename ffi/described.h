@@ -1,0 +1,86 @@
+// What Python describes of a spec (jaxprims/specs/described.py), read into what drivers have to know of it. For every platform.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hist_call.h"
+#include "ordered_call.h"
+#include "signature.h"
+
+namespace jaxprims {
+
+template <class T>
+void Get(const nanobind::handle& described, const char* name, T& value) {
+  value = nanobind::cast<T>(described[name]);
+}
+
+// call() calls Python, with the GIL; a ValueError, of a spec that is none, is thrown as std::invalid_argument.
+template <class F>
+auto Told(F call) {
+  try {
+    return call();
+  } catch (const nanobind::python_error& e) {
+    if (!e.matches(PyExc_ValueError)) throw;
+    throw std::invalid_argument(nanobind::str(e.value()).c_str());
+  }
+}
+
+inline Signature SignatureOf(const nanobind::handle& described) {
+  Signature signature;
+  auto scalars = [&](const char* name, std::vector<Scalars>& to) {
+    std::vector<std::pair<std::string, int64_t>> rows;
+    Get(described, name, rows);
+    for (const auto& [dtype, count] : rows) to.push_back({DtypeOf(dtype), count});
+  };
+  scalars("arrays", signature.arrays);
+  scalars("uniforms", signature.uniforms);
+  scalars("leaves", signature.leaves);
+  std::vector<std::string> state;
+  Get(described, "state", state);
+  for (const std::string& dtype : state) signature.state.push_back(DtypeOf(dtype));
+  return signature;
+}
+
+inline void GetShape(const nanobind::handle& described, OrderedShape& shape) {
+  Get(described, "kind", shape.kind);
+  Get(described, "array_bytes", shape.array_bytes);
+  Get(described, "uniforms", shape.uniforms);
+  Get(described, "leaf_bytes", shape.leaf_bytes);
+  Get(described, "leaf_slots", shape.leaf_slots);
+  Get(described, "slot_bytes", shape.slot_bytes);
+  Get(described, "across", shape.across);
+  Get(described, "restarts", shape.restarts);
+  Get(described, "exclusive", shape.exclusive);
+  Get(described, "reverse", shape.reverse);
+  Get(described, "identity", shape.identity);
+  Get(described, "commutes", shape.commutes);
+  shape.signature = SignatureOf(described["signature"]);
+}
+
+inline void GetShape(const nanobind::handle& described, HistShape& shape) {
+  Get(described, "positions", shape.positions);
+  Get(described, "index64", shape.index64);
+  shape.signature = SignatureOf(described["signature"]);
+  for (nanobind::handle part : described["parts"]) {
+    HistShape::Bins& bins = shape.bins.emplace_back();
+    Get(part, "leaf_bytes", bins.leaf_bytes);
+    Get(part, "entry_bytes", bins.entry_bytes);
+    Get(part, "lanes", bins.lanes);
+    Get(part, "updates", bins.updates);
+    Get(part, "slots", bins.slots);
+    Get(part, "dest", bins.dest);
+    Get(part, "identity", bins.identity);
+    Get(part, "in_place", bins.in_place);
+  }
+}
+
+}  // namespace jaxprims

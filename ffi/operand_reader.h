@@ -1,0 +1,207 @@
+// The operands and results of a call of an FFI handler, compared with what the spec says of them. For every platform.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "operand.h"
+#include "signature.h"
+#include "xla/ffi/api/c_api.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jaxprims {
+
+namespace ffi = xla::ffi;
+
+using Dims = std::span<const int64_t>;
+
+inline Dims DimsOf(const ffi::AnyBuffer& buffer) {
+  const auto dims = buffer.dimensions();
+  return {dims.begin(), dims.size()};
+}
+
+// -1 where it is no int64_t: as many elements as no memory holds, beside an axis of none.
+inline int64_t Product(Dims dims) {
+  int64_t product = 1;
+  for (const int64_t size : dims) {
+    if (__builtin_mul_overflow(product, size, &product)) return -1;
+  }
+  return product;
+}
+
+// A complex number is two scalars.
+inline Scalars ScalarsOf(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::PRED:
+      return {Dtype::kB1, 1};
+    case ffi::DataType::S8:
+      return {Dtype::kS8, 1};
+    case ffi::DataType::S16:
+      return {Dtype::kS16, 1};
+    case ffi::DataType::S32:
+      return {Dtype::kS32, 1};
+    case ffi::DataType::S64:
+      return {Dtype::kS64, 1};
+    case ffi::DataType::U8:
+      return {Dtype::kU8, 1};
+    case ffi::DataType::U16:
+      return {Dtype::kU16, 1};
+    case ffi::DataType::U32:
+      return {Dtype::kU32, 1};
+    case ffi::DataType::U64:
+      return {Dtype::kU64, 1};
+    case ffi::DataType::F16:
+      return {Dtype::kF16, 1};
+    case ffi::DataType::BF16:
+      return {Dtype::kBf16, 1};
+    case ffi::DataType::F32:
+      return {Dtype::kF32, 1};
+    case ffi::DataType::F64:
+      return {Dtype::kF64, 1};
+    case ffi::DataType::C64:
+      return {Dtype::kF32, 2};
+    case ffi::DataType::C128:
+      return {Dtype::kF64, 2};
+    default:
+      return {};
+  }
+}
+
+inline ffi::Error Wrong(const std::string& what) { return ffi::Error::InvalidArgument("jaxprims: " + what); }
+
+// What an operand or result has behind its batch axes: an axis of `rows`, unless that is kNoRows, and axes of `scalars` together.
+struct Wanted {
+  static constexpr int64_t kNoRows = -1;
+  const char* what;
+  int64_t rows;
+  Scalars scalars;
+  bool or_more = false;  // scalars
+};
+
+// Takes operands, and results, one after the other.
+class OperandReader {
+ public:
+  OperandReader(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, ffi::Span<const int64_t> masks,
+                int64_t batch_rank)
+      : args_(args), rets_(rets), masks_(masks), rank_(batch_rank) {}
+
+  // Before all else. results: those that the spec tells of; `others` follow. batch: gets the sizes of the batch axes, which all
+  // results have.
+  ffi::Error Start(size_t results, size_t others, std::vector<int64_t>& batch) {
+    if (rank_ < 0 || rank_ > kMaxBatchRank) return Wrong("a call has 0 to 16 batch axes, not " + std::to_string(rank_));
+    if (masks_.size() != args_.size()) return WrongNumber("masks", masks_.size(), args_.size());
+    if (rets_.size() != results + others) return WrongNumber("results", rets_.size(), results + others);
+    for (const int64_t mask : masks_) {
+      if (mask < 0 || mask > All()) return Wrong("the mask of batch axes " + std::to_string(mask) + " names none of them");
+    }
+    auto first = rets_.get<ffi::AnyBuffer>(0);
+    if (first.has_error()) return first.error();
+    const Dims dims = DimsOf(**first);
+    if (dims.size() < static_cast<size_t>(rank_)) return Wrong("a result lacks its batch axes");
+    batch.assign(dims.begin(), dims.begin() + rank_);
+    batch_ = batch;
+    return ffi::Error::Success();
+  }
+
+  // The axes of the operand that comes next, or of the first result, behind its batch axes.
+  ffi::ErrorOr<Dims> NextAxes() const {
+    if (operand_ >= args_.size()) return ffi::Unexpected(Wrong("an operand is missing"));
+    const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
+    if (buffer.has_error()) return ffi::Unexpected(buffer.error());
+    const auto axes = static_cast<size_t>(std::popcount(static_cast<uint64_t>(masks_[operand_])));
+    if (buffer->dimensions().size() < axes) return ffi::Unexpected(Wrong("an operand lacks its batch axes"));
+    return DimsOf(*buffer).subspan(axes);
+  }
+  Dims ResultAxes() const { return DimsOf(**rets_.get<ffi::AnyBuffer>(0)).subspan(static_cast<size_t>(rank_)); }
+
+  Scalars NextScalars() const {
+    const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
+    return buffer.has_value() ? ScalarsOf(buffer->element_type()) : Scalars{};
+  }
+
+  ffi::Error Take(const Wanted& wanted, Operand& operand) {
+    if (operand_ >= args_.size()) return Wrong(std::string("an operand is missing: ") + wanted.what);
+    const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
+    if (buffer.has_error()) return buffer.error();
+    return Place(*buffer, masks_[operand_++], wanted, operand);
+  }
+
+  ffi::Error TakeResult(const Wanted& wanted, Operand& operand) {
+    auto buffer = rets_.get<ffi::AnyBuffer>(result_++);
+    if (buffer.has_error()) return buffer.error();
+    empty_ = empty_ && (*buffer)->element_count() == 0;
+    return Place(**buffer, All(), wanted, operand);
+  }
+
+  // No result that was taken has an element.
+  bool empty() const { return empty_; }
+
+  // After all operands.
+  ffi::Error End() const {
+    return operand_ == args_.size() ? ffi::Error::Success() : WrongNumber("operands", args_.size(), operand_);
+  }
+
+ private:
+  int64_t All() const { return (int64_t{1} << rank_) - 1; }
+
+  static ffi::Error WrongNumber(const char* what, size_t found, size_t wanted) {
+    return Wrong("a call has " + std::to_string(found) + " " + what + "; wanted " + std::to_string(wanted));
+  }
+
+  ffi::Error Place(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted, Operand& operand) const {
+    operand.data = static_cast<char*>(buffer.untyped_data());
+    Dims dims = DimsOf(buffer);
+    auto stride = static_cast<int64_t>(buffer.size_bytes());
+    for (int64_t axis = 0; axis < rank_; ++axis) {
+      if ((mask >> axis & 1) == 0) continue;
+      const int64_t size = batch_[static_cast<size_t>(axis)];
+      if (dims.empty() || dims[0] != size) return Unfit(buffer, mask, wanted);
+      stride = size ? stride / size : 0;
+      operand.strides[static_cast<size_t>(axis)] = stride;
+      dims = dims.subspan(1);
+    }
+    if (wanted.rows != Wanted::kNoRows) {
+      if (dims.empty() || dims[0] != wanted.rows) return Unfit(buffer, mask, wanted);
+      dims = dims.subspan(1);
+    }
+    const Scalars scalars = ScalarsOf(buffer.element_type());
+    const int64_t count = Product(dims) * scalars.count;
+    const bool fits = wanted.or_more ? count >= wanted.scalars.count : count == wanted.scalars.count;
+    return fits && scalars.dtype == wanted.scalars.dtype ? ffi::Error::Success() : Unfit(buffer, mask, wanted);
+  }
+
+  ffi::Error Unfit(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted) const {
+    auto list = [](Dims dims) {
+      std::string text;
+      for (const int64_t size : dims) text += (text.empty() ? "" : ", ") + std::to_string(size);
+      return "[" + text + "]";
+    };
+    std::vector<int64_t> axes;
+    for (int64_t axis = 0; axis < rank_; ++axis) {
+      if ((mask >> axis & 1) != 0) axes.push_back(batch_[static_cast<size_t>(axis)]);
+    }
+    if (wanted.rows != Wanted::kNoRows) axes.push_back(wanted.rows);
+    const Scalars found = ScalarsOf(buffer.element_type());
+    const auto name = [](Dtype dtype) { return std::string(kDtypeNames[static_cast<size_t>(dtype)]); };
+    return Wrong(std::string(wanted.what) + " is " + list(DimsOf(buffer)) + " of " + name(found.dtype) +
+                 (found.count == 2 ? " in pairs" : "") + "; wanted " + list(axes) + " and " +
+                 (wanted.or_more ? "at least " : "") + std::to_string(wanted.scalars.count) + " of " +
+                 name(wanted.scalars.dtype) + " in each");
+  }
+
+  const ffi::RemainingArgs& args_;
+  const ffi::RemainingRets& rets_;
+  const ffi::Span<const int64_t> masks_;
+  const int64_t rank_;
+  Dims batch_;
+  size_t operand_ = 0, result_ = 0;
+  bool empty_ = true;
+};
+
+}  // namespace jaxprims

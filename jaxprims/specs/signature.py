@@ -1,0 +1,36 @@
+"""What a spec says of its calls' operands and results: derived from it once, and compared by the handlers, of every target, with
+what a call has (``ffi/signature.h``). An executable that was serialized may have been edited since."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..ir.program import Program
+from ..ir.reach import reach
+from .histogram import HistogramSpec
+from .ordered import OrderedSpec
+
+
+@functools.lru_cache(maxsize=512)
+def signature(spec: HistogramSpec | OrderedSpec) -> dict[str, Any]:
+    """Of a spec that is checked here. Dtypes are a Program's; a complex number is two scalars. By name:
+
+    ``arrays`` (dtype, scalars of one element), those that are operands; ``uniforms`` (dtype, scalars that are read at most);
+    ``leaves`` (dtype, scalars of one element or bin), of results; ``state``: dtypes of what init starts.
+    """
+    spec.check()
+    programs: list[Program | None]
+    if isinstance(spec, HistogramSpec):
+        programs = [spec.f, *(p for b in spec.bins for p in (b.op, b.outer))]
+        leaves = [(dtype, slots * b.lanes) for b in spec.bins for dtype, slots in b.leaves]
+    else:
+        programs = [spec.f, spec.op, spec.finish]
+        leaves = list(spec.leaves)
+    read = reach([p for p in programs if p is not None], len(spec.uniforms))
+    return {
+        "arrays": [(a.dtype, a.slots) for a in spec.arrays if a.slots],
+        "uniforms": list(zip(spec.uniforms, read, strict=True)),
+        "leaves": leaves,
+        "state": [] if isinstance(spec, HistogramSpec) else list(spec.state),
+    }
