@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.scan import scan
+from ..arguments.checks import called
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
 
@@ -222,7 +223,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def on_slices(a: Any, b: Any) -> Any:
         given, wanted = _with_axis(a, ranks, axis), jax.tree.leaves(a)
-        flat, tree = jax.tree.flatten(fn(given, _with_axis(b, ranks, axis)))
+        flat, tree = jax.tree.flatten(called("fn", fn, given, _with_axis(b, ranks, axis)))
         shapes = [np.shape(x) for x in jax.tree.leaves(given)]
         if [np.shape(x) for x in flat] != shapes:
             raise TypeError(f"fn must keep the shapes of its arguments, {shapes}; it returned {[np.shape(x) for x in flat]}")
