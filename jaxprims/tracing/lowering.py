@@ -13,6 +13,7 @@ from jax.extend.core import Jaxpr, Literal
 from ..ir.program import numpy_dtype
 from .emit import Counter, Emitter, Unsupported
 from .jaxprs import CALLS, IDENTITIES, called, opened
+from .keys import is_key
 from .values import Array, Value, View, constants
 
 RULES: dict[str, Callable[..., Any]] = {}
@@ -23,6 +24,10 @@ LANE_BY_LANE: set[str] = set()
 
 WITH_EFFECTS: set[str] = set()
 """Those that may have effects: their bodies' are looked at one by one."""
+
+
+ON_KEYS: set[str] = set()
+"""Those that may have arrays of random keys among their operands or results."""
 
 
 class Lowering(Emitter):
@@ -67,6 +72,8 @@ class Lowering(Emitter):
         if name in IDENTITIES:
             return operands
         rule = RULES.get(name)
+        if name not in ON_KEYS and any(is_key(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)):
+            raise Unsupported(name, "of random keys")
         if rule is None:
             raise Unsupported(name)
         if self.lanes is not None and name not in LANE_BY_LANE:
