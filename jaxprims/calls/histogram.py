@@ -60,7 +60,8 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes) -> Histogram:
     total = int(np.prod(sizes, dtype=object))
     if not complete and dest is None:
         unknown = f"op's neutral element on {_avals_text(pair)} is not known"
-        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest")
+        hints = {classify.why_no_identity(op.name) for _, op, _ in parts or () if op.identity is None}
+        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest{''.join(sorted(hints))}")
     if parts is not None and known is not None:
         _check_neutral(parts)
     if parts is not None and total == 0:
@@ -78,7 +79,13 @@ def _check_neutral(parts: Sequence[tuple[tuple[int, ...], Operator, list[Any]]])
             continue
         wrong = classify.wrong_identity(op.program, op.identity)
         if wrong is not None:
-            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=6)
+            warn_identity(wrong, 7)
+
+
+def warn_identity(wrong: str, stacklevel: int) -> None:
+    """``wrong``: for which value."""
+    silence = "if no value is like that x, all is well: warnings.simplefilter('ignore', jaxprims.IdentityWarning) silences this"
+    warnings.warn(f"identity is not op's neutral element: {wrong}; {silence}", IdentityWarning, stacklevel=stacklevel)
 
 
 def warn_fallback(name: str, e: Unsupported) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..arguments.warnings import FallbackWarning
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
@@ -25,7 +25,7 @@ from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.varying import element_aval
 from .along_axis import Elements, flat_map
-from .histogram import checked_identity
+from .histogram import checked_identity, warn_identity
 from .operator import trace_operator
 from .ordered import Ordered
 
@@ -65,7 +65,7 @@ def find_form(call: Ordered, map: Any) -> None:
     if given is not None and concrete and not call.captured and call.operator.identity is not None:
         wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
         if wrong is not None:
-            warnings.warn(f"identity is not op's neutral element: {wrong}", IdentityWarning, stacklevel=5)
+            warn_identity(wrong, 6)
     call.identity = given
     if not _map_on_elements(call, map):
         # map by XLA: its results are the elements
