@@ -14,6 +14,7 @@ from ..ir.program import numpy_dtype
 from .emit import Counter, Emitter, Unsupported
 from .jaxprs import CALLS, IDENTITIES, called, opened
 from .keys import is_key
+from .parameters import check_parameters
 from .values import Array, Value, View, constants
 
 RULES: dict[str, Callable[..., Any]] = {}
@@ -76,6 +77,7 @@ class Lowering(Emitter):
             raise Unsupported(name, "of random keys")
         if rule is None:
             raise Unsupported(name)
+        check_parameters(eqn)
         if self.lanes is not None and name not in LANE_BY_LANE:
             return [self._lane(eqn, operands)]
         result = rule(self, eqn, *operands)
