@@ -173,6 +173,7 @@ SAMPLES: tuple[Callable[[Any, Any, Any], Any], ...] = (
         jax.random.key_data(k),
     ),
     lambda x, i, k: jax.random.key_data(jax.random.key(i[0, 0])),
+    lambda x, i, k: [f(lax.complex(x, x)) for f in (lax.conj, lax.real, lax.imag, lax.abs, lax.exp, lax.log, lax.sqrt, lax.sign)],
     lambda x, i, k: (
         jax.extend.random.threefry_2x32(jax.random.key_data(k), jnp.arange(2, dtype=jnp.uint32)),
         jnp.linalg.norm(x),

@@ -60,6 +60,7 @@ HANDLED: dict[str, dict[str, Check]] = {
     "bitcast_convert_type": _names("new_dtype"),
     "broadcast_in_dim": _names("shape broadcast_dimensions sharding"),
     "concatenate": _names("dimension"),
+    "conj": _names("input_dtype"),
     "cond": _names("branches linear"),
     "convert_element_type": _names("new_dtype weak_type sharding"),
     **{f"cum{how}": _names("axis reverse") for how in ("sum", "prod", "max", "min", "logsumexp")},
