@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import jaxprims as jp
 from jaxprims.arguments.monoids import monoids
 from jaxprims.ir.evaluate import NotEvaluable, evaluate, identical
 from jaxprims.ir.program import COMPARE, Builder, Program, from_bits, is_float, numpy_dtype, to_bits
@@ -86,8 +87,62 @@ def test_jax_numpy(name, dtype):
 def test_select_is_max_on_integers_only(op):
     assert name_of(op, "s32") == name_of(op, "u8") == "max"
     assert name_of(op, "f32") == name_of(op, "f16") == name_of(op, "bf16") == "select_max"
-    assert neutral_of(op, "f32") == (-np.inf,)
+    assert neutral_of(op, "s32") == (np.iinfo(np.int32).min,)
     assert derivative_class(traced(op, "f32")) == "select"
+
+
+NAN_RULES = {
+    "plain": lambda a, b: False,
+    "skips b": lambda a, b: b != b,
+    "keeps a": lambda a, b: a != a,
+    "skips b, keeps the first of two": lambda a, b: (b != b) & (a == a),
+    "keeps either": lambda a, b: (a != a) & (b == b),
+}
+
+
+@pytest.mark.parametrize("nan", NAN_RULES)
+@pytest.mark.parametrize("compare", ["__gt__", "__ge__", "__lt__", "__le__"])
+def test_a_known_identity_is_neutral_for_every_value(nan, compare):
+    """e ⊙ x and x ⊙ e are x, bit for bit, any NaN for a NaN; and where -inf, inf or NaN are such an e, one is known."""
+    op = lambda a, b: where(getattr(a, compare)(b) | NAN_RULES[nan](a, b), a, b)  # noqa: E731
+    for dtype in ("float32", "float16", "bfloat16"):
+        t = jnp.dtype(dtype)
+        limits = jnp.finfo(t)
+        x = np.array([np.nan, np.inf, 0, 1, limits.max, limits.smallest_subnormal], t)
+        x = np.concatenate([x, -x])
+
+        def neutral(e, x=x, t=t):
+            with np.errstate(invalid="ignore"):
+                sides = [np.asarray(op(*pair)) for pair in ((np.full_like(x, e), x), (x, np.full_like(x, e)))]
+            unsigned = f"u{t.itemsize}"
+            return all(((y.view(unsigned) == x.view(unsigned)) | ((y != y) & (x != x))).all() for y in sides)
+
+        known = neutral_of(op, {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype])
+        assert (known is not None) == any(neutral(e) for e in (-np.inf, np.inf, np.nan))
+        assert known is None or neutral(known[0])
+
+
+def test_an_identity_hides_no_nan():
+    op = lambda a, b: where((a >= b) | jnp.isnan(b), a, b)  # noqa: E731
+    x, i = np.array([np.nan, np.nan, 1.0, np.nan], np.float32), np.array([0, 0, 1, 1])
+    np.testing.assert_array_equal(jp.reduce_by_index(x, i, 2, op), [np.nan, 1.0])
+    plain = lambda a, b: where(a > b, a, b)  # noqa: E731
+    for call in (
+        lambda: jp.reduce_by_index(x, i, 2, plain),
+        lambda: jp.segment_reduce(x, i, plain, num_segments=2),
+        lambda: jp.scan(x, plain, exclusive=True),
+        lambda: jp.reduce(x[:0], plain),
+    ):
+        with pytest.raises(ValueError, match=r"identity.*-inf is neutral for all but NaN"):
+            call()
+    assert jp.reduce_by_index(x[2:3], i[2:3], 2, plain, identity=-np.inf).tolist() == [-np.inf, 1.0]
+    counts = np.array([3, 4])
+    for call in (
+        lambda: jp.reduce_by_index(counts, counts - 3, 2, jnp.maximum, identity=0),
+        lambda: jp.scan(counts, jnp.maximum, identity=0),
+    ):
+        with pytest.warns(jp.IdentityWarning, match=r"simplefilter\('ignore', jaxprims.IdentityWarning\) silences this"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +221,7 @@ ARGMAX = {
 def test_argmax_spellings(op):
     assert name_of(op, "s32", "s32") == name_of(op, "u8", "s32") == "argmax"
     assert name_of(op, "f32", "s32") == "select_argmax"
-    assert neutral_of(op, "f32", "s32") == (-np.inf, 2**31 - 1)
+    assert neutral_of(op, "f32", "s32") is None  # it would hide a NaN
     assert neutral_of(op, "s16", "s32") == (-(2**15), 2**31 - 1)
     assert derivative_class(traced(op, "f32", "s32")) == "arg"
 

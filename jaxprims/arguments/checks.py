@@ -32,13 +32,19 @@ def sizes_of(num_bins: Any) -> tuple[int, ...]:
     return tuple(out)
 
 
+NOTE = "jaxprims: while tracing"
+"""How the note starts that an exception of the user's function gets."""
+
+
 def called(name: str, fn: Callable[..., Any], *args: Any) -> Any:
-    """What the user's function returns; what it raises becomes a TypeError or ValueError that names it."""
+    """What the user's function returns. What it raises is raised as it is, with a note that names the function."""
     try:
         return fn(*args)
     except Exception as e:
-        kind = TypeError if isinstance(e, TypeError) else ValueError
-        raise kind(f"{name} raised {type(e).__name__} when it was traced: {e}") from e
+        if not any(note.startswith(NOTE) for note in getattr(e, "__notes__", ())):
+            on = ", ".join(f"{jax.typeof(x).str_short()}" for x in jax.tree.leaves(args))
+            e.add_note(f"{NOTE} {name} on {on}")
+        raise
 
 
 def as_array(x: Any, name: str) -> Any:

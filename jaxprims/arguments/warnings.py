@@ -10,7 +10,8 @@ class IdentityWarning(UserWarning):
     """The given ``identity`` is not neutral for the operator: ``op(identity, x)`` is not ``x`` for some value x.
 
     Given while tracing, where it is found by trying a few values. Bins that stay empty hold the identity, and every bin
-    starts from it, so a wrong one gives wrong results.
+    starts from it, so a wrong one gives wrong results. Of a monoid on some values only, such as a maximum of counts that starts
+    from 0, it may be neutral for all there are: then ``warnings.simplefilter("ignore", jaxprims.IdentityWarning)``.
 
     >>> issubclass(IdentityWarning, UserWarning)
     True

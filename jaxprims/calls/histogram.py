@@ -59,7 +59,8 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True) -> His
         parts, complete = None, identity is not None
     if not complete and dest is None:
         unknown = f"op's neutral element on {_avals_text(pair)} is not known"
-        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest")
+        hints = {classify.why_no_identity(op.name) for _, op, _ in parts or () if op.identity is None}
+        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest{''.join(sorted(hints))}")
     if parts is not None and known is not None:
         _check_neutral(parts)
     return Histogram(bins, pair, closed, parts, identity, dest)
@@ -75,7 +76,13 @@ def _check_neutral(parts: Sequence[tuple[tuple[int, ...], Operator, list[Any]]])
             continue
         wrong = classify.wrong_identity(op.program, op.identity)
         if wrong is not None:
-            warn_user(f"identity is not op's neutral element: {wrong}", IdentityWarning)
+            warn_identity(wrong)
+
+
+def warn_identity(wrong: str) -> None:
+    """``wrong``: for which value."""
+    silence = "if no value is like that x, all is well: warnings.simplefilter('ignore', jaxprims.IdentityWarning) silences this"
+    warn_user(f"identity is not op's neutral element: {wrong}; {silence}", IdentityWarning)
 
 
 def warn_fallback(name: str, e: Unsupported) -> None:

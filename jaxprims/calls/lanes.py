@@ -7,7 +7,8 @@ scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix. That it treats all lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,19 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from ..arguments.warnings import FallbackWarning, IdentityWarning, warn_user
+from ..arguments.warnings import FallbackWarning, warn_user
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
+from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.varying import element_aval
 from .along_axis import Elements, flat_map
-from .histogram import checked_identity
+from .histogram import checked_identity, warn_identity
 from .operator import trace_operator
 from .ordered import Ordered
 
-PROOF_LANES = 2
-"""An operator treats lanes alike if it does so on arrays of so many of them."""
+MAX_PROOF = 20_000
+"""Where no rule says that lanes are treated alike, Programs of at most so many instructions, all lanes together, are compared."""
+
+_DIFFERENTLY = "that treats the axes of a slice differently"
 
 
 def find_form(call: Ordered, map: Any) -> None:
@@ -60,7 +64,7 @@ def find_form(call: Ordered, map: Any) -> None:
     if given is not None and concrete and not call.captured and call.operator.identity is not None:
         wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
         if wrong is not None:
-            warn_user(f"identity is not op's neutral element: {wrong}", IdentityWarning)
+            warn_identity(wrong)
     call.identity = given
     if not _map_on_elements(call, map):
         # map by XLA: its results are the elements
@@ -83,18 +87,8 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None)
     outer = shapes[0][:lanes]
     closed = call.closed
     if outer:
-        try:
-            closed = trace_operator(call.monoid, call.values, inside, call.axes)
-        except (TypeError, ValueError):
-            raise Unsupported("operator", "that treats the axes of a slice differently") from None
-        if [tuple(o.shape) for o in closed.out_avals] != inside:
-            raise Unsupported("operator", "that treats the axes of a slice differently")
-
-        def smaller() -> ClosedJaxpr:
-            small = (PROOF_LANES,) * len(outer)
-            return trace_operator(call.monoid, call.values, [(*small, *s) for s in inside], call.axes)
-
-        _prove(closed, call.closed, outer, smaller, inside * 2, [*dtypes, *dtypes])
+        closed = _probed(call, inside)
+        _prove(closed, call.closed, outer, inside * 2, [*dtypes, *dtypes])
     uniform = None
     if identity is not None:
         rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
@@ -104,35 +98,73 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None)
     return operator, captured
 
 
+def _probed(call: Ordered, shapes: list[tuple[int, ...]]) -> ClosedJaxpr:
+    """The operator on an element. What it raises there is no error of the call's, on whose slices it was traced already."""
+    try:
+        closed = trace_operator(call.monoid, call.values, shapes, call.axes)
+    except Exception:
+        raise Unsupported("operator", _DIFFERENTLY) from None
+    if [(tuple(o.shape), np.dtype(o.dtype)) for o in closed.out_avals] != list(zip(shapes, call.values.dtypes, strict=True)):
+        raise Unsupported("operator", _DIFFERENTLY)
+    return closed
+
+
 def _all_alike(rows: np.ndarray) -> bool:
     """Have all rows the same bits?"""
     return len({row.tobytes() for row in rows}) <= 1
 
 
 def _prove(
-    element: ClosedJaxpr,
-    whole: ClosedJaxpr,
-    outer: tuple[int, ...],
-    smaller: Callable[[], ClosedJaxpr],
-    inside: Sequence[tuple[int, ...]],
-    dtypes: Sequence[Any],
+    element: ClosedJaxpr, whole: ClosedJaxpr, outer: tuple[int, ...], inside: Sequence[tuple[int, ...]], dtypes: Sequence[Any]
 ) -> None:
     """Raises Unsupported unless a function on slices does on every lane what ``element`` does."""
     _, inner = hoist(element)
     program = to_program(inner.jaxpr)
     if all(s == () for s in inside):
-        lane = lower_elementwise(hoist(whole)[1].jaxpr, outer)
-        if lane is None or not same_program(lane, program):
+        if not _on_numbers(whole, element, program, outer):
             raise Unsupported("operator", "that is not elementwise on its slices")
         return
-    small = to_program(hoist(smaller())[1].jaxpr)
-    if not same_program(small, _repeated(program, [slots_of(s, d) for s, d in zip(inside, dtypes, strict=True)], len(outer))):
-        raise Unsupported("operator", "that treats the axes of a slice differently")
+    try:
+        one = lanewise.one_lane(whole, outer)
+        if same_program(to_program(hoist(one)[1].jaxpr), program) and _captures_alike(one, element):
+            return
+    except Unsupported:
+        pass
+    lanes = math.prod(outer)
+    if lanes * len(program.body) <= MAX_PROOF and _captures_alike(whole, element):
+        all_lanes = _repeated(program, [slots_of(s, d) for s, d in zip(inside, dtypes, strict=True)], lanes)
+        if same_program(to_program(hoist(whole)[1].jaxpr), all_lanes):
+            return
+    raise Unsupported("operator", _DIFFERENTLY)
 
 
-def _repeated(program: Program, counts: Sequence[int], axes: int) -> Program:
-    """The program on PROOF_LANES lanes along each of so many axes, leaves one after the other as in memory."""
-    lanes = PROOF_LANES**axes
+def _on_numbers(whole: ClosedJaxpr, element: ClosedJaxpr, program: Program, outer: tuple[int, ...]) -> bool:
+    """Does a function on slices do on every number what ``element``, whose Program this is, does?"""
+    lane = lower_elementwise(hoist(whole)[1].jaxpr, outer)
+    return lane is not None and same_program(lane, program) and _captures_alike(whole, element)
+
+
+def _captures_alike(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
+    """Are the captured arrays of two Programs, which know them by number, the same?"""
+    if not one.consts and not other.consts and not hoist(one)[1].consts and not hoist(other)[1].consts:
+        return True
+    made = []
+    for closed in (one, other):
+        outside = jax.make_jaxpr(hoist(closed)[0])(*closed.consts)
+        made.append((str(outside.jaxpr), [*closed.consts, *outside.consts]))
+    (text, arrays), (other_text, other_arrays) = made
+    return text == other_text and len(arrays) == len(other_arrays) and all(map(_one_array, arrays, other_arrays))
+
+
+def _one_array(a: Any, b: Any) -> bool:
+    if a is b or isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
+        return a is b
+    x, y = np.asarray(a), np.asarray(b)
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+def _repeated(program: Program, counts: Sequence[int], lanes: int) -> Program:
+    """The program on so many lanes, leaves one after the other as in memory."""
     params: list[str] = []
     places: list[list[int]] = [[] for _ in range(lanes)]
     at = 0
@@ -166,13 +198,17 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
     assert call.mapped is not None
     flat, _ = flat_map(call.elements, map, call.axes)
     wanted = [s[lanes:] for s in call.values.shapes]
+    closed = call.mapped
+    if outer:
+        try:
+            closed = jax.make_jaxpr(flat)(*avals)
+        except Exception:  # of map on other shapes than the call's
+            return False
     try:
-        closed = jax.make_jaxpr(flat)(*avals) if outer else call.mapped
         if [tuple(o.shape) for o in closed.out_avals] != wanted:
             return False
         if outer and all(s == () for s in (*inside, *wanted)):
-            lane = lower_elementwise(hoist(call.mapped)[1].jaxpr, outer)
-            if lane is None or not same_program(lane, to_program(hoist(closed)[1].jaxpr)):
+            if not _on_numbers(call.mapped, closed, to_program(hoist(closed)[1].jaxpr), outer):
                 return False
         elif outer:
             return False
@@ -181,9 +217,5 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
         call.f_captured = list(pre(*closed.consts))
     except Unsupported as e:
         warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
-        return False
-    except (TypeError, ValueError):
-        if not outer:
-            raise
         return False
     return True

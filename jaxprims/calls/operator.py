@@ -43,7 +43,7 @@ def trace_operator(monoid: Monoid, values: Typed, shapes: Sequence[tuple[int, ..
 
     def flat(*leaves: Any) -> list[Any]:
         a, b = jax.tree.unflatten(values.tree, leaves[:n]), jax.tree.unflatten(values.tree, leaves[n:])
-        got, tree = called("op", lambda: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None))
+        got, tree = called("op", lambda a, b: jax.tree.flatten(monoid.op(a, b), is_leaf=lambda x: x is None), a, b)
         if tree != values.tree:
             raise TypeError(f"op must return the structure of its arguments, {values.tree}, got {tree}")
         return [vary(as_array(x, "op's result"), axes) for x in got]

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..operators.classify import why_no_identity
 from ..operators.operator import passing
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
@@ -28,7 +29,10 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     if call.elements.n == 0:
         neutral = identity_on_slices(call) if start is None else list(start)
         if neutral is None:
-            raise ValueError("identity is not known for this operator: a reduction of no elements needs identity= or init=")
+            hint = "" if call.operator is None else why_no_identity(call.operator.name)
+            raise ValueError(
+                f"identity is not known for this operator: a reduction of no elements needs identity= or init={hint}"
+            )
         return neutral
     if call.operator is None or any(0 in s for s in call.values.shapes):
         return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)

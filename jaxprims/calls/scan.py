@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import as_array
+from ..operators.classify import why_no_identity
 from ..operators.operator import identity_leaves
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
@@ -33,7 +34,8 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
     if exclusive and start is None and not any(0 in s for s in call.values.shapes):
         given = identity_on_slices(call)
         if given is None:
-            raise ValueError("identity is not known for this operator: an exclusive scan needs identity= or init=")
+            hint = "" if call.operator is None else why_no_identity(call.operator.name)
+            raise ValueError(f"identity is not known for this operator: an exclusive scan needs identity= or init={hint}")
     empty = call.elements.n == 0 or any(0 in s for s in call.values.shapes)
     if call.operator is None or empty:
         values = call.plain_values()

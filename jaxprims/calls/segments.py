@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import sizes_of
+from ..operators.classify import why_no_identity
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind
@@ -80,7 +81,8 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int) -> list[Any
         return [vary(jnp.zeros(s, d), call.axes) for s, d in zip(shapes, call.values.dtypes, strict=True)]
     neutral = identity_on_slices(call)
     if neutral is None:
-        raise ValueError("identity: segments may be empty, and op's neutral element is not known; give identity")
+        hint = "" if call.operator is None else why_no_identity(call.operator.name)
+        raise ValueError(f"identity: segments may be empty, and op's neutral element is not known; give identity{hint}")
     if call.elements.n == 0:
         return [jnp.broadcast_to(i, s) for i, s in zip(neutral, shapes, strict=True)]
     if call.operator is None or any(0 in s for s in shapes):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.scan import scan
+from ..arguments.checks import called
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
 
@@ -237,7 +238,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def on_slices(a: list[Any], b: list[Any]) -> list[Any]:
         given, other = _with_axis(a, ranks, along), _with_axis(b, ranks, along)
-        out, returned = jax.tree.flatten(fn(jax.tree.unflatten(tree, given), jax.tree.unflatten(tree, other)))
+        out, returned = jax.tree.flatten(called("fn", fn, jax.tree.unflatten(tree, given), jax.tree.unflatten(tree, other)))
         if len(out) != len(a):
             raise TypeError(f"fn must return the structure of its arguments, {tree}; it returned {returned}")
         shapes = [np.shape(x) for x in given]

@@ -15,7 +15,7 @@ import numpy as np
 from .program import Instr, Program, from_bits, numpy_dtype
 
 MAX_ITERATIONS = 10_000
-"""A loop that runs longer on some sample is not evaluable."""
+"""Turns of all loops together, nested ones included; what takes more on some sample is not evaluable."""
 
 
 class NotEvaluable(Exception):
@@ -35,6 +35,7 @@ def evaluate(
 class _Run:
     uniforms: Sequence[np.ndarray]
     more: Mapping[str, Any]
+    turns: int = 0
 
     def run(self, program: Program, args: list[np.ndarray]) -> list[np.ndarray]:
         values: list[Any] = []
@@ -74,18 +75,24 @@ class _Run:
             raise NotEvaluable(f"a loop of {n} iterations")
         carries = len(body.results)
         for i in range(n):
+            self._turn()
             x = self.run(body, [np.full(x[0].shape, i, np.int32), *x]) + x[carries:]
         return x[:carries]
 
     def _while(self, instr: Instr, x: list[np.ndarray]) -> list[np.ndarray]:
         cond, body = instr.attr
         carries = len(body.results)
-        for _ in range(MAX_ITERATIONS):
+        while True:
             (going,) = self.run(cond, x)
             if not going.any():
                 return x[:carries]
+            self._turn()
             x = [np.where(going, new, old) for new, old in zip(self.run(body, x), x, strict=False)] + x[carries:]
-        raise NotEvaluable("a while loop of too many iterations")
+
+    def _turn(self) -> None:
+        self.turns += 1
+        if self.turns > MAX_ITERATIONS:
+            raise NotEvaluable("loops of too many iterations")
 
 
 def apply(op: str, dtype: str, x: Sequence[np.ndarray]) -> np.ndarray:

@@ -138,6 +138,11 @@ class Program:
     def __hash__(self) -> int:
         return hash(self.text)
 
+    @functools.cached_property
+    def may_not_end(self) -> bool:
+        """Whether there is a ``while`` in it, which need not end on arguments that nobody gave."""
+        return any(i.op == "while" for i in self.walk())
+
     @staticmethod
     def parse(text: str) -> Program:
         """The inverse of ``str``."""

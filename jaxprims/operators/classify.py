@@ -15,11 +15,12 @@ import numpy as np
 
 from ..ir.evaluate import NotEvaluable, evaluate, identical, same
 from ..ir.normal_form import simplify
-from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype
+from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype, to_bits
 from .known import Known, neutral_bits, rows
 
 __all__ = [
-    "atomic_class", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify", "wrong_identity"
+    "atomic_class", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify", "why_no_identity",
+    "wrong_identity",
 ]  # fmt: skip
 
 
@@ -170,13 +171,15 @@ def restrict(op: Program, slots: tuple[int, ...]) -> Program:
 def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
     """The neutral element's bits, slot by slot; None unless every independent part has a known one.
 
-    ``name`` is :func:`recognise`'s answer. A float sum's is 0.0 (so -0.0 alone sums to 0.0, as in ``jax.ops.segment_sum``);
-    a ``select_max``'s, -inf, is neutral for every number.
+    ``name`` is :func:`recognise`'s answer. The rule: ``e ⊙ x`` and ``x ⊙ e`` are x, bit for bit, any NaN for a NaN. Of operators
+    that only decide it is proved, on every kind of value: ``jnp.where(a > b, a, b)`` on floats has none, since ``x ⊙ -inf`` is
+    -inf where x is NaN; with a test for NaN it may have -inf, or NaN. Of arithmetic it is algebra's: a float sum's is 0.0 (so
+    -0.0 alone sums to 0.0, as in ``jax.ops.segment_sum``).
     """
     groups = parts(op)
     if len(groups) == 1:
         known = _match(op) if name else None
-        return known.identity_bits(op.result_dtypes) if known else None
+        return _proved_identity(op, known) if known else None
     bits: dict[int, int] = {}
     for group in groups:
         part = restrict(op, group)
@@ -185,6 +188,45 @@ def identity_of(op: Program, name: str | None) -> tuple[int, ...] | None:
             return None
         bits.update(zip(group, found, strict=True))
     return tuple(bits[k] for k in range(len(op.results)))
+
+
+def _proved_identity(op: Program, known: Known) -> tuple[int, ...] | None:
+    dtypes, bits = op.result_dtypes, known.identity_bits(op.result_dtypes)
+    if known.match == "text" or bits is None:
+        return bits
+    candidates = [bits, (to_bits(np.nan, dtypes[0]), *bits[1:])] if is_float(dtypes[0]) else [bits]
+    return next((c for c in candidates if _is_neutral(op, c)), None)
+
+
+def _is_neutral(op: Program, bits: tuple[int, ...]) -> bool:
+    """Does an operator that only decides give x for x and this, on either side? For x of every kind, so of every value."""
+    dtypes = op.result_dtypes
+    x = [np.ravel(v) for v in np.meshgrid(*map(_kinds_of, dtypes), indexing="ij")]
+    e = [np.full(v.shape, from_bits(b, d), v.dtype) for v, b, d in zip(x, bits, dtypes, strict=True)]
+    sides = (evaluate(op, [*e, *x]), evaluate(op, [*x, *e]))
+    return all(identical(got, v).all() for side in sides for got, v in zip(side, x, strict=True))
+
+
+def _kinds_of(dtype: str) -> np.ndarray:
+    """Values of every kind: NaN, infinities, zeros, denormals and the like of both signs."""
+    t = numpy_dtype(dtype)
+    if dtype == "b1":
+        return np.array([False, True])
+    if not is_float(dtype):
+        info = np.iinfo(t)
+        return np.array(sorted({info.min, info.min + 1, max(-1, info.min), 0, 1, info.max - 1, info.max}), t)
+    limits = ml_dtypes.finfo(t)
+    sizes = np.array([np.nan, np.inf, 0.0, 1.0, limits.max, limits.smallest_normal, limits.smallest_subnormal], t)
+    return np.concatenate([sizes, -sizes])
+
+
+def why_no_identity(name: str | None) -> str:
+    """What to tell about an operator of this name that has none."""
+    if name is None or not name.startswith("select_"):
+        return ""
+    worst, plain = "-inf" if name.endswith("max") else "inf", name.removeprefix("select_")
+    worst, other = (f"({worst}, the greatest index)", f"monoids.{plain}") if "arg" in name else (worst, f"jnp.{plain}imum")
+    return f" ({worst} is neutral for all but NaN: give it if there is none, or take {other})"
 
 
 def derivative_class(op: Program) -> str:

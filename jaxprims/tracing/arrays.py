@@ -320,6 +320,12 @@ def scatter(e: Lowering, eqn: Any, x: Value, indices: Value, updates: Value) -> 
     return result
 
 
+MOVES = frozenset(
+    "broadcast_in_dim reshape squeeze expand_dims transpose rev slice split unstack concatenate stack dynamic_slice "
+    "dynamic_update_slice".split()
+)
+"""Those that only move what is in an array, numbers or not."""
+
 RULES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": broadcast_in_dim,
     "reshape": reshape,

@@ -15,6 +15,7 @@ import numpy as np
 from ..ir.program import BINARY, COMPARE, UNARY, is_float
 from . import complex
 from .emit import Emitter, Unsupported, bits
+from .keys import plain_dtype
 from .lowering import Lowering
 from .values import Array, Value, check_shape, scalar_dtypes
 
@@ -225,7 +226,7 @@ def elementwise(e: Lowering, eqn: Any, *values: Value) -> Array:
         which, *cases = operands
         by_part = zip(*(c.parts for c in cases), strict=True)
         parts = tuple(_map(shape, 1, lambda *xs: (_select(e, *xs),), which.parts[0], *p)[0] for p in by_part)
-        return Array(np.dtype(aval.dtype), parts)
+        return Array(plain_dtype(aval.dtype), parts)
     f: Callable[..., tuple[int, ...]]
     if len(out) == 2 or any(v.complex for v in operands):
         f = _parts(e, name, out, eqn.params)

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from .jaxprs import CALLS, RULES, called, opened
+from .jaxprs import CALLS, RULES, called, opened, with_arguments
+from .keys import from_words, is_key, words
 
 LARGE = 64
 """An array made from nothing is large from so many numbers on."""
@@ -45,7 +46,21 @@ def hoist(closed: ClosedJaxpr) -> tuple[Callable[..., list[Any]], ClosedJaxpr]:
     inner, constvars = parting.inner(outvars)
     pre = jaxpr_as_fun(_closed("captured", parting.embedded, jaxpr.constvars, constvars, parting.outer(constvars)))
     held = {v: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars}
-    return pre, _closed("element", held, jaxpr.invars, outvars, inner)
+    rest = _closed("element", held, jaxpr.invars, outvars, inner)
+    return _on_words(pre, rest) if any(is_key(v.aval.dtype) for v in constvars) else (pre, rest)
+
+
+def _on_words(pre: Callable[..., list[Any]], inner: ClosedJaxpr) -> tuple[Callable[..., list[Any]], ClosedJaxpr]:
+    """The same with the words of random keys for the keys: kernels' operands are numbers."""
+    held, keys = inner.jaxpr.constvars, [from_words(v.aval) for v in inner.jaxpr.constvars]
+    n, structs = len(held), [jax.eval_shape(words, c) for c in inner.consts]
+
+    def on_words(*xs: Any) -> list[Any]:
+        return jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, [wrap(x) for wrap, x in zip(keys, xs[:n], strict=True)]))(*xs[n:])
+
+    jaxpr = jax.make_jaxpr(on_words)(*structs, *(v.aval for v in inner.jaxpr.invars)).jaxpr
+    rest = with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:])
+    return lambda *captured: [words(x) for x in pre(*captured)], ClosedJaxpr(rest, structs)
 
 
 def _closed(name: str, held: dict[Var, Any], invars: Sequence[Var], outvars: Sequence[Any], eqns: list[JaxprEqn]) -> ClosedJaxpr:

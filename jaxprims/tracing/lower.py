@@ -4,6 +4,7 @@
 ``elementwise``           arithmetic, comparisons, casts, bits; through ``complex`` complex numbers
 ``arrays, reductions``    small arrays, split into scalars; captured arrays, loaded where they are indexed
 ``control``               scan, while, cond
+``random``                what ``jax.random`` draws from keys of threefry
 ``jaxprs``                calls, which are inlined
 ========================  ===========================================================================
 """
@@ -16,18 +17,21 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from ..ir.program import Program
-from . import arrays, control, elementwise, reductions
+from . import arrays, control, elementwise, random, reductions
 from .emit import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported
 from .hoist import hoist
 from .jaxprs import opened
-from .lowering import LANE_BY_LANE, RULES, WITH_EFFECTS, Lowering
+from .lowering import LANE_BY_LANE, ON_KEYS, RULES, WITH_EFFECTS, Lowering
 from .values import Array, Value, View, check_shape, scalar_dtypes
 
 __all__ = ["MAX_INSTRUCTIONS", "MAX_SLOTS", "Unsupported", "hoist", "lower_elementwise", "to_program"]
 
-RULES.update(dict.fromkeys(elementwise.NAMES, elementwise.elementwise) | arrays.RULES | reductions.RULES | control.RULES)
+RULES.update(
+    dict.fromkeys(elementwise.NAMES, elementwise.elementwise) | arrays.RULES | reductions.RULES | control.RULES | random.RULES
+)
 LANE_BY_LANE.update(elementwise.NAMES, control.RULES)
 WITH_EFFECTS.update(control.RULES)
+ON_KEYS.update(random.RULES, arrays.MOVES, ("select_n", "while", "cond"))
 
 
 def to_program(jaxpr: Jaxpr) -> Program:

@@ -13,6 +13,8 @@ from jax.extend.core import Jaxpr, Literal
 from ..ir.program import numpy_dtype
 from .emit import Counter, Emitter, Unsupported
 from .jaxprs import CALLS, IDENTITIES, called, opened
+from .keys import is_key
+from .parameters import check_parameters
 from .values import Array, Value, View, constants
 
 RULES: dict[str, Callable[..., Any]] = {}
@@ -23,6 +25,10 @@ LANE_BY_LANE: set[str] = set()
 
 WITH_EFFECTS: set[str] = set()
 """Those that may have effects: their bodies' are looked at one by one."""
+
+
+ON_KEYS: set[str] = set()
+"""Those that may have arrays of random keys among their operands or results."""
 
 
 class Lowering(Emitter):
@@ -67,8 +73,11 @@ class Lowering(Emitter):
         if name in IDENTITIES:
             return operands
         rule = RULES.get(name)
+        if name not in ON_KEYS and any(is_key(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)):
+            raise Unsupported(name, "of random keys")
         if rule is None:
             raise Unsupported(name)
+        check_parameters(eqn)
         if self.lanes is not None and name not in LANE_BY_LANE:
             return [self._lane(eqn, operands)]
         result = rule(self, eqn, *operands)

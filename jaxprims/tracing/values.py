@@ -16,10 +16,15 @@ import numpy as np
 
 from ..ir.program import dtype_name
 from .emit import MAX_SLOTS, Emitter, Unsupported
+from .keys import is_key, plain_dtype, threefry_dtype
 
 
 def scalar_dtypes(dtype: Any, primitive: str) -> tuple[str, ...]:
-    """The dtypes of the scalars that make up one number: two for a complex one."""
+    """The dtypes of the scalars that make up one number: two for a complex one, or for a random key."""
+    if is_key(dtype):
+        if dtype != threefry_dtype():
+            raise Unsupported(primitive, f"of keys of another generator than threefry ({dtype})")
+        return "u32", "u32"
     t = np.dtype(dtype)
     if t.kind == "c":
         return ("f32" if t.itemsize == 8 else "f64",) * 2
@@ -92,7 +97,7 @@ class View:
 
     @staticmethod
     def whole(dtype: Any, uniform: int, shape: tuple[int, ...]) -> View:
-        return View(np.dtype(dtype), uniform, math.prod(shape), shape, row_major(shape))
+        return View(plain_dtype(dtype), uniform, math.prod(shape), shape, row_major(shape))
 
     def replace(self, **changes: Any) -> View:
         return dataclasses.replace(self, **changes)

@@ -25,7 +25,7 @@ class Update(ScalarPhase):
         h = self.spec.bins[0]
         one = len(self.spec.bins) == 1 and h.lanes == 1 and h.updates == 1 and self.constant[0] is None
         cheap = h.slots * len(h.op.body) <= 16 and not self.variant.prefetch  # nor bound by cache misses
-        return one and cheap and not self.variant.ranged
+        return one and cheap and not self.variant.ranged and not h.op.may_not_end
 
     def _overlap(self, first: ir.Value, j: ir.Value) -> None:
         """Cheap updates are made while the next vectors are computed: the one is bound by stores, the other by arithmetic.
@@ -50,7 +50,7 @@ class Update(ScalarPhase):
         if self.constant[g] is not None:
             self._apply_constant(g, first, count)
             return
-        if h.lanes > 1 or h.updates > 1 or self.variant.ranged:
+        if h.lanes > 1 or h.updates > 1 or self.variant.ranged or h.op.may_not_end:
             self._apply_all(g, first, count)
             return
         if not self._can_overlap():

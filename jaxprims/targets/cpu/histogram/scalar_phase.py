@@ -121,7 +121,16 @@ class ScalarPhase(VectorPhase):
         return v
 
     def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
-        """bin = bin ⊕ value."""
+        """bin = bin ⊕ value. What is dropped goes to the spare bin, unless the operator need not end on it."""
+        b, h = self.b, self.spec.bins[g]
+        if h.op.may_not_end and not self.variant.ranged:
+            spare = scaled(b, self.num_bins[g], self._entry_bytes(g) * self.variant.copies)
+            with b.if_then(b.icmp_unsigned("<", offset, spare)):
+                self._combine(g, u, first, j, offset)
+            return
+        self._combine(g, u, first, j, offset)
+
+    def _combine(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
         b, h = self.b, self.spec.bins[g]
         if self.variant.prefetch:
             self._prefetch(g, u, b.add(j, i64(PREFETCH_AHEAD)))

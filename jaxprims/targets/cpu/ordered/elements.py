@@ -25,7 +25,10 @@ MOST_SHUFFLED = 128
 
 def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
     """How many of the widest scalars that the kernel touches fill a register; fewer of elements with many slots, which are taken
-    apart and put together again by shuffles of all of a vector's slots at once."""
+    apart and put together again by shuffles of all of a vector's slots at once. One along a row where the operator need not end
+    on pairs that are not in the data: the lanes of a vector that is folded or scanned hold such pairs."""
+    if spec.op.may_not_end and not spec.across:
+        return 1
     dtypes = {i.dtype for p in (spec.f, spec.op, spec.finish) for i in p.walk() if i.dtype != "tuple"}
     dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
     width = vector_bytes // max(map(register_bytes, dtypes))

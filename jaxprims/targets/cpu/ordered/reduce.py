@@ -59,7 +59,7 @@ def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int) 
         fold.fold(lo, hi)
         with b.if_then(started):
             before = load_state(b, spec, aggregate, i64(1), i64(0), 1)
-            fold.total.put(fold.op([splat(b, v, width) for v in before], fold.total.get()))
+            fold.total.put(fold.op([v if width == 1 else splat(b, v, width) for v in before], fold.total.get()))
         store_state(b, spec, fold.first(), aggregate, i64(1), i64(0))
     b.ret(b.or_(progress, b.select(some, i64(STARTED), i64(0))))
     return fn
@@ -78,10 +78,16 @@ class Fold:
     def fold(self, lo: ir.Value, hi: ir.Value) -> None:
         """The elements [lo, hi), at least one."""
         self.b.store(ir.Constant(I1, 0), self.holds)
+        if self.width == 1:
+            with loop(self.b, lo, hi) as i:
+                self.append(self.elements.states(i))
+            return
         (self._unordered if self.spec.commutes else self._ordered)(lo, hi)
 
     def first(self) -> State:
         """The first lane."""
+        if self.width == 1:
+            return self.total.get()
         return [self.b.extract_element(v, ir.Constant(I32, 0)) for v in self.total.get()]
 
     def op(self, first: State, second: State) -> State:

@@ -63,6 +63,8 @@ def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bo
 
 
 def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
+    if spec.op.may_not_end:
+        return Sequential
     if not periodic and llvm_scan_logaddexp.applies(spec):
         return llvm_scan_logaddexp.LogAddExp
     if _cost(spec.op) > EXPENSIVE * len(spec.state):

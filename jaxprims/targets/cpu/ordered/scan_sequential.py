@@ -72,15 +72,27 @@ class Sequential(Kernel):
         """Takes element i into the aggregate and into the result, each of which may only start with it."""
         b, there, started = self.b, self.b.load(self.there, typ=I1), self.is_started()
         x, anew = self.elements.states(i), self._restarts(i)
-        self._start(x, there, started)  # whatever op is applied to, the user gave
-        before, both = self._pair(), [splat(b, v, 2) for v in x]
-        values = self.op(before, both, 2)
-        self.keep([b.select(splat(b, anew, 2), new, v) for new, v in zip(both, values, strict=True)], self.pairs)
-        self._start(x, there, started)
+        before = self._pair()
+        if self.spec.op.may_not_end:
+            self._one_by_one(before, x, anew, there, started)
+        else:
+            both = [splat(b, v, 2) for v in x]
+            values = self.op(before, both, 2)
+            self.keep([b.select(splat(b, anew, 2), new, v) for new, v in zip(both, values, strict=True)], self.pairs)
+            self._start(x, there, started)
         b.store(ir.Constant(I1, 1), self.started)
         b.store(ir.Constant(I1, 1), self.there)
         results = [b.extract_element(v, RESULT) for v in (before if self.spec.exclusive else self._pair())]
         self._write(results, there, anew, i)
+
+    def _one_by_one(self, before: Values, x: Values, anew: ir.Value, there: ir.Value, started: ir.Value) -> None:
+        """Result and aggregate each by itself: the operator sees nothing but what is combined."""
+        b, pair = self.b, before
+        for lane, known in ((AGGREGATE, started), (RESULT, there)):
+            now = [b.extract_element(v, lane) for v in before]
+            new = self.either(b.and_(known, b.not_(anew)), lambda now=now: self.op(now, x, 1), lambda: x)  # type: ignore[misc]
+            pair = [b.insert_element(v, n, lane) for v, n in zip(pair, new, strict=True)]
+        self.keep(pair, self.pairs)
 
     def _pair(self) -> Values:
         return [self.b.load(p, typ=expr.register_type(t, 2)) for p, t in zip(self.pairs, self.spec.state, strict=True)]

@@ -36,7 +36,7 @@ class _Runs(Fold):
     def run(self, lo: ir.Value, hi: ir.Value) -> None:
         """An operator that commutes: masked vectors, two of them without asking whether there is a second, since a branch that
         depends on a segment's length is often mispredicted."""
-        if not self.spec.commutes:
+        if not self.spec.commutes or self.width == 1:
             self.fold(lo, hi)
             return
         b, width = self.b, self.width
@@ -56,7 +56,7 @@ class _Runs(Fold):
 
     def _loops(self) -> bool:
         """Whether a loop might not end on a value that the user did not give."""
-        return any(i.op == "while" for p in (self.spec.f, self.spec.op) for i in p.walk())
+        return self.spec.f.may_not_end or self.spec.op.may_not_end
 
     def _element(self, i: ir.Value, rest: ir.Value) -> State:
         b, spec, width, fills = self.b, self.spec, self.width, self._loops()

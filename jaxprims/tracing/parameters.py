@@ -1,0 +1,106 @@
+"""The parameters of primitives that rules take account of, or may pass over. One with any other value is :class:`Unsupported`:
+never ignored, in whatever version of JAX it comes up. None is what a parameter is that nobody gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax import lax
+
+from .emit import Unsupported
+
+Check = Callable[[Any, Any], bool]
+"""Of a value and its equation: can the rule do it?"""
+
+
+def _any(value: Any, eqn: Any) -> bool:
+    return True
+
+
+def _default(value: Any, eqn: Any) -> bool:
+    return getattr(value, "name", None) == "DEFAULT"
+
+
+def _operands_dtype(value: Any, eqn: Any) -> bool:
+    return all(value == v.aval.dtype for v in eqn.invars)
+
+
+def _precision(value: Any, eqn: Any) -> bool:
+    """Products and sums are made in full: as precise as any. Algorithms that round on the way are something else."""
+    return all(isinstance(p, lax.Precision) or p is None for p in (value if isinstance(value, tuple) else (value,)))
+
+
+def _not_narrower(value: Any, eqn: Any) -> bool:
+    return all(value.itemsize >= v.aval.dtype.itemsize for v in eqn.invars)
+
+
+def _rounding(value: Any, eqn: Any) -> bool:
+    return value in (lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _mode(value: Any, eqn: Any) -> bool:
+    return value.name in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+
+
+def _names(text: str) -> dict[str, Check]:
+    return dict.fromkeys(text.split(), _any)
+
+
+_WITH_ACCURACY = "cbrt cos cosh exp exp2 expm1 log log1p log2 logistic rsqrt sin sinh sqrt tan tanh".split()
+_SCATTER = _names("dimension_numbers indices_are_sorted unique_indices update_jaxpr update_consts") | {"mode": _mode}
+_SCATTERS = ("add", "sub", "mul", "min", "max")
+
+HANDLED: dict[str, dict[str, Check]] = {
+    **{name: {"accuracy": _default} for name in _WITH_ACCURACY},
+    "mul": {"out_dtype": _operands_dtype},
+    "argmax": _names("axes index_dtype"),
+    "argmin": _names("axes index_dtype"),
+    "bitcast_convert_type": _names("new_dtype"),
+    "broadcast_in_dim": _names("shape broadcast_dimensions sharding"),
+    "concatenate": _names("dimension"),
+    "conj": _names("input_dtype"),
+    "cond": _names("branches linear"),
+    "convert_element_type": _names("new_dtype weak_type sharding"),
+    **{f"cum{how}": _names("axis reverse") for how in ("sum", "prod", "max", "min", "logsumexp")},
+    "dot_general": _names("dimension_numbers out_sharding") | {"precision": _precision, "preferred_element_type": _not_narrower},
+    "dynamic_slice": _names("slice_sizes"),
+    "expand_dims": _names("dimensions"),
+    "gather": _names("dimension_numbers slice_sizes unique_indices indices_are_sorted fill_value") | {"mode": _mode},
+    "integer_pow": _names("y"),
+    "iota": _names("dtype shape dimension sharding"),
+    "iota_2x32_shape": _names("shape"),
+    "pad": _names("padding_config"),
+    "polynomial": _names("unroll"),
+    "random_bits": _names("bit_width shape"),
+    "random_seed": _names("impl"),
+    "random_split": _names("shape"),
+    "random_wrap": _names("impl"),
+    **{f"reduce_{how}": _names("axes out_sharding") for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
+    "reduce_precision": _names("exponent_bits mantissa_bits"),
+    "reshape": _names("new_sizes dimensions sharding"),
+    "rev": _names("dimensions"),
+    "round": {"rounding_method": _rounding},
+    "scan": _names("jaxpr length reverse num_consts num_carry linear unroll ft_in ft_out _split_transpose"),
+    "scatter": _SCATTER,
+    **{f"scatter{dash}{how}": _SCATTER for dash in "-_" for how in _SCATTERS},
+    "slice": _names("start_indices limit_indices strides"),
+    "sort": _names("dimension is_stable num_keys"),
+    "split": _names("sizes axis"),
+    "squeeze": _names("dimensions"),
+    "stack": _names("axis"),
+    "tile": _names("reps"),
+    "transpose": _names("permutation"),
+    "unstack": _names("axis"),
+    "while": _names("cond_jaxpr body_jaxpr cond_nconsts body_nconsts"),
+}
+"""By primitive and parameter; primitives that are not here have none. Shardings say where a result lies, not what it is; that
+indices are sorted, or unique, and how a loop is unrolled, is for speed."""
+
+
+def check_parameters(eqn: Any) -> None:
+    handled = HANDLED.get(eqn.primitive.name, {})
+    for name, value in eqn.params.items():
+        if value is not None and not (name in handled and handled[name](value, eqn)):
+            raise Unsupported(eqn.primitive.name, f"with {name} = {value!r:.80}")

@@ -1,0 +1,93 @@
+"""Functions that draw from a captured random key: in kernels with threefry's, by plain XLA with others', the same bits always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+X = np.arange(1.0, 8.0, dtype=np.float32)
+I = np.arange(7) % 3  # noqa: E741
+
+
+def step(_: Any, state: Any) -> Any:
+    return jax.random.fold_in(state[0], 1), state[1] + jax.random.uniform(state[0])
+
+
+DRAWS: dict[str, Callable[[Any, Any], Any]] = {
+    "uniform": lambda k, i: jax.random.uniform(jax.random.fold_in(k, i)),
+    "uniform of the same key": lambda k, i: jax.random.uniform(k),
+    "several": lambda k, i: jax.random.uniform(jax.random.fold_in(k, i), (3,), minval=-1).sum(),
+    "normal": lambda k, i: jax.random.normal(jax.random.fold_in(k, i), (2,))[1],
+    "bits": lambda k, i: jax.random.bits(jax.random.fold_in(k, i), (), jnp.uint8).astype(jnp.float32),
+    "randint": lambda k, i: jax.random.randint(jax.random.split(jax.random.fold_in(k, i))[1], (), 0, 10).astype(jnp.float32),
+    "split outside": lambda k, i: jax.random.uniform(jax.random.split(k, (2, 2))[1, 0]) + i,
+    "chosen": lambda k, i: jax.random.uniform(jax.lax.select(i % 2 == 0, k, jax.random.fold_in(k, i))),
+    "seeded": lambda k, i: jax.random.uniform(jax.random.key(i, impl="threefry2x32")),
+    "words": lambda k, i: jax.random.key_data(jax.random.fold_in(k, i))[0].astype(jnp.float32),
+    "a walk": lambda k, i: jax.lax.fori_loop(0, 3, step, (k, 0.0))[1],
+    "bernoulli": lambda k, i: jnp.where(jax.random.bernoulli(jax.random.fold_in(k, i)), 1.0, 2.0),
+}  # fmt: skip
+
+
+def reduced(draw: Callable[[Any, Any], Any], k: Any, x: Any) -> list[Any]:
+    """The draw in map, in f and in an operator (the first value wins)."""
+    return [
+        jp.scan((x, jp.positions), map=lambda v, i: v * draw(k, i)),
+        jp.genhist(lambda v, i, b: (b, v * draw(k, i)), (x, jp.positions, I), jp.Bins(3)),
+        jp.reduce(x, lambda a, b: a + b + 0 * draw(k, 3)),
+    ]
+
+
+def wanted(draw: Callable[[Any, Any], Any], k: Any, x: Any) -> list[Any]:
+    y = x * jax.vmap(lambda i: draw(k, i))(jnp.arange(len(x)))
+    return [jnp.cumsum(y), jnp.zeros(3).at[I].add(y), x.sum()]
+
+
+@pytest.mark.filterwarnings("error::jaxprims.FallbackWarning")
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_in_kernels(name: str) -> None:
+    got = jax.jit(lambda k, x: reduced(DRAWS[name], k, x))(jax.random.key(3), X)
+    for g, w in zip(got, wanted(DRAWS[name], jax.random.key(3), X), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::jaxprims.FallbackWarning")
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_captured_keys_under_transformations(impl: str) -> None:
+    """Eager, jitted, under vmap and grad; keys of another generator are drawn from by plain XLA, with a warning."""
+    draw, keys = DRAWS["uniform"], jax.random.split(jax.random.key(5, impl=impl), 2)
+    loss = lambda fn, x, k: sum(jnp.sum(y * y) for y in fn(draw, k, x)[:2])  # noqa: E731
+    runs: list[Callable[[Any], Any]] = [
+        lambda fn: fn(draw, keys[0], X)[0],
+        lambda fn: jax.jit(lambda k: fn(draw, k, X))(keys[1]),
+        lambda fn: [fn(draw, k, X) for k in keys] if fn is wanted else jax.vmap(lambda k: fn(draw, k, X))(keys),
+        lambda fn: jax.grad(lambda x: loss(fn, x, keys[0]))(jnp.asarray(X)),
+    ]
+    if impl == "rbg":
+        runs.pop(2)  # XLA's generator gives other bits under vmap
+        with pytest.warns(jp.FallbackWarning, match="another generator"):
+            runs[0](reduced)
+    for k, run in enumerate(runs):
+        got, want = run(reduced), run(wanted)
+        if k == 2 and impl != "rbg":
+            want = [jnp.stack(both) for both in zip(*want, strict=True)]
+        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=2e-5, atol=1e-5), got, want)
+
+
+@pytest.mark.filterwarnings("ignore::jaxprims.FallbackWarning")
+def test_an_array_of_keys_and_what_cannot_be_done_with_keys() -> None:
+    keys = jax.random.split(jax.random.key(1), 7)
+    for map in (
+        lambda v, i: v * jax.random.uniform(keys[i]),
+        lambda v, i: v * jax.random.uniform(jax.random.clone(keys)[i]),
+        lambda v, i: v * jax.random.uniform(jnp.stack([keys[0], keys[2]])[i % 2]),
+    ):
+        got = jp.scan((X, jp.positions), map=map)
+        np.testing.assert_allclose(got, jnp.cumsum(jax.vmap(map)(X, jnp.arange(7))), rtol=2e-5)
