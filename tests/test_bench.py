@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -94,6 +95,16 @@ def test_the_ordered_family(suite: str, cases: str, tmp_path: Path) -> None:
         assert {"jaxprims", harness.LIMIT} <= case["contestants"].keys(), case["missing"]
     if suite == "reduce":
         assert max(report["cases"][0]["errors"].values()) < 1e-4
+
+
+def test_everyday_calls(tmp_path: Path) -> None:
+    """Plain JAX's answers are ours; what is slower is listed."""
+    done = bench(
+        "everyday", "--quick", "--only", "segment_max 100000x3|mean 50000x4|max 1000000|bincount 10000", "--out", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d calls, \d slower than plain JAX; geometric mean", done.stdout), done.stdout
+    assert (tmp_path / "everyday-quick.png").exists()
 
 
 def test_the_cases_are_the_papers() -> None:
