@@ -11,9 +11,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import threading
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -36,10 +34,9 @@ Form = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
 _LIBRARIES = ("jax.", "jaxprims.", "numpy.", "operator", "functools", "math")
-_CONSTANT = (type(None), bool, str, type, np.dtype, types.ModuleType, types.BuiltinFunctionType, type(positions),
-             jnp.ufunc, np.ufunc, jax.custom_jvp, jax.custom_vjp, type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
-_kept: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
-_lock = threading.Lock()
+_PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
+_CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
+             type(positions), type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
 
 
 class Unknown(Exception):
@@ -61,32 +58,23 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
             arrays: list[Any] = []
             try:
                 form = tuple((k, _operand(v, arrays) if k in operands else _form(v, arrays)) for k, v in given.items())
-                compiled = _compiled(function, form)
+                compiled = _compiled(function, form, forced_plans())
             except (Unknown, TypeError, ValueError):  # or what cannot be hashed, a cell that is empty
                 return function(*args, **kwargs)
-            return compiled(arrays)
+            return compiled(*arrays)
 
         return call  # type: ignore[return-value]
 
     return decorate
 
 
-def _compiled(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
-    key = (function, form, forced_plans())
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-
+@functools.lru_cache(maxsize=MOST)
+def _compiled(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) -> Callable[..., Any]:
     @jax.jit
-    def compiled(arrays: list[Any]) -> Any:
+    def compiled(*arrays: Any) -> Any:
         rest = iter(arrays)
         return function(**{k: _filled(f, rest) for k, f in form})
 
-    with _lock:
-        _kept[key] = compiled
-        if len(_kept) > MOST:
-            _kept.popitem(last=False)
     return compiled
 
 
@@ -128,7 +116,7 @@ def _is_numbers(x: Any) -> bool:
 def _form(x: Any, arrays: list[Any]) -> Form:
     """Of any other argument: an array is part of its form."""
     kind = type(x)
-    if isinstance(x, _CONSTANT) and isinstance(getattr(x, "__self__", None), types.ModuleType | None):
+    if kind in _PLAIN:
         return ("constant", x)
     if kind in (int, float, complex):
         return ("number", kind, repr(x))
@@ -145,6 +133,8 @@ def _form(x: Any, arrays: list[Any]) -> Form:
         return ("partial", tuple(x.keywords), tuple(_held(item, arrays) for item in held))
     if kind is types.FunctionType:
         return _function(x, arrays, ())
+    if isinstance(x, _CONSTANT) and isinstance(getattr(x, "__self__", None), types.ModuleType | None):
+        return ("constant", x)
     concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
     if (concrete or _is_numbers(x)) and x.nbytes <= LARGEST_CONSTANT:
         known = np.asarray(x)
@@ -154,9 +144,11 @@ def _form(x: Any, arrays: list[Any]) -> Form:
 
 def _held(x: Any, arrays: list[Any], inside: tuple[Any, ...] = ()) -> Form:
     """Of what a function closes over."""
-    if isinstance(x, (jax.Array, np.ndarray)):
+    if type(x) is types.FunctionType:
+        return _function(x, arrays, inside)
+    if type(x) not in _PLAIN and isinstance(x, (jax.Array, np.ndarray)):
         return _array(x, arrays)
-    return _function(x, arrays, inside) if type(x) is types.FunctionType else _form(x, arrays)
+    return _form(x, arrays)
 
 
 def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
