@@ -33,7 +33,7 @@ LARGEST_CONSTANT = 1024
 Form = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
-_LIBRARIES = ("jax.", "jaxprims.", "numpy.", "operator", "functools", "math")
+_LIBRARIES = ("jax", "jaxprims", "numpy")
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
              type(positions), type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
@@ -108,6 +108,10 @@ def _array(x: Any, arrays: list[Any]) -> Form:
     return _ARRAY
 
 
+def _library(f: Any) -> str:
+    return (getattr(f, "__module__", None) or "").split(".")[0]
+
+
 def _is_numbers(x: Any) -> bool:
     """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)?"""
     return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2)
@@ -123,7 +127,7 @@ def _form(x: Any, arrays: list[Any]) -> Form:
     if kind in (tuple, list):
         return ("sequence", kind, tuple(_form(item, arrays) for item in x))
     if kind is Monoid:
-        if x.op.__module__.startswith(_LIBRARIES):
+        if _library(x.op) == "jaxprims":  # those of jp.monoids are found by who they are
             return ("constant", x)
         return ("monoid", _form(x.op, arrays), _form(x.identity, arrays))
     if kind is Bins:
@@ -154,7 +158,7 @@ def _held(x: Any, arrays: list[Any], inside: tuple[Any, ...] = ()) -> Form:
 def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
     if f in inside:  # it closes over itself
         raise Unknown
-    if f.__closure__ is None and (f.__module__ or "").startswith(_LIBRARIES):
+    if f.__closure__ is None and _library(f) in _LIBRARIES:
         return ("constant", f)
     inside = (*inside, f)
     cells, defaults = f.__closure__ or (), f.__defaults__ or ()
