@@ -25,6 +25,7 @@ from jax.interpreters import mlir
 
 import jaxprims as jp
 from jaxprims.specs.kernel import key_of
+from jaxprims.targets.plans import AnyKernel, forced
 
 Type = tuple[tuple[int, ...], np.dtype]
 
@@ -314,7 +315,8 @@ def main() -> None:
         r = random.Random(given.seed << 32 | number)
         name = r.choice(names)
         if name not in calls:
-            calls[name] = call_of(*all_functions[name])
+            with forced(AnyKernel()):
+                calls[name] = call_of(*all_functions[name])
         call = calls[name]
         changed = mutant(r, call, texts=not given.emulated)
         print(f"mutant {number} of {name}", flush=True)

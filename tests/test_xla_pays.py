@@ -34,7 +34,8 @@ def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     def call(x: Any, ids: Any) -> Any:
         return jp.reduce_by_index(x, ids, 7, op)
 
-    assert strategies(call, x, ids) == ["plain XLA"]
+    by_vectors = len(shape) == 1 or name == "add"
+    assert (strategies(call, x, ids) == ["plain XLA"]) == by_vectors
     got = jax.jit(call)(x, ids)
     with forced(AnyKernel()):
         assert strategies(lambda x, ids: call(x, ids), x, ids) != ["plain XLA"]
@@ -84,7 +85,8 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, jnp.logaddexp), many) == ["plain XLA"]
     assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5), many, ids) != ["plain XLA"]
-    assert strategies(lambda x, i: jp.reduce_by_index(x, i, many.size), many, ids) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.argmax(x.reshape(-1, 50), 1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, lambda a, b: a + b + a * b), many[:9]) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:9]) != ["plain XLA"]
     assert strategies(lambda x: jp.scan(x), many[:9]) != ["plain XLA"]

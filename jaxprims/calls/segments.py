@@ -24,7 +24,9 @@ def reduce_sorted(values: Any, ids: Any, count: int, op: Any, identity: Any) -> 
     if count == 0:
         return None
     call = check_ordered(values, op, 0, identity, None, name="values")
-    if call.operator is None or not segments_pay(ids.shape[0], count, call.operator.name) or identity_on_slices(call) is None:
+    if call.operator is None or identity_on_slices(call) is None:
+        return None
+    if not segments_pay(ids.shape[0], count, call.operator.name, rows=any(call.values.shapes)):
         return None
     return jax.tree.unflatten(call.values.tree, segments_reduced(call, "ids", vary(signed(ids, count), call.axes), count))
 
@@ -37,12 +39,13 @@ SHORT_SEGMENTS = range(3, 64)
 """Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers."""
 
 
-def segments_pay(n: Any, count: int, name: str | None) -> bool:
-    """Is a reduction by sorted ids faster than a histogram, for the operator of this name? As measured."""
+def segments_pay(n: Any, count: int, name: str | None, rows: bool = False) -> bool:
+    """Is a reduction by sorted ids faster than a histogram, for the operator of this name? As measured. ``rows``: elements are
+    rows of numbers, which a histogram updates by vectors."""
     if not isinstance(n, int):
         return False
     average = n // max(1, count)
-    if name in ("argmax", "argmin"):  # a histogram's bin holds such a pair in one word
+    if rows or name in ("argmax", "argmin"):  # a histogram's bin holds such a pair in one word
         return average >= LONG_SEGMENTS
     return average >= LONG_SEGMENTS or average in SHORT_SEGMENTS or name == "logaddexp"
 
