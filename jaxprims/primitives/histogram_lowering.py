@@ -43,8 +43,10 @@ class Histograms(Family):
         part, results = call.parts[0], call.f.jaxpr.outvars
         plain = len(call.parts) == 1 and call.num_arrays == len(call.positions) and part.updates == 1 and not part.captured
         passes_on = all(v in call.f.jaxpr.invars for v in (results[v] for v in part.values) if not hasattr(v, "val"))
-        scatters = part.operator.name in histogram_xla.SCATTERS and part.operator.dtypes[0].kind != "c"
-        return part.operator.name if plain and passes_on and scatters else None
+        name, dtype = part.operator.name, part.operator.dtypes[0]
+        halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
+        scatters = name in histogram_xla.SCATTERS and dtype.kind != "c" and not halves
+        return name if plain and passes_on and scatters else None
 
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
