@@ -48,7 +48,7 @@ def _names(text: str) -> dict[str, Check]:
     return dict.fromkeys(text.split(), _any)
 
 
-_WITH_ACCURACY = "cbrt cos cosh exp exp2 expm1 log log1p log2 logistic rsqrt sin sinh sqrt tan tanh".split()
+_WITH_ACCURACY = "cbrt cos cosh erf erfc exp exp2 expm1 log log1p log2 logistic rsqrt sin sinh sqrt tan tanh".split()
 _SCATTER = _names("dimension_numbers indices_are_sorted unique_indices update_jaxpr update_consts") | {"mode": _mode}
 _SCATTERS = ("add", "sub", "mul", "min", "max")
 
