@@ -83,6 +83,13 @@ def test_captured_arrays_are_operands(compiled: Any) -> None:
     assert compiled() == 1
 
 
+def test_numbers_of_captured_arrays_may_be_wanted() -> None:
+    table = np.array([2.0, 5.0])
+    assert jp.reduce(X, map=lambda x: x * float(table[1])) == 330
+    assert jp.reduce(X, map=lambda x: x if table[0] > 3 else 2 * x) == 132
+    assert jp.reduce(X, map=lambda x: x * len(range(int(table[0])))) == 132
+
+
 def test_partials_and_monoids(compiled: Any) -> None:
     def weighted(w: Any, x: Any, power: int = 1) -> Any:
         return w * x**power
@@ -153,6 +160,10 @@ def test_errors_stay_what_they_are() -> None:
             jp.reduce(X, unknown=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError):
             jp.reduce(X, jnp.add, op=jnp.add)  # type: ignore[misc]
+        with pytest.raises(TypeError):
+            jp.reduce(X, jnp.add, 0)  # type: ignore[misc]  # an axis is a keyword
+        with pytest.raises(TypeError, match=r"jax\.lax\.scan"):
+            jp.scan(X, jnp.add, 0)
 
 
 def test_a_warning_names_the_line_of_the_call() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
+from ..operators.operator import SameObject
 from ..targets.plans import forced_plans
 
 MOST = 512
@@ -48,7 +49,8 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
     when the call is traced, as an identity. ``unless``: the function must see its arguments' numbers."""
 
     def decorate(function: F) -> F:
-        names = list(inspect.signature(function).parameters)
+        every = inspect.signature(function).parameters.values()
+        names = [p.name for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -58,10 +60,11 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
             arrays: list[Any] = []
             try:
                 form = tuple((k, _operand(v, arrays) if k in operands else _form(v, arrays)) for k, v in given.items())
-                compiled = _compiled(function, form, forced_plans())
-            except (Unknown, TypeError, ValueError):  # or what cannot be hashed, a cell that is empty
+                return _compiled(function, form, forced_plans())(*arrays)
+            except (
+                Exception
+            ):  # no form; or numbers that a function wants to see, as in float(table[0]); or the caller's own error
                 return function(*args, **kwargs)
-            return compiled(*arrays)
 
         return call  # type: ignore[return-value]
 
@@ -165,7 +168,7 @@ def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...])
     held = tuple(_held(x, arrays, inside) for x in (*(c.cell_contents for c in cells), *defaults))
     if f.__kwdefaults__ or "__name__" not in f.__globals__:
         raise Unknown
-    return ("function", f.__code__, _Same(f.__globals__), len(cells), held, _globals(f, arrays, inside))
+    return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, _globals(f, arrays, inside))
 
 
 def _globals(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
@@ -182,19 +185,6 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
         if isinstance(inner, types.CodeType):
             names.update(_names(inner))
     return tuple(sorted(names))
-
-
-class _Same:
-    """Equal to what holds the same object."""
-
-    def __init__(self, thing: Any):
-        self.thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.thing is other.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
 
 
 def _filled(form: Form, arrays: Iterator[Any]) -> Any:

@@ -65,14 +65,14 @@ def _has_rules(jaxpr: Jaxpr) -> bool:
     return any(eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns)
 
 
-class _Identity:
+class SameObject:
     """Compares by being the same object, which it keeps alive."""
 
     def __init__(self, thing: object):
         self.thing = thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.thing is other.thing
+        return isinstance(other, SameObject) and self.thing is other.thing
 
     def __hash__(self) -> int:
         return id(self.thing)
@@ -81,7 +81,7 @@ class _Identity:
 def make_traced(jaxpr: Jaxpr, program: Program) -> Traced:
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
     own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
-    return Traced(jaxpr, program, (program, signature, _Identity(jaxpr) if own else None))
+    return Traced(jaxpr, program, (program, signature, SameObject(jaxpr) if own else None))
 
 
 _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
