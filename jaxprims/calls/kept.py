@@ -3,16 +3,18 @@
 Without that, each eager call would trace the user's functions again, to find the kernel that it compiled before. A call is found
 by its *form*: its arguments without their arrays. Of a function that is all that tracing it can see: its code, what it closes
 over, the globals that it names (modules, and what ``jax.jit`` made of a function, are taken for constant). Arrays among that are
-operands like the arguments' own. A call with a tracer, or with anything whose form is not known, is traced anew.
+operands like the arguments' own; so are the floats of functions of an element, until one of them wants to know its number.
+A call with a tracer, or with anything whose form is not known, is traced anew.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -31,9 +33,13 @@ MOST = 512
 LARGEST_CONSTANT = 1024
 """Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""
 
+OF_ELEMENTS = ("f", "map")
+"""Parameters that are functions of an element. Of operators numbers are wanted: to recognise them, and for an identity."""
+
 Form = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
+_FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
 _LIBRARIES = ("jax", "jaxprims", "numpy")
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
@@ -42,6 +48,12 @@ _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp
 
 class Unknown(Exception):
     """The form of an argument is not known."""
+
+
+class Arrays(list[Any]):
+    """A call's operands. ``with_floats``: floats that functions close over are some of them."""
+
+    with_floats = False
 
 
 def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda arguments: False) -> Callable[[F], F]:
@@ -57,13 +69,9 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
             given = dict(zip(names, args, strict=False)) | kwargs
             if len(given) != len(args) + len(kwargs) or unless(given):
                 return function(*args, **kwargs)
-            arrays: list[Any] = []
             try:
-                form = tuple((k, _operand(v, arrays) if k in operands else _form(v, arrays)) for k, v in given.items())
-                return _compiled(function, form, forced_plans())(*arrays)
-            except (
-                Exception
-            ):  # no form; or numbers that a function wants to see, as in float(table[0]); or the caller's own error
+                return _called(function, given, operands)
+            except Exception:  # no form; or numbers of an array that a function wants to see; or the caller's own error
                 return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
@@ -71,26 +79,57 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
     return decorate
 
 
+def _called(function: Callable[..., Any], given: dict[str, Any], operands: Sequence[str]) -> Any:
+    plans = forced_plans()
+    form, arrays = _arguments(given, operands, floats=True)
+    compiled = _compiled(function, form, plans)
+    if not compiled.wants_floats:
+        try:
+            return compiled.call(*arrays)
+        except Exception:
+            if not any(type(x) in _FLOATS for x in arrays):
+                raise
+    form, arrays = _arguments(given, operands, floats=False)
+    out = _compiled(function, form, plans).call(*arrays)
+    compiled.wants_floats = True  # as in `x if c > 0 else -x`
+    return out
+
+
+def _arguments(given: dict[str, Any], operands: Sequence[str], floats: bool) -> tuple[Form, Arrays]:
+    arrays = Arrays()
+    form = []
+    for k, v in given.items():
+        arrays.with_floats = floats and k in OF_ELEMENTS
+        form.append((k, _operand(v, arrays) if k in operands else _form(v, arrays)))
+    return tuple(form), arrays
+
+
+@dataclasses.dataclass
+class Compiled:
+    call: Callable[..., Any]
+    wants_floats: bool = False
+
+
 @functools.lru_cache(maxsize=MOST)
-def _compiled(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) -> Compiled:
     @jax.jit
     def compiled(*arrays: Any) -> Any:
         rest = iter(arrays)
         return function(**{k: _filled(f, rest) for k, f in form})
 
-    return compiled
+    return Compiled(compiled)
 
 
 # --- forms --------------------------------------------------------------------------------------------------------------------
 
 
-def _operand(x: Any, arrays: list[Any]) -> Form:
+def _operand(x: Any, arrays: Arrays) -> Form:
     """Of a pytree of arrays."""
     leaves, tree = jax.tree.flatten(x, is_leaf=lambda x: x is None)
     return ("tree", tree, tuple(_leaf(leaf, arrays) for leaf in leaves))
 
 
-def _leaf(x: Any, arrays: list[Any]) -> Form:
+def _leaf(x: Any, arrays: Arrays) -> Form:
     if x is None or x is positions:
         return ("constant", x)
     if type(x) is float:
@@ -101,7 +140,7 @@ def _leaf(x: Any, arrays: list[Any]) -> Form:
     return _array(x, arrays)
 
 
-def _array(x: Any, arrays: list[Any]) -> Form:
+def _array(x: Any, arrays: Arrays) -> Form:
     if isinstance(x, jax.Array):
         if isinstance(x, jax.core.Tracer):
             raise Unknown
@@ -120,7 +159,7 @@ def _is_numbers(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2)
 
 
-def _form(x: Any, arrays: list[Any]) -> Form:
+def _form(x: Any, arrays: Arrays) -> Form:
     """Of any other argument: an array is part of its form."""
     kind = type(x)
     if kind in _PLAIN:
@@ -149,16 +188,21 @@ def _form(x: Any, arrays: list[Any]) -> Form:
     raise Unknown
 
 
-def _held(x: Any, arrays: list[Any], inside: tuple[Any, ...] = ()) -> Form:
+def _held(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:
     """Of what a function closes over."""
     if type(x) is types.FunctionType:
         return _function(x, arrays, inside)
+    if type(x) in _FLOATS:
+        if not arrays.with_floats:
+            return _form(x, arrays)
+        arrays.append(x)
+        return _ARRAY
     if type(x) not in _PLAIN and isinstance(x, (jax.Array, np.ndarray)):
         return _array(x, arrays)
     return _form(x, arrays)
 
 
-def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
+def _function(f: types.FunctionType, arrays: Arrays, inside: tuple[Any, ...]) -> Form:
     if f in inside:  # it closes over itself
         raise Unknown
     if f.__closure__ is None and _library(f) in _LIBRARIES:
@@ -171,7 +215,7 @@ def _function(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...])
     return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, _globals(f, arrays, inside))
 
 
-def _globals(f: types.FunctionType, arrays: list[Any], inside: tuple[Any, ...]) -> Form:
+def _globals(f: types.FunctionType, arrays: Arrays, inside: tuple[Any, ...]) -> Form:
     """The globals that a function names, but for itself."""
     values = ((name, f.__globals__.get(name)) for name in _names(f.__code__))
     return tuple((name, _held(x, arrays, inside)) for name, x in values if not (type(x) is types.FunctionType and x in inside))

@@ -23,6 +23,9 @@ class Groups(Protocol):
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         """Each group's elements combined, every leaf by a function of ``jax.numpy``; from ``start``, one for each group."""
 
+    def sum(self, values: Any) -> Any:
+        """Each group's sum of what has just been computed, element by element."""
+
     def gather(self, x: Any) -> Any:
         """At each element its group's ``x``, or what broadcasts to that; 0 for elements of none."""
 
@@ -46,13 +49,9 @@ def rule_tangents(
     return tangents
 
 
-def _sum(groups: Groups, values: Any) -> Any:
-    return groups.combine([jnp.add], [values])[0]
-
-
 def _weighted_sum(groups: Groups, weight: Any, dot: Any, start_weight: Any, start_dot: Any) -> Any:
     """Σ weightᵢ · v̇ᵢ by index, plus start's own: every rule ends like this."""
-    total = None if dot is None else _sum(groups, weight * dot)
+    total = None if dot is None else groups.sum(weight * dot)
     if start_dot is not None:
         mine = start_weight * start_dot
         total = mine if total is None else total + mine
@@ -72,7 +71,7 @@ def _select_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: L
     """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
     value, x = values[0], out[0]
     won = (value == groups.gather(x)).astype(x.dtype)
-    count = _sum(groups, won)
+    count = groups.sum(won)
     start_won = None
     if start is not None:
         start_won = (start[0] == x).astype(x.dtype)
@@ -90,7 +89,7 @@ def _arg_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leav
         return (same & (position == best)).astype(x.dtype)
 
     mine = won(values[0], values[1], groups.gather(out[0]), groups.gather(out[1]))
-    count = _sum(groups, mine)
+    count = groups.sum(mine)
     start_won = None
     if start is not None:
         start_won = won(start[0], start[1], out[0], out[1])

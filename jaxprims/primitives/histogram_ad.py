@@ -82,6 +82,9 @@ class ByIndex:
         """In one pass."""
         return by_index(self.index, values, ops, self.num_bins, start, self.deterministic)
 
+    def sum(self, values: Any) -> Any:
+        return self.combine([jnp.add], [values])[0]
+
     def gather(self, x: Any) -> Any:
         return gather(x, self.index)
 

@@ -70,4 +70,5 @@ class Reductions(OrderedFamily):
         return scan_xla.reduce(call.combine(consts, 1 + call.inner_rank), values, init)
 
 
-register_family(Reductions("reduce", "reduction", reduce_p, ffi.REDUCE))
+REDUCTIONS = Reductions("reduce", "reduction", reduce_p, ffi.REDUCE)
+register_family(REDUCTIONS)

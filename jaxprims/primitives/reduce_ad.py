@@ -22,7 +22,7 @@ from . import scan_xla
 from .ad_rules import rule_tangents
 from .batches import over_batch
 from .ordered_call import OrderedCall, simple
-from .reduce import reduce_p
+from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
 from .scan_ad import Steps, is_linear, is_sum, value_dots
 from .segments import segments_p
@@ -121,6 +121,9 @@ class All:
             out += bind(reduce_p, call, [v] if start is None else [v, start[k]])
         return out
 
+    def sum(self, values: Any) -> Any:
+        return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
+
     def gather(self, x: Any) -> Any:
         return x[None]
 
@@ -154,6 +157,9 @@ class Segments:
         steps = vary(jnp.zeros(self.n + 1, self.cut.dtype), axes_of([self.cut])).at[inside].add(1)[: self.n]
         return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
+    def sum(self, values: Any) -> Any:
+        return self.combine([add], [values])[0]
+
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)
 
@@ -164,16 +170,11 @@ class Segments:
 def gather(x: Any, index: Any) -> Any:
     """``x[index]``, and 0 for elements that were dropped."""
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
-    if x.shape[0] == 0:
-        return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    inside = (index >= 0) & (index < x.shape[0])
-    sharding = jax.typeof(inside).sharding
+    sharding = jax.typeof(index).sharding
+    out = None
     if getattr(sharding, "mesh", None) is not None and any(a is not None for a in sharding.spec):  # a mesh with explicit axes
-        spec = jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1))
-        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=spec))
-    else:
-        there = x.at[jnp.where(inside, index, 0)].get(mode="promise_in_bounds")
-    return jnp.where(like(inside, there), there, 0)
+        out = sharding.update(spec=jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1)))
+    return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False, out_sharding=out)
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
@@ -226,6 +227,23 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
     return out
 
 
+def _logsumexp_first(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of reductions; but of ``logsumexp`` result and tangent are made of the same exponentials."""
+
+    def with_logsumexp(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        if REDUCTIONS.operation(**params) != "logaddexp" or params["call"].plans or isinstance(tangents[0], ad.Zero):
+            return rule(primals, tangents, **params)
+        x = jnp.asarray(primals[0])
+        axis = params["rank"]
+        if x.shape[axis] == 0:
+            return rule(primals, tangents, **params)
+        out, dot = scan_xla.logsumexp(x, tangents[0], axis)
+        return [out], [dot]
+
+    return with_logsumexp
+
+
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)
+ad.primitive_jvps[reduce_p] = _logsumexp_first(ad.primitive_jvps[reduce_p])

@@ -70,8 +70,18 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 
+def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
+    """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # the sum of halves may be greater than a half can be
+    top = jax.lax.stop_gradient(jnp.max(wide, axis, keepdims=True))
+    terms = jnp.exp(jnp.where(jnp.isfinite(top), wide - top, jnp.where(wide == top, 0, -jnp.inf).astype(wide.dtype)))
+    total = jnp.sum(terms, axis)
+    out = (jnp.log(total) + jnp.squeeze(top, axis)).astype(x.dtype)
+    return out if dot is None else (out, (jnp.sum(terms * dot.astype(wide.dtype), axis) / total).astype(x.dtype))
+
+
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
-    "add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max, "logaddexp": jax.scipy.special.logsumexp,
+    "add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max, "logaddexp": logsumexp,
 }  # fmt: skip
 """What XLA knows, by the operator's name."""
 
