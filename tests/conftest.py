@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import jax
 import pytest
+
+# What XLA compiles here is the reference, of a few elements each: it need not be fast, but there soon. Newer ones do not know the
+# second flag, and need it less.
+QUICK = ["--xla_backend_optimization_level=0"]
+if [int(part) for part in version("jaxlib").split(".")[:2]] < [0, 11]:
+    QUICK.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([*QUICK, os.environ.get("XLA_FLAGS", "")])
 
 
 @pytest.fixture(autouse=True)
