@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,32 @@ def test_captured_numbers_are_looked_at(compiled: Any) -> None:
     for k in (2, 3):
         np.testing.assert_array_equal(jp.reduce(X, map=lambda x: x * k), 66 * k)
     assert compiled() == 6
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, complex])
+def test_captured_floats_are_operands(kind: Callable[[float], Any], compiled: Any) -> None:
+    for c in (0.5, 2.0, -3.0):
+        k = kind(c)
+        plain = jax.jit(lambda x, k=k: jp.reduce(x, map=lambda x: x * k))(X)
+        for f in (lambda x: x * k, lambda x, k=k: x * k, functools.partial(lambda k, x: x * k, k)):
+            got = jp.reduce(X, map=f)
+            assert got == 66 * c and (got.dtype, got.weak_type) == (plain.dtype, plain.weak_type)
+        hist = jp.genhist(lambda x: (x.astype(jnp.int32) % 2, x * k), X, jp.Bins(2, jnp.add))
+        np.testing.assert_array_equal(hist, [30 * c, 36 * c])
+    assert compiled() == 4
+
+
+def test_captured_floats_may_be_wanted(compiled: Any) -> None:
+    for c in (0.5, 2.0, -3.0, 2.0):
+        for f in (lambda x: x if c > 0 else -x, lambda x: x * (2 if math.isinf(math.exp(c)) else 1), lambda x: [x][int(c * 0)]):
+            assert jp.reduce(X, map=f) in (66, -66 if c < 0 else 66)
+    assert compiled() == 3 * (1 + 3)  # the attempt, and each number
+
+
+def test_floats_of_operators_are_known(compiled: Any) -> None:
+    for c in (10.0, 40.0):
+        assert jp.reduce(X, lambda a, b: jnp.minimum(a + b, c)) == c
+    assert compiled() == 2
 
 
 def test_a_variable_that_changes_between_calls(compiled: Any) -> None:

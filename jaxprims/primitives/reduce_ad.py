@@ -170,6 +170,8 @@ class Segments:
 def gather(x: Any, index: Any) -> Any:
     """``x[index]``, and 0 for elements that were dropped."""
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
+    if x.shape[0] == 0:
+        return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
     sharding = jax.typeof(index).sharding
     out = None
     if getattr(sharding, "mesh", None) is not None and any(a is not None for a in sharding.spec):  # a mesh with explicit axes

@@ -74,10 +74,14 @@ def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
     """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # the sum of halves may be greater than a half can be
     top = jax.lax.stop_gradient(jnp.max(wide, axis, keepdims=True))
-    terms = jnp.exp(jnp.where(jnp.isfinite(top), wide - top, jnp.where(wide == top, 0, -jnp.inf).astype(wide.dtype)))
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    terms = jnp.exp(wide - top)
     total = jnp.sum(terms, axis)
     out = (jnp.log(total) + jnp.squeeze(top, axis)).astype(x.dtype)
-    return out if dot is None else (out, (jnp.sum(terms * dot.astype(wide.dtype), axis) / total).astype(x.dtype))
+    if dot is None:
+        return out
+    some = jnp.where(total == 0, 1, total)  # of nothing but -inf: no NaN, none of it moves the result
+    return out, (jnp.sum(terms * dot.astype(wide.dtype), axis) / some).astype(x.dtype)
 
 
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
