@@ -90,7 +90,7 @@ def program_of(f: Callable[..., Any], *args: Any) -> tuple[Program, list[np.ndar
 
 
 def check(f: Callable[..., Any], *args: Any, eps: float | None = None, exact: bool = False, wanted: Any = None) -> Program:
-    """Compares on each row of ``args``. ``exact``: signs of zeros too. ``wanted``: the results, where XLA's are not always right."""
+    """Compares on each row of ``args``. ``exact``: signs of zeros too. ``wanted``: the results, where XLA errs."""
     arrays = [np.asarray(a) for a in args]
     program, uniforms = program_of(f, *(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in arrays))
     wanted = [np.asarray(w) for w in jax.tree.leaves(jax.jit(jax.vmap(f))(*arrays) if wanted is None else wanted)]

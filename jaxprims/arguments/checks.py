@@ -11,6 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 MODES = ("drop", "clip", "wrap")
+_ARRAY_LIKE = (jax.Array, np.ndarray, np.generic, int, float, complex)
+
+
+def dtype_of(x: Any) -> Any:
+    """The dtype of what JAX takes for an array; object for anything else. Quick: eager calls ask first of all."""
+    if isinstance(x, jax.Array):
+        return x.dtype
+    return jnp.result_type(x) if isinstance(x, _ARRAY_LIKE) else np.dtype(object)
 
 
 def sizes_of(num_bins: Any) -> tuple[int, ...]:

@@ -125,6 +125,8 @@ def _compiled(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) 
 
 def _operand(x: Any, arrays: Arrays) -> Form:
     """Of a pytree of arrays."""
+    if isinstance(x, jax.Array):  # most are, and the tree of one need not be asked for
+        return _array(x, arrays)
     leaves, tree = jax.tree.flatten(x, is_leaf=lambda x: x is None)
     return ("tree", tree, tuple(_leaf(leaf, arrays) for leaf in leaves))
 

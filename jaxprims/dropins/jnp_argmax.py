@@ -17,7 +17,7 @@ import numpy as np
 from ..api.reduce import reduce
 from ..arguments.monoids import monoids
 from ..arguments.positions import positions
-from .jnp_histogram import _is_real
+from .jnp_histogram import is_real
 
 __all__ = ["argmax", "argmin"]
 
@@ -26,7 +26,7 @@ def _drop_in(name: str, what: str, example: str) -> Callable[..., jax.Array]:
     plain = getattr(jnp, name)
 
     def arg(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> jax.Array:
-        if out is None and _is_real(a) and 0 not in np.shape(a):
+        if out is None and is_real(a) and 0 not in np.shape(a):
             try:
                 along = None if axis is None else operator.index(axis)
                 if along is None or -np.ndim(a) <= along < np.ndim(a):

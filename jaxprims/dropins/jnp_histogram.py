@@ -20,13 +20,12 @@ from jax import lax
 
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
+from ..arguments.checks import dtype_of
 from ..ir.program import dtype_name
 from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
 
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
-
-_ARRAY_LIKE = (jax.Array, np.ndarray, np.generic, int, float, complex)
 
 
 def bincount(
@@ -55,7 +54,7 @@ def bincount(
     Array([1, 2, 0, 1, 0], dtype=int32)
     """
     plain = functools.partial(jnp.bincount, x, weights, minlength, length=length, out_sharding=out_sharding)
-    if out_sharding is not None or not _is_real(x) or np.ndim(x) != 1 or x.dtype.kind not in "iub":
+    if out_sharding is not None or not is_real(x) or np.ndim(x) != 1 or x.dtype.kind not in "iub":
         return plain()
     if weights is not None and not (_is_number(weights) and np.shape(weights) == x.shape and weights.dtype != bool):
         return plain()
@@ -118,7 +117,7 @@ def histogram(
     Array([0., 1., 2., 3., 4.], dtype=float32)
     """
     spec = _spec(bins)
-    if options or spec is None or not _is_real(a) or not _weighable(weights, np.shape(a)):
+    if options or spec is None or not is_real(a) or not _weighable(weights, np.shape(a)):
         return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
@@ -151,7 +150,7 @@ def histogram2d(
     Array([[1, 0],
            [0, 2]], dtype=int32)
     """
-    if _is_real(x) and _is_real(y) and np.ndim(x) == 1 and np.shape(x) == np.shape(y):
+    if is_real(x) and is_real(y) and np.ndim(x) == 1 and np.shape(x) == np.shape(y):
         specs = _specs(bins, 2)
         if specs is None and not _is_scalar(bins) and len(bins) > 2:
             specs = _specs([jnp.asarray(bins)] * 2, 2)
@@ -188,7 +187,7 @@ def histogramdd(
     >>> counts
     Array([[1, 2]], dtype=int32)
     """
-    if _is_real(sample) and np.ndim(sample) == 2:
+    if is_real(sample) and np.ndim(sample) == 2:
         found = _histogramdd((jnp.asarray(sample),), _specs(bins, np.shape(sample)[1]), range, weights, density)
         if found is not None:
             return found
@@ -226,15 +225,13 @@ def _flat(v: Any) -> jax.Array:
 
 
 def _is_number(v: Any) -> bool:
-    return isinstance(v, _ARRAY_LIKE) and (_is_real(v) or jnp.issubdtype(jnp.result_type(v), np.complexfloating))
+    return is_real(v) or bool(jnp.issubdtype(dtype_of(v), np.complexfloating))
 
 
-def _is_real(v: Any) -> bool:
+def is_real(v: Any) -> bool:
     """Whether it is an array or a scalar whose dtype the kernels know."""
-    if not isinstance(v, _ARRAY_LIKE):
-        return False
     try:
-        dtype_name(jnp.result_type(v))
+        dtype_name(dtype_of(v))
     except (KeyError, TypeError):
         return False
     return True
@@ -255,7 +252,7 @@ def _spec(bins: Any) -> int | jax.Array | None:
     try:
         num_bins = operator.index(bins)
     except TypeError:  # not an integer, or one that is traced
-        return jnp.asarray(bins) if _is_real(bins) and np.ndim(bins) == 1 and len(bins) > 1 else None
+        return jnp.asarray(bins) if is_real(bins) and np.ndim(bins) == 1 and len(bins) > 1 else None
     return num_bins if num_bins > 0 else None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..api.genhist import reduce_by_index
 from ..api.segment_reduce import segment_reduce
-from ..arguments.checks import as_array
+from ..arguments.checks import as_array, dtype_of
 from ..arguments.offsets import Offsets
 from ..calls.segments import count_of
 from ..ir.program import dtype_name
@@ -148,20 +148,16 @@ def over_columns(fn: Callable[[jax.Array], jax.Array], data: jax.Array, *, alway
 
 
 def _reducible(data: Any, complex_too: bool) -> bool:
-    if not isinstance(data, jax.Array | np.ndarray | np.generic | int | float | complex):
-        return False
     try:
-        dtype = jnp.result_type(data)
-        if jnp.issubdtype(dtype, np.complexfloating):
-            return complex_too
+        dtype = dtype_of(data)
         # jax.ops has no sums and products of booleans
-        return dtype_name(dtype) != "b1" or not complex_too
+        return complex_too if jnp.issubdtype(dtype, np.complexfloating) else dtype_name(dtype) != "b1" or not complex_too
     except (KeyError, TypeError):
         return False
 
 
 def _are_ids(ids: Any) -> bool:
-    return isinstance(ids, jax.Array | np.ndarray | np.generic | int) and jnp.issubdtype(jnp.result_type(ids), np.integer)
+    return bool(jnp.issubdtype(dtype_of(ids), np.integer))
 
 
 def mode_of(mode: Any) -> str:

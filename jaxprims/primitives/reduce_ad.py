@@ -32,7 +32,6 @@ from .tangents import (
     first_of,
     is_inexact,
     jvp_rule,
-    like,
     shifted,
     summed_to,
     without_first,
