@@ -41,6 +41,9 @@ SHAPES: list[tuple[Any, ...]] = [  # of a, b, init (None: none), axis
     ((4, 20), (4, 20), (20,), 0),
     ((), (4, 5), (4,), 1),
     ((2, 1, 4), (2, 3, 4), (), 2),
+    ((2, 1, 1), (2, 5, 3), None, 1),
+    ((3, 1), (2, 3, 5), (), 2),
+    ((), (6,), None, 0),
 ]
 
 
@@ -119,3 +122,18 @@ def test_errors() -> None:
     ):
         with pytest.raises(error, match=match):
             call()
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_factor_for_all_steps_is_not_copied() -> None:
+    """Neither it nor, for the gradient, its cotangent."""
+    a, b = jnp.float32(0.9), draw((50,), 0, np.float32)
+    forward = str(jax.make_jaxpr(jp.linear_recurrence)(a, b))
+    assert "broadcast" not in forward and forward.count("f32[50]") == 2, forward
+    vmapped = jax.vmap(jp.linear_recurrence, (0, None))(jnp.array([0.9, 0.5]), b)
+    np.testing.assert_allclose(vmapped[1], loop(jnp.float32(0.5), b), rtol=1e-6)
+    flat = jax.make_jaxpr(jax.vmap(jp.linear_recurrence, (0, None)))(jnp.array([0.9, 0.5]), b)
+    assert "broadcast" not in str(flat)
+    (again,) = jax.grad(lambda a: jax.grad(lambda a: weighed(jp.linear_recurrence(a, b)))(a), (0,))(a)
+    (wanted,) = jax.grad(lambda a: jax.grad(lambda a: weighed(loop(a, b)))(a), (0,))(a)
+    np.testing.assert_allclose(again, wanted, rtol=1e-4)

@@ -21,7 +21,7 @@ def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, revers
 
     Args:
       a: numbers, real or complex; it broadcasts against ``b``. An array that is the same for all leading axes (of size 1 there,
-        or without them) is not copied.
+        or without them) is not copied, nor is a number that is the same for all steps.
       b: numbers; N of them along ``axis``.
       init: broadcasts to a slice, ``b`` without ``axis``. None: ``y[0] = b[0]``.
       axis: which one time runs along, of what ``a`` and ``b`` broadcast to.
@@ -58,7 +58,12 @@ def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, revers
     dtype = jnp.result_type(*given)
     inside = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
     varying = axes_of(given)
-    factors, factor_mask = _on_batch(a.astype(inside), shape, at)
+    behind = a.shape[max(0, a.ndim - len(shape) + at) :]
+    steady = all(isinstance(d, int) and d == 1 for d in behind)  # one number for all steps and what lies behind them
+    wanted = (*shape[:at], *(1,) * (len(shape) - at)) if steady else shape
+    factors, factor_mask = _on_batch(a.astype(inside), wanted, at)
+    if steady:
+        factors = factors.reshape(factors.shape[: factor_mask.bit_count()])
     terms, term_mask = _on_batch(b.astype(inside), shape, at)
     operands, masks = [factors, terms], [factor_mask, term_mask]
     if init is not None:
@@ -70,7 +75,7 @@ def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, revers
         masks.append((1 << at) - 1)
     if any(d == 0 for d in shape):
         return vary(jnp.zeros(shape, dtype), varying)
-    r = Recurrence(Product(), len(shape) - at - 1, bool(reverse), init=init is not None)
+    r = Recurrence(Product(), len(shape) - at - 1, bool(reverse), init=init is not None, steady=steady)
     return recurrence(r, operands, masks, at)[0].astype(dtype)
 
 

@@ -4,7 +4,7 @@
 steps compose, and so do pairs (factors, b), by ``(F, b) then (G, c) = (F then G, G b + c)``: a scan, of which only the second
 part is written. Nothing but the factors is stored: no Jacobians.
 
-Operands: the factors' leaves, then b's, ``[*batch, N, *inner, *element]``; flags ``[*batch, N]`` where ``flags``: where one is
+Operands: the factors' leaves, then b's, ``[*batch, N, *inner, *element]`` (but ``[*batch]`` of a ``steady`` factor); flags ``[*batch, N]`` where ``flags``: where one is
 true, y[t] = b[t]; what the step captures; y[-1]'s leaves ``[*batch, *inner, *element]`` where ``init``. Results: y's leaves.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..operators.operator import Operator, make_traced, passing
+from ..operators.operator import Operator, Traced, make_traced, passing
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of, vary
@@ -115,6 +115,7 @@ class Recurrence:
     reverse: bool = False
     flags: bool = False
     init: bool = False  # of products alone, and not beside flags
+    steady: bool = False  # the factor is one number, for all steps (of products alone)
 
     @property
     def num_arrays(self) -> int:
@@ -133,6 +134,10 @@ class Recurrence:
         moved = self.step.apply(consts, then[:m], first[m:])
         return [*self.step.compose(consts, first[:m], then[:m]), *(x + y for x, y in zip(moved, then[m:], strict=True))]
 
+    def spread(self, factors: Sequence[Any], b: Any) -> Leaves:
+        """An unbatched call's factors, of each step: like b."""
+        return [jnp.broadcast_to(factors[0], b.shape)] if self.steady else list(factors)
+
 
 def recurrence(r: Recurrence, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> Leaves:
     """Binds the primitive. ``masks``: the batch axes that each operand has; ``rank`` of them in all."""
@@ -146,9 +151,9 @@ def _abstract_eval(*avals: Any, call: Recurrence, masks: tuple[int, ...], rank: 
     first, m = call.step.factors, masks[call.step.factors].bit_count()
     steps = avals[first].shape[m : m + 1]
     batch = batch_shape(avals, masks, rank)
-    whole = masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0
+    whole = masks[first].bit_count() if masks[first] == (1 << rank) - 1 else 0
     _, b, _, _, _ = call.split(list(zip(avals, masks, strict=True)))
-    return [result_aval(avals[0], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, whole) for x, mask in b]
+    return [result_aval(avals[first], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, whole) for x, mask in b]
 
 
 batching.primitive_batchers[recurrence_p] = batch_rule(recurrence_p, 1)
@@ -173,14 +178,14 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
         variables = closed.jaxpr.invars
         jaxpr = with_arguments(closed.jaxpr, variables[:n], variables[n:])
         program = to_program(jaxpr)
-        f = passing(elements)
+        f = _beside_number(elements[1]) if r.steady else passing(elements)
     except Unsupported:
         return None
     shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
     operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
     return OrderedCall(
         f,
-        (None,) * m,
+        (None,) * (m - r.steady),
         "scan",
         operator,
         n,
@@ -193,8 +198,17 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
     )
 
 
+def _beside_number(element: tuple[tuple[int, ...], Any]) -> Traced:
+    """The f that gives a captured number and its argument."""
+    number = jax.ShapeDtypeStruct((), element[1])
+    jaxpr = jax.make_jaxpr(lambda a, b: (a, b))(number, number).jaxpr
+    jaxpr = with_arguments(jaxpr, jaxpr.invars[:1], jaxpr.invars[1:])
+    return make_traced(jaxpr, to_program(jaxpr))
+
+
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
     factors, b, flags, consts, init = r.split(operands)
+    factors = r.spread(factors, b[0])
     n = len(factors) + len(b)
     op = mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
     start = None if init is None else [*(jnp.ones_like(i) for i in init), *init]
@@ -204,7 +218,9 @@ def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
 
 def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
     factors, b, _, consts, init = call.split([(jax.typeof(x), mask) for x, mask in zip(operands, masks, strict=True)])
-    elements = tuple((a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype) for a, m in (*factors, *b))
+    elements = tuple(
+        (a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype) for a, m in (b * 2 if call.steady else factors + b)
+    )
     captured = tuple((a.shape[m.bit_count() :], a.dtype) for a, m in consts)
     made = _fold(call, elements, captured, bool(jax.config.jax_enable_x64))
     if made is None:
@@ -212,6 +228,12 @@ def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int
     if init is not None:  # the state's first leaf as well: a product that is neutral
         ones, mine = jnp.ones_like(operands[-1]), masks[-1]
         operands, masks = (*operands[:-1], ones, operands[-1]), (*masks, mine)
+    if call.steady:  # f captures it: its place is behind the arrays and the flags
+        at = 2 + call.flags
+        operands, masks = (
+            (*operands[1:at], operands[0], *operands[at:]),
+            (*masks[1:at], masks[0], *masks[at:]),
+        )
     return scan_p.bind(*operands, call=made, masks=tuple(masks), rank=rank)
 
 
@@ -239,6 +261,8 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
         on_element = mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
         return on_element(*full[:m], *before)
 
+    if r.steady:
+        given[0], moves[0] = (None if x is None else r.spread([x], before[0])[0] for x in (factors[0], factor_dots[0]))
     _, moved = jax.jvp(apply, tuple(given[k] for k in active), tuple(moves[k] for k in active))
     if init is None:
         moved = [without_first(x, flags, r.reverse) for x in moved]
@@ -280,7 +304,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, mask
     full, reverse = (1 << rank) - 1, call.reverse
     cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
 
-    next_factors = [after(x, mask, reverse) for x, mask in zip(factors, factor_masks, strict=True)]
+    next_factors = factors if call.steady else [after(x, mask, reverse) for x, mask in zip(factors, factor_masks, strict=True)]
     cut, cut_mask = ([], []) if flags is None else ([after(flags, flag_masks, reverse)], [flag_masks])
     back = dataclasses.replace(call, step=call.step.transposed, reverse=not reverse, init=False)
     have = [*factor_masks, *(full for _ in cts), *cut_mask, *const_masks]
@@ -292,7 +316,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, mask
     if init_masks is not None and ad.is_undefined_primal(operands[-1]):
 
         def start(factor: Any, r: Any) -> Any:
-            return (first_of(factor, reverse) * first_of(r, reverse))[0]
+            first = factor if call.steady else first_of(factor, reverse)[0]
+            return first * first_of(r, reverse)[0]
 
         out[-1] = summed_to(over_batch(start, (factor_masks[0], full), rank)(factors[0], rs[0]), init_masks[0], rank)
     return out
