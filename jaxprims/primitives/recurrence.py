@@ -4,8 +4,9 @@
 steps compose, and so do pairs (factors, b), by ``(F, b) then (G, c) = (F then G, G b + c)``: a scan, of which only the second
 part is written. Nothing but the factors is stored: no Jacobians.
 
-Operands: the factors' leaves, then b's, ``[*batch, N, *inner, *element]`` (but ``[*batch]`` of a ``steady`` factor); flags ``[*batch, N]`` where ``flags``: where one is
-true, y[t] = b[t]; what the step captures; y[-1]'s leaves ``[*batch, *inner, *element]`` where ``init``. Results: y's leaves.
+Operands: the factors' leaves, then b's, ``[*batch, N, *inner, *element]`` (a ``steady`` factor: ``[*batch]``); flags
+``[*batch, N]`` where ``flags``: where one is true, y[t] = b[t]; what the step captures; y[-1]'s leaves
+``[*batch, *inner, *element]`` where ``init``. Results: y's leaves.
 """
 
 from __future__ import annotations
