@@ -18,6 +18,7 @@ from jax.interpreters import mlir
 from ..specs.problems import Problem
 from ..targets.target import Explanation, Target
 from .batches import batched_alike, over_batch
+from .tangents import taylor_by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Family(abc.ABC):
 
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
+        taylor_by(primitive, self.plain)
 
     @abc.abstractmethod
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> Problem:

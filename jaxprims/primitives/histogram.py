@@ -67,8 +67,7 @@ def by_index(
 
 def _by_xla(op: Callable[..., Any], index: Any, value: Any, num_bins: int, start: Any) -> Any:
     name = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}[op.__name__]
-    neutral = None if start is not None else [np.array(name == "mul", value.dtype)]
-    return histogram_xla.scatter(index, value, num_bins, name, neutral, None if start is None else [start])
+    return histogram_xla.scatter(index, value, np.array(name == "mul", value.dtype) if start is None else start, num_bins, name)
 
 
 @histogram_p.def_abstract_eval

@@ -29,8 +29,12 @@ def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any]
     """One part of a call."""
     op = part.operator
     identity = None if op.identity is None else identity_leaves(op)
-    if op.name in SCATTERS and len(values) == 1 and (values[0].dtype.kind != "c" or op.name == "add"):
-        return [scatter(index, values[0], part.num_bins, op.name, identity, dest)]
+    alone = {group.leaves: group.name for group in op.derivative_groups} if len(values) > 1 else {(0,): op.name}
+    names = [alone.get((k,)) or "" for k in range(len(values))]
+    if all(n in SCATTERS and (v.dtype.kind != "c" or n == "add") for n, v in zip(names, values, strict=True)):
+        starts = identity if dest is None else dest
+        assert starts is not None
+        return [scatter(index, v, s, part.num_bins, name) for name, v, s in zip(names, values, starts, strict=True)]
     return reduce_by_index(index, values, part.num_bins, lambda a, b: op.traced(consts, *a, *b), identity, dest)
 
 
@@ -46,8 +50,9 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
     return [jnp.broadcast_to(i, (num_bins, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
 
 
-def scatter(index: Any, value: Any, num_bins: int, name: str, identity: Any, dest: Any) -> Any:
-    start = dest[0] if dest is not None else _start([value], num_bins, identity, dest)[0]
+def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
+    """``start``: what the bins hold before, or what all of them do."""
+    start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     at = start.at[_spare(index, num_bins)]
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)

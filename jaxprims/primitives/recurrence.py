@@ -32,7 +32,19 @@ from .batches import batch_shape, over_batch
 from .elements import Operands, mapped
 from .ordered_call import OrderedCall
 from .scan import batch_rule, scan_p
-from .tangents import Leaves, after, first_of, is_inexact, like, on_members, shifted, summed_to, without_first, zeros_if_none
+from .tangents import (
+    Leaves,
+    after,
+    first_of,
+    is_inexact,
+    like,
+    on_members,
+    shifted,
+    summed_to,
+    taylor_by,
+    without_first,
+    zeros_if_none,
+)
 
 recurrence_p = Primitive("linear_recurrence")
 recurrence_p.multiple_results = True
@@ -239,6 +251,7 @@ def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int
 
 
 mlir.register_lowering(recurrence_p, mlir.lower_fun(_as_scan, multiple_results=True))
+taylor_by(recurrence_p, _as_scan)
 
 
 # --- derivatives --------------------------------------------------------------------------------------------------------------

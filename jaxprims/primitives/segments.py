@@ -46,7 +46,7 @@ class SegmentedReductions(OrderedFamily):
         ids = cut if call.segmented_by == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
         neutral, name = neutral_leaves(call, values), call.operator.name
         if name in histogram_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
-            return [histogram_xla.scatter(ids, values[0], call.num_segments, name, neutral, None)]
+            return [histogram_xla.scatter(ids, values[0], neutral[0], call.num_segments, name)]
         return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
 
 
