@@ -15,6 +15,7 @@ from .arguments.offsets import Offsets
 from .arguments.positions import positions
 from .arguments.warnings import FallbackWarning, IdentityWarning
 from .dropins.jnp_argmax import argmax, argmin
+from .dropins.jnp_cumulative import cumulative_prod, cumulative_sum, nancumprod, nancumsum
 from .dropins.jnp_histogram import bincount, histogram, histogram2d, histogramdd
 from .dropins.lax_scans import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
 from .dropins.ops_segment import segment_max, segment_min, segment_prod, segment_sum
@@ -48,6 +49,8 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
     "explain",
     "genhist",
     "group_by_index",
@@ -57,6 +60,8 @@ __all__ = [
     "keep_freed_memory",
     "linear_recurrence",
     "monoids",
+    "nancumprod",
+    "nancumsum",
     "positions",
     "race_factor",
     "reduce",

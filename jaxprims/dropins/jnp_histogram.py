@@ -56,7 +56,7 @@ def bincount(
     plain = functools.partial(jnp.bincount, x, weights, minlength, length=length, out_sharding=out_sharding)
     if out_sharding is not None or not is_real(x) or np.ndim(x) != 1 or x.dtype.kind not in "iub":
         return plain()
-    if weights is not None and not (_is_number(weights) and np.shape(weights) == x.shape and weights.dtype != bool):
+    if weights is not None and not (is_number(weights) and np.shape(weights) == x.shape and weights.dtype != bool):
         return plain()
     x = jnp.asarray(x)
     try:
@@ -224,7 +224,7 @@ def _flat(v: Any) -> jax.Array:
     return jnp.asarray(v) if np.ndim(v) == 1 else jnp.ravel(v)  # which copies
 
 
-def _is_number(v: Any) -> bool:
+def is_number(v: Any) -> bool:
     return is_real(v) or bool(jnp.issubdtype(dtype_of(v), np.complexfloating))
 
 
@@ -238,7 +238,7 @@ def is_real(v: Any) -> bool:
 
 
 def _weighable(weights: Any, shape: tuple[int, ...]) -> bool:
-    return weights is None or (_is_number(weights) and np.shape(weights) == shape)
+    return weights is None or (is_number(weights) and np.shape(weights) == shape)
 
 
 def _promoted(*arrays: Any) -> np.dtype:

@@ -174,7 +174,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Arra
 def _along(operand: Any, name: str, axis: int, reverse: bool) -> jax.Array:
     plain, _, kinds = _OPS[name]
     known = _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool)
-    if known and axis not in _sharded_axes(operand):
+    if known and axis not in sharded_axes(operand):
         return _cumulative(operand, name, axis, reverse)
     return plain(operand, axis=axis, reverse=reverse)
 
@@ -187,7 +187,7 @@ def _scannable(x: Any, kinds: str) -> bool:
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.Array:
-    if any(k > axis for k in _sharded_axes(operand)):  # a batch keeps its sharding: all other axes before this one
+    if any(k > axis for k in sharded_axes(operand)):  # a batch keeps its sharding: all other axes before this one
         return jnp.moveaxis(_cumulative(jnp.moveaxis(operand, axis, -1), name, operand.ndim - 1, reverse), -1, axis)
     out = scan(operand, _OPS[name][1], axis=axis, reverse=reverse)
     if jax.typeof(operand).weak_type:
@@ -195,7 +195,7 @@ def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.
     return out
 
 
-def _sharded_axes(x: Any) -> list[int]:
+def sharded_axes(x: Any) -> list[int]:
     """Those that are sharded over explicit axes of a mesh."""
     return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
 
@@ -230,7 +230,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     if not leaves:
         return elems
     along = operator.index(axis)
-    if any(_sharded_axes(x) for x in leaves):
+    if any(sharded_axes(x) for x in leaves):
         return jax.lax.associative_scan(fn, elems, reverse=bool(reverse), axis=along)
     if all(np.shape(x) and np.shape(x)[along if -np.ndim(x) <= along < np.ndim(x) else 0] == 0 for x in leaves):
         return jax.tree.map(jnp.asarray, elems) if reverse else elems

@@ -1,0 +1,151 @@
+"""``jax.numpy``'s cumulative sums and products.
+
+What the kernels do not do is left to ``jax.numpy``, and so are arguments that are wrong: errors are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..api.scan import scan
+from .jnp_histogram import is_number
+from .lax_scans import sharded_axes
+
+__all__ = ["cumulative_prod", "cumulative_sum", "nancumprod", "nancumsum"]
+
+_OPS: dict[str, tuple[Callable[..., Any], int]] = {
+    "cumulative_sum": (jnp.add, 0), "nancumsum": (jnp.add, 0),
+    "cumulative_prod": (jnp.multiply, 1), "nancumprod": (jnp.multiply, 1),
+}  # fmt: skip
+"""The operator and its identity."""
+
+
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
+    """The cumulative sum along an axis, like :func:`jax.numpy.cumulative_sum`.
+
+    Args:
+      x: numbers or booleans, of any rank but 0.
+      axis: which one to go along; it may be left out for rank 1.
+      dtype: that of the sums. Default: ``x``'s, but small integers and booleans are summed as int.
+      include_initial: begin with a 0.
+
+    Returns:
+      An array of ``x``'s shape, or with ``include_initial`` one longer along ``axis``.
+
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cumulative_sum(jnp.array([3, 1, 4]), include_initial=True).tolist()
+    [0, 3, 4, 8]
+    """
+    return _along("cumulative_sum", x, axis=axis, dtype=dtype, include_initial=include_initial)
+
+
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
+    """The cumulative product along an axis, like :func:`jax.numpy.cumulative_prod`.
+
+    Args:
+      x: numbers or booleans, of any rank but 0.
+      axis: which one to go along; it may be left out for rank 1.
+      dtype: that of the products. Default: ``x``'s, but small integers and booleans are multiplied as int.
+      include_initial: begin with a 1.
+
+    Returns:
+      An array of ``x``'s shape, or with ``include_initial`` one longer along ``axis``.
+
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.cumulative_prod(jnp.array([[1, 2], [3, 4]]), axis=-1).tolist()
+    [[1, 2], [3, 12]]
+    """
+    return _along("cumulative_prod", x, axis=axis, dtype=dtype, include_initial=include_initial)
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> jax.Array:
+    """The cumulative sum with NaN taken for 0, like :func:`jax.numpy.nancumsum`.
+
+    Args:
+      a: numbers or booleans.
+      axis: which one to go along; None: through the flattened array.
+      dtype: that of the sums; default ``a``'s.
+      out: as in ``jax.numpy``, None.
+
+    Returns:
+      An array of ``a``'s shape; flat without an axis.
+
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.nancumsum(jnp.array([3.0, jnp.nan, 4.0])).tolist()
+    [3.0, 3.0, 7.0]
+    """
+    return _along("nancumsum", a, axis=axis, dtype=dtype, out=out)
+
+
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> jax.Array:
+    """The cumulative product with NaN taken for 1, like :func:`jax.numpy.nancumprod`.
+
+    Args:
+      a: numbers or booleans.
+      axis: which one to go along; None: through the flattened array.
+      dtype: that of the products; default ``a``'s.
+      out: as in ``jax.numpy``, None.
+
+    Returns:
+      An array of ``a``'s shape; flat without an axis.
+
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.nancumprod(jnp.array([3.0, jnp.nan, 4.0])).tolist()
+    [3.0, 3.0, 12.0]
+    """
+    return _along("nancumprod", a, axis=axis, dtype=dtype, out=out)
+
+
+def _along(name: str, x: Any, **options: Any) -> jax.Array:
+    axis, out, dtype = (options.get(option) for option in ("axis", "out", "dtype"))
+    plain_values = (axis is None or type(axis) is int) and out is None and isinstance(options.get("include_initial", False), bool)
+    if plain_values and is_number(x) and np.ndim(x) and not sharded_axes(x):
+        known = {k: v for k, v in options.items() if k not in ("out", "dtype")}
+        return _cumulative(x, name, dtype=None if dtype is None else np.dtype(dtype), **known)
+    return getattr(jnp, name)(x, **options)
+
+
+@functools.partial(jax.jit, static_argnames=("name", "axis", "dtype", "include_initial"))
+def _cumulative(x: jax.Array, name: str, axis: int | None, dtype: Any, include_initial: bool | None = None) -> jax.Array:
+    options = {} if include_initial is None else {"include_initial": include_initial}
+    wanted = jax.eval_shape(functools.partial(getattr(jnp, name), axis=axis, dtype=dtype, **options), x)
+    op, neutral = _OPS[name]
+    along = 0 if axis is None else axis % x.ndim
+    x = jnp.ravel(x) if axis is None else x
+    if name.startswith("nan"):
+        x = jnp.where(jnp.isnan(x), jnp.array(neutral, x.dtype), x)
+    y = scan(x.astype(wanted.dtype), op, axis=along)
+    if not include_initial:
+        return y
+    first = jnp.full((*y.shape[:along], 1, *y.shape[along + 1 :]), neutral, y.dtype)
+    return jnp.concatenate([first, y], axis=along)

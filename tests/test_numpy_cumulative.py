@@ -1,0 +1,74 @@
+"""``jax.numpy``'s cumulative sums and products: results, dtypes and errors against ``jax.numpy``'s own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+NAMES = ("cumulative_sum", "cumulative_prod", "nancumsum", "nancumprod")
+DTYPES = ("float32", "float16", "int8", "bool", "complex64")
+
+
+def arrays(dtype: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    out = [rng.uniform(-2, 2, shape).astype(dtype) for shape in ((7,), (2, 3, 4), (2, 0))]
+    if np.dtype(dtype).kind in "fc":
+        out[1][1, 2, 0] = np.nan
+    return out
+
+
+def same(name: str, x: Any, **options: Any) -> None:
+    wanted = getattr(jnp, name)(x, **options)
+    got = getattr(jp, name)(x, **options)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), (name, options)
+    tolerance = 1e-2 if wanted.dtype == np.float16 else 1e-5
+    np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), tolerance, tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_like_jax_numpy(name: str, dtype: str) -> None:
+    initial = name.startswith("cumulative")
+    for x in arrays(dtype):
+        axes = [None] * (x.ndim == 1 or not initial) + [0, -1]
+        for k, axis in enumerate(axes):
+            same(name, x, axis=axis, **({"include_initial": k % 2 == 0} if initial else {}))
+    same(name, arrays(dtype)[0], dtype="complex64" if dtype == "complex64" else np.float32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transformations_and_types(name: str) -> None:
+    f, plain = getattr(jp, name), getattr(jnp, name)
+    x = jnp.array([[0.5, 2.0, 1.5], [1.0, -2.0, 3.0]])
+    both = [jax.jit(jax.vmap(jax.grad(lambda x, g=g: jnp.sum(jnp.sin(g(x))))))(x) for g in (f, plain)]
+    np.testing.assert_allclose(*both, rtol=1e-5)
+    for y in ([1, 2], 3.0, np.float64([1, 2]), jnp.arange(3, dtype=jnp.bfloat16)):
+        outcomes = []
+        for g in (f, plain):
+            try:
+                outcomes.append((np.asarray(g(y), np.float64).tolist(), g(y).dtype))
+            except (TypeError, ValueError) as e:
+                outcomes.append((type(e), str(e)))
+        assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"axis": 2}, {"axis": -3}, {"axis": None}, {"dtype": "nothing"}, {"axis": "0"}, {"unknown": 1}]
+)
+def test_errors_are_jax_numpys(options: dict[str, Any]) -> None:
+    x = jnp.ones((2, 3))
+    for g in (jnp.cumulative_sum, jp.cumulative_sum):
+        with pytest.raises((TypeError, ValueError)):
+            g(x, **options)
+    if "axis" in options:
+        with pytest.raises((TypeError, ValueError)) as wanted:
+            jnp.cumulative_sum(x, **options)
+        with pytest.raises(type(wanted.value)) as got:
+            jp.cumulative_sum(x, **options)
+        assert str(got.value) == str(wanted.value)
