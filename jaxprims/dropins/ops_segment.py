@@ -59,7 +59,7 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
                 n = 0
             known = bucket_size is None or isinstance(np.size(ids), int)  # how many buckets
             if n > 0 and known and (bucket_size is None or (bucket_size > 0 and np.ndim(ids) == 1 and np.size(ids) > 0)):
-                return _reduce(jnp.asarray(data), jnp.asarray(ids), name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
+                return _reduce(data, ids, name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
         args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
         return plain(*args, out_sharding=out_sharding)
 
