@@ -173,7 +173,7 @@ def by_loop(f, x, ids, n, empty):
 @pytest.mark.parametrize("x", [X, X2, (X * 10).astype(int), (X2 * 10).astype("int8"), X > 0, X.astype("float16")])
 def test_mean(x):
     got = jp.segment_mean(x, segments, 7)
-    assert got.dtype == jnp.mean(x).dtype
+    assert got.dtype == jax.eval_shape(jnp.mean, x).dtype
     want = by_loop(lambda v: v.astype(float).mean(0), x, segments, 7, np.nan)
     np.testing.assert_allclose(got, want, rtol=1e-3 if x.dtype == np.float16 else 1e-5, atol=1e-6)
 
@@ -213,7 +213,7 @@ def test_arg(x, name):
         return here[getattr(np, name)(x[here], axis=0)] if here.size else np.full(x.shape[1:], len(x))
 
     got = getattr(jp, f"segment_{name}")(x, segments, 7)
-    assert got.dtype == jnp.argmax(x).dtype
+    assert got.dtype == jax.eval_shape(jnp.argmax, x).dtype
     np.testing.assert_array_equal(got, np.stack([position(k) for k in range(7)]))
 
 
