@@ -17,6 +17,8 @@ QUICK = ["--xla_backend_optimization_level=0"]
 if [int(part) for part in version("jaxlib").split(".")[:2]] < [0, 11]:
     QUICK.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*QUICK, os.environ.get("XLA_FLAGS", "")])
+# As errors pass through JAX it asks the file system about every frame, which takes longer than most of what raises them.
+jax.config.update("jax_traceback_filtering", "off")
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,14 @@ def strict() -> Iterator[None]:
     """No implicit promotion of dtypes or ranks: neither in the test nor in what the library does with its arguments."""
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture
+def filtered() -> Iterator[None]:
+    """Errors pass through JAX as by default."""
+    jax.config.update("jax_traceback_filtering", "auto")
+    yield
+    jax.config.update("jax_traceback_filtering", "off")
 
 
 @pytest.fixture

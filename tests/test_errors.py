@@ -301,7 +301,7 @@ def test_what_the_users_function_raises_is_kept() -> None:
         assert jp.reduce_by_index(values, INDEX, 3).tolist() == [2, 1, 1]
 
 
-def test_under_transformations() -> None:
+def test_under_transformations(filtered: None) -> None:
     """The same errors inside jit, vmap, grad and shard_map's tracing, where sizes and flags may be tracers."""
     values = jnp.ones(N)
     f = lambda v, i, h, op=jnp.add, **more: jp.reduce_by_index(v, i, h, op, **more)  # noqa: E731

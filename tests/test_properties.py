@@ -247,7 +247,7 @@ def test_random_functions(histograms: list[tuple[Leaf, int, int]], seed: int, n:
 
     bins = [jp.Bins(h, op_of(leaf, jnp), leaf.identity) for leaf, _, h in histograms]
     run = lambda *vs: jp.genhist(f, (jp.positions, *vs), bins)  # noqa: E731
-    got = jax.vmap(run)(*map(jnp.asarray, values)) if batch else run(*values)
+    got = jax.tree.map(np.asarray, jax.vmap(run)(*values) if batch else run(*values))
     for j, (leaf, k, h) in enumerate(histograms):
         at = table[(np.arange(n)[:, None] * 7 + np.arange(k) * 5) & 15].reshape(-1)
         for b in range(2 if batch else 1):

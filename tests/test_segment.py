@@ -52,13 +52,13 @@ def test_modes(name, mode, bucket_size):
     ["float32", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "uint32", "bool", "complex64", "int4", "float8_e4m3fn"],
 )
 def test_dtypes_and_empty_segments(name, dtype):
-    assert_same(name, jnp.asarray([3, 1, 1], dtype), np.array([0, 0, 2]), 4)
+    assert_same(name, np.array([3, 1, 1]).astype(jnp.dtype(dtype)), np.array([0, 0, 2]), 4)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
 def test_dtypes_of_64_bits(x64, dtype):
     for name in NAMES:
-        assert_same(name, jnp.asarray([3, 1, 1], dtype), np.array([0, 0, 2]), 4)
+        assert_same(name, np.array([3, 1, 1], dtype), np.array([0, 0, 2]), 4)
 
 
 def test_ids_of_64_bits(x64):
@@ -147,7 +147,7 @@ def test_drop_ins_transformed(name, x):
     ours, theirs = getattr(jp, f"segment_{name}"), getattr(jax.ops, f"segment_{name}")
 
     def both(transform):
-        np.testing.assert_allclose(transform(ours), transform(theirs), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(transform(ours), jax.jit(lambda: transform(theirs))(), rtol=1e-5, atol=1e-6)
 
     batch, ids = np.stack([x, -x]), np.stack([segments, segments[::-1]])
     both(lambda f: jax.jit(f, static_argnums=2)(x, segments, 7))
@@ -173,7 +173,7 @@ def by_loop(f, x, ids, n, empty):
 @pytest.mark.parametrize("x", [X, X2, (X * 10).astype(int), (X2 * 10).astype("int8"), X > 0, X.astype("float16")])
 def test_mean(x):
     got = jp.segment_mean(x, segments, 7)
-    assert got.dtype == jnp.mean(x).dtype
+    assert got.dtype == jax.eval_shape(jnp.mean, x).dtype
     want = by_loop(lambda v: v.astype(float).mean(0), x, segments, 7, np.nan)
     np.testing.assert_allclose(got, want, rtol=1e-3 if x.dtype == np.float16 else 1e-5, atol=1e-6)
 
@@ -186,7 +186,7 @@ def test_mean_does_not_overflow():
 @pytest.mark.parametrize("x", [X, X2, X * 1000, np.where(X > 0, -np.inf, X), np.where(X > 1, np.inf, X), (X * 10).astype(int)])
 def test_logsumexp(x):
     got = jp.segment_logsumexp(x, segments, 7)
-    want = by_loop(lambda v: jax.nn.logsumexp(jnp.asarray(v, np.float32), axis=0), x, segments, 7, -np.inf)
+    want = by_loop(lambda v: np.logaddexp.reduce(v.astype(float)), x, segments, 7, -np.inf)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
@@ -195,7 +195,9 @@ def test_softmax(x):
     want = np.zeros(x.shape)
     for k in range(7):
         here = np.flatnonzero(segments == k)
-        want[here] = jax.nn.softmax(jnp.asarray(x[here], np.float32), axis=0)
+        mine = x[here].astype(float)
+        powers = np.exp(mine - mine.max(0, initial=-np.inf))
+        want[here] = powers / powers.sum(0)
     np.testing.assert_allclose(jp.segment_softmax(x, segments, 7), want, rtol=1e-5, atol=1e-6)
 
 
@@ -211,7 +213,7 @@ def test_arg(x, name):
         return here[getattr(np, name)(x[here], axis=0)] if here.size else np.full(x.shape[1:], len(x))
 
     got = getattr(jp, f"segment_{name}")(x, segments, 7)
-    assert got.dtype == jnp.argmax(x).dtype
+    assert got.dtype == jax.eval_shape(jnp.argmax, x).dtype
     np.testing.assert_array_equal(got, np.stack([position(k) for k in range(7)]))
 
 
@@ -232,7 +234,7 @@ def test_gradients(name, x):
         y = getattr(jp, f"segment_{name}")(x, ids, 7)
         return jnp.where(jnp.isfinite(y), y, 0)
 
-    check_grads(f, (x,), order=2, modes=["fwd", "rev"], atol=0.02, rtol=0.02)
+    check_grads(jax.jit(f), (x,), order=2, modes=["fwd", "rev"], atol=0.02, rtol=0.02)
 
 
 @pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "argmax"])
@@ -349,4 +351,5 @@ def test_derivatives_with_sorted_ids(name):
     fn = getattr(jp, f"segment_{name}")
     weights = rng.standard_normal(fn(data, ids, 10).shape).astype(np.float32)
     total = lambda d, is_sorted: jnp.sum(jnp.where(weights < 9, weights * jnp.nan_to_num(fn(d, ids, 10, is_sorted), neginf=0), 0))  # noqa: E731
-    np.testing.assert_allclose(jax.grad(total)(data, True), jax.grad(total)(data, False), rtol=1e-4, atol=1e-5)
+    by_sorted, by_any = jax.jit(lambda d: (jax.grad(total)(d, True), jax.grad(total)(d, False)))(data)
+    np.testing.assert_allclose(by_sorted, by_any, rtol=1e-4, atol=1e-5)
