@@ -16,7 +16,8 @@ import pytest
 QUICK = ["--xla_backend_optimization_level=0"]
 if [int(part) for part in version("jaxlib").split(".")[:2]] < [0, 11]:
     QUICK.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join([*QUICK, os.environ.get("XLA_FLAGS", "")])
+DEVICES = "--xla_force_host_platform_device_count=8"  # what is not sharded runs on the first
+os.environ["XLA_FLAGS"] = " ".join([*QUICK, DEVICES, os.environ.get("XLA_FLAGS", "")])
 # As errors pass through JAX it asks the file system about every frame, which takes longer than most of what raises them.
 jax.config.update("jax_traceback_filtering", "off")
 

@@ -1,11 +1,8 @@
-"""Scans and reductions on several devices: eight forced host devices, in a process of their own."""
+"""Scans and reductions on several devices: eight forced host devices (see ``conftest.py``)."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -19,117 +16,112 @@ from references import assert_close
 
 import jaxprims as jp
 
-FLAG = "--xla_force_host_platform_device_count=8"
 
-if FLAG not in os.environ.get("XLA_FLAGS", ""):
+def mesh(*sizes: int) -> jax.sharding.Mesh:
+    return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(AxisType.Auto,) * len(sizes))
 
-    def test_on_eight_devices() -> None:
-        """Runs this file's tests where there are eight devices."""
-        env = {**os.environ, "XLA_FLAGS": FLAG}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], capture_output=True, text=True, env=env
+
+def matrices(n: int) -> np.ndarray:
+    return np.linalg.qr(np.random.default_rng(0).standard_normal((n, 2, 2)))[0].astype(np.float32)
+
+
+def matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def assert_no_communication(compiled: Any) -> None:
+    text = compiled.as_text()
+    for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+        assert op not in text, text
+
+
+def test_batch_axes_are_split_without_communication() -> None:
+    m = mesh(8)
+    split = NamedSharding(m, P("x"))
+    x = matrices(16 * 50).reshape(16, 50, 2, 2)
+    f = jax.vmap(lambda m: (jp.scan(m, matmul), jp.reduce(m, matmul, axis=0)))
+    compiled = jax.jit(f, in_shardings=split).lower(x).compile()
+    assert_no_communication(compiled)
+    got = compiled(jax.device_put(x, split))
+    assert not any(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(got))
+    for g, w in zip(got, jax.jit(f)(x), strict=True):
+        assert_close(g, np.asarray(w), 1e-5)
+    rows = jax.jit(lambda x: jp.cumsum(x, axis=1), in_shardings=split).lower(np.ones((16, 40, 3), np.float32)).compile()
+    assert_no_communication(rows)
+
+
+@pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), list(itertools.product((False, True), repeat=4)))
+def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
+    """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""
+    x = matrices(40)
+    starts = np.random.default_rng(1).random(40) < 0.15
+    options: dict[str, Any] = {"exclusive": exclusive, "reverse": reverse, "identity": np.eye(2, dtype=np.float32)}
+    if init:
+        options["init"] = np.array([[1, 2], [3, 4]], np.float32)
+
+    def local(x: Any, starts: Any) -> Any:
+        return jp.scan(x, matmul, segment_starts=starts if segments else None, axis_name="x", **options)
+
+    f = jax.jit(jax.shard_map(local, mesh=mesh(8), in_specs=(P("x"), P("x")), out_specs=P("x")))
+    if not init and not exclusive:
+        options.pop("identity")
+    options.pop("identity" if init else "", None)
+    assert_close(f(x, starts), references.scan(x, matmul, starts=starts if segments else None, **options), 1e-4)
+
+
+def test_along_a_sharded_axis_of_a_matrix() -> None:
+    """Another axis, two mesh axes, and a gradient through it."""
+    x = np.random.default_rng(0).standard_normal((3, 16, 5)).astype(np.float32)
+    m = mesh(4, 2)
+
+    def total(x: Any) -> Any:
+        f = jax.shard_map(
+            lambda x: jp.scan(x, axis=1, axis_name=("x", "y")),
+            mesh=m,
+            in_specs=P(None, ("x", "y")),
+            out_specs=P(None, ("x", "y")),
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        return f(x)
 
-else:
+    assert_close(jax.jit(total)(x), np.cumsum(x, 1), 1e-5)
+    weight = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
+    got = jax.jit(jax.grad(lambda x: jnp.sum(total(x) * weight)))(x)
+    assert_close(got, np.flip(np.cumsum(np.flip(weight, 1), 1), 1), 1e-5)
 
-    def mesh(*sizes: int) -> jax.sharding.Mesh:
-        return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(AxisType.Auto,) * len(sizes))
 
-    def matrices(n: int) -> np.ndarray:
-        return np.linalg.qr(np.random.default_rng(0).standard_normal((n, 2, 2)))[0].astype(np.float32)
+def test_local_work_inside_shard_map() -> None:
+    """Without an axis name each device scans its own; replicated captured arrays are fine."""
+    x, w = np.arange(32.0, dtype=np.float32), jnp.asarray(np.float32(2))
+    f = jax.shard_map(lambda x, w: jp.scan(x, map=lambda v: v * w), mesh=mesh(8), in_specs=(P("x"), P()), out_specs=P("x"))
+    assert_close(jax.jit(f)(x, w), np.cumsum(2 * x.reshape(8, 4), 1).reshape(-1))
 
-    def matmul(a: Any, b: Any) -> Any:
-        return a @ b
 
-    def assert_no_communication(compiled: Any) -> None:
-        text = compiled.as_text()
-        for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
-            assert op not in text, text
+@pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
+def test_explicit_sharding(spec: Any) -> None:
+    """The drop-ins keep, and refuse, what JAX's own do."""
 
-    def test_batch_axes_are_split_without_communication() -> None:
-        m = mesh(8)
-        split = NamedSharding(m, P("x"))
-        x = matrices(16 * 50).reshape(16, 50, 2, 2)
-        f = jax.vmap(lambda m: (jp.scan(m, matmul), jp.reduce(m, matmul, axis=0)))
-        compiled = jax.jit(f, in_shardings=split).lower(x).compile()
-        assert_no_communication(compiled)
-        got = compiled(jax.device_put(x, split))
-        assert not any(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(got))
-        for g, w in zip(got, jax.jit(f)(x), strict=True):
-            assert_close(g, np.asarray(w), 1e-5)
-        rows = jax.jit(lambda x: jp.cumsum(x, axis=1), in_shardings=split).lower(np.ones((16, 40, 3), np.float32)).compile()
-        assert_no_communication(rows)
+    def affine(a: Any, b: Any) -> Any:
+        return a[0] * b[0], b[0] * a[1] + b[1]
 
-    @pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), list(itertools.product((False, True), repeat=4)))
-    def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
-        """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""
-        x = matrices(40)
-        starts = np.random.default_rng(1).random(40) < 0.15
-        options: dict[str, Any] = {"exclusive": exclusive, "reverse": reverse, "identity": np.eye(2, dtype=np.float32)}
-        if init:
-            options["init"] = np.array([[1, 2], [3, 4]], np.float32)
+    def outcome(lax: Any, axis: int, x: Any) -> Any:
+        def all_of_them(x: Any) -> Any:
+            total, back = jax.value_and_grad(lambda x: jnp.sum(lax.cumsum(x, axis) ** 2))(x)
+            each = jax.vmap(lambda x: lax.cummax(x, 0))(jnp.moveaxis(x, axis, 1))
+            return lax.cumlogsumexp(x, axis, True), lax.associative_scan(affine, (x, x), axis=axis), total, back, each
 
-        def local(x: Any, starts: Any) -> Any:
-            return jp.scan(x, matmul, segment_starts=starts if segments else None, axis_name="x", **options)
+        try:
+            return jax.jit(all_of_them)(x)
+        except Exception as error:
+            return type(error)
 
-        f = jax.jit(jax.shard_map(local, mesh=mesh(8), in_specs=(P("x"), P("x")), out_specs=P("x")))
-        if not init and not exclusive:
-            options.pop("identity")
-        options.pop("identity" if init else "", None)
-        assert_close(f(x, starts), references.scan(x, matmul, starts=starts if segments else None, **options), 1e-4)
-
-    def test_along_a_sharded_axis_of_a_matrix() -> None:
-        """Another axis, two mesh axes, and a gradient through it."""
-        x = np.random.default_rng(0).standard_normal((3, 16, 5)).astype(np.float32)
-        m = mesh(4, 2)
-
-        def total(x: Any) -> Any:
-            f = jax.shard_map(
-                lambda x: jp.scan(x, axis=1, axis_name=("x", "y")),
-                mesh=m,
-                in_specs=P(None, ("x", "y")),
-                out_specs=P(None, ("x", "y")),
-            )
-            return f(x)
-
-        assert_close(jax.jit(total)(x), np.cumsum(x, 1), 1e-5)
-        weight = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
-        got = jax.jit(jax.grad(lambda x: jnp.sum(total(x) * weight)))(x)
-        assert_close(got, np.flip(np.cumsum(np.flip(weight, 1), 1), 1), 1e-5)
-
-    def test_local_work_inside_shard_map() -> None:
-        """Without an axis name each device scans its own; replicated captured arrays are fine."""
-        x, w = np.arange(32.0, dtype=np.float32), jnp.asarray(np.float32(2))
-        f = jax.shard_map(lambda x, w: jp.scan(x, map=lambda v: v * w), mesh=mesh(8), in_specs=(P("x"), P()), out_specs=P("x"))
-        assert_close(jax.jit(f)(x, w), np.cumsum(2 * x.reshape(8, 4), 1).reshape(-1))
-
-    @pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
-    def test_explicit_sharding(spec: Any) -> None:
-        """The drop-ins keep, and refuse, what JAX's own do."""
-
-        def affine(a: Any, b: Any) -> Any:
-            return a[0] * b[0], b[0] * a[1] + b[1]
-
-        def outcome(lax: Any, axis: int, x: Any) -> Any:
-            def all_of_them(x: Any) -> Any:
-                total, back = jax.value_and_grad(lambda x: jnp.sum(lax.cumsum(x, axis) ** 2))(x)
-                each = jax.vmap(lambda x: lax.cummax(x, 0))(jnp.moveaxis(x, axis, 1))
-                return lax.cumlogsumexp(x, axis, True), lax.associative_scan(affine, (x, x), axis=axis), total, back, each
-
-            try:
-                return jax.jit(all_of_them)(x)
-            except Exception as error:
-                return type(error)
-
-        explicit = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
-        with jax.set_mesh(explicit):
-            x = jax.device_put(np.random.default_rng(0).random((8, 8, 4)).astype(np.float32), NamedSharding(explicit, spec))
-            for axis in range(3):
-                got, want = outcome(jp, axis, x), outcome(jax.lax, axis, x)
-                assert isinstance(want, type) == (spec[axis] is not None)
-                if isinstance(want, type):
-                    assert got is want
-                    continue
-                assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
-                assert_close(got, jax.tree.map(np.asarray, want), 1e-4)
+    explicit = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(explicit):
+        x = jax.device_put(np.random.default_rng(0).random((8, 8, 4)).astype(np.float32), NamedSharding(explicit, spec))
+        for axis in range(3):
+            got, want = outcome(jp, axis, x), outcome(jax.lax, axis, x)
+            assert isinstance(want, type) == (spec[axis] is not None)
+            if isinstance(want, type):
+                assert got is want
+                continue
+            assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
+            assert_close(got, jax.tree.map(np.asarray, want), 1e-4)

@@ -75,8 +75,7 @@ def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array
 
     def f(x: jax.Array, weight: Any) -> tuple[jax.Array, Any]:
         if x.dtype != bool:
-            # clipped before it is narrowed, so that no large value turns into a small one; not to length, so that one kernel serves
-            # every length
+            # clipped before it is narrowed, so that no large value turns into a small one; one kernel serves every length
             x = jnp.clip(x, 0, min(jnp.iinfo(index_dtype).max, jnp.iinfo(x.dtype).max))
         return x.astype(index_dtype), weight
 
