@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -51,19 +52,74 @@ class LatePool : public Pool {
   std::vector<Helper> late_;
 };
 
+// A thread that stands by for work. It synchronises with nobody but who gives it work and waits for it, as a new thread would, so
+// that sanitizers see the same races; to start one takes them a millisecond.
+class Standby {
+ public:
+  ~Standby() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Start(Helper helper) {
+    {
+      const std::lock_guard lock(mutex_);
+      helper_ = std::move(helper);
+    }
+    changed_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !helper_; });
+  }
+
+ private:
+  void Work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return closed_ || helper_; });
+      if (closed_) return;
+      lock.unlock();
+      helper_();
+      lock.lock();
+      helper_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Helper helper_;
+  bool closed_ = false;
+  std::thread thread_{[this] { Work(); }};
+};
+
 // A thread for each helper at once, more than there are cores.
 class BurstPool : public Pool {
  public:
   ~BurstPool() override { Join(); }
 
-  void Schedule(Helper helper) override { threads_.emplace_back(std::move(helper)); }
+  void Schedule(Helper helper) override {
+    if (idle_.empty()) idle_.push_back(std::make_unique<Standby>());
+    busy_.push_back(std::move(idle_.back()));
+    idle_.pop_back();
+    busy_.back()->Start(std::move(helper));
+  }
   void Join() {
-    for (auto& thread : threads_) thread.join();
-    threads_.clear();
+    for (auto& thread : busy_) {
+      thread->Wait();
+      idle_.push_back(std::move(thread));
+    }
+    busy_.clear();
   }
 
  private:
-  std::vector<std::thread> threads_;
+  static thread_local inline std::vector<std::unique_ptr<Standby>> idle_;
+  std::vector<std::unique_ptr<Standby>> busy_;
 };
 
 // A queue and some threads, as XLA has it: shared by all callers, and by the tasks that call again from inside.
