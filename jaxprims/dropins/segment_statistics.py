@@ -161,11 +161,26 @@ def segment_softmax(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
-    top = _combined(None, jax.lax.stop_gradient(data), segments, n, jnp.maximum, is_sorted)
+    return jnp.zeros_like(data) if n == 0 else _softmax_of_some(data, segments, n, is_sorted)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
+    top = _combined(None, data, segments, n, jnp.maximum, is_sorted)
     ids = _ids(segments, data.shape[0])
-    terms = _shifted_exp(data, ids, n, top)
+    below = data - top.at[ids].get(mode="clip")
+    terms = jnp.exp(jnp.where(below > 0, 0, below))  # what belongs to no segment must not overflow
     sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
-    return terms / jnp.where(_rows((ids >= 0) & (ids < n), data), sums.at[ids].get(mode="clip"), 1)
+    return jnp.where(_rows((ids >= 0) & (ids < n), data), terms / sums.at[ids].get(mode="clip"), 0)
+
+
+@_softmax_of_some.defjvp
+def _softmax_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Each element's tangent, less its segment's mean of them."""
+    shares = _softmax_of_some(*primals, n, is_sorted)
+    weighed = shares * tangents[0]
+    means = _combined(None, weighed, primals[1], n, jnp.add, is_sorted)
+    return shares, weighed - shares * means.at[_ids(primals[1], shares.shape[0])].get(mode="clip")
 
 
 def _ids(segments: Any, elements: int) -> jax.Array:
