@@ -26,6 +26,9 @@ class Groups(Protocol):
     def sum(self, values: Any) -> Any:
         """Each group's sum of what has just been computed, element by element."""
 
+    def numbers(self, mask: Any, dtype: Any) -> Any:
+        """A mask of elements as 0 and 1."""
+
     def gather(self, x: Any) -> Any:
         """At each element its group's ``x``, or what broadcasts to that; 0 for elements of none."""
 
@@ -70,7 +73,7 @@ def _add_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leav
 def _select_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
     value, x = values[0], out[0]
-    won = (value == groups.gather(x)).astype(x.dtype)
+    won = groups.numbers(value == groups.gather(x), x.dtype)
     count = groups.sum(won)
     start_won = None
     if start is not None:

@@ -21,7 +21,7 @@ from .batches import over_batch
 from .group import group
 from .histogram import by_index, histogram_p
 from .histogram_call import HistogramCall, Part
-from .reduce_ad import gather, starts_of, through
+from .reduce_ad import gather, numbers, starts_of, through
 from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
 from .transposition import combines_linearly, joined, of_f, transpose_rule
 
@@ -84,6 +84,9 @@ class ByIndex:
 
     def sum(self, values: Any) -> Any:
         return self.combine([jnp.add], [values])[0]
+
+    def numbers(self, mask: Any, dtype: Any) -> Any:
+        return numbers(mask, dtype)
 
     def gather(self, x: Any) -> Any:
         return gather(x, self.index)

@@ -123,6 +123,9 @@ class All:
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
 
+    def numbers(self, mask: Any, dtype: Any) -> Any:
+        return mask.astype(dtype)
+
     def gather(self, x: Any) -> Any:
         return x[None]
 
@@ -159,11 +162,19 @@ class Segments:
     def sum(self, values: Any) -> Any:
         return self.combine([add], [values])[0]
 
+    def numbers(self, mask: Any, dtype: Any) -> Any:
+        return numbers(mask, dtype)
+
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)
 
     def flags(self) -> Any:
         return starts_of(jnp.clip(self.ids, -1, self.num_segments))
+
+
+def numbers(mask: Any, dtype: Any) -> Any:
+    """0 and 1, kept as such: XLA would keep the booleans, and on CPUs it has taken 19 ns to make a number of one."""
+    return jax.lax.optimization_barrier(mask.astype(dtype))
 
 
 def gather(x: Any, index: Any) -> Any:

@@ -7,14 +7,17 @@ from ...specs.problems import HistogramProblem, OrderedProblem, Problem
 SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
-SMALL_IN_VECTORS = 16_384
+SMALL_IN_VECTORS = 32_768
 """The same where XLA's loop is one of vectors: sums of rows by index, reductions that it knows."""
 
 SHORT_ROW = {"argmax": 32, "argmin": 32}
-"""Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them."""
+"""Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them; or of columns that XLA unrolls."""
 
 SHORT_ROWS = 128
-"""The same for the other operators."""
+"""The same for the other operators' rows."""
+
+MANY, SHORT_ROWS_OF_MANY = 2**18, 256
+"""With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
 
 
 def xla_pays(problem: Problem, operation: str) -> str | None:
@@ -29,16 +32,17 @@ _FEW = "few elements: XLA's loop is done before a kernel is called"
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     lanes = problem.spec.bins[0].lanes
-    if lanes > 1 and operation != "add":  # which XLA does number by number
-        return None
-    return _FEW if problem.n * problem.members * lanes <= (SMALL if lanes == 1 else SMALL_IN_VECTORS) else None
+    in_vectors = lanes > 1 and operation == "add"  # XLA does the others number by number
+    return _FEW if problem.n * problem.members * lanes <= (SMALL_IN_VECTORS if in_vectors else SMALL) else None
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if operation == "logaddexp":
         return "a maximum and a sum of exponentials, one for each element"
-    if problem.n * problem.lanes * problem.members <= (SMALL if operation in SHORT_ROW else SMALL_IN_VECTORS):
+    every = problem.n * problem.lanes * problem.members
+    if every <= (SMALL if operation in SHORT_ROW else SMALL_IN_VECTORS):
         return _FEW
-    if problem.n <= SHORT_ROW.get(operation, SHORT_ROWS) and problem.members > 1 and problem.lanes == 1:
-        return "short rows, each reduced by itself"
-    return None
+    if problem.lanes > 1:
+        return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
+    short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
+    return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
