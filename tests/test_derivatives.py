@@ -330,3 +330,15 @@ def test_empty_gradients() -> None:
             f = lambda v, d: jp.reduce_by_index(v, np.zeros(len(v), np.int32), len(d), op, dest=d)  # noqa: E731
             gv, gd = jax.jit(jax.grad(lambda v, d, f=f: f(v, d).sum(), (0, 1)))(np.ones(n, np.float32), np.ones(h, np.float32))
             assert gv.tolist() == [0] * n and gd.tolist() == [1] * h
+
+
+@pytest.mark.strategies
+def test_logsumexp_makes_its_tangent_of_its_own_exponentials() -> None:
+    """One exponential for each element; no NaN where nothing but -inf is summed; halves do not overflow."""
+    f = lambda x: jp.reduce(x, jnp.logaddexp)  # noqa: E731
+    assert str(jax.make_jaxpr(jax.value_and_grad(f))(jnp.ones(5))).count("= exp ") == 1
+    np.testing.assert_array_equal(jax.grad(f)(jnp.array([-np.inf, -np.inf])), [0, 0])
+    np.testing.assert_allclose(jax.grad(f)(jnp.array([-np.inf, 3.0, 3.0])), [0, 0.5, 0.5])
+    x = jnp.zeros(100_000, jnp.float16)
+    np.testing.assert_allclose(f(x), np.log(100_000), rtol=1e-3)
+    np.testing.assert_allclose(jax.grad(f)(x)[:3], 1e-5, rtol=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,16 +26,16 @@ def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
-@pytest.mark.parametrize("shape", [(60,), (60, 5)])
+@pytest.mark.parametrize("shape", [(60,), (60, 5), (600, 5)])
 def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     op = getattr(jnp, name)
     x = jnp.asarray(rng.integers(1, 4, shape), dtype)
-    ids = jnp.asarray(rng.integers(-2, 9, 60))
+    ids = jnp.asarray(rng.integers(-2, 9, shape[0]))
 
     def call(x: Any, ids: Any) -> Any:
         return jp.reduce_by_index(x, ids, 7, op)
 
-    pays = (len(shape) == 1 or name == "add") and not (name == "add" and dtype is np.float16)
+    pays = (math.prod(shape) <= xla_pays.SMALL or name == "add") and not (name == "add" and dtype is np.float16)
     assert (strategies(call, x, ids) == ["plain XLA"]) == pays
     got = jax.jit(call)(x, ids)
     with forced(AnyKernel()):
@@ -96,6 +97,11 @@ def test_limits() -> None:
     assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5), many, ids) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) == ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(-1, 50), 1), many) != ["plain XLA"]
+    assert strategies(lambda x: jp.argmax(x.reshape(8, -1), 0), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.argmax(x.reshape(50, -1), 0), many) != ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), axis=1), many) != ["plain XLA"]
+    long = jax.ShapeDtypeStruct((xla_pays.MANY // 200 + 1, 200), jnp.float32)
+    assert strategies(lambda x: jp.reduce(x, axis=1), long) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, lambda a, b: a + b + a * b), many[:9]) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:9]) != ["plain XLA"]
     assert strategies(lambda x: jp.scan(x), many[:9]) != ["plain XLA"]
