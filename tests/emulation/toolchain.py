@@ -11,7 +11,7 @@ import pathlib
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,7 +97,15 @@ def _write(path: pathlib.Path, data: bytes) -> None:
 @contextmanager
 def _turn() -> Iterator[None]:
     """At most :data:`AT_ONCE` compilers run on this machine, whatever number of processes test."""
-    number = os.getpid() % AT_ONCE
-    with (cache_folder() / f"turn-{number}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    files = [(cache_folder() / f"turn-{k}").open("w") for k in range(AT_ONCE)]
+    try:
+        for file in files:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+        else:  # all are taken
+            fcntl.flock(files[os.getpid() % AT_ONCE], fcntl.LOCK_EX)
         yield
+    finally:
+        for file in files:
+            file.close()
