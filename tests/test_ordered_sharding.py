@@ -12,13 +12,10 @@ import pytest
 import references
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes import assert_no_communication, mesh
 from references import assert_close
 
 import jaxprims as jp
-
-
-def mesh(*sizes: int) -> jax.sharding.Mesh:
-    return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def matrices(n: int) -> np.ndarray:
@@ -27,12 +24,6 @@ def matrices(n: int) -> np.ndarray:
 
 def matmul(a: Any, b: Any) -> Any:
     return a @ b
-
-
-def assert_no_communication(compiled: Any) -> None:
-    text = compiled.as_text()
-    for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
-        assert op not in text, text
 
 
 def test_batch_axes_are_split_without_communication() -> None:

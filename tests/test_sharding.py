@@ -9,19 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes import assert_no_communication, mesh
 from references import BY_NAME, assert_close
 
 import jaxprims as jp
 from jaxprims.tracing.varying import vary
 
 H = 5
-
-
-def mesh(*sizes: int, explicit: bool = False) -> jax.sharding.Mesh:
-    kind = AxisType.Explicit if explicit else AxisType.Auto
-    return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(kind,) * len(sizes))
 
 
 def data(*shape: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -31,12 +27,6 @@ def data(*shape: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def sums(values: np.ndarray, index: np.ndarray) -> np.ndarray:
     return references.reduce_by_index(values, index, H, np.add, 0.0)
-
-
-def assert_no_communication(compiled: Any) -> None:
-    text = compiled.as_text()
-    for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
-        assert op not in text, text
 
 
 def test_batch_axes_are_split_without_communication() -> None:

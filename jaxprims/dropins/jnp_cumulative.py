@@ -26,14 +26,18 @@ _OPS: dict[str, tuple[Callable[..., Any], int]] = {
 """The operator and its identity."""
 
 
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
-    """The cumulative sum along an axis, like :func:`jax.numpy.cumulative_sum`.
+def _cumulative_drop_in(name: str, what: str, initial: int, example: str, result: str) -> Callable[..., jax.Array]:
+    def cumulative(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
+        return _along(name, x, axis=axis, dtype=dtype, include_initial=include_initial)
+
+    cumulative.__name__ = cumulative.__qualname__ = name
+    cumulative.__doc__ = f"""The cumulative {what} along an axis, like :func:`jax.numpy.{name}`.
 
     Args:
       x: numbers or booleans, of any rank but 0.
       axis: which one to go along; it may be left out for rank 1.
-      dtype: that of the sums. Default: ``x``'s, but small integers and booleans are summed as int.
-      include_initial: begin with a 0.
+      dtype: that of the {what}s. Default: ``x``'s, but int for small integers and booleans.
+      include_initial: begin with a {initial}.
 
     Returns:
       An array of ``x``'s shape, or with ``include_initial`` one longer along ``axis``.
@@ -45,44 +49,23 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> jp.cumulative_sum(jnp.array([3, 1, 4]), include_initial=True).tolist()
-    [0, 3, 4, 8]
+    >>> jp.{name}({example}).tolist()
+    {result}
     """
-    return _along("cumulative_sum", x, axis=axis, dtype=dtype, include_initial=include_initial)
+    return cumulative
 
 
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
-    """The cumulative product along an axis, like :func:`jax.numpy.cumulative_prod`.
+def _ignoring_nan(name: str, what: str, neutral: int, result: str) -> Callable[..., jax.Array]:
+    def cumulative(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> jax.Array:
+        return _along(name, a, axis=axis, dtype=dtype, out=out)
 
-    Args:
-      x: numbers or booleans, of any rank but 0.
-      axis: which one to go along; it may be left out for rank 1.
-      dtype: that of the products. Default: ``x``'s, but small integers and booleans are multiplied as int.
-      include_initial: begin with a 1.
-
-    Returns:
-      An array of ``x``'s shape, or with ``include_initial`` one longer along ``axis``.
-
-    Raises:
-      TypeError, ValueError: as ``jax.numpy``'s.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.cumulative_prod(jnp.array([[1, 2], [3, 4]]), axis=-1).tolist()
-    [[1, 2], [3, 12]]
-    """
-    return _along("cumulative_prod", x, axis=axis, dtype=dtype, include_initial=include_initial)
-
-
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> jax.Array:
-    """The cumulative sum with NaN taken for 0, like :func:`jax.numpy.nancumsum`.
+    cumulative.__name__ = cumulative.__qualname__ = name
+    cumulative.__doc__ = f"""The cumulative {what} with NaN taken for {neutral}, like :func:`jax.numpy.{name}`.
 
     Args:
       a: numbers or booleans.
       axis: which one to go along; None: through the flattened array.
-      dtype: that of the sums; default ``a``'s.
+      dtype: that of the {what}s; default ``a``'s.
       out: as in ``jax.numpy``, None.
 
     Returns:
@@ -95,35 +78,18 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> jp.nancumsum(jnp.array([3.0, jnp.nan, 4.0])).tolist()
-    [3.0, 3.0, 7.0]
+    >>> jp.{name}(jnp.array([3.0, jnp.nan, 4.0])).tolist()
+    {result}
     """
-    return _along("nancumsum", a, axis=axis, dtype=dtype, out=out)
+    return cumulative
 
 
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> jax.Array:
-    """The cumulative product with NaN taken for 1, like :func:`jax.numpy.nancumprod`.
-
-    Args:
-      a: numbers or booleans.
-      axis: which one to go along; None: through the flattened array.
-      dtype: that of the products; default ``a``'s.
-      out: as in ``jax.numpy``, None.
-
-    Returns:
-      An array of ``a``'s shape; flat without an axis.
-
-    Raises:
-      TypeError, ValueError: as ``jax.numpy``'s.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.nancumprod(jnp.array([3.0, jnp.nan, 4.0])).tolist()
-    [3.0, 3.0, 12.0]
-    """
-    return _along("nancumprod", a, axis=axis, dtype=dtype, out=out)
+cumulative_sum = _cumulative_drop_in("cumulative_sum", "sum", 0, "jnp.array([3, 1, 4]), include_initial=True", "[0, 3, 4, 8]")
+cumulative_prod = _cumulative_drop_in(
+    "cumulative_prod", "product", 1, "jnp.array([[1, 2], [3, 4]]), axis=-1", "[[1, 2], [3, 12]]"
+)
+nancumsum = _ignoring_nan("nancumsum", "sum", 0, "[3.0, 3.0, 7.0]")
+nancumprod = _ignoring_nan("nancumprod", "product", 1, "[3.0, 3.0, 12.0]")
 
 
 def _along(name: str, x: Any, **options: Any) -> jax.Array:
