@@ -94,7 +94,8 @@ def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable
     """
     plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
     remembered = _traces.setdefault(fn, {}) if plain else {}
-    full = (key, tuple((a.shape, str(a.dtype)) for a in avals), bool(jax.config.jax_enable_x64))
+    context = (bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh())  # functions that are called inside note the mesh
+    full = (key, tuple((a.shape, str(a.dtype)) for a in avals), *context)
     if full not in remembered:
         closed = jax.make_jaxpr(flat)(*avals)
         if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
