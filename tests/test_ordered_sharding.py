@@ -116,3 +116,17 @@ def test_explicit_sharding(spec: Any) -> None:
                 continue
             assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
             assert_close(got, jax.tree.map(np.asarray, want), 1e-4)
+
+
+def test_one_mesh_after_another() -> None:
+    """What was traced on a mesh with explicit axes is not taken for another mesh, or for none."""
+    x = np.random.default_rng(0).random((8, 8)).astype(np.float32)
+    gradient = jax.grad(lambda x: jnp.sum(jp.cumlogsumexp(x, 1) ** 2))
+    wanted = jax.grad(lambda x: jnp.sum(jax.lax.cumlogsumexp(x, 1) ** 2))(x)
+    for m in (mesh(4, 2, explicit=True), mesh(2, explicit=True)):
+        with jax.set_mesh(m):
+            got = jax.jit(gradient)(jax.device_put(x, NamedSharding(m, P("x"))))
+        assert_close(np.asarray(got), np.asarray(wanted), 1e-4)
+    alike = jax.shard_map(gradient, mesh=mesh(2), in_specs=P(), out_specs=P())
+    for f in (alike, gradient):
+        assert_close(np.asarray(jax.jit(f)(x)), np.asarray(wanted), 1e-4)

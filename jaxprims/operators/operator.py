@@ -94,7 +94,7 @@ def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable
     """
     plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
     remembered = _traces.setdefault(fn, {}) if plain else {}
-    context = (bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh())  # functions that are called inside note the mesh
+    context = (bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh())  # which functions inside have noted
     full = (key, tuple((a.shape, str(a.dtype)) for a in avals), *context)
     if full not in remembered:
         closed = jax.make_jaxpr(flat)(*avals)
