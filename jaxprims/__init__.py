@@ -14,12 +14,28 @@ from .arguments.monoids import monoids
 from .arguments.offsets import Offsets
 from .arguments.positions import positions
 from .arguments.warnings import FallbackWarning, IdentityWarning
-from .dropins.jnp_argmax import argmax, argmin
+from .dropins.jnp_argmax import argmax, argmin, nanargmax, nanargmin
 from .dropins.jnp_cumulative import cumulative_prod, cumulative_sum, nancumprod, nancumsum
-from .dropins.jnp_histogram import bincount, histogram, histogram2d, histogramdd
+from .dropins.jnp_histogram import bincount, histogram, histogram2d, histogram_bin_edges, histogramdd
+from .dropins.jraph_segment import (
+    partition_softmax,
+    segment_max_or_constant,
+    segment_min_or_constant,
+    segment_normalize,
+    segment_variance,
+)  # fmt: skip
 from .dropins.lax_scans import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
+from .dropins.numpy_reduceat import reduceat
 from .dropins.ops_segment import segment_max, segment_min, segment_prod, segment_sum
-from .dropins.segment_statistics import segment_argmax, segment_argmin, segment_logsumexp, segment_mean, segment_softmax
+from .dropins.segment_statistics import (
+    segment_argmax,
+    segment_argmin,
+    segment_count,
+    segment_logsumexp,
+    segment_mean,
+    segment_softmax,
+    segment_var,
+)  # fmt: skip
 from .inspection.check_monoid import check_monoid
 from .inspection.compile_check import CompiledKernel, KernelError, compile_check
 from .inspection.explain import Plan, PlannedCall, explain
@@ -56,25 +72,36 @@ __all__ = [
     "group_by_index",
     "histogram",
     "histogram2d",
+    "histogram_bin_edges",
     "histogramdd",
     "keep_freed_memory",
     "linear_recurrence",
     "monoids",
+    "nanargmax",
+    "nanargmin",
     "nancumprod",
     "nancumsum",
+    "partition_softmax",
     "positions",
     "race_factor",
     "reduce",
     "reduce_by_index",
+    "reduceat",
     "scan",
     "segment_argmax",
     "segment_argmin",
+    "segment_count",
     "segment_logsumexp",
     "segment_max",
+    "segment_max_or_constant",
     "segment_mean",
     "segment_min",
+    "segment_min_or_constant",
+    "segment_normalize",
     "segment_prod",
     "segment_reduce",
     "segment_softmax",
     "segment_sum",
+    "segment_var",
+    "segment_variance",
 ]

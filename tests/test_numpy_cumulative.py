@@ -72,3 +72,14 @@ def test_errors_are_jax_numpys(options: dict[str, Any]) -> None:
         with pytest.raises(type(wanted.value)) as got:
             jp.cumulative_sum(x, **options)
         assert str(got.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_lax_names_with_axes_of_numpy(name: str) -> None:
+    """None, negative ones, and a dtype: what ``jax.lax``'s own do not take."""
+    x = np.arange(1, 7, dtype=np.int8).reshape(2, 3)
+    for axis in (None, -1, -2):
+        np.testing.assert_array_equal(getattr(jp, name)(x, axis, dtype=np.int32), getattr(np, name)(x, axis, dtype=np.int32))
+    np.testing.assert_array_equal(jp.cummax(x[::-1], axis=None), np.maximum.accumulate(x[::-1].ravel()))
+    with pytest.raises(ValueError, match="axis"):
+        getattr(jp, name)(x, -3)

@@ -1,4 +1,4 @@
-"""``argmax`` and ``argmin``: the same as ``jax.numpy``'s, in one pass over the data at the speed of memory.
+"""``argmax`` and ``argmin``, also without NaN: the same as ``jax.numpy``'s, in one pass over the data at the speed of memory.
 
 What the kernels do not do (complex data, no elements, arguments that are wrong) is left to ``jax.numpy``, so errors are its own.
 """
@@ -19,10 +19,10 @@ from ..arguments.monoids import monoids
 from ..arguments.positions import positions
 from .jnp_histogram import is_real
 
-__all__ = ["argmax", "argmin"]
+__all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
 
 
-def _drop_in(name: str, what: str, example: str) -> Callable[..., jax.Array]:
+def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Callable[..., jax.Array]:
     plain = getattr(jnp, name)
 
     def arg(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> jax.Array:
@@ -36,7 +36,7 @@ def _drop_in(name: str, what: str, example: str) -> Callable[..., jax.Array]:
         return plain(a, axis, out, keepdims)
 
     arg.__name__ = arg.__qualname__ = name
-    arg.__doc__ = f"""The position of the {what} element, the first of several, like :func:`jax.numpy.{name}`. The first NaN wins.
+    arg.__doc__ = f"""The position of the {what} element, the first of several, like :func:`jax.numpy.{name}`. {of_nan}
 
     Args:
       a: number, of any shape.
@@ -50,23 +50,45 @@ def _drop_in(name: str, what: str, example: str) -> Callable[..., jax.Array]:
     Raises:
       TypeError, ValueError: as ``jax.numpy``'s.
 
-    Cost: O(N) work, O(N / T + log N) span, one read of ``a``.
+    Cost: O(N) work, O(N / T + log N) span, one read of ``a``{raises}.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> jp.{name}(jnp.array([2, 7, 1, 8, 1]))
-    Array({example}, dtype=int32)
+    >>> {example}
     """
     return arg
 
 
-argmax = _drop_in("argmax", "greatest", "3")
-argmin = _drop_in("argmin", "least", "2")
+_FIRST_NAN, _NO_NAN = "The first NaN wins.", "NaN never wins; where there is nothing else, -1."
+_AGAIN = ", two where nothing but infinities and NaN was found"
+argmax = _drop_in("argmax", "greatest", _FIRST_NAN, "", """jp.argmax(jnp.array([2, 7, 1, 8, 1])).tolist()
+    3""")  # fmt: skip
+argmin = _drop_in("argmin", "least", _FIRST_NAN, "", """jp.argmin(jnp.array([2, 7, 1, 8, 1])).tolist()
+    2""")  # fmt: skip
+nanargmax = _drop_in("nanargmax", "greatest", _NO_NAN, _AGAIN, """jp.nanargmax(jnp.array([2.0, jnp.nan, 1.0])).tolist()
+    0""")  # fmt: skip
+nanargmin = _drop_in("nanargmin", "least", _NO_NAN, _AGAIN, """jp.nanargmin(jnp.array([2.0, jnp.nan, 1.0])).tolist()
+    2""")  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array:
     a = jax.lax.stop_gradient(jnp.asarray(a))
-    number = (lambda x, at: (x.astype(np.uint8), at)) if a.dtype == bool else None
-    best = reduce((a, positions), getattr(monoids, name), axis=axis, map=number, keepdims=keepdims)
-    return best[1].astype(jnp.result_type(int))
+    ignored = name.startswith("nan") and jnp.issubdtype(a.dtype, jnp.floating)
+    last = jnp.asarray(-np.inf if name.endswith("max") else np.inf, a.dtype) if ignored else None
+
+    def number(x: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(jnp.isnan(x), last, x) if ignored else x.astype(np.uint8), at
+
+    changed = ignored or a.dtype == bool
+    monoid = getattr(monoids, name.removeprefix("nan"))
+    best, at = reduce((a, positions), monoid, axis=axis, map=number if changed else None, keepdims=keepdims)
+    at = at.astype(jnp.result_type(int))
+    if not ignored:
+        return at
+    found = jax.lax.cond(
+        jnp.any(best == last),  # an infinity, or nothing but NaN
+        lambda: ~reduce(a, jnp.logical_and, axis=axis, map=jnp.isnan, keepdims=keepdims),
+        lambda: jnp.ones(at.shape, bool),
+    )
+    return jnp.where(found, at, -1)

@@ -213,6 +213,34 @@ def _histogramdd(
     return counts, list(edges)
 
 
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> jax.Array:
+    """The edges of the bins of :func:`histogram`, like :func:`jax.numpy.histogram_bin_edges`.
+
+    Args:
+      a: real, of any shape [...].
+      bins: the number of bins, or edges [num_bins + 1].
+      range: (lo, hi) of equal bins; default the least and the greatest element.
+      weights: accepted, not needed.
+
+    Returns:
+      [num_bins + 1], of the dtype to which ``a`` is promoted.
+
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: O(N + num_bins) work, O(log N) span: one read of ``a`` where the range must be found, else none.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.histogram_bin_edges(jnp.array([0.0, 1.0, 4.0]), 4).tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+    """
+    spec = _spec(bins)
+    if spec is None or not is_real(a):
+        return jnp.histogram_bin_edges(a, bins, range, weights)
+    return _edges((_flat(a),), (spec,), (range,), _promoted(a))[0]
+
+
 # --- arguments -------------------------------------------------------------------------------------------------------------
 
 

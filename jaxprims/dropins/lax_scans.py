@@ -29,150 +29,85 @@ _OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 """JAX's own function, the operator, and the kinds of dtypes that kernels serve."""
 
 
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-    """The cumulative sum along an axis, like :func:`jax.lax.cumsum`.
+def _drop_in(name: str, what: str, served: str, result: str, beside: str, monoid: str, example: str) -> Callable[..., jax.Array]:
+    def cumulative(operand: Any, axis: int | None = 0, reverse: bool = False) -> jax.Array:
+        return _along(operand, name, axis, reverse)
+
+    def cumulative_of_dtype(operand: Any, axis: int | None = 0, reverse: bool = False, *, dtype: Any = None) -> jax.Array:
+        return _along(operand if dtype is None else jnp.asarray(operand).astype(dtype), name, axis, reverse)
+
+    cast = name in ("cumsum", "cumprod")
+    of_dtype = f"\n      dtype: that of the {what}s, to which the elements are converted first. Default: ``operand``'s."
+    function = cumulative_of_dtype if cast else cumulative
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""The cumulative {what} along an axis, like :func:`jax.lax.{name}`.
 
     Args:
-      operand: an array of integers, floats or complex numbers, of any rank but 0.
-      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
-      reverse: from the last element to the first.
+      operand: an array of {served}, of any rank but 0.
+      axis: which one to go along. Beyond what ``jax.lax`` takes, negative ones count from the last, and None goes through the
+        flattened array.
+      reverse: from the last element to the first.{of_dtype if cast else ""}
 
     Returns:
-      An array of ``operand``'s shape and dtype: element i is the sum of elements 0 to i. Integers
-      wrap; sums of f16 and bf16 are kept in f32 and rounded once each.
+      An array of ``operand``'s shape and dtype, flat without an axis: element i is the {result}.
 
     Raises:
-      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumsum`'s, which also serves what
-      kernels do not: 4-bit integers.
+      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.{name}`'s, which also serves what
+      kernels do not: {beside}.
 
     Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
 
-    Source: as of :func:`scan`, which it is with :data:`monoids.add`.
+    Source: as of :func:`scan`, which it is with :data:`monoids.{monoid}`.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
-    >>> jp.cumsum(jnp.array([[1, 2, 3], [4, 5, 6]]), axis=1).tolist()
-    [[1, 3, 6], [4, 9, 15]]
+    {example}
     """
-    return _along(operand, "cumsum", axis, reverse)
+    return function
 
 
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-    """The cumulative product along an axis, like :func:`jax.lax.cumprod`.
-
-    Args:
-      operand: an array of integers, floats or complex numbers, of any rank but 0.
-      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
-      reverse: from the last element to the first.
-
-    Returns:
-      An array of ``operand``'s shape and dtype: element i is the product of elements 0 to i.
-      Integers wrap.
-
-    Raises:
-      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cumprod`'s, which also serves what
-      kernels do not: 4-bit integers.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
-
-    Source: as of :func:`scan`, which it is with :data:`monoids.mul`.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.cumprod(jnp.array([1, 2, 3, 4])).tolist()
-    [1, 2, 6, 24]
-    """
-    return _along(operand, "cumprod", axis, reverse)
-
-
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-    """The cumulative maximum along an axis, like :func:`jax.lax.cummax`.
-
-    Args:
-      operand: an array of integers or floats, of any rank but 0.
-      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
-      reverse: from the last element to the first.
-
-    Returns:
-      An array of ``operand``'s shape and dtype: element i is the greatest of elements 0 to i; from a NaN
-      on it is NaN.
-
-    Raises:
-      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cummax`'s, which also serves what
-      kernels do not: 4-bit integers, complex numbers in lexicographic order.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
-
-    Source: as of :func:`scan`, which it is with :data:`monoids.max`.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.cummax(jnp.array([3, 1, 4, 1, 5])).tolist()
+_NUMBERS, _REAL = "integers, floats or complex numbers", "integers or floats"
+cumsum = _drop_in(
+    "cumsum", "sum", _NUMBERS, "sum of elements 0 to i. Integers wrap; sums of halves are kept in f32 and rounded once each",
+    "4-bit integers", "add",
+    """>>> jp.cumsum(jnp.array([[1, 2, 3], [4, 5, 6]]), axis=1).tolist()
+    [[1, 3, 6], [4, 9, 15]]""",
+)  # fmt: skip
+cumprod = _drop_in(
+    "cumprod", "product", _NUMBERS, "product of elements 0 to i. Integers wrap", "4-bit integers", "mul",
+    """>>> jp.cumprod(jnp.array([[1, 2], [3, 4]]), axis=None).tolist()
+    [1, 2, 6, 24]""",
+)  # fmt: skip
+cummax = _drop_in(
+    "cummax", "maximum", _REAL, "greatest of elements 0 to i; from a NaN on it is NaN",
+    "4-bit integers, complex numbers in lexicographic order", "max",
+    """>>> jp.cummax(jnp.array([3, 1, 4, 1, 5])).tolist()
     [3, 3, 4, 4, 5]
     >>> jp.cummax(jnp.array([3.0, 1.0, jnp.nan, 5.0]), reverse=True).tolist()
-    [nan, nan, nan, 5.0]
-    """
-    return _along(operand, "cummax", axis, reverse)
+    [nan, nan, nan, 5.0]""",
+)  # fmt: skip
+cummin = _drop_in(
+    "cummin", "minimum", _REAL, "least of elements 0 to i; from a NaN on it is NaN",
+    "4-bit integers, complex numbers in lexicographic order", "min",
+    """>>> jp.cummin(jnp.array([[3, 1], [2, 5]])).tolist()
+    [[3, 1], [2, 1]]""",
+)  # fmt: skip
+cumlogsumexp = _drop_in(
+    "cumlogsumexp", "log of the sum of exponentials", "floats",
+    "log of the sum of the exponentials of elements 0 to i, without overflow", "complex numbers", "logaddexp",
+    """>>> [round(float(y), 2) for y in jp.cumlogsumexp(jnp.array([1.0, 2.0, 3.0]))]
+    [1.0, 2.31, 3.41]""",
+)  # fmt: skip
 
 
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-    """The cumulative minimum along an axis, like :func:`jax.lax.cummin`.
-
-    Args:
-      operand: an array of integers or floats, of any rank but 0.
-      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
-      reverse: from the last element to the first.
-
-    Returns:
-      An array of ``operand``'s shape and dtype: element i is the least of elements 0 to i; from a NaN on
-      it is NaN.
-
-    Raises:
-      TypeError (booleans among others), ValueError (an axis out of range): as :func:`jax.lax.cummin`'s, which also serves what
-      kernels do not: 4-bit integers, complex numbers in lexicographic order.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
-
-    Source: as of :func:`scan`, which it is with :data:`monoids.min`.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.cummin(jnp.array([[3, 1], [2, 5]])).tolist()
-    [[3, 1], [2, 1]]
-    """
-    return _along(operand, "cummin", axis, reverse)
-
-
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> jax.Array:
-    """The cumulative log of the sum of exponentials along an axis, like :func:`jax.lax.cumlogsumexp`.
-
-    Args:
-      operand: an array of floats, of any rank but 0.
-      axis: which one to go along, 0 to rank - 1: as ``jax.lax``'s, it is not negative.
-      reverse: from the last element to the first.
-
-    Returns:
-      An array of ``operand``'s shape and dtype: element i is the log of the sum of the exponentials of
-      elements 0 to i, without overflow.
-
-    Raises:
-      TypeError (booleans, say), ValueError (an axis out of range): as :func:`jax.lax.cumlogsumexp`'s, which also serves what
-      kernels do not: complex numbers.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once from memory and written once.
-
-    Source: as of :func:`scan`, which it is with :data:`monoids.logaddexp`.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> [round(float(y), 2) for y in jp.cumlogsumexp(jnp.array([1.0, 2.0, 3.0]))]
-    [1.0, 2.31, 3.41]
-    """
-    return _along(operand, "cumlogsumexp", axis, reverse)
-
-
-def _along(operand: Any, name: str, axis: int, reverse: bool) -> jax.Array:
+def _along(operand: Any, name: str, axis: int | None, reverse: bool) -> jax.Array:
     plain, _, kinds = _OPS[name]
+    if axis is None:
+        operand, axis = jnp.ravel(operand), 0
+    elif type(axis) is int and axis < 0:
+        if axis < -np.ndim(operand):
+            raise ValueError(f"axis must lie in [-{np.ndim(operand)}, {np.ndim(operand)}), got {axis}")
+        axis += np.ndim(operand)
     known = _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool)
     if known and axis not in sharded_axes(operand):
         return _cumulative(operand, name, axis, reverse)

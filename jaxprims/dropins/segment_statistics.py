@@ -1,4 +1,4 @@
-"""Segment reductions that are often asked for beside ``jax.ops``': mean, logsumexp, softmax, argmax and argmin.
+"""Segment reductions that are often asked for beside ``jax.ops``': count, mean, variance, logsumexp, softmax, argmax and argmin.
 
 All are made of :func:`reduce_by_index` and :func:`genhist` with the segments as bins, or, where ids are sorted or given as
 offsets, of :func:`segment_reduce`.
@@ -26,7 +26,45 @@ from ..arguments.positions import positions
 from ..calls.segments import segments_pay
 from .ops_segment import check_count, largest, mode_of, over_columns
 
-__all__ = ["segment_argmax", "segment_argmin", "segment_logsumexp", "segment_mean", "segment_softmax"]
+__all__ = [
+    "segment_argmax", "segment_argmin", "segment_count", "segment_logsumexp", "segment_mean", "segment_softmax", "segment_var",
+]  # fmt: skip
+
+
+def segment_count(
+    segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+) -> jax.Array:
+    """The number of elements of each segment.
+
+    Args:
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`. Or :class:`Offsets` for the ids: they know
+        no number of elements, so none is taken for out of range.
+
+    Returns:
+      int32 [num_segments].
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span, one read of the ids; of offsets a subtraction each.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_count(jnp.array([0, 2, 0]), 3)
+    Array([2, 0, 1], dtype=int32)
+    """
+    if isinstance(segment_ids, Offsets):
+        if num_segments is not None:
+            check_count(num_segments, segment_ids)
+        return jnp.maximum(0, jnp.diff(segment_ids.offsets)).astype(np.int32)
+    ids = jnp.asarray(segment_ids)
+    _, ids, n = checked(ids, ids, num_segments, mode, np.number)
+    return _count_of_ids(ids, n, bool(indices_are_sorted))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _count_of_ids(ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
+    return _counts(ids, ids.shape[0], n, is_sorted)
 
 
 def segment_mean(
@@ -51,12 +89,12 @@ def segment_mean(
     >>> jp.segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
     Array([3., 2.], dtype=float32)
     """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.number)
-    return over_columns(lambda d: _mean(d, ids, n, bool(indices_are_sorted)), data)
+    data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
+    return over_columns(lambda d: mean(d, ids, n, bool(indices_are_sorted)), data)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
+def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
     wide = _widened(dtype)
     if data.ndim == 1:
@@ -65,6 +103,56 @@ def _mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
         sums = _combined(None, data.astype(wide), segments, n, jnp.add, is_sorted)
         counts = _counts(segments, data.shape[0], n, is_sorted)
     return (sums / _rows(counts, data).astype(wide)).astype(dtype)
+
+
+def segment_var(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    mode: Any = None,
+    *,
+    ddof: int = 0,
+) -> jax.Array:
+    """The variance of the elements of each segment: the mean of the squared deviations from its mean.
+
+    Args:
+      data: number [N, ...]; of complex numbers the absolute values of the deviations are squared. 16-bit floats are summed in
+        float32.
+      segment_ids, num_segments, indices_are_sorted, mode: as for :func:`segment_sum`; or :class:`Offsets` for the ids.
+      ddof: the sum of squares is divided by the number of elements less this.
+
+    Returns:
+      [num_segments, ...] of the dtype of ``jnp.var(data)``. Segments of ``ddof`` elements or fewer are NaN.
+
+    Raises:
+      TypeError, ValueError: an argument of the wrong dtype or shape.
+
+    Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (mean, deviations).
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.segment_var(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
+    Array([4., 0.], dtype=float32)
+    """
+    data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
+    return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), ddof), data)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int) -> jax.Array:
+    dtype = jax.eval_shape(jnp.var, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
+    means = mean(data.astype(_widened(jnp.result_type(data.dtype, dtype))), segments, n, is_sorted)
+    deviations = data - rows_of_segments(means, segments, data.shape[0])
+    squares = jnp.real(deviations * jnp.conj(deviations)) if jnp.iscomplexobj(data) else jnp.square(deviations)
+    sums = _combined(None, squares, segments, n, jnp.add, is_sorted)
+    count = _rows(_counts(segments, data.shape[0], n, is_sorted) - ddof, data).astype(sums.dtype)
+    return jnp.where(count > 0, sums / count, jnp.nan).astype(dtype)
+
+
+def rows_of_segments(values: jax.Array, segments: Any, elements: int) -> jax.Array:
+    """Each element's segment's value; 0 for an element of no segment."""
+    return values.at[_ids(segments, elements)].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
 def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
@@ -107,7 +195,7 @@ def segment_logsumexp(
     >>> jp.segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
     Array([1000.6932,    3.    ], dtype=float32)
     """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
+    data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
     return over_columns(lambda d: _logsumexp(d, ids, n, bool(indices_are_sorted)), data)
 
 
@@ -155,7 +243,7 @@ def segment_softmax(
     >>> jp.segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
     Array([0.5, 0.5, 1. ], dtype=float32)
     """
-    data, ids, n = _checked(data, segment_ids, num_segments, mode, np.floating)
+    data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
     return over_columns(lambda d: _softmax(d, ids, n, bool(indices_are_sorted)), data)
 
 
@@ -197,7 +285,7 @@ def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..
     def segment_arg(
         data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
     ) -> jax.Array:
-        data, segments, n = _checked(data, segment_ids, num_segments, mode, np.generic)
+        data, segments, n = checked(data, segment_ids, num_segments, mode, np.generic)
         return _arg(data, segments, n, op, bool(indices_are_sorted))
 
     segment_arg.__name__ = segment_arg.__qualname__ = f"segment_{name}"
@@ -238,7 +326,7 @@ def _arg(data: jax.Array, segments: Any, n: int, op: Monoid, is_sorted: bool) ->
     return over_columns(of_column, data, always=True)
 
 
-def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:
+def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:
     """The arguments as arrays, the ids clipped if the mode says so. ``kind``: what the dtype must be, integers converted."""
     offsets = isinstance(segment_ids, Offsets)
     data, ids = jnp.asarray(data), segment_ids if offsets else jnp.asarray(segment_ids)
@@ -263,9 +351,11 @@ def _checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: ty
     n = largest(ids) + 1 if num_segments is None else operator.index(num_segments)
     if n < 0:
         raise ValueError(f"num_segments must not be negative, got {n}")
-    if mode_of(mode) == "clip":
-        ids = jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max))
-    return data, ids, n
+    return data, _clipped(ids, n, mode), n
+
+
+def _clipped(ids: jax.Array, n: int, mode: Any) -> jax.Array:
+    return jnp.clip(ids, 0, min(max(n - 1, 0), jnp.iinfo(ids.dtype).max)) if mode_of(mode) == "clip" else ids
 
 
 def _widened(dtype: Any) -> Any:

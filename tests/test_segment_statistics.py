@@ -1,0 +1,106 @@
+"""Counts and variances of segments, and what jraph made of them, against NumPy and plain JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+rng = np.random.default_rng(11)
+
+
+def by_segment(x: np.ndarray, ids: np.ndarray, n: int, ddof: int = 0) -> np.ndarray:
+    """Variances by NumPy, NaN for segments without elements."""
+    out = np.full((n, *x.shape[1:]), np.nan)
+    for k in set(ids) & set(range(n)):
+        out[k] = np.var(x[ids == k], axis=0, ddof=ddof)
+    return out
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("float32", (60,)), ("int32", (60, 3)), ("float16", (60,)), ("complex64", (60, 2))])
+def test_variances(dtype: str, shape: tuple[int, ...]) -> None:
+    x = rng.normal(5, 2, shape).astype(dtype)
+    ids = np.where(np.arange(60) % 7 == 0, -1, rng.integers(0, 9, 60))
+    ids[ids == 4] = 9  # a segment without elements, and ids out of range
+    exact = x.astype(np.result_type(dtype, np.float64))
+    want = by_segment(exact, ids, 8)
+    close = {"rtol": 1e-2 if dtype == "float16" else 1e-4, "atol": 1e-5}
+    got = jp.segment_var(x, ids, 8)
+    assert got.dtype == jnp.var(x).dtype
+    np.testing.assert_allclose(got, want, **close)
+    np.testing.assert_allclose(jp.segment_variance(x, ids, 8), np.nan_to_num(want), **close)
+    order = np.argsort(ids, kind="stable")
+    np.testing.assert_allclose(jp.segment_var(x[order], ids[order], 8, True), want, **close)
+    offsets = jp.Offsets(np.searchsorted(ids[order], np.arange(9)))
+    np.testing.assert_allclose(jp.segment_var(x[order], offsets, ddof=1)[:4], by_segment(exact, ids, 4, 1), **close)
+    assert jp.segment_count(offsets).tolist() == [(ids == k).sum() for k in range(8)] == jp.segment_count(ids, 8).tolist()
+    assert jp.segment_count(ids, 8, mode="clip")[0] == (ids <= 0).sum()
+
+
+def test_normalized_and_its_gradient() -> None:
+    x, ids = rng.normal(5, 2, 40).astype(np.float32), rng.integers(1, 5, 40)
+    ids[:3] = -1
+
+    def of_elements(values: Any) -> Any:
+        return values.at[ids].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+
+    def plain(x: Any) -> Any:
+        count = jnp.maximum(1, jax.ops.segment_sum(np.ones(40, np.float32), ids, 5))
+        mean = of_elements(jax.ops.segment_sum(x, ids, 5) / count)
+        variance = of_elements(jax.ops.segment_sum(jnp.square(x - mean), ids, 5) / count)
+        return (x - mean) * jax.lax.rsqrt(jnp.maximum(variance, 1e-5))
+
+    def fast(x: Any) -> Any:
+        return jp.segment_normalize(x, ids, 5)
+
+    np.testing.assert_allclose(fast(x), jax.jit(plain)(x), rtol=1e-4, atol=1e-5)
+    weights = np.cos(np.arange(40, dtype=np.float32)) * (ids >= 0)
+    got, want = (jax.jit(jax.grad(lambda x, f=f: weights @ f(x)))(x) for f in (fast, plain))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_constants_of_empty_segments_and_partitions() -> None:
+    x, ids = np.array([-5, -1, -2], np.int32), np.array([0, 0, 2])
+    assert jp.segment_max_or_constant(x, ids, 4, constant=7).tolist() == [-1, 7, -2, 7]
+    assert jp.segment_min_or_constant(x.reshape(3, 1), ids, 4).tolist() == [[-5], [0], [-2], [0]]
+    logits = rng.normal(size=(6, 2)).astype(np.float32)
+    got = jax.jit(jp.partition_softmax)(logits, np.array([2, 0, 4]))
+    np.testing.assert_allclose(got, np.concatenate([jax.nn.softmax(logits[:2], 0), jax.nn.softmax(logits[2:], 0)]), rtol=1e-5)
+    with pytest.raises(TypeError, match=r"partitions must be integers \[M\]"):
+        jp.partition_softmax(logits, np.ones(2))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
+def test_positions_without_nan(name: str, axis: int | None, keep: bool) -> None:
+    x = rng.integers(0, 9, (5, 6)).astype(np.float32)
+    x[rng.random((5, 6)) < 0.4] = np.nan
+    worst = -np.inf if name == "nanargmax" else np.inf
+    for a in (
+        x,
+        np.where(np.arange(6) == 2, np.nan, x),
+        np.where(np.arange(6) == 5, worst, np.nan),
+        np.full((5, 6), np.nan),
+        x > 3,
+    ):
+        for dtype in (a.dtype, np.dtype(np.float16)):
+            got, want = (getattr(m, name)(a.astype(dtype), axis, keepdims=keep) for m in (jp, jnp))
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("bins", [1, 7, [0.0, 2.0, 2.5]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int16", "bool"])
+def test_edges_of_bins(dtype: str, bins: Any) -> None:
+    for x in (rng.normal(0, 9, (4, 9)).astype(dtype), np.ones(3, dtype)):
+        for span in (None, (-2, 3)):
+            a, b = (m.histogram_bin_edges(x, bins if isinstance(bins, int) else np.array(bins), span) for m in (jp, jnp))
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == b.dtype
+    with pytest.raises(ValueError, match="zero-size"):
+        jp.histogram_bin_edges(np.zeros(0, dtype))
