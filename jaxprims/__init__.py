@@ -13,6 +13,7 @@ from .arguments.monoid import Monoid
 from .arguments.monoids import monoids
 from .arguments.offsets import Offsets
 from .arguments.positions import positions
+from .arguments.promises import debug_checks
 from .arguments.warnings import FallbackWarning, IdentityWarning
 from .dropins.jnp_argmax import argmax, argmin, nanargmax, nanargmin
 from .dropins.jnp_cumulative import cumulative_prod, cumulative_sum, nancumprod, nancumsum
@@ -67,6 +68,7 @@ __all__ = [
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
+    "debug_checks",
     "explain",
     "genhist",
     "group_by_index",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ..arguments.bins import Bins
 from ..arguments.checks import MODES, as_array, check_index, flag, in_mode, sizes_of
 from ..arguments.monoid import Monoid
+from ..arguments.promises import promised_ascending
 from ..calls.element import ElementFunction
 from ..calls.genhist import run
 from ..calls.kept import kept
@@ -90,7 +91,8 @@ def reduce_by_index(
       dest: what the bins hold before, leaves ``[*num_bins, *bin_shape]``.
       mode: what happens to an index outside the bins, negative ones included: "drop" (the element has no effect), "clip" (to the
         nearest bin) or "wrap" (modulo).
-      indices_are_sorted: a promise that ``indices`` ascend, which saves work; if it is broken the result is undefined.
+      indices_are_sorted: a promise that ``indices`` ascend, which saves work; if it is broken the result is undefined
+        (:func:`debug_checks` tells).
       deterministic: the same bits on every run on GPUs too, as for :func:`genhist`.
 
     Returns:
@@ -123,6 +125,8 @@ def reduce_by_index(
         check_index(i.dtype, "indices")
         if i.ndim != 1:
             raise ValueError(f"indices must have shape [N], got {i.shape}")
+    if indices_are_sorted and len(index) == 1:
+        promised_ascending(index[0], "indices")
     leaves, tree = jax.tree.flatten(values, is_leaf=lambda x: x is None)
     if not leaves:
         raise TypeError("values must hold at least one array, got none")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ..arguments.checks import as_array, check_index
 from ..arguments.monoid import Monoid
 from ..arguments.offsets import Offsets
+from ..arguments.promises import promised_ascending
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.segments import count_of, largest, segments_reduced, signed
@@ -38,7 +39,8 @@ def segment_reduce(
       values: pytree of numbers, leaves [N, ...]; :data:`positions` stands for each element's own position.
       segments: :class:`Offsets` (row pointers, as in CSR: segment s is elements [offsets[s], offsets[s + 1])); or the elements'
         segment ids, integers [N], ascending. Elements outside all segments, and ids outside [0, num_segments), are dropped. That
-        either ascends is a promise; if it is broken the result is undefined.
+        either ascends is a promise; if it is broken the result is undefined (:func:`debug_checks` tells). For ids in any order
+        there are :func:`reduce_by_index` and ``segment_sum`` and its like.
       op: a :class:`Monoid` or any associative callable ``(a, b) -> c`` on slices: scalars for leaves [N]; for leaves [N, 2, 2]
         matrices.
       num_segments: for ids; default the last one + 1, which must then be concrete.
@@ -82,4 +84,5 @@ def segment_reduce(
             raise ValueError(f"segments: ids must have shape ({n},), got {ids.shape}")
         count = largest(ids) + 1 if num_segments is None else count_of(num_segments)
         kind, cut = "ids", signed(ids, count)
+    promised_ascending(cut, "segments")
     return jax.tree.unflatten(call.values.tree, segments_reduced(call, kind, vary(cut, call.axes), count))

@@ -1,0 +1,55 @@
+"""Promises that are broken: undefined without checks, told with them, in every transformation and by either way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import checkify
+
+import jaxprims as jp
+
+X = np.arange(6, dtype=np.float32)
+GOOD, BAD = np.array([0, 0, 1, 2, 2, 3]), np.array([0, 2, 1, 2, 2, 3])
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "segment_reduce": lambda x, i: jp.segment_reduce(x, i, jnp.maximum, num_segments=4),
+    "offsets": lambda x, i: jp.segment_reduce(x, jp.Offsets(i)),
+    "reduce_by_index": lambda x, i: jp.reduce_by_index(x, i, 4, jnp.add, indices_are_sorted=True),
+    "segment_sum": lambda x, i: jp.segment_sum(x, i, 4, indices_are_sorted=True),
+    "segment_softmax": lambda x, i: jp.segment_softmax(x, i, 4, indices_are_sorted=True),
+}
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda f: f,
+    "jit": jax.jit,
+    "grad": lambda f: jax.jit(jax.grad(lambda x, i: jnp.sum(f(x, i)))),
+    "vmap": lambda f: lambda x, i: jax.jit(jax.vmap(f, (0, None)))(np.stack([x, x]), i),
+    "scan": lambda f: lambda x, i: jax.lax.scan(lambda c, x: (c, f(x, i)), 0, np.stack([x, x])),
+}
+
+
+@pytest.mark.parametrize(("call", "around"), [(c, a) for k, c in enumerate(CALLS) for a in ["eager", list(AROUND)[1 + k % 4]]])
+def test_raised(call: str, around: str) -> None:
+    fn = AROUND[around](CALLS[call])
+    jax.block_until_ready(fn(X, BAD))  # undefined, but not an error; and it is not what is called below
+    with jp.debug_checks():
+        jax.block_until_ready(fn(X, GOOD))
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="must ascend, got 1 behind 2 at position 2"):
+            jax.block_until_ready(fn(X, BAD))
+    jax.block_until_ready(fn(X, BAD))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_by_checkify(call: str) -> None:
+    fn = jax.jit(checkify.checkify(CALLS[call]))
+    with jp.debug_checks("checkify"):
+        assert fn(X, GOOD)[0].get() is None
+        assert "must ascend" in fn(X, BAD)[0].get()
+
+
+def test_unknown_way() -> None:
+    with pytest.raises(ValueError, match="by must be one of"):
+        jp.debug_checks("shout")
