@@ -89,13 +89,14 @@ def _without_spills(text: str, arch: str) -> nvrtc.Compiled:
 
 def image(text: str, arch: str, kernel: str) -> bytes:
     """A kernel's cubin, for the launcher."""
+    nvrtc.check_usable(arch)
     return cubin(parse(text), arch, kernel).image
 
 
 def describe(text: str, arch: str) -> dict[str, Any]:
     """What the launcher has to know of a spec."""
     spec = parse(text)
-    return described(spec, int(arch.removeprefix("sm_"))) | {"key": spec.key}
+    return described(spec, nvrtc.number_of(arch)) | {"key": spec.key}
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,7 @@
-"""CUDA C++ -> cubin, by NVRTC through ``cuda-core``. It needs neither a GPU nor a driver."""
+"""CUDA C++ -> cubin, by NVRTC through ``cuda-core``. It needs neither a GPU nor a driver.
+
+For an architecture that is younger than NVRTC the driver gets PTX instead, of the youngest that NVRTC knows.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A cubin, and the compiler's log."""
+    """A cubin or PTX, and the compiler's log, which is empty for PTX."""
 
     image: bytes
     log: str
@@ -77,9 +80,57 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
+OLDEST = 80
+"""The least compute capability that kernels are written for: 8.0."""
+
+
+@functools.cache
+def youngest() -> int:
+    """The greatest architecture that NVRTC makes code for: 90 for "sm_90"."""
+    version()
+    from cuda.bindings import nvrtc
+
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    return max(known)
+
+
+def driver_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver serves; None where there is no driver."""
+    from cuda.bindings import driver
+
+    try:
+        _, number = driver.cuDriverGetVersion()
+    except RuntimeError:
+        return None
+    return number // 1000, number % 1000 // 10
+
+
+def check_usable(arch: str) -> None:
+    """Raises RuntimeError where a GPU of this architecture, or its driver, cannot run what NVRTC makes: in words that help, where
+    the driver has only a number."""
+    capability = number_of(arch)
+    if capability < OLDEST:
+        found = f"{capability // 10}.{capability % 10}"
+        raise RuntimeError(f"jaxprims' GPU kernels want compute capability {OLDEST / 10} or later, this GPU has {found}")
+    drivers = driver_version()
+    if drivers is not None and drivers[0] < int(version().split(".")[0]):
+        major, minor = drivers
+        raise RuntimeError(
+            f"kernels compiled by NVRTC {version()} do not load on this GPU's driver, which serves CUDA {major}.{minor}: "
+            f"pip install 'jaxprims[cuda{major}]', or a newer driver"
+        )
+
+
+def number_of(arch: str) -> int:
+    """90 for "sm_90"."""
+    return int(arch.removeprefix("sm_"))
+
+
 def compile_cubin(source: str, arch: str) -> Compiled:
     """Compiles for one architecture, "sm_90" say. Raises :class:`Unavailable`, and RuntimeError with the compiler's words."""
     version()
+    if number_of(arch) > youngest():
+        return Compiled(_ptx(source, arch), "")
     from cuda.core import Program, ProgramOptions
 
     log = io.StringIO()
@@ -88,3 +139,23 @@ def compile_cubin(source: str, arch: str) -> Compiled:
     except Exception as e:
         raise RuntimeError(f"a kernel does not compile for {arch}: {e}") from e
     return Compiled(bytes(code.code), log.getvalue())
+
+
+def _ptx(source: str, arch: str) -> bytes:
+    """For the driver to assemble. ``cuda-core`` would ask the driver first whether it can, and there may be none."""
+    from cuda.bindings import nvrtc
+
+    def done(code: nvrtc.nvrtcResult, *results: Any) -> Any:
+        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise RuntimeError(f"a kernel does not compile for {arch} by PTX of compute_{youngest()}: {code.name}")
+        return results[0] if results else None
+
+    options = [f"--gpu-architecture=compute_{youngest()}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space"]
+    program = done(*nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    try:
+        done(*nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options]))
+        image = bytes(done(*nvrtc.nvrtcGetPTXSize(program)))
+        done(*nvrtc.nvrtcGetPTX(program, image))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return image
