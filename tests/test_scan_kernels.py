@@ -121,8 +121,12 @@ def test_across_every_dtype(dtype: str) -> None:
 
 
 def test_across_reduce() -> None:
-    for lanes in LANES:
-        check_across(across(affine, ["s32"] * 2, kind="reduce"), 9, *lanes, cut=4)
+    """Vectors side by side, single ones and a part of one; several blocks of steps."""
+    many = 13 * WIDTH + 7
+    for lanes in [*LANES, (many, 0, many), (many, 2, 9 * WIDTH), (40 * WIDTH, 0, 40 * WIDTH)]:
+        for reverse in (False, True):
+            spec = across(affine, ["s32"] * 2, kind="reduce", reverse=reverse)
+            check_across(spec, 9 if lanes in LANES else 70, *lanes, cut=4)
 
 
 def test_across_structs_side_by_side_in_memory() -> None:

@@ -15,7 +15,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, loop, pointer, scaled
 from .elements import vector_width
-from .rows import Held, apply_op, element, load_state, repeat, store_row, store_state
+from .rows import Held, apply_op, element, is_expensive, load_state, repeat, store_row, store_state
 
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
@@ -24,8 +24,14 @@ RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
 """Members of ScanRange, of 8 bytes each."""
 
 SHORT_ROW, STRIP_STEPS = 2048, 8
-"""Lanes up to which memory is walked step by step; and how many steps are walked together else: prefetchers can follow so many
+"""Lanes up to which a scan walks memory step by step; and how many steps are walked together else: prefetchers can follow so many
 streams, and accumulators stay in registers for so long."""
+
+REDUCED_TOGETHER = 4096
+"""Elements that a reduction walks together: they stay in the first-level cache while one vector after the other goes down."""
+
+VECTORS = 4
+"""Of a reduction's lanes, side by side: their accumulators do not wait for each other."""
 
 State = list[ir.Value]
 """A vector for each slot."""
@@ -125,7 +131,7 @@ class _Across:
 
     def _run(self, lo: ir.Value, hi: ir.Value) -> None:
         """Steps without a restart but perhaps at the first."""
-        b, width = self.b, self.width
+        b, spec, width = self.b, self.spec, self.width
         steps = self._block_steps(lo, hi)
         whole = b.and_(self.wanted, i64(-width))
         at = alloca(b, I64)
@@ -134,48 +140,65 @@ class _Across:
             first = b.load(at, typ=I64)
             end = b.add(first, steps)
             end = b.select(b.icmp_signed("<", end, hi), end, hi)
-            with loop(b, i64(0), whole, width) as lane:
-                self._down(first, end, lane, None)
+            left = i64(0)
+            if not self.scans and not is_expensive(spec.op):
+                left = b.and_(whole, i64(-VECTORS * width))
+                with loop(b, i64(0), left, VECTORS * width) as lane:
+                    self._down(first, end, [b.add(lane, i64(k * width)) for k in range(VECTORS)])
+            with loop(b, left, whole, width) as lane:
+                self._down(first, end, [lane])
             with b.if_then(b.icmp_signed("<", whole, self.wanted)):
-                self._down(first, end, whole, b.sub(self.wanted, whole))
+                self._down(first, end, [whole], b.sub(self.wanted, whole))
             b.store(ir.Constant(I1, 1), self.started)
             b.store(end, at)
 
     def _block_steps(self, lo: ir.Value, hi: ir.Value) -> ir.Value:
-        """Of one vector: all. Of short rows, whole: one, since memory is then read from end to end. Else a few."""
+        """Of one vector: all. Of short rows, whole: one for a scan, since memory is then read from end to end; for a reduction as
+        many as stay in the cache. Else a few."""
         b = self.b
         whole = b.icmp_signed("==", self.wanted, self.lanes)
         short = b.and_(whole, b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
-        few = b.select(short, i64(1), i64(STRIP_STEPS))
+        together = i64(1)
+        if not self.scans:
+            together = b.add(b.sdiv(i64(REDUCED_TOGETHER), self.lanes), i64(1))
+        few = b.select(short, together, i64(STRIP_STEPS))
         return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), few)
 
-    def _down(self, lo: ir.Value, hi: ir.Value, lane: ir.Value, rest: ir.Value | None) -> None:
-        """Steps [lo, hi) of a vector of lanes."""
-        b, spec = self.b, self.spec
-        acc, lead, holds = Held(b, spec, self.width), Held(b, spec, self.width), alloca(b, I1)
+    def _down(self, lo: ir.Value, hi: ir.Value, lanes: list[ir.Value], rest: ir.Value | None = None) -> None:
+        """Steps [lo, hi) of vectors of lanes, of the last of which ``rest`` may be there."""
+        b, spec, holds = self.b, self.spec, alloca(self.b, I1)
+        accs, lead = [Held(b, spec, self.width) for _ in lanes], Held(b, spec, self.width)
         started = b.load(self.started, typ=I1)
         b.store(started, holds)
         with b.if_then(started):
-            acc.put(load_state(b, spec, self.aggregate, self.wanted, lane, self.width, rest))
+            for acc, lane in zip(accs, lanes, strict=True):
+                acc.put(load_state(b, spec, self.aggregate, self.wanted, lane, self.width, rest))
         if self.scans:
             with b.if_then(b.load(self.led, typ=I1)):
-                lead.put(load_state(b, spec, self.prefix, self.wanted, lane, self.width, rest))
+                lead.put(load_state(b, spec, self.prefix, self.wanted, lanes[0], self.width, rest))
         with loop(b, lo, hi) as t:
             step = self._memory_step(t)
-            index = b.add(b.mul(step, self.lanes), b.add(self.lane_lo, lane))
-            x = element(b, spec, self.arrays, self.uniforms, self.width, index, lambda dtype: self._position(step, dtype), rest)
+            row = b.add(b.mul(step, self.lanes), self.lane_lo)
+            indices = [b.add(row, lane) for lane in lanes]
+            xs = [
+                element(b, spec, self.arrays, self.uniforms, self.width, index, lambda dtype: self._position(step, dtype), rest)
+                for index in indices
+            ]
             begun = b.load(holds, typ=I1)
             if self.scans and spec.exclusive:
-                self._write(lambda: self._before(acc, lead, begun), index, rest)
+                self._write(lambda: self._before(accs[0], lead, begun), indices[0], rest)
             with b.if_else(begun) as (then, otherwise):
                 with then:
-                    acc.put(self._op(acc.get(), x))
+                    for acc, x in zip(accs, xs, strict=True):
+                        acc.put(self._op(acc.get(), x))
                 with otherwise:
-                    acc.put(x)
+                    for acc, x in zip(accs, xs, strict=True):
+                        acc.put(x)
             b.store(ir.Constant(I1, 1), holds)
             if self.scans and not spec.exclusive:
-                self._write(lambda: self._led(acc, lead), index, rest)
-        store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
+                self._write(lambda: self._led(accs[0], lead), indices[0], rest)
+        for acc, lane in zip(accs, lanes, strict=True):
+            store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
 
     def _op(self, a: State, x: State) -> State:
         return apply_op(self.b, self.spec, self.uniforms, self.width, a, x)
