@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +27,7 @@ FACTOR = 3
 @pytest.fixture
 def compiled() -> Callable[[], int]:
     """How many calls were compiled in the test."""
-    kept._compiled.cache_clear()
+    kept.forget()
     return lambda: kept._compiled.cache_info().currsize
 
 
@@ -201,3 +203,32 @@ def test_a_warning_names_the_line_of_the_call() -> None:
         warnings.simplefilter("always")
         jp.scan(X, fallback)
     assert [w.filename for w in seen] == [__file__] * len(seen) and seen
+
+
+def test_quick_keys_tell_calls_apart(compiled: Any) -> None:
+    """What has the same hash, a type that differs, a place that differs; and errors stay errors."""
+    x = X.reshape(3, 4)
+    for _ in range(2):
+        np.testing.assert_array_equal(jp.reduce(x, jnp.add, axis=0), [12, 15, 18, 21])
+        np.testing.assert_array_equal(jp.reduce(x, jnp.add, axis=1), [6, 22, 38])
+        np.testing.assert_array_equal(jp.reduce(x, jnp.maximum, axis=1), [3, 7, 11])
+        np.testing.assert_array_equal(jp.reduce(np.asarray(x), jp.monoids.max, axis=1), [3, 7, 11])
+        assert jp.reduce(x, axis=None, keepdims=True).shape == (1, 1)
+        assert jp.cumsum(x, 1, dtype=jnp.int32).dtype == jnp.int32
+        assert jp.cumsum(x, 1, dtype=jnp.float32).dtype == jnp.float32
+        with pytest.raises(TypeError, match="keepdims must be True or False"):
+            jp.reduce(x, axis=None, keepdims=1)
+        with pytest.raises(TypeError, match="xs"):
+            jp.reduce(np.array([None, 1]), jp.monoids.max, axis=1)
+        with pytest.raises(ValueError, match="num_segments must be given"):
+            jax.jit(lambda i: jp.segment_reduce(X, i))(IDS)
+    assert kept._quick
+
+
+def test_arrays_are_not_kept_alive() -> None:
+    x, ids = np.arange(5000.0, dtype=np.float32), np.zeros(5000, np.int32)
+    before = sys.getrefcount(x), sys.getrefcount(ids)
+    for _ in range(2):
+        jax.block_until_ready(jp.reduce_by_index(x, ids, 1, jnp.maximum))
+    gc.collect()
+    assert (sys.getrefcount(x), sys.getrefcount(ids)) == before

@@ -17,6 +17,7 @@ import numpy as np
 from ..api.reduce import reduce
 from ..arguments.monoids import monoids
 from ..arguments.positions import positions
+from ..calls.kept import kept
 from .jnp_histogram import is_real
 
 __all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
@@ -25,6 +26,7 @@ __all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
 def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Callable[..., jax.Array]:
     plain = getattr(jnp, name)
 
+    @kept("a")
     def arg(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> jax.Array:
         if out is None and is_real(a) and 0 not in np.shape(a):
             try:

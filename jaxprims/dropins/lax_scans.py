@@ -16,6 +16,7 @@ import numpy as np
 
 from ..api.scan import scan
 from ..arguments.checks import called
+from ..calls.kept import kept
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
 
@@ -30,9 +31,11 @@ _OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 
 
 def _drop_in(name: str, what: str, served: str, result: str, beside: str, monoid: str, example: str) -> Callable[..., jax.Array]:
+    @kept("operand")
     def cumulative(operand: Any, axis: int | None = 0, reverse: bool = False) -> jax.Array:
         return _along(operand, name, axis, reverse)
 
+    @kept("operand")
     def cumulative_of_dtype(operand: Any, axis: int | None = 0, reverse: bool = False, *, dtype: Any = None) -> jax.Array:
         return _along(operand if dtype is None else jnp.asarray(operand).astype(dtype), name, axis, reverse)
 
