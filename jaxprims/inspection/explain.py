@@ -20,7 +20,8 @@ from ..targets.words import bytes_in_words
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCall:
-    """One primitive of a function. ``strategy`` and ``reason`` say what is done and why; ``spec`` is the kernel's text."""
+    """One primitive of a function. ``strategy`` and ``reason`` say what is done and why; ``spec`` is the kernel's text; ``hint``
+    says what would make the call faster, if anything is known."""
 
     primitive: str
     summary: str
@@ -30,6 +31,7 @@ class PlannedCall:
     spec: KernelSpec | None = None
     variant: int = -1
     target: str = "cpu"
+    hint: str = ""
 
     def cuda(self) -> str:
         """The kernels' CUDA C++."""
@@ -49,6 +51,8 @@ class PlannedCall:
     def __str__(self) -> str:
         lines = [f"{self.primitive}: {self.summary}", f"  strategy: {self.strategy}", f"  because: {self.reason}"]
         lines.append(f"  workspace: {bytes_in_words(self.workspace_bytes)}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
         if self.spec is not None:
             lines += ["  kernel:", *("    " + line for line in self.spec.text.splitlines())]
         return "\n".join(lines)
@@ -134,8 +138,22 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
     other = family.instead(target, avals, **eqn.params)
     if other is not None:
         return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
-    e = explanation
-    return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where)
+    e, hint = explanation, _hint(eqn) if where == "cpu" else ""
+    return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where, hint)
+
+
+FRESH_PAGES = 32 << 20
+"""Bytes of a result from which on the GNU C library's allocator asks the system for it on every call."""
+
+
+def _hint(eqn: Any) -> str:
+    avals = [v.aval for v in eqn.outvars]
+    sizes = [a.size * a.dtype.itemsize for a in avals if all(isinstance(d, int) for d in a.shape)]
+    most = max(sizes, default=0)
+    if most < FRESH_PAGES:
+        return ""
+    size = bytes_in_words(most)
+    return f"a result of {size} is made of fresh pages on every call, unless jp.keep_freed_memory() was called: see there"
 
 
 __all__: Sequence[str] = ["Plan", "PlannedCall", "explain"]
