@@ -31,7 +31,7 @@ from jaxprims.specs.kernel import key_of, parse
 from tests.artifact_calls import Call, call_of, functions, numbers
 
 ROOT = pathlib.Path(__file__).parents[1]
-MUTANTS = int(os.environ.get("JAXPRIMS_EXAMPLES", "40"))
+MUTANTS = int(os.environ.get("JAXPRIMS_EXAMPLES", "20"))
 CALLS = functions()
 
 

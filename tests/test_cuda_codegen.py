@@ -292,9 +292,10 @@ JP_KERNEL(test, Test, 128, 1) { jp::every(p.in, p.out, nullptr, jp::Block() * 12
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 def test_nvrtc_compiles_every_operation(arch: str) -> None:
-    """Of a dtype all at once."""
+    """Of a dtype all at once, for one architecture or another; those of halves, which differ, for each."""
     pytest.importorskip("cuda.core")
-    for t in P.DTYPES:
+    first = ("sm_80", "sm_90", "sm_100").index(arch)
+    for t in dict.fromkeys((*P.DTYPES[first::3], "f16", "bf16")):
         b = P.Builder((t, t))
         chosen = b.emit("eq", "b1", b.arg(0), b.arg(1))
         results = [chosen, b.emit("select", t, chosen, b.arg(0), b.arg(1)), *(b.emit("convert", to, b.arg(1)) for to in P.DTYPES)]

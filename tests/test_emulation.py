@@ -662,19 +662,35 @@ DEVICES = {
     "passes": "multiprocessors=2 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
-CALLS = max(1, int(os.environ.get("JAXPRIMS_EXAMPLES", "20")) // 4)
-"""Of each operator. More: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_emulation.py -k random``."""
-RANDOM = [(family, device) for device in ("sm_90", "small") for family in ("scan", "reduce", "segments", "hist")]
-RANDOM += [("martin", "small")]
-RANDOM += [("hist", "passes"), ("hist", "sm_80")]  # before architecture 9 some atomics are narrower
+CALLS = int(os.environ.get("JAXPRIMS_EXAMPLES", "0")) // 4
+"""Of each operator, if more than in ``RANDOM``: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_emulation.py -k random``."""
+RANDOM = {  # device: families, numbers of an operator's calls, and kernels that must have run
+    "sm_90": (
+        "scan reduce segments hist",
+        range(1),
+        "ScanAcross ScanEach ScanFlat ScanRows ReduceAcross ReduceBlocks ReduceParts ReduceRows ReduceWarps "
+        "SegmentsAcross SegmentsBorders SegmentsIdentity SegmentsLong SegmentsShort HistCombine HistShared HistTiny",
+    ),
+    "small": (
+        "scan reduce segments hist martin",
+        range(1, 2),
+        "ReduceAcrossParts ReduceMatrix ReduceProducerConsumer ReduceTree ReduceWarpTree "
+        "SegmentsMatrix SegmentsProducerConsumer SegmentsTree SegmentsWarpTree HistFill",
+    ),
+    "sm_80": ("hist --only 5 6 9 10 11", range(3, 4), "HistCombine HistFill HistGlobal HistShared"),  # with narrower atomics
+    "passes": ("hist", range(6, 8), "HistCluster HistGlobal HistSample"),
+}
 
 
-@pytest.mark.parametrize(("family", "device"), RANDOM)
-def test_random_calls(family: str, device: str, record_property: Any) -> None:
+@pytest.mark.parametrize("device", RANDOM)
+def test_random_calls(device: str, record_property: Any) -> None:
     """In a process of its own: there the emulation takes XLA's CPU's place."""
-    command = [sys.executable, "-m", "tests.emulation.random_calls", family, str(CALLS), "--device", DEVICES[device]]
+    families, calls, kernels = RANDOM[device]
+    command = [sys.executable, "-m", "tests.emulation.random_calls", str(max(len(calls), CALLS)), *families.split()]
+    command += ["--first", str(calls.start), "--device", DEVICES[device]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=toolchain.ROOT)
     found = re.search(r"^(\d+) kernels, (\d+) cases$", done.stdout, re.M)
     assert done.returncode == 0 and found, done.stdout[-4000:] + done.stderr[-4000:]
+    assert set(kernels.split()) <= set(re.findall(r"(\w+):\d", done.stdout))
     record_property("kernels run on the emulated GPU", int(found[1]))
     record_property("random cases run on the emulated GPU", int(found[2]))

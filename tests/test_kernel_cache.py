@@ -260,8 +260,8 @@ def test_many_processes_at_once(folder: Path) -> None:
         "        assert found is None or len(found[1]) == 100_000 and len(set(found[1])) == 1\n"
     )
     environment = {**os.environ, "JAXPRIMS_CACHE_MB": "1.5"}
-    running = [subprocess.Popen([sys.executable, "-c", program, str(k)], env=environment) for k in range(3)]
-    assert [p.wait() for p in running] == [0, 0, 0]
+    running = [subprocess.Popen([sys.executable, "-c", program, str(k)], env=environment) for k in range(2)]
+    assert [p.wait() for p in running] == [0, 0]
     assert not [name for name in files(folder) if name.endswith(".tmp")]
     assert sum(p.stat().st_size for p in folder.iterdir()) < 3e6
 

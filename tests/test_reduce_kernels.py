@@ -67,8 +67,7 @@ def test_reduce_every_length(n: int) -> None:
         spec_of(lambda a, b: a + b, ["s32"], kind="reduce", commutes=True),
         expensive,
     ):
-        for reverse in (False, True):
-            check_reduce(dataclasses.replace(spec, reverse=reverse), n)
+        check_reduce(dataclasses.replace(spec, reverse=SIZES.index(n) % 2 == 1), n)
 
 
 def test_reduce_of_a_range_goes_on_from_the_aggregate() -> None:

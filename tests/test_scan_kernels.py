@@ -159,7 +159,7 @@ def test_spare_lanes_hold_what_the_user_gave() -> None:
 
 
 def test_dear_operators_are_called() -> None:
-    spec = across(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)])
+    spec = across(matmul(3), ["u32"] * 9, arrays=[("u32", 9)], leaves=[("u32", 9)])
     check_across(spec, 6, 2 * WIDTH + 3, 0, 2 * WIDTH + 3, prefixed=True, cut=3)
     text = str(llvm_scan.generate(spec, llvm_scan.PLAIN, VECTOR_BYTES))
     assert text.count("define internal") == 1

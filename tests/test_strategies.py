@@ -6,6 +6,7 @@ A plan is (M subhistograms, S bin ranges, C interleaved copies, soa, prefetch); 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,14 +72,14 @@ def inside(index: np.ndarray, h: int) -> np.ndarray:
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_length(plan: Plan) -> None:
-    """Sums and counts of all lengths up to 70 and around a chunk's ends, as one compiled function."""
-    h = 13
+    """Sums of lengths up to 70 and around a chunk's ends, as one compiled function: each length with every third plan."""
+    h, lengths = 13, LENGTHS[PLANS.index(plan) % 3 :: 3]
     index, values = indices(1026, h), np.random.default_rng(1).integers(-99, 99, 1026).astype(np.int32)
 
     def f(i: jax.Array, v: jax.Array) -> list[jax.Array]:
-        return [jp.reduce_by_index(v[:n], i[:n], h) for n in LENGTHS]
+        return [jp.reduce_by_index(v[:n], i[:n], h) for n in lengths]
 
-    for n, got in zip(LENGTHS, run(plan, f, index, values), strict=True):
+    for n, got in zip(lengths, run(plan, f, index, values), strict=True):
         keep = inside(index[:n], h)
         wanted = np.bincount(index[:n][keep], values[:n][keep], h)
         np.testing.assert_array_equal(got, wanted, err_msg=f"{n} elements")
@@ -86,7 +87,8 @@ def test_every_length(plan: Plan) -> None:
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_kind_of_bin(plan: Plan) -> None:
-    """Scalars, structs, narrow and 64-bit-wide leaves, several updates and histograms, dest; long, and shorter than a chunk."""
+    """Scalars, structs, narrow and 64-bit-wide leaves, several updates and histograms, dest; with every
+    other plan long, else shorter than a chunk."""
     soa = bool(plan[3])
     h = 301
     rng = np.random.default_rng(2)
@@ -104,48 +106,48 @@ def test_every_kind_of_bin(plan: Plan) -> None:
             out.append(jp.reduce_by_index(v.astype(jnp.float16), i, h))
         return out
 
-    for n in (600, LONG):
-        index = indices(n, h, 3)
-        v = rng.integers(-1000, 1000, n).astype(np.float32) / 8
-        w = rng.integers(-100, 100, n).astype(np.int8)
-        d = rng.integers(-100, 100, h).astype(np.int8)
-        got = run(plan, f, index, v, w, d)
-        keep = inside(index, h)
-        at = index[keep]
+    n = LONG if PLANS.index(plan) % 2 else 600
+    index = indices(n, h, 3)
+    v = rng.integers(-1000, 1000, n).astype(np.float32) / 8
+    w = rng.integers(-100, 100, n).astype(np.int8)
+    d = rng.integers(-100, 100, h).astype(np.int8)
+    got = run(plan, f, index, v, w, d)
+    keep = inside(index, h)
+    at = index[keep]
 
-        def reduced(op: np.ufunc, start: Any, values: np.ndarray, where: np.ndarray = at, bins: int = h) -> np.ndarray:
-            out = np.broadcast_to(np.asarray(start, values.dtype), bins).copy()
-            op.at(out, where, values)
-            return out
+    def reduced(op: np.ufunc, start: Any, values: np.ndarray, where: np.ndarray = at, bins: int = h) -> np.ndarray:
+        out = np.broadcast_to(np.asarray(start, values.dtype), bins).copy()
+        op.at(out, where, values)
+        return out
 
-        np.testing.assert_array_equal(got[0], reduced(np.maximum, -np.inf, v[keep]))
-        np.testing.assert_array_equal(got[1], reduced(np.bitwise_xor, d, w[keep]))
-        best = reduced(np.maximum, -np.inf, v[keep])
-        where = np.full(h, 2**31 - 1)
-        np.minimum.at(where, at[v[keep] == best[at]], np.flatnonzero(keep)[v[keep] == best[at]])
-        np.testing.assert_array_equal(got[2][0], best)
-        np.testing.assert_array_equal(got[2][1], where)
-        np.testing.assert_array_equal(got[3][0], reduced(np.add, 0, w[keep]))
-        np.testing.assert_array_equal(got[3][1], reduced(np.minimum, np.inf, v[keep]))
-        np.testing.assert_array_equal(got[3][2], reduced(np.logical_or, False, w[keep] > 0))
-        with np.errstate(over="ignore"):
-            thrice = np.stack([index, index + 1, index - 7], 1).reshape(-1)
-        ok = inside(thrice, h)
-        np.testing.assert_array_equal(got[4], reduced(np.minimum, np.inf, np.repeat(v, 3)[ok], thrice[ok]))
-        np.testing.assert_array_equal(got[5][0], np.bincount(at, minlength=h))
-        half = index // 2
-        ok = inside(half, 100)
-        np.testing.assert_array_equal(got[5][1], reduced(np.bitwise_or, 0, w[ok], half[ok], 100))
-        if not soa:
-            sums = np.bincount(at, v.astype(np.float16)[keep].astype(np.float64), h)
-            np.testing.assert_array_equal(got[6], sums.astype(np.float16))
+    np.testing.assert_array_equal(got[0], reduced(np.maximum, -np.inf, v[keep]))
+    np.testing.assert_array_equal(got[1], reduced(np.bitwise_xor, d, w[keep]))
+    best = reduced(np.maximum, -np.inf, v[keep])
+    where = np.full(h, 2**31 - 1)
+    np.minimum.at(where, at[v[keep] == best[at]], np.flatnonzero(keep)[v[keep] == best[at]])
+    np.testing.assert_array_equal(got[2][0], best)
+    np.testing.assert_array_equal(got[2][1], where)
+    np.testing.assert_array_equal(got[3][0], reduced(np.add, 0, w[keep]))
+    np.testing.assert_array_equal(got[3][1], reduced(np.minimum, np.inf, v[keep]))
+    np.testing.assert_array_equal(got[3][2], reduced(np.logical_or, False, w[keep] > 0))
+    with np.errstate(over="ignore"):
+        thrice = np.stack([index, index + 1, index - 7], 1).reshape(-1)
+    ok = inside(thrice, h)
+    np.testing.assert_array_equal(got[4], reduced(np.minimum, np.inf, np.repeat(v, 3)[ok], thrice[ok]))
+    np.testing.assert_array_equal(got[5][0], np.bincount(at, minlength=h))
+    half = index // 2
+    ok = inside(half, 100)
+    np.testing.assert_array_equal(got[5][1], reduced(np.bitwise_or, 0, w[ok], half[ok], 100))
+    if not soa:
+        sums = np.bincount(at, v.astype(np.float16)[keep].astype(np.float64), h)
+        np.testing.assert_array_equal(got[6], sums.astype(np.float16))
 
 
 @pytest.mark.parametrize("plan", [p for p in PLANS if p[2] == 1], ids=str)
 def test_bins_of_many_lanes(plan: Plan) -> None:
-    """Array-valued bins (no interleaved copies), lanes that fill no whole vector among them."""
+    """Array-valued bins (no interleaved copies), lanes that fill no whole vector among them; one or two sizes with each plan."""
     rng = np.random.default_rng(4)
-    for lanes, n in ((33, 500), (256, 70), (41, 3000)):
+    for lanes, n in itertools.islice(((33, 500), (256, 70), (41, 3000)), PLANS.index(plan) % 3, None, 2):
         index, values = indices(n, 11, 5), rng.integers(-50, 50, (n, lanes)).astype(np.float32)
         got = run(plan, lambda i, v: (jp.reduce_by_index(v, i, 11), jp.reduce_by_index(v, i, 11, jnp.maximum)), index, values)
         keep = inside(index, 11)

@@ -1,6 +1,6 @@
 """Random calls of every family on the emulated GPU: few kernels, many sizes, batches, layouts and plans.
 
-``python -m tests.emulation.random_calls hist 20 --device "multiprocessors=1 shared=4096"`` runs 20 calls of each operator and
+``python -m tests.emulation.random_calls 20 hist --device "multiprocessors=1 shared=4096"`` runs 20 calls of each operator and
 prints how many kernels and cases it has seen. A case is one run: a call is run on several arrays and, on the same arrays, with
 threads in another order, after which all bits must be the same (histograms: of integers).
 """
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -597,11 +598,12 @@ FAMILIES: dict[str, tuple[Callable[[Rng, int], None], int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("family", choices=FAMILIES)
-    parser.add_argument("calls", type=int, help="of each kernel")
+    parser.add_argument("calls", type=int, help="of each operator")
+    parser.add_argument("families", nargs="+", choices=FAMILIES)
     parser.add_argument("--device", default="")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of kernels")
+    parser.add_argument("--first", type=int, default=0, help="the number of an operator's first call")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of operators")
     parser.add_argument("--keep-going", action="store_true")
     options = parser.parse_args()
     os.environ["JAXPRIMS_EMULATION_DEVICE"] = options.device
@@ -610,16 +612,16 @@ def main() -> None:
     warnings.simplefilter("ignore", jp.IdentityWarning)
     warnings.simplefilter("error", jp.FallbackWarning)
     _watch()
-    case, subjects = FAMILIES[options.family]
     wrongs = 0
-    for which in options.only or range(subjects):
-        for k in range(options.calls):
+    for family in options.families:
+        case, subjects = FAMILIES[family]
+        for which, k in itertools.product(options.only or range(subjects), range(options.first, options.first + options.calls)):
             try:
                 with np.errstate(all="ignore"):
                     case(np.random.default_rng([options.seed, which, k]), which)
             except Wrong as e:
                 wrongs += 1
-                print(f"--only {which} (call {k}) {e}", flush=True)
+                print(f"{family} --only {which} --first {k}: {e}", flush=True)
                 if not options.keep_going:
                     raise SystemExit(1) from None
     print(" ".join(f"{name}:{count}" for name, count in emulator.launches().items()))

@@ -21,13 +21,13 @@ _COMMON = ["-shared", "-fPIC", "-ffp-contract=off", "-w"]
 # What hardware punishes, or does otherwise than the host.
 _UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero,bool,float-cast-overflow"
 # Shared memory is thread-local storage to the compiler, to be looked up where the running block's lies. No library of the
-# sanitizer's: what it calls is in undefined.h.
-KERNEL_FLAGS = ["-std=c++17", "-O1", "-ftls-model=global-dynamic", "-fvisibility=hidden", "-fno-gnu-unique", *_COMMON]
+# sanitizer's: what it calls is in undefined.h. Not optimised: to compile a kernel takes longer than to run it a few times.
+KERNEL_FLAGS = ["-std=c++17", "-O0", "-ftls-model=global-dynamic", "-fvisibility=hidden", "-fno-gnu-unique", *_COMMON]
 KERNEL_FLAGS += [f"-fsanitize={_UNDEFINED}", "-fno-sanitize-recover=all", "-fno-rtti", "-fno-exceptions", "-nostdlib"]
 ORDER_FLAGS = ["-DJP_CHECK_ORDER", "-fsanitize=thread", "-g1"]  # slow, so only where JAXPRIMS_EMULATION_ORDER is set
 KERNEL_FLAGS += ["-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS"]  # C's math.h: C++'s takes a quarter of a kernel's compilation
 KERNEL_LIBRARIES = ["-lm", "-lc", "-lgcc"]
-DRIVER_FLAGS = ["-std=c++20", "-O2", "-g", *_COMMON]
+DRIVER_FLAGS = ["-std=c++20", "-O1", *_COMMON]
 AT_ONCE = 2
 
 
