@@ -33,7 +33,9 @@ def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
     dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
     width = vector_bytes // max(map(register_bytes, dtypes))
     structs = [*spec.leaves, *((a.dtype, a.slots) for a in spec.arrays)]
-    while width > LEAST_WIDTH and any(width * n > MOST_SHUFFLED and not in_pieces(t, n, width) for t, n in structs):
+    while width > LEAST_WIDTH and any(
+        width * n > MOST_SHUFFLED and (spec.across or not in_pieces(t, n, width)) for t, n in structs
+    ):
         width //= 2
     return width
 
