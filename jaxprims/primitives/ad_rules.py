@@ -7,9 +7,11 @@ it come ``start``, what was combined in before the elements (a histogram's dest,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from ..operators.operator import Operator
@@ -22,6 +24,10 @@ class Groups(Protocol):
 
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         """Each group's elements combined, every leaf by a function of ``jax.numpy``; from ``start``, one for each group."""
+
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+        """Each group's tuples, which ``f`` makes of its elements, combined by ``op``, in one pass that writes nothing else. None
+        where that is not better than to compute the tuples first."""
 
     def sum(self, values: Any) -> Any:
         """Each group's sum of what has just been computed, element by element."""
@@ -47,7 +53,7 @@ def rule_tangents(
             return None
         mine = None if start is None else [start[k] for k in leaves]
         of = ([xs[k] for k in leaves] for xs in (values, out, dot, start_dot))
-        for k, t in zip(leaves, rule(groups, next(of), mine, *of), strict=True):
+        for k, t in zip(leaves, rule(groups, members.name or "", next(of), mine, *of), strict=True):
             tangents[k] = t
     return tangents
 
@@ -64,17 +70,20 @@ def _weighted_sum(groups: Groups, weight: Any, dot: Any, start_weight: Any, star
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _add_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+def _add_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     if dot[0] is None:
         return start_dot
     return groups.combine([jnp.add], dot, None if start_dot[0] is None else start_dot)
 
 
-def _select_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+def _select_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
     value, x = values[0], out[0]
     won = groups.numbers(value == groups.gather(x), x.dtype)
-    count = groups.sum(won)
+    best, n = _BEST.get(name), value.shape[0]
+    few = value.ndim == 1 and isinstance(n, int) and n <= SHORT_ROW
+    ties = None if best is None or few else groups.reduced(_once, _counting(best), jax.lax.stop_gradient(value))
+    count = groups.sum(won) if ties is None else ties[1].astype(x.dtype)
     start_won = None
     if start is not None:
         start_won = (start[0] == x).astype(x.dtype)
@@ -84,7 +93,28 @@ def _select_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: L
     return [total * share]
 
 
-def _arg_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+SHORT_ROW = 256
+"""Elements of a row whose ties XLA counts faster: it fuses the comparison with the sum."""
+
+_BEST: dict[str, Callable[..., Any]] = {"max": jnp.maximum, "min": jnp.minimum}
+
+
+def _once(v: Any) -> Any:
+    return v, jnp.float32(1)
+
+
+@functools.cache
+def _counting(best: Callable[..., Any]) -> Callable[..., Any]:
+    """The best and how many are equal to it; of NaN none is."""
+
+    def op(a: Any, b: Any) -> Any:
+        x = best(a[0], b[0])
+        return x, jnp.where(a[0] == x, a[1], 0) + jnp.where(b[0] == x, b[1], 0)
+
+    return op
+
+
+def _arg_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     """argmin, argmax on (value, index): the winner's tangent; equal pairs share evenly."""
 
     def won(value: Any, position: Any, x: Any, best: Any) -> Any:
@@ -105,7 +135,7 @@ def _arg_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leav
     return [None if total is None else total * share, None if second is None else second * share]
 
 
-def _mul_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+def _mul_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     """Products with zeros among the factors: p is the product of the others, z the number of zeros in a group.
 
     The derivative by a factor is the product of all the others: p / v or p where no *other* factor is zero. Sums s and q of the
@@ -114,7 +144,10 @@ def _mul_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leav
     v = values[0]
     zero = v == 0
     safe = jnp.where(zero, 1, v)
-    p, z, s = groups.combine([jnp.multiply, jnp.add, jnp.add], [safe, zero.astype(v.dtype), jnp.where(zero, v, 0)])
+    found = groups.reduced(_factors, _multiply_add_add, v)
+    if found is None:
+        found = groups.combine([jnp.multiply, jnp.add, jnp.add], [x.astype(v.dtype) for x in _factors(v)])
+    p, z, s = (x.astype(v.dtype) for x in found)
     # with no zero: p; with one, the zero itself (its value, 0, but not its derivative)
     product = jnp.where(z == 0, p, jnp.where(z == 1, p * s, 0))
     p_at, z_at, s_at = (groups.gather(x) for x in (p, z, s))
@@ -126,6 +159,17 @@ def _mul_rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leav
     if start is not None and dot[0] is not None:
         weight = weight * groups.gather(start[0])
     return [_weighted_sum(groups, weight, dot[0], product, start_dot[0])]
+
+
+def _factors(v: Any) -> Any:
+    """A factor or 1 for zero; whether it is zero; zero itself."""
+    wide = v.astype(jnp.float32) if jnp.finfo(v.dtype).bits < 32 else v
+    zero = wide == 0
+    return jnp.where(zero, 1, wide), zero.astype(wide.dtype), jnp.where(zero, wide, 0)
+
+
+def _multiply_add_add(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] + b[1], a[2] + b[2]
 
 
 def _logaddexp_weight(value: Any, x: Any) -> Any:
@@ -143,7 +187,7 @@ def _logaddexp2_weight(value: Any, x: Any) -> Any:
 def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
     """Operators whose derivative depends on (element, result) alone: no sort, a gather and a product."""
 
-    def rule(groups: Groups, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
+    def rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
         weight = weigh(values[0], groups.gather(out[0]))
         start_weight = None if start is None else weigh(start[0], out[0])
         return [_weighted_sum(groups, weight, dot[0], start_weight, start_dot[0])]

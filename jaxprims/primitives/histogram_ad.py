@@ -82,6 +82,9 @@ class ByIndex:
         """In one pass."""
         return by_index(self.index, values, ops, self.num_bins, start, self.deterministic)
 
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+        return None  # several histograms of what is computed are one pass as it is
+
     def sum(self, values: Any) -> Any:
         return self.combine([jnp.add], [values])[0]
 

@@ -14,15 +14,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..ir.program import Builder, Program, numpy_dtype, shifted_loads
 from ..operators.commutes import commutes
-from ..operators.operator import MAX_STRUCT_SLOTS, Operator, passing, scalar_name, simple_operator, slots_of
+from ..operators.operator import (
+    MAX_STRUCT_SLOTS,
+    Operator,
+    make_operators,
+    make_traced,
+    passing,
+    scalar_name,
+    simple_operator,
+    slots_of,
+)
 from ..operators.representation import Representation
 from ..specs.histogram import ArraySpec
 from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
+from ..tracing.lower import to_program
 from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
 
 SIDE_BY_SIDE = 8
@@ -88,6 +99,16 @@ class OrderedCall(ElementFunctionCall):
 def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
     """A call of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`OrderedCall`."""
     return OrderedCall(passing((((), dtype),)), (None,), kind, simple_operator(op, (), dtype), plans=(), **others)
+
+
+@functools.lru_cache(maxsize=512)
+def of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
+    """A call of one array, of whose numbers ``f`` makes tuples, combined by ``op``, a function of two tuples."""
+    jaxpr = jax.make_jaxpr(f)(jax.ShapeDtypeStruct((), dtype)).jaxpr
+    made = [jax.ShapeDtypeStruct((), v.aval.dtype) for v in jaxpr.outvars]
+    closed = jax.make_jaxpr(lambda *pair: op(pair[: len(made)], pair[len(made) :]))(*made, *made)
+    ((_, operator, _),), _ = make_operators(closed, None)
+    return OrderedCall(make_traced(jaxpr, to_program(jaxpr)), (None,), kind, operator, plans=(), **others)
 
 
 # --- the spec -----------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .ad_rules import rule_tangents
 from .batches import over_batch
-from .ordered_call import OrderedCall, simple
+from .ordered_call import OrderedCall, of_numbers, simple
 from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
 from .scan_ad import Steps, is_linear, is_sum, value_dots
@@ -109,6 +109,10 @@ def starts_of(ids: Any) -> Any:
 # --- which elements are combined ------------------------------------------------------------------------------------------------
 
 
+FEW_FACTORS = 32
+"""Elements whose product XLA differentiates faster, unrolled."""
+
+
 @dataclasses.dataclass
 class All:
     """All of them."""
@@ -119,6 +123,11 @@ class All:
             call = simple("reduce", op, v.dtype, inner_rank=v.ndim - 1, init=start is not None)
             out += bind(reduce_p, call, [v] if start is None else [v, start[k]])
         return out
+
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+        if value.dtype.kind not in "fV":
+            return None
+        return bind(reduce_p, of_numbers("reduce", f, op, value.dtype, inner_rank=value.ndim - 1), [value])
 
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
@@ -158,6 +167,9 @@ class Segments:
         inside = jnp.clip(self.cut, 0, self.n)
         steps = vary(jnp.zeros(self.n + 1, self.cut.dtype), axes_of([self.cut])).at[inside].add(1)[: self.n]
         return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
+
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+        return None
 
     def sum(self, values: Any) -> Any:
         return self.combine([add], [values])[0]
@@ -239,23 +251,28 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
     return out
 
 
-def _logsumexp_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of reductions; but of ``logsumexp`` result and tangent are made of the same exponentials."""
+def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of reductions; but result and tangent of ``logsumexp`` are made of the same exponentials, and the product of a few
+    elements is differentiated as XLA unrolls it."""
 
-    def with_logsumexp(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
-        if REDUCTIONS.operation(**params) != "logaddexp" or params["call"].plans or isinstance(tangents[0], ad.Zero):
+    def with_wholes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        name = REDUCTIONS.operation(**params)
+        if name not in ("logaddexp", "mul") or params["call"].plans or isinstance(tangents[0], ad.Zero):
             return rule(primals, tangents, **params)
-        x = jnp.asarray(primals[0])
-        axis = params["rank"]
-        if x.shape[axis] == 0:
+        x, axis = jnp.asarray(primals[0]), params["rank"]
+        n = x.shape[axis]
+        if name == "logaddexp" and n != 0:
+            out, dot = scan_xla.logsumexp(x, tangents[0], axis)
+        elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
+            out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
+        else:
             return rule(primals, tangents, **params)
-        out, dot = scan_xla.logsumexp(x, tangents[0], axis)
         return [out], [dot]
 
-    return with_logsumexp
+    return with_wholes
 
 
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)
-ad.primitive_jvps[reduce_p] = _logsumexp_first(ad.primitive_jvps[reduce_p])
+ad.primitive_jvps[reduce_p] = _whole_first(ad.primitive_jvps[reduce_p])
