@@ -1,4 +1,9 @@
-"""Operators are recognised in whatever form they were written, and never taken for what they are not."""
+"""Operators are recognised in whatever form they were written, and never taken for what they are not.
+
+More random examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_classify.py``.
+"""
+
+import os
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +29,7 @@ from jaxprims.operators.classify import (
 from jaxprims.operators.known import KNOWN, neutral_bits
 from jaxprims.tracing.lower import to_program
 
+EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "80"))
 where = jnp.where
 SAMPLE_KIND = {"a": "s16", "n": "f32", "f": "f32", "u": "u32", "i": "s32", "b": "b1"}
 
@@ -486,7 +492,7 @@ def samples(program, extra=()):
     return [np.ravel(v) for v in np.meshgrid(values, values)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(programs())
 def test_simplify_changes_no_result(program):
     args = samples(program)
@@ -495,7 +501,7 @@ def test_simplify_changes_no_result(program):
     assert Program.parse(str(simplify(program))) == simplify(program)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(programs(deciding=True))
 def test_names_of_deciding_operators_are_exact(program):
     dtype = program.params[0]
@@ -512,7 +518,7 @@ def test_names_of_deciding_operators_are_exact(program):
         assert identical(got, wanted).all()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(programs())
 def test_names_survive_swapped_arguments(program):
     b = Builder(program.params)

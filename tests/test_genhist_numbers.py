@@ -39,7 +39,7 @@ def sample_of(dtype: str, n: int) -> np.ndarray:
 
 
 def check_dtype(dtype: str) -> None:
-    """Recognised operators and one more of each kind, all in one kernel."""
+    """Recognised operators and one more of each kind, all in one kernel; of those on integers, some in turn."""
     n, h = 300, 6
     values, index = sample_of(dtype, n), rng().integers(-1, h + 1, n).astype(np.int32)
     kind = "b" if dtype == "bool" else "c" if "complex" in dtype else "i" if "int" in dtype else "f"
@@ -50,6 +50,8 @@ def check_dtype(dtype: str) -> None:
         "f": [(jnp.add, np.add), (jnp.minimum, np.minimum), (jnp.maximum, np.maximum)],
         "c": [(jnp.add, np.add)],
     }[kind]  # fmt: skip
+    if kind == "i":
+        ops = ops[(*REAL, *WIDE).index(dtype) % 2 :: 2]
     got = jp.genhist(lambda i, v: [(i, v)] * len(ops), (index, values), [jp.Bins(h, op) for op, _ in ops])
     for g, (_, reference) in zip(map(np.asarray, got), ops, strict=True):
         assert g.dtype == dtype
@@ -68,7 +70,7 @@ def test_dtypes(dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("dtype", [*WIDE, "complex128", "int8", "float16"])
+@pytest.mark.parametrize("dtype", [*WIDE, "complex128", "float16"])
 def test_dtypes_x64(dtype: str) -> None:
     check_dtype(dtype)
 
@@ -76,14 +78,13 @@ def test_dtypes_x64(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_sums_accumulate_in_float32(dtype: Any) -> None:
     """4,096 ones: in bfloat16 a running sum would stop at 256, in float16 at 2,048."""
-    for n in (4096, 60_000):
-        for h in (1, 5):
-            index = np.zeros(n, np.int32)
-            got = np.asarray(jp.reduce_by_index(np.ones(n, dtype), index, h))
-            assert got.dtype == dtype and float(got[0]) == float(dtype(min(n, 65504) if dtype == jnp.float16 else n))
+    for n, h in ((4096, 5), (60_000, 1)):
+        index = np.zeros(n, np.int32)
+        got = np.asarray(jp.reduce_by_index(np.ones(n, dtype), index, h))
+        assert got.dtype == dtype and float(got[0]) == float(dtype(min(n, 65504) if dtype == jnp.float16 else n))
         with_dest = np.asarray(jp.reduce_by_index(np.ones(n, dtype), index, 5, dest=np.full(5, 2, dtype)))
         assert float(with_dest[0]) == float(dtype(n + 2)) and float(with_dest[4]) == 2
-    for lanes in (3, 33, 64, 256):
+    for lanes in (3, 64) if dtype == jnp.float16 else (33, 256):
         rows = np.ones((4096, lanes), dtype)
         rows[:, 1] = 2
         got = np.asarray(jp.reduce_by_index(rows, np.arange(4096, dtype=np.int32) % 2, 2, dest=np.ones((2, lanes), dtype)))
@@ -117,7 +118,7 @@ def test_modes(mode: str, dtype: str) -> None:
     extremes = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 6, 7, 8]
     index = np.concatenate([np.array([e for e in extremes if info.min <= e <= info.max]), rng().integers(0, 9, 50)]).astype(dtype)
     values = np.arange(len(index), dtype=np.int32)
-    for h in (7, 1, 300) if info.bits == 8 else (7,):
+    for h in {8: (7, 300), 16: (1,), 32: (7,)}[info.bits]:
         got = jp.reduce_by_index(values, index, h, mode=mode)
         assert_close(got, references.reduce_by_index(values, index, h, np.add, 0, mode=mode))
 
@@ -176,9 +177,12 @@ def test_no_bins_and_no_elements() -> None:
     assert jp.reduce_by_index(np.ones((5, 2, 0, 3), np.float32), np.zeros(5, np.int32), 3, jnp.maximum).shape == (3, 2, 0, 3)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int16", "uint32"])
-def test_sorted(dtype: str) -> None:
-    for n, h in ((0, 3), (70, 4), (70_000, 3), (70_000, 50_000), (70_000, 200)):
+SIZES = ((0, 3), (70, 4), (70_000, 3), (70_000, 50_000), (70_000, 200))
+
+
+@pytest.mark.parametrize(("dtype", "sizes"), [("int32", SIZES), ("int16", SIZES[1::3]), ("uint32", SIZES[2::2])])
+def test_sorted(dtype: str, sizes: Any) -> None:
+    for n, h in sizes:
         index = np.sort(rng().integers(0 if dtype == "uint32" else -2, min(h + 2, 30_000), n)).astype(dtype)
         values = rng().integers(-9, 9, n).astype(np.int32)
         got = jp.reduce_by_index(values, index, h, indices_are_sorted=True)

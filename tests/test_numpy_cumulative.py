@@ -34,12 +34,14 @@ def same(name: str, x: Any, **options: Any) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_like_jax_numpy(name: str, dtype: str) -> None:
-    initial = name.startswith("cumulative")
-    for x in arrays(dtype):
-        axes = [None] * (x.ndim == 1 or not initial) + [0, -1]
-        for k, axis in enumerate(axes):
+    """Axes of arrays of three shapes, some for each dtype, in turn."""
+    initial, turn = name.startswith("cumulative"), DTYPES.index(dtype)
+    calls = [(x, axis) for x in arrays(dtype) for axis in [None] * (x.ndim == 1 or not initial) + [0, -1]]
+    for k, (x, axis) in enumerate(calls):
+        if (k + turn) % 4 == 0:
             same(name, x, axis=axis, **({"include_initial": k % 2 == 0} if initial else {}))
-    same(name, arrays(dtype)[0], dtype="complex64" if dtype == "complex64" else np.float32)
+    if dtype not in ("float32", "float16"):
+        same(name, arrays(dtype)[0], dtype="complex64" if dtype == "complex64" else np.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,11 @@
-"""bincount and the histograms give what jax.numpy gives: values, edges, dtypes, errors; under every transformation."""
+"""bincount and the histograms give what jax.numpy gives: values, edges, dtypes, errors; under every transformation.
+
+Few shapes and numbers of bins: JAX compiles anew for each other one. More random examples:
+``JAXPRIMS_EXAMPLES=2000 pytest tests/test_numpy_dropins.py``.
+"""
 
 import functools
+import os
 
 import hypothesis.extra.numpy as hnp
 import jax
@@ -14,7 +19,7 @@ import jaxprims as jp
 from jaxprims.dropins.bin_finder import bin_finder
 
 NAN, INF = np.nan, np.inf
-few = settings(max_examples=20, deadline=None)
+few = settings(max_examples=int(os.environ.get("JAXPRIMS_EXAMPLES", "5")), deadline=None)
 
 
 def outcome(f):
@@ -40,9 +45,10 @@ def assert_same(f):
         np.testing.assert_array_equal(g[3], w[3])
 
 
-def assert_close(f, rtol=1e-5):
+def assert_close(f, rtol=1e-5, eager=False):
     """For sums of floats in another order."""
-    got, want = f(jp), jax.jit(lambda: f(jnp))()
+    got, want = jax.jit(lambda: (() if eager else f(jp), f(jnp)))()
+    got = f(jp) if eager else got
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert (g.dtype, g.shape) == (w.dtype, w.shape)
@@ -54,15 +60,14 @@ I5 = np.arange(5)
 
 HISTOGRAMS = {
     "default": lambda m: m.histogram(X),
-    "int": lambda m: m.histogram(I5, 4),
-    "uint8": lambda m: m.histogram(I5.astype("uint8"), 4),
-    "bool": lambda m: m.histogram(np.array([True, False]), 2),
+    "int": lambda m: m.histogram(I5, 3),
+    "uint8": lambda m: m.histogram(I5.astype("uint8"), 3),
+    "bool": lambda m: m.histogram(I5 > 2, 3),
     "float16": lambda m: m.histogram(X.astype("float16"), 3),
-    "bfloat16": lambda m: m.histogram(jnp.asarray(X, "bfloat16"), 3),
-    "complex": lambda m: m.histogram(X.astype("complex64"), 4),
-    "rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 2),
-    "scalar": lambda m: m.histogram(3.0, 2),
-    "range": lambda m: m.histogram(X, 4, (1, 3)),
+    "complex": lambda m: m.histogram(X.astype("complex64"), 3),
+    "rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 3),
+    "scalar": lambda m: m.histogram(3.0, 3),
+    "range": lambda m: m.histogram(X, 3, (1, 3)),
     "range array": lambda m: m.histogram(X, 3, jnp.array([0, 2.0])),
     "range of ints": lambda m: m.histogram(I5, 3, (0.5, 3.5)),
     "range beyond dtype": lambda m: m.histogram(I5.astype("uint8"), 3, (-5, 300)),
@@ -71,29 +76,29 @@ HISTOGRAMS = {
     "range infinite": lambda m: m.histogram(X, 3, (0, INF)),
     "range NaN": lambda m: m.histogram(X, 3, (0, NAN)),
     "range of three": lambda m: m.histogram(X, 3, (0, 2.0, 3)),
-    "edges": lambda m: m.histogram(X, jnp.array([0, 1, 4.0])),
-    "edges int": lambda m: m.histogram(I5.astype("int8"), jnp.array([0, 1, 400])),
-    "edges float64": lambda m: m.histogram(X, np.array([0, 1.1, 2])),
-    "edges float32 for float16": lambda m: m.histogram(X.astype("float16"), jnp.array([0, 1.1, 2.0])),
-    "edges twice": lambda m: m.histogram(X, jnp.array([0, 1, 1, 1, 4.0])),
+    "edges": lambda m: m.histogram(X, jnp.array([0, 1, 2, 4.0])),
+    "edges int": lambda m: m.histogram(I5.astype("int8"), jnp.array([0, 1, 2, 400])),
+    "edges float64": lambda m: m.histogram(X, np.array([0, 0.5, 1.1, 2])),
+    "edges float32 for float16": lambda m: m.histogram(X.astype("float16"), jnp.array([0, 0.5, 1.1, 2.0])),
+    "edges twice": lambda m: m.histogram(X, jnp.array([0, 1, 1, 4.0])),
     "last edge twice": lambda m: m.histogram(X, jnp.array([0, 1, 4, 4.0])),
-    "edges infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), jnp.array([-INF, 1, 2, INF])),
+    "edges infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2, 1]), jnp.array([-INF, 1, 2, INF])),
     "edges NaN": lambda m: m.histogram(jnp.array([0, INF, -INF, 2, NAN]), jnp.array([0, 1, 2, NAN])),
     "edges unsorted": lambda m: m.histogram(X, jnp.array([0, 3, 1, 4.0])),
     "edges one": lambda m: m.histogram(X, jnp.array([1.0])),
     "edges none": lambda m: m.histogram(X, jnp.array([])),
     "edges rank 2": lambda m: m.histogram(X, jnp.ones((2, 2))),
     "edges list": lambda m: m.histogram(X, [0, 1, 2.0]),
-    "NaN": lambda m: m.histogram(jnp.array([0, 1, NAN, 2]), 2),
-    "NaN in range": lambda m: m.histogram(jnp.array([0, 1, NAN, 2]), 2, (0, 2)),
-    "infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), 2),
-    "infinite in range": lambda m: m.histogram(jnp.array([0, INF, -INF, 2]), 2, (0, 2)),
+    "NaN": lambda m: m.histogram(jnp.array([0, 1, NAN, 2, 2]), 3),
+    "NaN in range": lambda m: m.histogram(jnp.array([0, 1, NAN, 2, 2]), 3, (0, 2)),
+    "infinite": lambda m: m.histogram(jnp.array([0, INF, -INF, 2, 1]), 3),
+    "infinite in range": lambda m: m.histogram(jnp.array([0, INF, -INF, 2, 1]), 3, (0, 2)),
     "empty": lambda m: m.histogram(jnp.array([]), 3),
     "empty in range": lambda m: m.histogram(jnp.array([]), 3, (1, 2)),
     "empty, edges": lambda m: m.histogram(jnp.array([]), jnp.array([1.0, 2, 3])),
     "empty, density": lambda m: m.histogram(jnp.array([]), 3, (1, 2), density=True),
-    "all equal": lambda m: m.histogram(jnp.array([2.0, 2]), 3),
-    "all equal, large": lambda m: m.histogram(jnp.array([1e10, 1e10]), 3),
+    "all equal": lambda m: m.histogram(jnp.full(5, 2.0), 3),
+    "all equal, large": lambda m: m.histogram(jnp.full(5, 1e10), 3),
     "0 bins": lambda m: m.histogram(X, 0),
     "-1 bins": lambda m: m.histogram(X, -1),
     "2.5 bins": lambda m: m.histogram(X, 2.5),
@@ -102,30 +107,29 @@ HISTOGRAMS = {
     "bins traced": lambda m: jax.jit(lambda n: m.histogram(X, n))(3),
     "density": lambda m: m.histogram(X, 3, density=True),
     "density traced": lambda m: jax.jit(lambda d: m.histogram(X, 3, density=d))(True),
-    "density float16": lambda m: m.histogram(X.astype("float16"), 2, density=True),
-    "weights bool": lambda m: m.histogram(X, 2, weights=np.ones(5, bool)),
-    "weights int8": lambda m: m.histogram(X, 2, weights=np.ones(5, "int8")),
-    "weights float16": lambda m: m.histogram(X, 2, weights=np.ones(5, "float16")),
-    "weights float16, ints": lambda m: m.histogram(I5, 2, weights=np.ones(5, "float16")),
-    "weights complex": lambda m: m.histogram(X, 2, weights=np.arange(5) * (1 + 2j)),
-    "weights and density": lambda m: m.histogram(X, 2, weights=X, density=True),
-    "weights rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 2, weights=np.arange(6.0).reshape(2, 3)),
-    "weights shape": lambda m: m.histogram(X, 2, weights=np.ones(4)),
-    "weights list": lambda m: m.histogram(X, 2, weights=[1, 2, 3, 4, 5]),
-    "list": lambda m: m.histogram([1, 2, 3.0], 3),
+    "density float16": lambda m: m.histogram(X.astype("float16"), 3, density=True),
+    "weights bool": lambda m: m.histogram(X, 3, weights=np.ones(5, bool)),
+    "weights float16": lambda m: m.histogram(X, 3, weights=np.ones(5, "float16")),
+    "weights float16, ints": lambda m: m.histogram(I5, 3, weights=np.ones(5, "float16")),
+    "weights complex": lambda m: m.histogram(X, 3, weights=np.arange(5) * (1 + 2j)),
+    "weights and density": lambda m: m.histogram(X, 3, weights=X, density=True),
+    "weights rank 2": lambda m: m.histogram(np.arange(6.0).reshape(2, 3), 3, weights=np.arange(6.0).reshape(2, 3)),
+    "weights shape": lambda m: m.histogram(X, 3, weights=np.ones(4)),
+    "weights list": lambda m: m.histogram(X, 3, weights=[1, 2, 3, 4, 5]),
+    "list": lambda m: m.histogram([1, 2, 3.0, 4, 5], 3),
     "None": lambda m: m.histogram(None, 2),
     "string": lambda m: m.histogram("abc", 2),
-    "large ints": lambda m: m.histogram(np.array([2**31 - 1, 2**31 - 2, -(2**31)]), 3),
+    "large ints": lambda m: m.histogram(np.array([2**31 - 1, 2**31 - 2, -(2**31), 0, 1]), 3),
 }
 
-S = np.array([[0, 0], [1, 2], [2, 1], [3, 4]], np.float32)
-S_NAN = np.concatenate([S, np.array([[3, NAN]], np.float32)])
+S = np.array([[0, 0], [1, 2], [2, 1], [3, 4], [3, 1]], np.float32)
+S_NAN = np.where(S == 1, np.float32(NAN), S)
 
 HISTOGRAMS_ND = {
     "one number": lambda m: m.histogramdd(S, 2),
     "numbers": lambda m: m.histogramdd(S, (2, 3)),
     "array of numbers": lambda m: m.histogramdd(S, jnp.array([2, 3])),
-    "edges": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0]), jnp.array([0, 2, 3.0, 4])]),
+    "edges": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0]), jnp.array([0, 2, 4.0])]),
     "mixed": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0]), 2]),
     "too few": lambda m: m.histogramdd(S, [jnp.array([0, 1, 3.0])]),
     "too many": lambda m: m.histogramdd(S, (2, 3, 4)),
@@ -136,25 +140,22 @@ HISTOGRAMS_ND = {
     "range array": lambda m: m.histogramdd(S, 2, jnp.array([[0, 3], [0, 2.0]])),
     "range short": lambda m: m.histogramdd(S, 2, [(0, 3)]),
     "int": lambda m: m.histogramdd(S.astype(int), 2),
-    "bool": lambda m: m.histogramdd(np.ones((3, 2), bool), 2),
-    "float16": lambda m: m.histogramdd(S.astype("float16"), 2),
     "complex": lambda m: m.histogramdd(S.astype("complex64"), 2),
-    "weights": lambda m: m.histogramdd(S, 2, weights=np.arange(4)),
-    "weights complex": lambda m: m.histogramdd(S, 2, weights=np.arange(4) * 1j),
-    "weights shape": lambda m: m.histogramdd(S, 2, weights=np.ones((4, 1))),
+    "weights": lambda m: m.histogramdd(S, 2, weights=I5),
+    "weights complex": lambda m: m.histogramdd(S, 2, weights=I5 * 1j),
+    "weights shape": lambda m: m.histogramdd(S, 2, weights=np.ones((5, 1))),
     "density": lambda m: m.histogramdd(S, 2, density=True),
-    "density and weights": lambda m: m.histogramdd(S, 2, density=True, weights=np.arange(4)),
+    "density and weights": lambda m: m.histogramdd(S, 2, density=True, weights=np.array([0, 1, 2, 4, 1])),
     "rank 1": lambda m: m.histogramdd(X, 2),
     "rank 3": lambda m: m.histogramdd(np.ones((2, 2, 2)), 2),
     "columns": lambda m: m.histogramdd([X, X], 2),
     "empty": lambda m: m.histogramdd(np.ones((0, 2), np.float32), 2),
-    "no axes": lambda m: m.histogramdd(np.ones((3, 0)), 2),
-    "one axis": lambda m: m.histogramdd(np.ones((3, 1)), 2),
-    "three axes": lambda m: m.histogramdd(np.arange(12.0).reshape(4, 3) % 5, (2, 3, 4)),
+    "no axes": lambda m: m.histogramdd(np.ones((5, 0)), 2),
+    "one axis": lambda m: m.histogramdd(np.ones((5, 1)), 2),
+    "three axes": lambda m: m.histogramdd(np.arange(15.0).reshape(5, 3) % 6, (2, 3, 4)),
     "0 bins": lambda m: m.histogramdd(S, (2, 0)),
     "outside": lambda m: m.histogramdd(S, [jnp.array([1, 2.0]), jnp.array([1.0, 3])]),
     "2d": lambda m: m.histogram2d(X, X[::-1]),
-    "2d numbers": lambda m: m.histogram2d(X, X[::-1], (2, 3)),
     "2d edges for both": lambda m: m.histogram2d(X, X[::-1], jnp.array([0, 1, 3.0])),
     "2d list of edges for both": lambda m: m.histogram2d(X, X, [0, 1, 3.0]),
     "2d edges and number": lambda m: m.histogram2d(X, X, [jnp.array([0, 1, 3.0]), 2]),
@@ -168,7 +169,7 @@ HISTOGRAMS_ND = {
     "2d range": lambda m: m.histogram2d(X, X, 2, [[0, 3], [0, 4]]),
     "2d weights": lambda m: m.histogram2d(X, X, 2, weights=I5),
     "2d density": lambda m: m.histogram2d(X, X, 2, density=True),
-    "2d list": lambda m: m.histogram2d([0.0, 1], [1.0, 2], 2),
+    "2d list": lambda m: m.histogram2d([0.0, 1, 2, 3, 4], [1.0, 2, 3, 4, 5], 2),
 }
 
 N4 = np.array([0, -1, -3, 5])
@@ -221,22 +222,25 @@ def test_same_as_jax_numpy(case):
     assert_same(CASES[case])
 
 
-@pytest.mark.parametrize("case", ["int", "uint8", "bool", "edges float64", "weights float16", "weights complex", "NaN"])
+@pytest.mark.parametrize("case", ["int", "edges float64"])
 def test_histogram_with_x64(case):
     with jax.enable_x64(True):
         assert_same(HISTOGRAMS[case])
 
 
-@pytest.mark.parametrize("case", ["int", "bool", "weights", "three axes", "2d dtypes"])
-def test_histogramdd_with_x64(case):
+def test_histogram2d_with_x64():
     with jax.enable_x64(True):
-        assert_same(HISTOGRAMS_ND[case])
+        assert_same(HISTOGRAMS_ND["2d dtypes"])
 
 
-@pytest.mark.parametrize("case", ["plain", "uint8 and a long result", "weights float16"])
+@pytest.mark.parametrize("case", ["uint8 and a long result", "weights float16"])
 def test_bincount_with_x64(case):
     with jax.enable_x64(True):
         assert_same(BINCOUNTS[case])
+
+
+def test_bincount_of_indices_beyond_32_bits():
+    with jax.enable_x64(True):
         assert jp.bincount(np.array([2**40, -(2**40), 1, 2**63 - 1]), length=5).tolist() == [1, 1, 0, 0, 0]
 
 
@@ -264,8 +268,9 @@ def numbers(width):
 
 
 @few
-@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 10, 256]), numbers(32), numbers(32))
-def test_equal_bins(seed, n, lo, hi):
+@given(st.integers(0, 2**32 - 1), numbers(32), numbers(32))
+def test_equal_bins(seed, lo, hi):
+    n = 10
     limits = sorted((np.float32(lo), np.float32(hi)))
     x = near_edges(np.random.default_rng(seed), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float32)
     assert_same(lambda m: m.histogram(x, n, limits))
@@ -275,15 +280,16 @@ HARD = [(0, 1), (0, 256), (1, 1.0001), (1e6, 1e6 + 3), (-1e-30, 1e-30), (0, 1e38
 
 
 @pytest.mark.parametrize("limits", HARD)
-@pytest.mark.parametrize("n", [3, 256])
-def test_equal_bins_of_hard_ranges(limits, n):
+def test_equal_bins_of_hard_ranges(limits):
+    n = 1 if limits == (1, 1.0001) else 256
     x = near_edges(np.random.default_rng(n), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float32)
     assert_same(lambda m: m.histogram(x, n, limits))
 
 
 @few
-@given(st.integers(0, 2**32 - 1), st.sampled_from([10, 256]), numbers(64), numbers(64))
-def test_equal_bins_of_float64(seed, n, lo, hi):
+@given(st.integers(0, 2**32 - 1), numbers(64), numbers(64))
+def test_equal_bins_of_float64(seed, lo, hi):
+    n = 256
     with jax.enable_x64(True):
         limits = sorted((lo, hi))
         x = near_edges(np.random.default_rng(seed), jnp.histogram(jnp.zeros(1), n, limits)[1], np.float64)
@@ -313,22 +319,24 @@ CLUSTERED = {
 }
 
 
-@pytest.mark.parametrize("name", CLUSTERED)
+@pytest.mark.parametrize("name", ["logarithmic", "equal edges", "beyond resolution"])
 def test_clustered_edges(name):
+    """The others are searched below, in plain XLA."""
     edges = CLUSTERED[name].astype(np.float32)
     x = near_edges(np.random.default_rng(0), edges, np.float32)
     assert_same(lambda m: m.histogram(x, jnp.asarray(edges)))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "bool"])
+LIMITS = {"int8": None, "uint8": (-3, 60), "int16": (-3, 60), "int32": None, "uint32": None, "bool": (-3, 60)}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
 def test_histograms_of_every_integer(dtype):
     x = np.random.default_rng(0).integers(0, 256, N).astype("uint8").view("int8").astype(dtype)
-    assert_same(lambda m: m.histogram(x, 5))
-    assert_same(lambda m: m.histogram(x, 5, (-3, 60)))
+    assert_same(lambda m: m.histogram(x, 5, LIMITS[dtype]))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("n", [5, 64])
+@pytest.mark.parametrize(("dtype", "n"), [("float16", 5), ("bfloat16", 64)])
 def test_histograms_of_16_bits(dtype, n):
     x = jnp.asarray(np.random.default_rng(0).normal(size=N), dtype)
     counts, edges = jp.histogram(x, n)
@@ -338,8 +346,10 @@ def test_histograms_of_16_bits(dtype, n):
     np.testing.assert_array_equal(counts, want)
 
 
-@pytest.mark.parametrize("edges", [*CLUSTERED.values(), np.arange(257), np.linspace(-3, 1e3, 100)])
-@pytest.mark.parametrize("elements", [0, N])
+FINDERS = [*((edges, N) for edges in CLUSTERED.values()), (CLUSTERED["one cluster"], 0), (np.arange(257), N), (np.arange(257), 0)]
+
+
+@pytest.mark.parametrize(("edges", "elements"), FINDERS)
 def test_bin_finder_in_plain_xla(edges, elements):
     edges = edges.astype(np.float32)
     x = near_edges(np.random.default_rng(1), edges, np.float32)
@@ -365,12 +375,12 @@ def test_bincount(x, length):
 
 
 @few
-@given(st.integers(0, 2**32 - 1), st.sampled_from([(3, 2), (1, 50)]))
-def test_histogram2d(seed, bins):
-    rng = np.random.default_rng(seed)
+@given(st.integers(0, 2**32 - 1))
+def test_histogram2d(seed):
+    rng, bins = np.random.default_rng(seed), (3, 50)
     x, y = (near_edges(rng, np.linspace(-1, 1, b + 1), np.float32) for b in bins)
-    assert_same(lambda m: m.histogram2d(x, y, bins, [(-1, 1), (-1, 1)]))
-    assert_same(lambda m: m.histogram2d(x, y, bins, [(-1, 1), (-1, 1)], weights=np.arange(N)))
+    for weights in (None, np.arange(N)):
+        assert_same(lambda m: m.histogram2d(x, y, bins, [(-1, 1), (-1, 1)], weights=weights))
 
 
 def test_counts_are_exact():
@@ -386,7 +396,7 @@ def test_one_kernel_serves_many_numbers_of_bins():
     for count in (lambda n: jp.histogram(x, n, (0, 1)), lambda n: jp.bincount((50 * x).astype(np.int32), length=n)):
         count(33)
         known = len(compiler._compiled)
-        for n in (40, 50, 62):
+        for n in (40, 62):
             count(n)
         assert len(compiler._compiled) == known
 
@@ -405,7 +415,6 @@ def square(y):
 
 
 TRANSFORMED = {
-    "jit": lambda m: jax.jit(lambda a: m.histogram(a, 7))(A),
     "jit, range traced": lambda m: jax.jit(lambda a, hi: m.histogram(a, 7, (0, hi)))(A, 2.0),
     "jit, edges traced": lambda m: jax.jit(m.histogram)(A, E[0]),
     "jit, two axes": lambda m: jax.jit(lambda a, r: m.histogramdd(a, (2, 3), r))(A[:2].T, np.array([[-1, 1], [-2, 3.0]])),
@@ -413,13 +422,11 @@ TRANSFORMED = {
     "vmap in a range": lambda m: jax.vmap(lambda a: m.histogram(a, 7, (-1, 1)))(A),
     "vmap over edges": lambda m: jax.vmap(lambda e: m.histogram(A[0], e))(E),
     "vmap over both": lambda m: jax.vmap(m.histogram)(A, E),
-    "vmap over columns": lambda m: jax.vmap(lambda a: m.histogram(a, 7), in_axes=1)(A.reshape(-1, 3)),
     "vmap over weights": lambda m: jax.vmap(lambda w: m.histogram(A[0], 5, weights=w))(W),
     "vmap, density": lambda m: jax.vmap(lambda a, w: m.histogram(a, 5, weights=w, density=True))(A, W * W),
     "vmap, two axes": lambda m: jax.jit(jax.vmap(lambda a, w: m.histogram2d(a, w, 5)))(A, W),
-    "vmap of vmap": lambda m: jax.vmap(jax.vmap(lambda a: m.histogram(a, 5)))(A.reshape(2, 2, 300)),
+    "vmap of vmap": lambda m: jax.vmap(jax.vmap(lambda a: m.histogram(a, 5), in_axes=1))(A.reshape(2, 300, 2)),
     "vmap, bincount": lambda m: jax.vmap(lambda k, w: m.bincount(k, w, length=4))(K, W),
-    "grad of weights": lambda m: jax.grad(lambda w: square(m.histogram(A, 5, weights=w)))(W),
     "grad of weights, density": lambda m: jax.grad(lambda w: square(m.histogram(A, 5, weights=w, density=True)))(W * W),
     "grad of weights, two axes": lambda m: jax.grad(lambda w: square(m.histogram2d(A[0], A[1], 5, weights=w)))(W[0]),
     "grad of weights, bincount": lambda m: jax.grad(lambda w: square(m.bincount(K[0], w, length=4)))(W[0]),
@@ -434,7 +441,7 @@ TRANSFORMED = {
 
 @pytest.mark.parametrize("case", TRANSFORMED)
 def test_transformations(case):
-    assert_close(TRANSFORMED[case], 1e-4)
+    assert_close(TRANSFORMED[case], 1e-4, eager=case in ("vmap in a range", "grad of weights, bincount", "jvp"))
 
 
 # --- without implicit promotion -----------------------------------------------------------------------------------------------
@@ -471,9 +478,18 @@ STRICT_OF_OURS = {
 }
 
 
-@pytest.mark.parametrize("dtype", "bool int8 uint32 int64 float16 bfloat16 float32 float64 complex64 complex128".split())
+KINDS = "bool int8 uint32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
 def test_without_implicit_promotion(x64, dtype):
-    """As JAX's own functions under the same settings: the same types, or the same kind of error."""
+    """As JAX's own functions under the same settings: the same types, or the same kind of error. Each dtype takes a part of the
+    calls in turn."""
+    turn = KINDS.index(dtype)
+    strict, strict_of_ours = (
+        {case: f for k, (case, f) in enumerate(calls.items()) if (k + k // 4 + turn) % part == 0}
+        for calls, part in ((STRICT, 2), (STRICT_OF_OURS, 4))
+    )
     x = jnp.array([3, 1, 2, 0, 1, 1]).astype(dtype)
 
     def types(f):
@@ -482,12 +498,12 @@ def test_without_implicit_promotion(x64, dtype):
         except Exception as error:
             return "TypeError" if isinstance(error, TypeError) else type(error).__name__
 
-    as_ever = {case: types(functools.partial(f, x)) for case, f in STRICT_OF_OURS.items()}
+    as_ever = {case: types(functools.partial(f, x)) for case, f in strict_of_ours.items()}
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        for case, f in STRICT.items():
+        for case, f in strict.items():
             ours, theirs = types(lambda: f(jp, jp, jp, x)), types(lambda: f(jnp, jax.lax, jax.ops, x))
             assert ours == theirs, case
-        for case, f in STRICT_OF_OURS.items():
+        for case, f in strict_of_ours.items():
             assert types(functools.partial(f, x)) == as_ever[case], case
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import jaxprims as jp
 
 pytestmark = pytest.mark.usefixtures("strict")
-EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "7"))
 common = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")

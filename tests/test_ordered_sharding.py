@@ -41,7 +41,10 @@ def test_batch_axes_are_split_without_communication() -> None:
     assert_no_communication(rows)
 
 
-@pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), list(itertools.product((False, True), repeat=4)))
+OPTIONS = [options for options in itertools.product((False, True), repeat=4) if sum(options) % 2 == 0]  # every three of them
+
+
+@pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), OPTIONS)
 def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
     """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""
     x = matrices(40)
@@ -122,7 +125,7 @@ def test_one_mesh_after_another() -> None:
     """What was traced on a mesh with explicit axes is not taken for another mesh, or for none."""
     x = np.random.default_rng(0).random((8, 8)).astype(np.float32)
     gradient = jax.grad(lambda x: jnp.sum(jp.cumlogsumexp(x, 1) ** 2))
-    wanted = jax.grad(lambda x: jnp.sum(jax.lax.cumlogsumexp(x, 1) ** 2))(x)
+    wanted = jax.jit(jax.grad(lambda x: jnp.sum(jax.lax.cumlogsumexp(x, 1) ** 2)))(x)
     for m in (mesh(4, 2, explicit=True), mesh(2, explicit=True)):
         with jax.set_mesh(m):
             got = jax.jit(gradient)(jax.device_put(x, NamedSharding(m, P("x"))))

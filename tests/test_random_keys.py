@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,25 +36,32 @@ DRAWS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def reduced(draw: Callable[[Any, Any], Any], k: Any, x: Any) -> list[Any]:
+PLACES = ("map", "f", "op")
+
+
+def reduced(draw: Callable[[Any, Any], Any], k: Any, x: Any, places: Sequence[str] = PLACES) -> list[Any]:
     """The draw in map, in f and in an operator (the first value wins)."""
-    return [
-        jp.scan((x, jp.positions), map=lambda v, i: v * draw(k, i)),
-        jp.genhist(lambda v, i, b: (b, v * draw(k, i)), (x, jp.positions, I), jp.Bins(3)),
-        jp.reduce(x, lambda a, b: a + b + 0 * draw(k, 3)),
-    ]
+    calls = {
+        "map": lambda: jp.scan((x, jp.positions), map=lambda v, i: v * draw(k, i)),
+        "f": lambda: jp.genhist(lambda v, i, b: (b, v * draw(k, i)), (x, jp.positions, I), jp.Bins(3)),
+        "op": lambda: jp.reduce(x, lambda a, b: a + b + 0 * draw(k, 3)),
+    }
+    return [calls[place]() for place in places]
 
 
-def wanted(draw: Callable[[Any, Any], Any], k: Any, x: Any) -> list[Any]:
+def wanted(draw: Callable[[Any, Any], Any], k: Any, x: Any, places: Sequence[str] = PLACES) -> list[Any]:
     y = x * jax.vmap(lambda i: draw(k, i))(jnp.arange(len(x)))
-    return [jnp.cumsum(y), jnp.zeros(3).at[I].add(y), x.sum()]
+    results = {"map": jnp.cumsum(y), "f": jnp.zeros(3).at[I].add(y), "op": x.sum()}
+    return [results[place] for place in places]
 
 
 @pytest.mark.filterwarnings("error::jaxprims.FallbackWarning")
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_in_kernels(name: str) -> None:
-    got = jax.jit(lambda k, x: reduced(DRAWS[name], k, x))(jax.random.key(3), X)
-    for g, w in zip(got, jax.jit(lambda k, x: wanted(DRAWS[name], k, x))(jax.random.key(3), X), strict=True):
+    """Each in one of the places, in turn."""
+    places = [PLACES[list(DRAWS).index(name) % 3]]
+    runs = jax.jit(lambda k, x: [fn(DRAWS[name], k, x, places) for fn in (reduced, wanted)])
+    for g, w in zip(*runs(jax.random.key(3), X), strict=True):
         np.testing.assert_allclose(g, w, rtol=2e-5, atol=1e-5)
 
 
@@ -63,12 +70,13 @@ def test_draws_in_kernels(name: str) -> None:
 def test_captured_keys_under_transformations(impl: str) -> None:
     """Eager, jitted, under vmap and grad; keys of another generator are drawn from by plain XLA, with a warning."""
     draw, keys = DRAWS["uniform"], jax.random.split(jax.random.key(5, impl=impl), 2)
-    loss = lambda fn, x, k: sum(jnp.sum(y * y) for y in fn(draw, k, x)[:2])  # noqa: E731
+    loss = lambda fn, x, k: sum(jnp.sum(y * y) for y in fn(draw, k, x, ["map", "f"]))  # noqa: E731
+    each = lambda fn, k: fn(draw, k, X, ["f", "op"])  # noqa: E731
     runs: list[Callable[[Any], Any]] = [
-        lambda fn: fn(draw, keys[0], X)[0],
+        lambda fn: fn(draw, keys[0], X, ["map"]),
         lambda fn: jax.jit(lambda k: fn(draw, k, X))(keys[1]),
-        lambda fn: [fn(draw, k, X) for k in (keys[0], keys[1])] if fn is wanted else jax.vmap(lambda k: fn(draw, k, X))(keys),
-        lambda fn: jax.grad(lambda x: loss(fn, x, keys[0]))(jnp.asarray(X)),
+        lambda fn: [each(fn, k) for k in (keys[0], keys[1])] if fn is wanted else jax.jit(jax.vmap(lambda k: each(fn, k)))(keys),
+        lambda fn: jax.jit(jax.grad(lambda x: loss(fn, x, keys[0])))(jnp.asarray(X)),
     ]
     if impl == "rbg":
         runs.pop(2)  # XLA's generator gives other bits under vmap
