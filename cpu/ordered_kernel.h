@@ -7,8 +7,8 @@
 //   across  `lanes` independent rows lie side by side: a step is `lanes` elements, of which [lane_lo, lane_hi) are wanted.
 //
 // State memory: slot s of lane l (counted from lane_lo) lies at base + 8 * s * L + l * sizeof(slot's dtype), where L is the
-// number of lanes wanted (1 along): 8 * S * L bytes in all, aligned to 64. (Of large elements, whose form is across, the states of
-// lanes are one behind the other: OrderedShape::parts.)
+// number of lanes wanted (1 along): 8 * S * L bytes in all, aligned to 64. (Of large elements, whose form is across, the states
+// of lanes are one behind the other: OrderedShape::parts.)
 #pragma once
 
 #include <cstdint>

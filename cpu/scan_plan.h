@@ -60,7 +60,7 @@ struct ScanPlan {
 inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
 inline constexpr int64_t kScanPerThread = 32 << 10;   // scalars; below this a second thread costs more than it saves
-inline constexpr int64_t kLargePerThread = 8 << 10;   // the same of words of large elements, which are combined by many operations
+inline constexpr int64_t kLargePerThread = 8 << 10;   // the same of words of large elements, whose operators are longer
 inline constexpr int64_t kStreamBytes = 64 << 20;     // results past this leave the cache, whatever a machine says of its size
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import references
 from jax.extend.core import ClosedJaxpr
-from references import normal, wide
+from references import assert_close, normal, wide
 from test_transformations import run_python
 
 import jaxprims as jp
@@ -203,6 +203,9 @@ def test_batches_and_axes() -> None:
     close(case, jax.vmap(lambda r: jp.scan(r, jnp.matmul))(x), rows)
     close(case, jax.vmap(lambda r: jp.scan(r, jnp.matmul), in_axes=1, out_axes=1)(np.swapaxes(x, 0, 1)), np.swapaxes(rows, 0, 1))
     close(case, jax.vmap(lambda r: jp.reduce(r, jnp.matmul, axis=0))(x), rows[:, -1])
+    close(case, jp.reduce(x, jnp.matmul, axis=(0, 1)), wanted_scan(case, x.reshape(60, 6, 6))[-1])
+    donated = jax.jit(lambda x: jp.scan(x, jnp.matmul, axis=1, in_place=True), donate_argnums=0)
+    close(case, donated(jnp.array(x)), rows)
     start = normal(np.random.default_rng(1), 3, 6, 6)
     got = jax.vmap(lambda r, s: jp.scan(r, jnp.matmul, init=s))(x, start)
     close(case, got, np.stack([wanted_scan(case, r, init=s) for r, s in zip(x, start, strict=True)]))
@@ -363,3 +366,13 @@ def test_gpus_have_none() -> None:
     x = CASES["8x8"].sample(3)
     (call,) = jp.explain(lambda x: jp.scan(x, jnp.matmul), target="sm_90")(x).calls
     assert call.strategy == "plain XLA" and "scalars" in call.reason
+    lowered = jax.jit(lambda x: jp.scan(x, jnp.matmul)).trace(x).lower(lowering_platforms=("cuda",))
+    assert "custom_call" not in lowered.as_text()
+
+
+def test_positions_beside_arrays() -> None:
+    """A leaf of positions has the others' shape; of elements that are no numbers XLA makes it, however small they are."""
+    x = normal(np.random.default_rng(0), 9, 2, 2)
+    got = jp.scan((x, jp.positions), jnp.matmul, map=lambda m, k: m * (k % 3))
+    scaled = x * (np.arange(9, dtype=np.float32) % 3)[:, None, None]
+    assert_close(got, references.scan(scaled, np.matmul), 1e-5)

@@ -226,7 +226,6 @@ def _rows() -> Iterator[Call]:
             (FORWARD, GRADIENT),
         )
 
-
     for d in (8, 16):
         yield Call(
             f"associative scan of products, 10000 {d}x{d}",

@@ -257,7 +257,30 @@ def _logsumexp_first(rule: Callable[..., Any]) -> Callable[..., Any]:
     return with_logsumexp
 
 
+def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of reductions; but large elements are reduced by XLA, as a tree: its transpose has as many combinations as the
+    reduction, where prefixes from both ends have four times as many."""
+
+    def with_tree(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        if not params["call"].operator.large:
+            return rule(primals, tangents, **params)
+        active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+        def run(*changed: Any) -> Leaves:
+            full = list(primals)
+            for k, x in zip(active, changed, strict=True):
+                full[k] = x
+            return REDUCTIONS.plain(*full, **params)
+
+        outs, dots = jax.jvp(run, tuple(primals[k] for k in active), tuple(tangents[k] for k in active))
+        return outs, [
+            d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)
+        ]
+
+    return with_tree
+
+
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)
-ad.primitive_jvps[reduce_p] = _logsumexp_first(ad.primitive_jvps[reduce_p])
+ad.primitive_jvps[reduce_p] = _large_by_xla(_logsumexp_first(ad.primitive_jvps[reduce_p]))
