@@ -79,7 +79,6 @@ class _Emission:
         self.written = dtypes[nest.write.of]
         bytes_ = max(4 if i.dtype in HALVES else itemsize(i.dtype) for i in nest.body.walk() if i.dtype != "tuple")
         self.least, self.most = LEAST_BYTES // bytes_, target().vector_bytes // bytes_
-        self.least = max(1, self.least)
         self.along = self._vector_loop()
         self.across = self.along >= nest.outer  # vectors run along what is reduced
         if self.across:
@@ -167,7 +166,7 @@ class _Emission:
         for p, t in zip(held, types, strict=True):
             start = constant(self.result, neutral(n.combine, self.result))
             b.store(splat(b, start, getattr(t, "count", 1)), p)
-        for inside in self._inner(index):
+        for inside in self._reduced([k for k in range(n.outer, len(n.extents)) if k != self.along], index):
             loaded: dict[tuple[int, int, int], ir.Value] = {}
             for (row, piece), p, t in zip(where, held, types, strict=True):
                 b.store(self._combined(b.load(p, typ=t), index, row, inside or piece, loaded), p)
@@ -181,12 +180,8 @@ class _Emission:
                 total = TABLE[n.combine](b, self.result, low, high)
             self._write(index, row, piece, total)
 
-    def _inner(self, index: list[ir.Value]) -> Iterator[_Piece | None]:
-        """Inside the reduced loops; where vectors run along one, also which piece of it is at hand."""
-        n = self.nest
-        yield from self._reduced([k for k in range(n.outer, len(n.extents)) if k != self.along], index)
-
     def _reduced(self, loops: list[int], index: list[ir.Value]) -> Iterator[_Piece | None]:
+        """Inside these loops; where vectors run along another reduced one, also which piece of it is at hand."""
         b, n = self.b, self.nest
         if loops:
             with loop(b, i64(0), i64(n.extents[loops[0]])) as i:
