@@ -257,6 +257,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("leaf_bytes", &ScanProblem::leaf_bytes)
       .def_rw("slots", &ScanProblem::slots)
       .def_rw("across", &ScanProblem::across)
+      .def_rw("large", &ScanProblem::large)
       .def_rw("reverse", &ScanProblem::reverse)
       .def_rw("in_place", &ScanProblem::in_place)
       .def_rw("contiguous", &ScanProblem::contiguous)

@@ -7,7 +7,8 @@
 //   across  `lanes` independent rows lie side by side: a step is `lanes` elements, of which [lane_lo, lane_hi) are wanted.
 //
 // State memory: slot s of lane l (counted from lane_lo) lies at base + 8 * s * L + l * sizeof(slot's dtype), where L is the
-// number of lanes wanted (1 along): 8 * S * L bytes in all, aligned to 64.
+// number of lanes wanted (1 along): 8 * S * L bytes in all, aligned to 64. (Of large elements, whose form is across, the states
+// of lanes are one behind the other: OrderedShape::parts.)
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came befor
 struct OrderedKernel {
   // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
   // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.
+  // Of large elements the aggregate may be null beside a prefix.
   // outs: by leaf, pointers to where memory element 0 of the row would be written.
   using Scan = int64_t (*)(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
                            const OrderedRange* range, const void* prefix, void* aggregate, int64_t progress);

@@ -43,6 +43,16 @@ class OrderedRow {
 
   // The row's init as the state of lanes [lane_lo, lane_hi); false if it has none.
   bool Init(const OrderedShape& shape, int64_t lane_lo, int64_t lane_hi, char* state) const {
+    if (!shape.parts.empty() && !init_.empty()) {
+      for (int64_t l = lane_lo; l < lane_hi; ++l) {
+        for (size_t leaf = 0; leaf < init_.size(); ++leaf) {
+          const int64_t bytes = shape.parts[leaf].second;
+          std::memcpy(state, init_[leaf] + l * bytes, static_cast<size_t>(bytes));
+          state += (bytes + 63) / 64 * 64;
+        }
+      }
+      return true;
+    }
     size_t slot = 0;
     for (size_t leaf = 0; leaf < init_.size(); ++leaf) {
       const int64_t slots = call_->init[leaf].slots;

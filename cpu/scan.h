@@ -63,7 +63,7 @@ inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& ca
   for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.across = shape.across, p.reverse = shape.reverse;
+  p.across = shape.across, p.large = !shape.parts.empty(), p.reverse = shape.reverse;
   for (const Operand& out : call.outs) {
     p.aligned = p.aligned && reinterpret_cast<uintptr_t>(out.data) % kCacheLine == 0;
     for (const Operand& array : call.arrays) p.in_place = p.in_place || (array.data != nullptr && array.data == out.data);
@@ -119,7 +119,7 @@ class ScanWorker {
     for (int64_t lo = 0; lo < range_.n; lo += run_.plan.block) {
       const int64_t hi = std::min(range_.n, lo + run_.plan.block);
       const bool first = prefix == nullptr;
-      progress = Scan(lo, hi, prefix, aggregate, progress);
+      progress = Scan(lo, hi, prefix, hi == range_.n && !first ? Unwanted(aggregate) : aggregate, progress);
       if (hi == range_.n) return;
       if (first) {
         prefix = aggregate, aggregate = spare;
@@ -160,6 +160,9 @@ class ScanWorker {
   }
 
   char* state(int k) const { return state_[k]; }
+
+  // In place of an aggregate that nobody will look at, beside a prefix: null, where the kernel can do without.
+  char* Unwanted(char* aggregate) const { return run_.shape.parts.empty() ? aggregate : nullptr; }
 
  private:
   const ScanRun& run_;
@@ -245,7 +248,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
   };
   const char* before = chain.LookBack(block, last, scratch, combine);  // nobody needs the last block's aggregate
   if (before != nullptr) {
-    const int64_t progress = worker.Scan(lo, hi, before, aggregate, 0);
+    const int64_t progress = worker.Scan(lo, hi, before, last ? worker.Unwanted(aggregate) : aggregate, 0);
     if (!last) publish_prefix(before, progress);
     return;
   }
@@ -258,7 +261,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
   }
   before = chain.LookBack(block, true, scratch, combine);
   if (!restarted) publish_prefix(before, progress);
-  worker.Scan(lo, hi, before, worker.state(1), 0);
+  worker.Scan(lo, hi, before, worker.Unwanted(worker.state(1)), 0);
 }
 
 }  // namespace internal

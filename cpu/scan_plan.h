@@ -30,6 +30,7 @@ struct ScanProblem {
   std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
   int64_t slots = 1;                      // of the state
   bool across = false;
+  bool large = false;  // elements are arrays in memory, of `slots` words
   bool reverse = false;
   bool in_place = false;    // a result lies where an operand does
   bool contiguous = false;  // rows lie one behind the other in every operand, and none starts from an init
@@ -59,10 +60,12 @@ struct ScanPlan {
 inline constexpr int64_t kScanBlockBytes = 512 << 10, kScanBlockBytesLeast = 64 << 10, kScanBlocks = 64;
 inline constexpr int64_t kScanTaskBytes = 128 << 10;  // of short rows that are scanned one after the other
 inline constexpr int64_t kScanPerThread = 32 << 10;   // scalars; below this a second thread costs more than it saves
+inline constexpr int64_t kLargePerThread = 8 << 10;   // the same of words of large elements, whose operators are longer
 inline constexpr int64_t kStreamBytes = 64 << 20;     // results past this leave the cache, whatever a machine says of its size
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short
 inline constexpr int64_t kLanesAlone = 512;        // so many rows side by side keep all threads busy without a chain
+inline constexpr int64_t kLargeAlone = 32;         // the same of large elements
 inline constexpr int64_t kStripLanes = 64;         // a strip is a multiple of this: whole cache lines
 inline constexpr int64_t kWideStrip = 4096;        // lanes of a strip that reads memory as fast as whole rows do
 inline constexpr int64_t kStripBytes = 256 << 10;  // of its state, in L2
@@ -113,7 +116,8 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
 }
 
 inline int ScanThreads(const ScanProblem& p, const Machine& m) {
-  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / kScanPerThread, 1, m.threads));
+  const int64_t each = p.large ? kLargePerThread : kScanPerThread;
+  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / each, 1, m.threads));
 }
 
 }  // namespace internal
@@ -123,7 +127,10 @@ inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
   const int64_t step = std::max<int64_t>(1, (p.in_bytes + p.OutBytes()) * p.lanes);
   const int64_t block = std::clamp<int64_t>(p.n * step / kScanBlocks, kScanBlockBytesLeast, kScanBlockBytes) / step;
   if (p.across) {
-    plan.block = std::max<int64_t>(1, p.rows * p.lanes >= kLanesAlone ? p.n : block);
+    // A row of one block is combined once, of several blocks twice: what one thread does on any machine is one block.
+    const bool one = p.large && p.n * p.rows * p.lanes * p.slots < 2 * kLargePerThread;
+    const bool alone = one || p.rows * p.lanes >= (p.large ? kLargeAlone : kLanesAlone);
+    plan.block = std::max<int64_t>(1, alone ? p.n : block);
   } else {
     plan.block = std::max<int64_t>(1, block / kScanStep) * kScanStep;
     plan.periodic = p.contiguous && p.rows > 1 && p.n >= 1 && p.n <= kPeriodicElements;

@@ -135,7 +135,9 @@ inline ffi::Error ReadOrderedCall(const ffi::RemainingArgs& args, const ffi::Rem
     if (axes->size() < inner) return Wrong("init lacks its inner axes");
     leaf.slots = Product(axes->subspan(inner)) * reader.NextScalars().count;
     const auto all = static_cast<int64_t>(signature.state.size() - slot);
-    if (leaf.slots < 1 || leaf.slots > all) return Wrong("init has other slots than a state");
+    const size_t part = call.init.size() - 1;
+    const bool fits = shape.parts.empty() || (part < shape.parts.size() && leaf.slots == shape.parts[part].first);
+    if (leaf.slots < 1 || leaf.slots > all || !fits) return Wrong("init has other slots than a state");
     const Scalars state{signature.state[slot], leaf.slots};
     if (ffi::Error e = reader.Take({"init", Wanted::kNoRows, lanes_of(state)}, leaf.operand); e.failure()) return e;
     for (const size_t end = slot + static_cast<size_t>(leaf.slots); slot < end; ++slot) {

@@ -57,6 +57,7 @@ inline void GetShape(const nanobind::handle& described, OrderedShape& shape) {
   Get(described, "leaf_bytes", shape.leaf_bytes);
   Get(described, "leaf_slots", shape.leaf_slots);
   Get(described, "slot_bytes", shape.slot_bytes);
+  Get(described, "parts", shape.parts);
   Get(described, "across", shape.across);
   Get(described, "restarts", shape.restarts);
   Get(described, "exclusive", shape.exclusive);

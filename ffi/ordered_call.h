@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operand.h"
@@ -18,6 +19,9 @@ struct OrderedShape {
   std::vector<int64_t> leaf_bytes;  // of one element of the result, by leaf
   std::vector<int64_t> leaf_slots;
   std::vector<int64_t> slot_bytes;  // of the state
+  // Of large elements: scalars and bytes of a state's parts. Each starts at the next multiple of 64 bytes, a lane's behind those
+  // of the lane before; its slots are words of 8 bytes.
+  std::vector<std::pair<int64_t, int64_t>> parts;
   bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
   Signature signature;
 };

@@ -62,6 +62,7 @@ class ScanProblem:
     leaf_bytes: list[int]
     slots: int
     across: bool
+    large: bool
     reverse: bool
     in_place: bool
     contiguous: bool

@@ -226,6 +226,20 @@ def _rows() -> Iterator[Call]:
             (FORWARD, GRADIENT),
         )
 
+    for d in (8, 16):
+        yield Call(
+            f"associative scan of products, 10000 {d}x{d}",
+            functools.partial(_matrices, (10_000, d, d)),
+            lambda m: jax.lax.associative_scan(jnp.matmul, m),
+            lambda m: jp.associative_scan(jnp.matmul, m),
+            (FORWARD, GRADIENT),
+        )
+
+
+def _matrices(shape: Sequence[int], rng: np.random.Generator) -> Inputs:
+    """Whose products neither grow nor vanish soon."""
+    return {"m": (rng.normal(size=shape) / shape[-1] ** 0.5).astype(np.float32)}
+
 
 def _along(fn: Fn, axis: int) -> Fn:
     return lambda x: fn(x, axis)

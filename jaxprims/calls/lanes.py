@@ -19,9 +19,20 @@ from jax.extend.core import ClosedJaxpr
 from ..arguments.warnings import FallbackWarning, warn_user
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
-from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, make_traced, passing, scalar_name, slots_of
+from ..operators.operator import (
+    MAX_STRUCT_SLOTS,
+    Operator,
+    large_operator,
+    make_large,
+    make_operators,
+    make_traced,
+    passing,
+    scalar_name,
+    slots_of,
+)
 from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
+from ..tracing.nests import to_arrays
 from ..tracing.varying import element_aval
 from .along_axis import Elements, flat_map
 from .histogram import checked_identity, warn_identity
@@ -30,6 +41,9 @@ from .ordered import Ordered
 
 MAX_PROOF = 20_000
 """Where no rule says that lanes are treated alike, Programs of at most so many instructions, all lanes together, are compared."""
+
+MAX_LARGE_SLOTS = 8192
+"""Scalars of an element that is combined in memory: several of them are in the first-level cache, or in the second."""
 
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
@@ -80,15 +94,20 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None)
     shapes, dtypes = call.values.shapes, call.values.dtypes
     inside = [s[lanes:] for s in shapes]
     slots = sum(slots_of(s, d) for s, d in zip(inside, dtypes, strict=True))
-    if slots > MAX_STRUCT_SLOTS:
-        raise Unsupported("operator", f"an element of {slots} scalars; {MAX_STRUCT_SLOTS} is the most")
+    if slots > MAX_LARGE_SLOTS:
+        raise Unsupported("operator", f"an element of {slots} scalars; {MAX_LARGE_SLOTS} is the most")
     if slots == 0:
         raise Unsupported("operator", "elements without scalars")
     outer = shapes[0][:lanes]
     closed = call.closed
     if outer:
         closed = _probed(call, inside)
+        if slots > MAX_STRUCT_SLOTS:
+            _prove_large(closed, call.closed, outer)
+            return large_operator(closed)
         _prove(closed, call.closed, outer, inside * 2, [*dtypes, *dtypes])
+    if slots > MAX_STRUCT_SLOTS:
+        return large_operator(closed)
     uniform = None
     if identity is not None:
         rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
@@ -136,6 +155,12 @@ def _prove(
         if same_program(to_program(hoist(whole)[1].jaxpr), all_lanes):
             return
     raise Unsupported("operator", _DIFFERENTLY)
+
+
+def _prove_large(element: ClosedJaxpr, whole: ClosedJaxpr, outer: tuple[int, ...]) -> None:
+    one = lanewise.one_lane(whole, outer)
+    if to_arrays(hoist(one)[1].jaxpr) != to_arrays(hoist(element)[1].jaxpr) or not _captures_alike(one, element):
+        raise Unsupported("operator", _DIFFERENTLY)
 
 
 def _on_numbers(whole: ClosedJaxpr, element: ClosedJaxpr, program: Program, outer: tuple[int, ...]) -> bool:
@@ -188,10 +213,13 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
     """f, on elements; False where map cannot be compiled, or not lane by lane."""
     slices, lanes = call.elements.slices(), call.lanes
     inside = [s[lanes:] for s, _ in slices]
+    if any(s and p for s, p in zip(inside, call.elements.is_position, strict=True)):
+        return False  # a position for each number of an element: kernels have one
     avals = [element_aval(s, d, call.axes) for s, (_, d) in zip(inside, slices, strict=True)]
     outer = call.values.shapes[0][:lanes]
     if map is None:
-        call.f, call.f_captured = passing(tuple((s, d) for s, (_, d) in zip(inside, slices, strict=True))), []
+        elements = tuple((s, d) for s, (_, d) in zip(inside, slices, strict=True))
+        call.f, call.f_captured = passing(elements, call.operator is not None and call.operator.large), []
         return True
     if any(s[:lanes] != outer for s, _ in slices):
         return False
@@ -213,7 +241,8 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
         elif outer:
             return False
         pre, inner = hoist(closed)
-        call.f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        large = call.operator is not None and call.operator.large
+        call.f = make_large(inner.jaxpr) if large else make_traced(inner.jaxpr, to_program(inner.jaxpr))
         call.f_captured = list(pre(*closed.consts))
     except Unsupported as e:
         warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)

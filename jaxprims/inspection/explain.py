@@ -133,9 +133,10 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
         strategy, reason = family.unserved()
         summary = family.summary(problem, Explanation(strategy, reason), **eqn.params)
         return PlannedCall(family.title, summary, strategy, reason, 0, target=where)
-    explanation = target.explain(problem)
-    summary = family.summary(problem, explanation, **eqn.params)
     other = family.instead(target, avals, **eqn.params)
+    taken = other is None or target.takes(problem)
+    explanation = target.explain(problem) if taken else Explanation(other.strategy, other.reason)
+    summary = family.summary(problem, explanation, **eqn.params)
     if other is not None:
         return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
     e, hint = explanation, _hint(eqn) if where == "cpu" else ""

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
+from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, dtype_name, from_bits, numpy_dtype, to_bits
 from ..tracing.jaxprs import RULES, with_arguments
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
+from ..tracing.nests import to_arrays
 from ..tracing.varying import axes_of, element_aval, vary
 from . import classify
 from .representation import Representation, represent
@@ -37,6 +39,7 @@ class Traced:
     jaxpr: Jaxpr
     program: Program
     key: Any
+    arrays: ArrayProgram | None = None  # in place of the Program, where values have too many scalars
 
     @functools.cached_property
     def has_rules(self) -> bool:
@@ -51,6 +54,8 @@ class Traced:
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(captured)))(*args)
 
     def __repr__(self) -> str:
+        if self.arrays is not None:
+            return f"{len(self.jaxpr.eqns)} operations on large elements"
         params, results = ", ".join(self.program.params), ", ".join(self.program.result_dtypes)
         return f"({params}) -> ({results})" if len(params) + len(results) < 200 else f"{len(self.program.params)} slots"
 
@@ -78,10 +83,18 @@ class SameObject:
         return id(self.thing)
 
 
-def make_traced(jaxpr: Jaxpr, program: Program) -> Traced:
+def make_traced(jaxpr: Jaxpr, program: Program, arrays: ArrayProgram | None = None) -> Traced:
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
     own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
-    return Traced(jaxpr, program, (program, signature, SameObject(jaxpr) if own else None))
+    return Traced(jaxpr, program, (program, arrays, signature, SameObject(jaxpr) if own else None), arrays)
+
+
+def make_large(jaxpr: Jaxpr) -> Traced:
+    """Of arrays, which stay such."""
+    return make_traced(jaxpr, NO_PROGRAM, to_arrays(jaxpr))
+
+
+NO_PROGRAM = Program((), (), ())
 
 
 _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -123,6 +136,11 @@ class Operator:
         return self.name or repr(self.traced)
 
     @property
+    def large(self) -> bool:
+        """Are its elements arrays in memory, not scalars?"""
+        return self.traced.arrays is not None
+
+    @property
     def leaf_slots(self) -> tuple[tuple[str, int], ...]:
         """Dtype of a scalar and number of slots (in a lane), by leaf."""
         return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
@@ -131,12 +149,16 @@ class Operator:
         """What working copies hold. ``ordered``: the second slot is the element's own position; ``keyed``: floats may be integers
         of the same order."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
+        if self.large:
+            return Representation(dtypes, self.program, self.identity)
         return represent(self.program, dtypes, self.identity, ordered, keyed)
 
     @functools.cached_property
     def derivative_groups(self) -> tuple[DerivativeGroup, ...]:
         """Leaves that depend on each other only, with the rule that serves them."""
         own_rules = self.traced.has_rules  # a user's custom_jvp: only the general rule goes through it
+        if self.large:
+            return (DerivativeGroup(tuple(range(len(self.shapes))), "general", None),)
         if self.lanes > 1:
             return (_group((0,), [self.program], own_rules),)
         owner = [k for k, (_, n) in enumerate(self.leaf_slots) for _ in range(n)]
@@ -233,6 +255,17 @@ def make_operators(
     return _lane_by_lane(closed, shapes, dtypes, identity)
 
 
+def large_operator(closed: ClosedJaxpr) -> tuple[Operator, list[Any]]:
+    """The operator on elements of any number of scalars, and the arrays that it captures. Its identity is not known."""
+    pre, inner = hoist(closed)
+    shapes, dtypes = [tuple(a.shape) for a in closed.out_avals], [np.dtype(a.dtype) for a in closed.out_avals]
+    return of_arrays(inner.jaxpr, shapes, dtypes), list(pre(*closed.consts))
+
+
+def of_arrays(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype]) -> Operator:
+    return Operator(make_large(jaxpr), NO_PROGRAM, 1, tuple(shapes), tuple(dtypes), None, None)
+
+
 def _lane_by_lane(
     closed: ClosedJaxpr, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[np.dtype, ...], identity: list[np.ndarray] | None
 ) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
@@ -300,10 +333,10 @@ def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:
 
 
 @functools.lru_cache(maxsize=512)
-def passing(elements: tuple[tuple[tuple[int, ...], Any], ...]) -> Traced:
+def passing(elements: tuple[tuple[tuple[int, ...], Any], ...], large: bool = False) -> Traced:
     """The f that returns its arguments, elements of these shapes and dtypes, as they are."""
     jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*(jax.ShapeDtypeStruct(s, d) for s, d in elements)).jaxpr
-    return make_traced(jaxpr, to_program(jaxpr))
+    return make_large(jaxpr) if large else make_traced(jaxpr, to_program(jaxpr))
 
 
 @functools.lru_cache(maxsize=512)

@@ -31,6 +31,7 @@ from ..operators.operator import (
 )
 from ..operators.representation import Representation
 from ..specs.histogram import ArraySpec
+from ..specs.large import LargeSpec, large_spec
 from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
 from ..tracing.lower import to_program
@@ -116,12 +117,32 @@ def of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype: 
 
 def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> OrderedSpec:
     """The spec of a call with operands of these avals."""
+    if call.operator.large:
+        return _large_spec(call, call.of_elements(avals, masks, call.inner_rank))
     first, mask = avals[0], masks[0].bit_count()
     lanes = first.shape[mask + 1 : mask + 1 + call.inner_rank]
     inner = int(np.prod(lanes, dtype=np.int64)) if all(isinstance(d, int) for d in lanes) else None
     behind = iter(avals[call.num_arrays + bool(call.segmented_by) :])
     captured = captured_dtypes(behind, call.f.captured + call.captured)
     return spec_of(call, call.of_elements(avals, masks, call.inner_rank), captured, inner)
+
+
+@functools.lru_cache(maxsize=512)
+def _large_spec(call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], ...]) -> LargeSpec:
+    combine, element = call.operator.traced.arrays, call.f.arrays
+    assert combine is not None and element is not None
+    counts = [0 if p is not None else slots_of(s, d) for p, (s, d) in zip(call.positions, elements, strict=True)]
+    return large_spec(
+        call.kind,
+        tuple((scalar_name(d), n) for n, (_, d) in zip(counts, elements, strict=True)),
+        call.operator.leaf_slots,
+        tuple(range(len(call.operator.shapes))) if call.wanted is None else call.wanted,
+        combine,
+        None if call.passes_on else element,
+        exclusive=call.exclusive,
+        reverse=call.reverse,
+        restarts=call.segmented_by == "flags" or call.kind == "segments",
+    )
 
 
 def sizes_along(call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], masks: Sequence[int]) -> tuple[Any, Any]:

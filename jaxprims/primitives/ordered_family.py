@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..specs.problems import OrderedProblem
 from ..targets.target import Explanation, Target
 from .batches import batch_shape
-from .family import Family
+from .family import Family, Instead
 from .ordered_call import OrderedCall, call_spec, init_dtypes, sizes_along
 
 
@@ -35,6 +36,11 @@ class OrderedFamily(Family):
             ids=call.segmented_by == "ids",
         )
 
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+        if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
+            return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
+        return super().instead(target, avals, **params)
+
     def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
         call: OrderedCall = params["call"]
         flag = {"by": int(problem.ids)} if call.kind == "segments" else {"init": int(call.init)}
@@ -43,7 +49,7 @@ class OrderedFamily(Family):
     def aliases(self, ctx: Any, **params: Any) -> dict[int, int]:
         """Results that take the place of an array (which XLA copies before, if it is still needed)."""
         call: OrderedCall = params["call"]
-        free = dict(enumerate(ctx.avals_in[: call.num_arrays])) if call.in_place else {}
+        free = dict(enumerate(ctx.avals_in[: call.num_arrays])) if call.in_place and not call.operator.large else {}
         out: dict[int, int] = {}
         for r, aval in enumerate(ctx.avals_out):
             for k, a in free.items():

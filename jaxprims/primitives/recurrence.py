@@ -22,7 +22,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..operators.operator import Operator, Traced, make_traced, passing
+from ..operators.operator import Operator, Traced, make_traced, of_arrays, passing
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of, vary
@@ -190,12 +190,16 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> O
             raise Unsupported("constant", "an array that the derivative holds")
         variables = closed.jaxpr.invars
         jaxpr = with_arguments(closed.jaxpr, variables[:n], variables[n:])
-        program = to_program(jaxpr)
-        f = _beside_number(elements[1]) if r.steady else passing(elements)
+        shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
+        large = isinstance(r.step, Derivative) and r.step.operator.large
+        if large:
+            operator = of_arrays(jaxpr, shapes, dtypes)
+        else:
+            program = to_program(jaxpr)
+            operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
+        f = _beside_number(elements[1]) if r.steady else passing(elements, large)
     except Unsupported:
         return None
-    shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
-    operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
     return OrderedCall(
         f,
         (None,) * (m - r.steady),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ..ir.program import Builder
-from ..operators.operator import Operator, make_traced, passing
+from ..operators.operator import Operator, make_traced, of_arrays, passing
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of, vary
 from . import scan_xla
@@ -55,7 +55,7 @@ def through(
     What the operator captures moves the first of the two products, so that it counts once for each element. ``flags``: where
     segments start. None for integers."""
     elements = tuple((v.shape[1 + inner_rank :], v.dtype) for v in values)
-    f = passing(elements) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
+    f = passing(elements, operator.large) if operator.lanes == 1 else operator.traced  # an array-valued bin: no kernel, no f
     call = OrderedCall(f, (None,) * len(values), "scan", operator, len(consts), inner_rank, init=init is not None)
     call = dataclasses.replace(call, segmented_by="" if flags is None else "flags")
     ends = None if flags is None else shifted(flags, first_of(flags, True), True)
@@ -96,6 +96,8 @@ def _swapped(operator: Operator) -> Operator:
     jaxpr, program = operator.traced.jaxpr, operator.program
     n, slots = len(jaxpr.invars) // 2, len(program.results)
     turned = with_arguments(jaxpr, jaxpr.constvars, [*jaxpr.invars[n:], *jaxpr.invars[:n]])
+    if operator.large:
+        return of_arrays(turned, operator.shapes, operator.dtypes)
     b = Builder(program.params)
     other = b.finish(b.inline(program, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
     return dataclasses.replace(operator, traced=make_traced(turned, other), program=other, name=None)
@@ -272,7 +274,30 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
     return with_wholes
 
 
+def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of reductions; but large elements are reduced by XLA, as a tree: its transpose has as many combinations as the
+    reduction, where prefixes from both ends have four times as many."""
+
+    def with_tree(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        if not params["call"].operator.large:
+            return rule(primals, tangents, **params)
+        active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+        def run(*changed: Any) -> Leaves:
+            full = list(primals)
+            for k, x in zip(active, changed, strict=True):
+                full[k] = x
+            return REDUCTIONS.plain(*full, **params)
+
+        outs, dots = jax.jvp(run, tuple(primals[k] for k in active), tuple(tangents[k] for k in active))
+        return outs, [
+            d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)
+        ]
+
+    return with_tree
+
+
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)
-ad.primitive_jvps[reduce_p] = _whole_first(ad.primitive_jvps[reduce_p])
+ad.primitive_jvps[reduce_p] = _large_by_xla(_whole_first(ad.primitive_jvps[reduce_p]))

@@ -202,6 +202,8 @@ class Steps:
 def solvable(operator: Operator) -> tuple[tuple[int, frozenset[int]], ...] | None:
     """The inexact leaves, each with those that it needs solved before: its next state depends on its own, slot by slot, and on
     theirs. None where leaves depend on each other, or where that is not known."""
+    if operator.large:
+        return None
     slots = len(operator.program.results)
     owner = [k for k, (_, n) in enumerate(operator.leaf_slots) for _ in range(n)]
     groups = {k: g for g in operator.derivative_groups for k in g.leaves}

@@ -58,6 +58,8 @@ def transpose_rule(
 
 def of_f(call: ElementFunctionCall, arrays: Sequence[bool], captured: Sequence[bool]) -> list[list[int]]:
     """The degrees of f's results, slot by slot, given which of its arrays and captured arrays are linear."""
+    if call.f.arrays is not None:  # nothing is proved of it
+        return [[OTHER] * slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
     given, args = iter(arrays), []
     for position, v in zip(call.positions, call.f.jaxpr.invars, strict=True):
         degree = LINEAR if position is None and next(given) else CONSTANT
@@ -86,6 +88,8 @@ def combines_linearly(op: Operator, values: Sequence[int], start: Sequence[int] 
 
 def _closed(op: Operator, first: Sequence[int], second: Sequence[int] | None, captured: Sequence[bool]) -> list[int] | None:
     """The degrees of ``first``, combined with any number of ``second`` (None: of its own kind); None if it is not linear."""
+    if op.large:
+        return None
     state = list(first)
     while True:
         after = degrees(op.program, [*state, *(second or state)], numbers(captured))

@@ -7,6 +7,7 @@ from typing import Any
 from ..ir.program import itemsize
 from .histogram import HistogramSpec, PartSpec
 from .histogram_layout import slot_offsets
+from .large import LargeSpec
 from .ordered import OrderedSpec
 from .signature import signature
 
@@ -38,11 +39,12 @@ def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
 def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
     """Of a kernel of the ordered family."""
     return {
-        "kind": spec.kind,
+        "kind": spec.family,
         "array_bytes": [itemsize(a.dtype) * a.slots for a in spec.arrays],
         "uniforms": len(spec.uniforms),
         "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
         "slot_bytes": [itemsize(dtype) for dtype in spec.state],
+        "parts": [(n, itemsize(dtype) * n) for dtype, n in spec.parts] if isinstance(spec, LargeSpec) else [],
         "leaf_slots": [slots for _, slots in spec.leaves],
         "across": spec.across,
         "restarts": spec.restarts,

@@ -47,6 +47,11 @@ class OrderedSpec(KernelSpec):
     commutes: bool = False  # the operator is known to
 
     @property
+    def family(self) -> str:
+        """The name of the family that it is a kernel of."""
+        return self.kind
+
+    @property
     def operators(self) -> tuple[Program, ...]:
         return (self.op,)
 

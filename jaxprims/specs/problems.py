@@ -72,7 +72,7 @@ class OrderedProblem(Problem):
 
     @property
     def family(self) -> str:  # type: ignore[override]  # one class for three families
-        return self.spec.kind
+        return self.spec.family
 
     @property
     def sizes(self) -> Sequence[Any]:

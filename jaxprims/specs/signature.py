@@ -8,7 +8,9 @@ from typing import Any
 
 from ..ir.program import Program
 from ..ir.reach import reach
+from .elements import scalars_of
 from .histogram import HistogramSpec
+from .large import LargeSpec
 from .ordered import OrderedSpec
 
 
@@ -24,13 +26,18 @@ def signature(spec: HistogramSpec | OrderedSpec) -> dict[str, Any]:
     if isinstance(spec, HistogramSpec):
         programs = [spec.f, *(p for b in spec.bins for p in (b.op, b.outer))]
         leaves = [(dtype, slots * b.lanes) for b in spec.bins for dtype, slots in b.leaves]
+    elif isinstance(spec, LargeSpec):
+        programs, leaves = [], list(spec.leaves)
     else:
         programs = [spec.f, spec.op, spec.finish]
         leaves = list(spec.leaves)
     read = reach([p for p in programs if p is not None], len(spec.uniforms))
+    state = [] if isinstance(spec, HistogramSpec) else list(spec.state)
+    if isinstance(spec, LargeSpec):
+        read, state = [size for _, size in spec.uniform_arrays], list(scalars_of(spec.parts))
     return {
         "arrays": [(a.dtype, a.slots) for a in spec.arrays if a.slots],
         "uniforms": list(zip(spec.uniforms, read, strict=True)),
         "leaves": leaves,
-        "state": [] if isinstance(spec, HistogramSpec) else list(spec.state),
+        "state": state,
     }

@@ -87,6 +87,10 @@ class Target(abc.ABC):
         """Drops what is remembered of kernels in this process, so that the next call finds or compiles them anew. What
         executables point to stays."""
 
+    def takes(self, problem: Any) -> bool:
+        """Are there kernels for this problem of a family that is served?"""
+        return True
+
     def xla_pays(self, problem: Any, operation: str) -> str | None:
         """Is XLA's own operation, which does the whole call, faster here than a kernel? Why, in words."""
         return None

@@ -13,7 +13,7 @@ from ..target import Explanation, Target
 from . import compiler
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
-from .ordered.family import OrderedKernels, Reductions, Scans, Segments
+from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments
 from .xla_pays import xla_pays
 
 
@@ -95,5 +95,6 @@ class Cpu(Target):
 
 compiler.kernels["hist"] = HistogramKernels()
 compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKernels())
+compiler.kernels |= dict.fromkeys(("large-scan", "large-reduce", "large-segments"), LargeKernels())
 CPU = Cpu()
 register_target(CPU)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import _cuda
 from ...specs.kernel import KernelSpec
+from ...specs.large import LargeSpec
 from ...specs.problems import Problem
 from .. import ffi
 from ..plans import Plan
@@ -62,6 +63,9 @@ class Cuda(Target):
         here = copy.copy(self)
         here.device = devices.device_of(where)
         return here
+
+    def takes(self, problem: Any) -> bool:
+        return not isinstance(problem.spec, LargeSpec)
 
     def handlers(self, family: str) -> Any:
         """XLA's handlers, as capsules."""

@@ -10,6 +10,7 @@ from llvmlite import ir
 from .... import _cpu
 from ....ir.program import itemsize
 from ....specs.described import described_ordered
+from ....specs.large import LargeSpec
 from ....specs.ordered import OrderedSpec
 from ....specs.problems import OrderedProblem
 from ...plans import plan_among
@@ -17,7 +18,7 @@ from ...target import UNKNOWN_SIZES, Explanation
 from .. import compiler
 from ..machine import cpu_threads
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan
-from . import kernel
+from . import kernel, large
 
 
 class OrderedKernels:
@@ -37,11 +38,25 @@ class OrderedKernels:
         _cpu.add_ordered_variant(spec.key, variant, *(address.get(name, 0) for name in functions))
 
 
+class LargeKernels(OrderedKernels):
+    """The same of those whose elements are arrays in memory."""
+
+    def names(self, spec: OrderedSpec, variant: int) -> list[str]:
+        assert isinstance(spec, LargeSpec)
+        return large.function_names(spec)
+
+    def generate(self, spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
+        assert isinstance(spec, LargeSpec)
+        return large.generate(spec)
+
+
 def _leaf_bytes(spec: OrderedSpec) -> list[int]:
     return [itemsize(t) * n for t, n in spec.leaves]
 
 
 def _form(spec: OrderedSpec) -> str:
+    if isinstance(spec, LargeSpec):
+        return "elements are arrays, combined one after the other"
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
@@ -84,6 +99,7 @@ class Scans(_Ordered):
         p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
         p.in_bytes, p.leaf_bytes = sum(itemsize(a.dtype) * a.slots for a in spec.arrays), _leaf_bytes(spec)
         p.slots, p.across, p.reverse = len(spec.state), spec.across, spec.reverse
+        p.large = isinstance(spec, LargeSpec)
         p.contiguous = problem.contiguous and not spec.across
         p.aligned = True  # as XLA's buffers are
         machine = _cpu.Machine(cpu_threads())

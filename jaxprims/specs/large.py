@@ -1,0 +1,137 @@
+"""LargeSpec: a kernel of the ordered family whose elements have too many scalars to be structs of them, as canonical text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+from ..ir.arrays import Array, ArrayProgram, check_arrays
+from ..ir.program import DTYPES, Program, itemsize
+from .elements import ArraySpec, params_of, scalars_of
+from .kernel import register_kind
+from .ordered import KINDS, OrderedSpec
+
+VERSION = 1
+"""Part of every spec; raised when the meaning of the text changes."""
+
+PREFIX = "large-"
+
+_FLAGS = ("exclusive", "reverse", "restarts")
+
+_NOTHING = Program((), (), ())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LargeSpec(OrderedSpec):
+    """``parts`` are a state's arrays, which lie one after the other at multiples of 64 bytes; ``kept`` says which of them are
+    results. To drivers, which only move states, a state is as many words, and rows always lie side by side (``across``)."""
+
+    combine: ArrayProgram | None = None  # (a's parts, b's parts) -> parts
+    element: ArrayProgram | None = None  # arrays -> parts; None: they are the parts
+    parts: tuple[Array, ...] = ()
+    kept: tuple[int, ...] = ()
+
+    @property
+    def family(self) -> str:
+        return self.kind.removeprefix(PREFIX)
+
+    @property
+    def operators(self) -> tuple[Program, ...]:
+        return ()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each part is in a state, in bytes; behind them, a state's size."""
+        out = [0]
+        for dtype, size in self.parts:
+            out.append(out[-1] + -(-itemsize(dtype) * size // 64) * 64)
+        return out
+
+    @property
+    def uniform_arrays(self) -> tuple[Array, ...]:
+        assert self.combine is not None
+        return (*(self.element.uniforms if self.element is not None else ()), *self.combine.uniforms)
+
+    def check(self) -> None:
+        if not self.arrays or not self.parts or not self.kept or self.combine is None:
+            raise ValueError("a call has arrays, states and results")
+        scalars_of(self.parts)
+        params_of(self.arrays)
+        given = tuple((a.dtype, max(1, a.slots)) for a in self.arrays)
+        check_arrays(self.combine, self.parts * 2, self.parts, "combine")
+        if self.element is not None:
+            check_arrays(self.element, given, self.parts, "element")
+        elif given != self.parts or not all(a.slots for a in self.arrays):
+            raise ValueError("elements are no states")
+        if any(not 0 <= k < len(self.parts) for k in self.kept):
+            raise ValueError("a result is no part of a state")
+        if any(dtype not in DTYPES for dtype, _ in self.uniform_arrays):
+            raise ValueError("a captured array has an unknown dtype")
+        if self.family != "scan" and (self.exclusive or self.restarts != (self.family == "segments")):
+            raise ValueError("scans alone are exclusive, scans and segments alone restart")
+
+    @functools.cached_property
+    def text(self) -> str:
+        rows = [f"{self.kind} {VERSION}"]
+        rows += [f"array {a.dtype} {a.slots}" for a in self.arrays]
+        rows += [f"part {dtype} {size}" for dtype, size in self.parts]
+        rows += [f"kept {' '.join(map(str, self.kept))}"]
+        rows += ["is " + " ".join(name for name in _FLAGS if getattr(self, name))]
+        for name in ("element", "combine"):
+            program = getattr(self, name)
+            rows += [] if program is None else [name, program.text]
+        return "\n".join(rows)
+
+    @staticmethod
+    def parse(text: str) -> LargeSpec:
+        """The inverse of ``text``."""
+        pieces = re.split(r"(?m)^(element|combine)$", text)
+        rows = [line.split() for line in pieces[0].splitlines()]
+        if rows[0][1:] != [str(VERSION)]:
+            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
+        programs = {name: ArrayProgram.parse(p.strip("\n")) for name, p in zip(pieces[1::2], pieces[2::2], strict=True)}
+        return large_spec(
+            rows[0][0].removeprefix(PREFIX),
+            tuple((row[1], int(row[2])) for row in rows if row[0] == "array"),
+            tuple((row[1], int(row[2])) for row in rows if row[0] == "part"),
+            tuple(int(k) for row in rows if row[0] == "kept" for k in row[1:]),
+            programs["combine"],
+            programs.get("element"),
+            **{name: name in next(row for row in rows if row[0] == "is") for name in _FLAGS},
+        )
+
+
+def large_spec(
+    family: str,
+    arrays: tuple[Array, ...],
+    parts: tuple[Array, ...],
+    kept: tuple[int, ...],
+    combine: ArrayProgram,
+    element: ArrayProgram | None,
+    **flags: bool,
+) -> LargeSpec:
+    """``arrays``: dtype and scalars of an element, none of a position."""
+    words = sum(-(-itemsize(dtype) * size // 64) * 8 for dtype, size in parts)
+    uniforms = (*(element.uniforms if element is not None else ()), *combine.uniforms)
+    return LargeSpec(
+        kind=PREFIX + family,
+        arrays=tuple(ArraySpec(dtype, slots, max(1, slots)) for dtype, slots in arrays),
+        uniforms=tuple(dtype for dtype, _ in uniforms),
+        state=("u64",) * words,
+        leaves=tuple(parts[k] for k in kept),
+        identity=None,
+        f=_NOTHING,
+        op=_NOTHING,
+        finish=_NOTHING,
+        across=True,
+        combine=combine,
+        element=element,
+        parts=parts,
+        kept=kept,
+        **flags,
+    )
+
+
+for _kind in KINDS:
+    register_kind(PREFIX + _kind, LargeSpec.parse)

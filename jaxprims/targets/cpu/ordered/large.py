@@ -1,0 +1,214 @@
+"""The kernels of elements of many scalars: a sequence is folded element by element, where results and states lie in memory.
+
+A scan's results are its states: what comes after one is combined with it where it was written. What a block offers to others, its
+aggregate, is a fold of its own, so that results are the prefix and then each element, whoever computed the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.large import LargeSpec
+from ..llvm import nests
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled
+from ..llvm.types import memory_type
+from .scan_across import RANGE, RESTARTED, STARTED
+
+Pointers = list[ir.Value]
+
+
+def function_names(spec: LargeSpec) -> list[str]:
+    return ["scan", "reduce", "combine"] if spec.family == "scan" else ["reduce", "combine", "finish"]
+
+
+def generate(spec: LargeSpec) -> ir.Module:
+    module = ir.Module(name="large")
+    module.triple = ""
+    _Large(module, spec).build()
+    return module
+
+
+class _Large:
+    def __init__(self, module: ir.Module, spec: LargeSpec):
+        assert spec.combine is not None
+        self.module, self.spec = module, spec
+        self.bytes = [itemsize(dtype) * size for dtype, size in spec.parts]
+        self.stride = spec.offsets[-1]
+        self.op = nests.function(module, "op", spec.combine)
+        self.element = None if spec.element is None else nests.function(module, "element", spec.element)
+        self.first = 0 if spec.element is None else len(spec.element.uniforms)  # that are the operator's
+
+    def build(self) -> None:
+        self.fold = self._fold()
+        if self.spec.family == "scan":
+            self._scan()
+        else:
+            self._finish()
+        self._reduce()
+        self._combine()
+
+    def _parts(self, b: ir.IRBuilder, state: ir.Value) -> Pointers:
+        return [address(b, state, i64(at)) for at in self.spec.offsets[:-1]]
+
+    def _copy(self, b: ir.IRBuilder, to: Sequence[ir.Value], come_from: Sequence[ir.Value], sizes: Sequence[int]) -> None:
+        name = "llvm.memcpy.p0.p0.i64"
+        copy = self.module.globals.get(name)
+        if copy is None:
+            copy = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I1]), name)
+        for t, f, size in zip(to, come_from, sizes, strict=True):
+            b.call(copy, [t, f, i64(size), ir.Constant(I1, 0)])
+
+    def _apply(self, b: ir.IRBuilder, uniforms: ir.Value, to: Pointers, first: Pointers, second: Pointers) -> None:
+        """``to`` is none of the others."""
+        assert self.spec.combine is not None
+        captured = [pointer(b, uniforms, self.first + k) for k in range(len(self.spec.combine.uniforms))]
+        b.call(self.op, [*to, *first, *second, *captured])
+
+    def _state(self, b: ir.IRBuilder) -> ir.Value:
+        return alloca(b, ir.ArrayType(I8, self.stride))
+
+    # --- the fold -------------------------------------------------------------------------------------------------------------
+
+    def _fold(self) -> ir.Function:
+        """``fold(arrays, uniforms, outs, flags, range, lane, state, started) -> progress``: takes the range's elements of a lane
+        into ``state``. ``outs``: where results are written; null: nowhere."""
+        spec = self.spec
+        fn = ir.Function(self.module, ir.FunctionType(I64, [PTR] * 5 + [I64, PTR, I1]), "fold")
+        fn.linkage = "internal"
+        fn.attributes.add("nounwind")
+        fn.attributes.add("noinline")
+        arrays, uniforms, outs, flags, range_, lane, state, started = fn.args
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        lo, hi, n, _, lanes = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE) - 2))
+        here = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        writes = b.icmp_unsigned("!=", outs, ir.Constant(PTR, None))
+        there = [alloca(b, PTR) for _ in spec.kept]
+        with b.if_then(writes):
+            for k, p in enumerate(there):
+                b.store(pointer(b, outs, k), p)
+        current = [alloca(b, PTR) for _ in spec.parts]
+        for p, part in zip(current, self._parts(b, state), strict=True):
+            b.store(part, p)
+        scratch = [self._parts(b, self._state(b)) for _ in range(2)]
+        made = None if self.element is None else self._parts(b, self._state(b))
+        holds, progress = alloca(b, I1), alloca(b, I64)
+        b.store(started, holds)
+        b.store(b.zext(started, I64), progress)
+        with loop(b, lo, hi) as t:
+            step = b.sub(b.sub(n, i64(1)), t) if spec.reverse else t
+            index = b.add(b.mul(step, lanes), lane)
+            x = self._element(b, here, uniforms, step, index, made)
+            if spec.restarts and spec.family == "scan":
+                flag = b.icmp_unsigned("!=", b.load(address(b, flags, step), typ=I8), ir.Constant(I8, 0))
+                with b.if_then(flag):
+                    b.store(ir.Constant(I1, 0), holds)
+                    b.store(b.or_(b.load(progress, typ=I64), i64(RESTARTED)), progress)
+            odd = b.trunc(t, I1)
+            to = [b.select(odd, p, q) for p, q in zip(*scratch, strict=True)]
+            before = [b.load(p, typ=PTR) for p in current]
+            begun = b.load(holds, typ=I1)
+            if spec.family == "scan":
+                sizes = [self.bytes[k] for k in spec.kept]
+                places = [address(b, b.load(p, typ=PTR), scaled(b, index, s)) for p, s in zip(there, sizes, strict=True)]
+                if spec.exclusive:
+                    with b.if_then(b.and_(writes, begun)):
+                        self._copy(b, places, [before[k] for k in spec.kept], sizes)
+                else:
+                    for k, place in zip(spec.kept, places, strict=True):
+                        to[k] = b.select(writes, place, to[k])
+            with b.if_else(begun) as (then, otherwise):
+                with then:
+                    self._apply(b, uniforms, to, before, x)
+                with otherwise:
+                    self._copy(b, to, x, self.bytes)
+            for p, q in zip(current, to, strict=True):
+                b.store(q, p)
+            b.store(ir.Constant(I1, 1), holds)
+            b.store(b.or_(b.load(progress, typ=I64), i64(STARTED)), progress)
+        with b.if_then(b.icmp_signed("<", lo, hi)):
+            self._copy(b, self._parts(b, state), [b.load(p, typ=PTR) for p in current], self.bytes)
+        b.ret(b.load(progress, typ=I64))
+        return fn
+
+    def _element(
+        self, b: ir.IRBuilder, arrays: Pointers, uniforms: ir.Value, step: ir.Value, index: ir.Value, made: Pointers | None
+    ) -> Pointers:
+        """The parts of an element: where it lies, or where they are made."""
+        at = []
+        for p, a in zip(arrays, self.spec.arrays, strict=True):
+            if a.slots:
+                at.append(address(b, p, scaled(b, index, itemsize(a.dtype) * a.slots)))
+            else:
+                at.append(alloca(b, memory_type(a.dtype)))
+                b.store(b.trunc(step, I32) if itemsize(a.dtype) == 4 else step, at[-1])
+        if self.element is None or made is None:
+            return at
+        b.call(self.element, [*made, *at, *(pointer(b, uniforms, k) for k in range(self.first))])
+        return made
+
+    # --- what drivers call (cpu/ordered_kernel.h) -------------------------------------------------------------------------------
+
+    def _entry(self, name: str, count: int) -> tuple[ir.IRBuilder, list[ir.Value]]:
+        fn = ir.Function(self.module, ir.FunctionType(I64, [PTR] * count + [I64]), name)
+        fn.attributes.add("nounwind")
+        return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
+
+    @contextmanager
+    def _over_lanes(self, b: ir.IRBuilder, range_: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
+        """The lane, and where its states are."""
+        first, last = (b.load(b.gep(range_, [i64(RANGE.index(k))], source_etype=I64), typ=I64) for k in ("lane_lo", "lane_hi"))
+        with loop(b, first, last) as lane:
+            yield lane, b.mul(b.sub(lane, first), i64(self.stride))
+
+    def _scan(self) -> None:
+        """Where there is a prefix, the aggregate (null: nobody wants it) is folded beside the results."""
+        b, (arrays, uniforms, outs, flags, range_, prefix, aggregate, progress) = self._entry("scan", 7)
+        none, nothing = ir.Constant(PTR, None), ir.Constant(I1, 0)
+        led, wanted = b.icmp_unsigned("!=", prefix, none), b.icmp_unsigned("!=", aggregate, none)
+        started = b.trunc(progress, I1)
+        total, spare = alloca(b, I64), self._state(b)
+        b.store(progress, total)
+        with self._over_lanes(b, range_) as (lane, at):
+            own = address(b, aggregate, at)
+            fold = [arrays, uniforms, outs, flags, range_, lane]
+            with b.if_else(led) as (then, otherwise):
+                with then:
+                    with b.if_then(wanted):
+                        b.store(b.call(self.fold, [arrays, uniforms, none, flags, range_, lane, own, started]), total)
+                    self._copy(b, [spare], [address(b, prefix, at)], [self.stride])
+                    b.call(self.fold, [*fold, spare, b.not_(nothing)])
+                with otherwise:
+                    b.store(b.call(self.fold, [*fold, own, started]), total)
+        b.ret(b.or_(progress, b.load(total, typ=I64)))
+
+    def _reduce(self) -> None:
+        b, (arrays, uniforms, flags, range_, aggregate, progress) = self._entry("reduce", 5)
+        total = alloca(b, I64)
+        b.store(progress, total)
+        with self._over_lanes(b, range_) as (lane, at):
+            given = [arrays, uniforms, ir.Constant(PTR, None), flags, range_, lane, address(b, aggregate, at)]
+            b.store(b.call(self.fold, [*given, b.trunc(progress, I1)]), total)
+        b.ret(b.or_(progress, b.load(total, typ=I64)))
+
+    def _combine(self) -> None:
+        b, (uniforms, first, second, out, lanes) = declare(self.module, "combine", [PTR, PTR, PTR, PTR, I64])
+        spare = self._state(b)
+        with loop(b, i64(0), lanes) as lane:
+            at = b.mul(lane, i64(self.stride))
+            given = (self._parts(b, address(b, p, at)) for p in (first, second))
+            self._apply(b, uniforms, self._parts(b, spare), *given)
+            self._copy(b, [address(b, out, at)], [spare], [self.stride])
+        b.ret_void()
+
+    def _finish(self) -> None:
+        b, (_, state, outs, lanes) = declare(self.module, "finish", [PTR, PTR, PTR, I64])
+        with loop(b, i64(0), lanes) as lane:
+            parts = self._parts(b, address(b, state, b.mul(lane, i64(self.stride))))
+            for j, k in enumerate(self.spec.kept):
+                size = self.bytes[k]
+                self._copy(b, [address(b, pointer(b, outs, j), scaled(b, lane, size))], [parts[k]], [size])
+        b.ret_void()
