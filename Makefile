@@ -2,6 +2,8 @@
 # Another Python: make test PYTHON=python3.13 VENV=.venv-newest
 
 MAKEFLAGS += --no-print-directory
+# The tests start many processes: none compiles the Python of its libraries again.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
 VENV ?= .venv

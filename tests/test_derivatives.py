@@ -34,7 +34,7 @@ def test_second_order(name: str) -> None:
 
 
 SHORT = INDEX[:6]  # a bin of one element, two of two, an empty one; a dropped element
-COMPOSED = ("max", "mean_variance", "argmax", "complex_mul", "a+b+ab on 40")
+COMPOSED = ("max", "mean_variance", "argmax", "complex_mul", "circulant", "a+b+ab on 40")
 
 
 def fold(case: Case, values: Any, start: Any) -> Any:
