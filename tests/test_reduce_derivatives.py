@@ -1,0 +1,83 @@
+"""Derivatives of maxima, minima and products along axes against those of ``jax.numpy``: ties, zeros, long rows and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+rng = np.random.default_rng(3)
+OPS = {"max": (jnp.max, jnp.maximum), "min": (jnp.min, jnp.minimum), "prod": (jnp.prod, jnp.multiply)}
+SHAPES = [((300,), 0), ((40, 20), 0), ((3, 300), 1), ((40, 2, 3), 0), ((2, 40, 3), 1), ((5, 7), 1)]
+
+
+def elements(shape: tuple[int, ...], axis: int, dtype: str = "float32") -> np.ndarray:
+    """Small multiples of a quarter, so that there are ties; columns with no zero, one, two and three of them."""
+    x = np.moveaxis(rng.integers(4, 9, shape) / 4 * rng.choice([-1, 1], shape), axis, 0)
+    x[np.arange(len(x)) > 12] = rng.choice([-1, 1])  # products stay small
+    flat = x.reshape(len(x), -1)
+    for zeros in range(1, min(4, flat.shape[1])):
+        flat[rng.choice(min(len(x), 5), zeros, replace=False), zeros] = 0
+    return np.moveaxis(flat.reshape(x.shape), 0, axis).astype(dtype)
+
+
+def both(name: str, axis: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    plain, op = OPS[name]
+    return lambda x: jp.reduce(x, op, axis=axis), lambda x: plain(x, axis=axis)
+
+
+def same(
+    made: Callable[[Callable[[Any], Any]], Any], fns: tuple[Callable[[Any], Any], ...], *args: Any, tolerance: float
+) -> None:
+    got, want = (np.asarray(jax.jit(made(f))(*args), np.float64) for f in fns)
+    assert np.abs(got - want).max() <= tolerance * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@pytest.mark.parametrize("name", OPS)
+def test_first_derivatives(name: str, shape: tuple[int, ...], axis: int) -> None:
+    x, fns = elements(shape, axis), both(name, axis)
+    same(lambda f: jax.grad(lambda x: jnp.sum(jnp.sin(f(x)))), fns, x, tolerance=1e-5)
+    same(lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(3 * x),))[1], fns, x, tolerance=1e-5)
+
+
+SECOND = [("prod", (9, 4), 0), ("prod", (40,), 0), ("max", (40, 3), 0), ("min", (300,), 0)]
+
+
+@pytest.mark.parametrize(("name", "shape", "axis"), SECOND)
+def test_second_derivatives(name: str, shape: tuple[int, ...], axis: int) -> None:
+    x, fns = elements(shape, axis), both(name, axis)
+
+    def along(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda x: jax.jvp(jax.grad(lambda x: jnp.sum(jnp.sin(f(x)))), (x,), (jnp.cos(3 * x),))[1]
+
+    same(along, fns, x, tolerance=1e-5)
+    same(lambda f: jax.vmap(along(f)), fns, np.stack([x, x[::-1]]), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", OPS)
+def test_other_dtypes(name: str, dtype: str) -> None:
+    with jax.enable_x64(dtype == "float64"):
+        x = jnp.asarray(elements((40, 5), 0), dtype)
+        fns = both(name, 0)
+        grads = [jax.jit(jax.grad(lambda x, f=f: jnp.sum(f(x).astype(jnp.float32))))(x) for f in fns]
+        assert grads[0].dtype == x.dtype
+        np.testing.assert_allclose(*(np.asarray(g, np.float64) for g in grads), rtol=0.02, atol=1e-3)
+
+
+def test_ties_are_counted_beyond_what_halves_can() -> None:
+    grad = jax.jit(jax.grad(lambda x: jp.reduce(x, jnp.maximum).astype(jnp.float32)))(np.ones(5000, np.float16))
+    np.testing.assert_allclose(np.asarray(grad, np.float32), 1 / 5000, rtol=1e-2)
+
+
+def test_a_maximum_that_is_nan_moves_with_nothing() -> None:
+    x = np.array([[1, np.nan], [2, 3]] * 20, np.float32)
+    grad = jax.jit(jax.grad(lambda x: jnp.sum(jp.reduce(x, jnp.maximum, axis=0)[:1])))(x)
+    np.testing.assert_array_equal(grad, np.tile([[0, 0], [1 / 20, 0]], (20, 1)).astype(np.float32))
