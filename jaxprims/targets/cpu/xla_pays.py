@@ -16,7 +16,7 @@ SHORT_ROW = {"argmax": 32, "argmin": 32}
 SHORT_ROWS = 128
 """The same for the other operators' rows."""
 
-MANY, SHORT_ROWS_OF_MANY = 2**18, 256
+MANY, SHORT_ROWS_OF_MANY = 2**18, 512
 """With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
 
 
@@ -39,6 +39,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if operation == "logaddexp":
         return "a maximum and a sum of exponentials, one for each element"
+    if problem.n == 1:
+        return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
     if every <= (SMALL if operation in SHORT_ROW else SMALL_IN_VECTORS):
         return _FEW
