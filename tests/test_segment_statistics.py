@@ -102,5 +102,10 @@ def test_edges_of_bins(dtype: str, bins: Any) -> None:
             a, b = (m.histogram_bin_edges(x, bins if isinstance(bins, int) else np.array(bins), span) for m in (jp, jnp))
             np.testing.assert_array_equal(a, b)
             assert a.dtype == b.dtype
-    with pytest.raises(ValueError, match="zero-size"):
-        jp.histogram_bin_edges(np.zeros(0, dtype))
+    try:
+        want = jnp.histogram_bin_edges(np.zeros(0, dtype))
+    except ValueError:  # in older versions
+        with pytest.raises(ValueError, match="zero-size"):
+            jp.histogram_bin_edges(np.zeros(0, dtype))
+    else:
+        np.testing.assert_array_equal(jp.histogram_bin_edges(np.zeros(0, dtype)), want)
