@@ -40,7 +40,7 @@ def segment_variance(
     [4.0, 0.0, 0.0]
     """
     data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
-    return over_columns(lambda d: _or_zero(variance(d, ids, n, bool(indices_are_sorted), 0), ids, n), data)
+    return over_columns(lambda d: _where_empty(variance(d, ids, n, bool(indices_are_sorted), 0), ids, n, 0), data)
 
 
 def segment_normalize(
@@ -76,16 +76,12 @@ def segment_normalize(
 
     def normalized(d: jax.Array) -> jax.Array:
         of_elements = [
-            rows_of_segments(_or_zero(x, ids, n), ids, d.shape[0])
+            rows_of_segments(_where_empty(x, ids, n, 0), ids, d.shape[0])
             for x in (mean(d, ids, n, bool(indices_are_sorted)), variance(d, ids, n, bool(indices_are_sorted), 0))
         ]
         return (d - of_elements[0]) * jax.lax.rsqrt(jnp.maximum(of_elements[1], jnp.asarray(eps, of_elements[1].dtype)))
 
     return over_columns(normalized, data)
-
-
-def _or_zero(values: jax.Array, segments: Any, n: int) -> jax.Array:
-    return _where_empty(values, segments, n, 0)
 
 
 def _where_empty(values: jax.Array, segments: Any, n: int, constant: Any) -> jax.Array:

@@ -68,8 +68,7 @@ class LargeSpec(OrderedSpec):
             raise ValueError("a result is no part of a state")
         if any(dtype not in DTYPES for dtype, _ in self.uniform_arrays):
             raise ValueError("a captured array has an unknown dtype")
-        if self.family != "scan" and (self.exclusive or self.restarts != (self.family == "segments")):
-            raise ValueError("scans alone are exclusive, scans and segments alone restart")
+        self.check_modes()
 
     @functools.cached_property
     def text(self) -> str:

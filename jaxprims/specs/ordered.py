@@ -67,7 +67,10 @@ class OrderedSpec(KernelSpec):
         check_program(self.op, self.state * 2, self.state, self.uniforms, "op")
         check_program(self.finish, self.state, results, self.uniforms, "finish")
         check_identity(self.identity, self.state)
-        if self.kind != "scan" and (self.exclusive or self.restarts != (self.kind == "segments")):
+        self.check_modes()
+
+    def check_modes(self) -> None:
+        if self.family != "scan" and (self.exclusive or self.restarts != (self.family == "segments")):
             raise ValueError("scans alone are exclusive, scans and segments alone restart")
 
     @functools.cached_property
