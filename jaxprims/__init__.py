@@ -37,6 +37,7 @@ from .dropins.segment_statistics import (
     segment_softmax,
     segment_var,
 )  # fmt: skip
+from .fusion.fuse import fuse
 from .inspection.check_monoid import check_monoid
 from .inspection.compile_check import CompiledKernel, KernelError, compile_check
 from .inspection.explain import Plan, PlannedCall, explain
@@ -70,6 +71,7 @@ __all__ = [
     "cumulative_sum",
     "debug_checks",
     "explain",
+    "fuse",
     "genhist",
     "group_by_index",
     "histogram",

@@ -92,22 +92,24 @@ def _inside(r: Lane, outer: tuple[int, ...], labels: tuple[int, ...]) -> Any:
 
 
 def evaluate(jaxpr: Jaxpr, captured: Sequence[Any], args: Sequence[Lane]) -> list[Lane]:
-    env: dict[Any, Lane] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(_constant, captured), *args), strict=True))
+    env: dict[Any, Lane] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, captured), *args), strict=True))
 
     def value(atom: Any) -> Lane:
-        return _constant(jnp.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else env[atom]
+        return constant(jnp.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, _equation(eqn, [value(v) for v in eqn.invars]), strict=True))
+        env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
     return [value(v) for v in jaxpr.outvars]
 
 
-def _constant(x: Any) -> Lane:
+def constant(x: Any) -> Lane:
+    """What does not depend on the lane."""
     shape = tuple(jnp.shape(x))
     return Lane(x, shape, (OWN,) * len(shape))
 
 
-def _equation(eqn: Any, operands: list[Lane]) -> Sequence[Lane]:
+def equation(eqn: Any, operands: list[Lane]) -> Sequence[Lane]:
+    """What an equation makes of these, in one lane."""
     name = eqn.primitive.name
     inner = called(eqn) if name in CALLS else None
     if inner is not None:
@@ -122,7 +124,7 @@ def _equation(eqn: Any, operands: list[Lane]) -> Sequence[Lane]:
     if not all(x.uniform for x in operands):
         raise Unsupported(name, "of several lanes")
     results = _bind(eqn, *(x.whole().data for x in operands))
-    return [_constant(r) for r in (results if eqn.primitive.multiple_results else [results])]
+    return [constant(r) for r in (results if eqn.primitive.multiple_results else [results])]
 
 
 def _bind(eqn: Any, *data: Any, **changed: Any) -> Any:
@@ -274,16 +276,17 @@ def _dot_general(eqn: Any, x: Lane, y: Lane) -> Lane:
 
 
 def _gather(eqn: Any, x: Lane, indices: Lane) -> Lane:
-    """Lanes may be axes of the window that are whole."""
+    """Lanes may be axes of the window that are whole; or axes of the indices, where what is read is the same for all."""
     d, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], tuple(eqn.outvars[0].aval.shape)
-    if d.operand_batching_dims or not indices.uniform:
+    if d.operand_batching_dims or not (indices.uniform or x.uniform):
         raise Unsupported("gather", "of several lanes")
     x, indices = x.whole(), indices.whole()
     window = [a for a in range(len(x.shape)) if a not in d.collapsed_slice_dims]
     lanes = [a for a, k in enumerate(x.labels) if k >= 0]
-    if any(a not in window or a in d.start_index_map or sizes[a] != x.shape[a] for a in lanes):
+    if any(a not in window or a in d.start_index_map or sizes[a] != x.shape[a] for a in lanes) or indices.labels[-1] != OWN:
         raise Unsupported("gather", "of the lanes")
-    labels = [OWN] * len(shape)
+    batch = iter(indices.labels)
+    labels = [OWN if to in d.offset_dims else next(batch) for to in range(len(shape))]
     for a, to in zip(window, d.offset_dims, strict=True):
         labels[to] = x.labels[a]
     here = [sum(k == OWN for k in labels[:to]) for to in range(len(shape))]

@@ -1,0 +1,1 @@
+"""Whole functions: their reductions, histograms and scans found, with the producers taken in."""

@@ -1,0 +1,131 @@
+"""A loop's body: producers of its sites' operands, taken in as far as it pays, evaluated for one element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from ..tracing import lanewise
+from ..tracing.emit import Unsupported
+from ..tracing.lanewise import OWN, SAME, Lane
+from .graph import Graph
+from .labels import Labels, wanted
+from .sites import MOST_OWN, Site
+
+Leaf = tuple[Var, Labels]
+
+_DEAR = {
+    **dict.fromkeys("exp exp2 log log1p expm1 logistic tanh sqrt rsqrt cbrt".split(), 8),
+    **dict.fromkeys("sin cos tan atan2 pow erf erfc erf_inv lgamma digamma asin acos atan sinh cosh asinh acosh atanh".split(), 20),
+    **dict.fromkeys("div rem gather".split(), 4),
+}
+"""Operations that take longer than an addition, in additions."""
+
+_FREE = frozenset("broadcast_in_dim reshape squeeze expand_dims transpose iota slice copy stop_gradient name".split())
+
+
+class Body:
+    """What sites of the same loops compute for one element. ``leaves``: the arrays that it reads; ``taken``: equations in it.
+
+    ``cut``: variables that are read, though they could be computed here.
+    """
+
+    def __init__(self, graph: Graph, sites: Sequence[Site], cut: Collection[Var]):
+        self.graph, self.sites = graph, sites
+        self.leaves: dict[Leaf, None] = {}
+        self.taken: set[int] = set()
+        self.counted: set[int] = set()  # loops whose positions are wanted
+        self.batch = sites[0].kept
+        seen: set[Leaf] = set()
+        todo: list[tuple[Any, Labels]] = [root for site in sites for root in reversed(site.roots)]
+        while todo:
+            var, labels = leaf = todo.pop()
+            if isinstance(var, Literal) or leaf in seen:
+                continue
+            seen.add(leaf)
+            operands = None if var in cut else self._operands(var, labels)
+            if operands is None:
+                self.leaves[leaf] = None
+                continue
+            index = graph.producer[var]
+            self.taken.add(index)
+            eqn = graph.eqns[index]
+            if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
+                self.counted.add(labels[eqn.params["dimension"]])
+            todo += zip(eqn.invars, operands, strict=True)
+
+    def _operands(self, var: Var, labels: Labels) -> list[Labels] | None:
+        """The labels of the operands of the equation that makes a variable; None if the variable is read."""
+        eqn = self.graph.made_by(var)
+        if eqn is None or not any(k >= self.batch for k in labels):  # the same for all elements of a row
+            return None
+        out = wanted(eqn, labels)
+        if out is None or own_numbers(var, labels) > MOST_OWN * math.prod(self.sites[0].lanes):
+            return None
+        if eqn.primitive.name == "dot_general" and max(own_numbers(v, k) for v, k in zip(eqn.invars, out, strict=True)) > 64:
+            return None
+        return out
+
+    def cost(self, var: Var) -> float:
+        """Additions that computing a variable here takes, for one element, from what is read."""
+        total, seen, todo = 0.0, set(), [self.graph.producer[var]]
+        while todo:
+            index = todo.pop()
+            if index in seen or index not in self.taken:
+                continue
+            seen.add(index)
+            eqn = self.graph.eqns[index]
+            total += operations(eqn)
+            todo += [self.graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in self.graph.producer]
+        return total
+
+    def evaluate(self, read: Sequence[Any], position: Callable[[int], Any]) -> list[list[Any]]:
+        """The roots of every site, from what is read of each leaf (its own axes) and the loops' positions."""
+        known: dict[tuple[Any, Labels], Lane] = {
+            (var, labels): Lane(x, tuple(var.aval.shape), labels) for (var, labels), x in zip(self.leaves, read, strict=True)
+        }
+
+        def lane(var: Any, labels: Labels) -> Lane:
+            if isinstance(var, Literal):
+                return lanewise.constant(var.val)
+            if (var, labels) not in known:
+                known[var, labels] = _labelled(self._equation(var, labels, lane, position), labels)
+            return known[var, labels]
+
+        return [[_data(lane(*root), root[1]) for root in site.roots] for site in self.sites]
+
+    def _equation(self, var: Var, labels: Labels, lane: Callable[..., Lane], position: Callable[[int], Any]) -> Lane:
+        eqn = self.graph.made_by(var)
+        assert eqn is not None
+        if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
+            axis = eqn.params["dimension"]
+            at = lax.convert_element_type(position(labels[axis]), eqn.params["dtype"])
+            return Lane(at, tuple(var.aval.shape), tuple(labels[axis] if k == axis else SAME for k in range(len(labels))))
+        operands = wanted(eqn, labels)
+        assert operands is not None
+        (result,) = lanewise.equation(eqn, [lane(*operand) for operand in zip(eqn.invars, operands, strict=True)])
+        return result
+
+
+def own_numbers(var: Any, labels: Labels) -> int:
+    return math.prod(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
+
+
+def operations(eqn: JaxprEqn) -> float:
+    return 0 if eqn.primitive.name in _FREE else _DEAR.get(eqn.primitive.name, 1)
+
+
+def _labelled(x: Lane, labels: Labels) -> Lane:
+    """With these labels: an axis along which all is the same may have any."""
+    x = x.own(*(a for a, k in enumerate(labels) if k == OWN))
+    if any(mine not in (SAME, k) for mine, k in zip(x.labels, labels, strict=True)):
+        raise Unsupported("fuse", "an equation that mixes its elements")
+    return Lane(x.data, x.shape, labels)
+
+
+def _data(x: Lane, labels: Labels) -> Any:
+    return x.data if not x.shape or x.labels == labels else _labelled(x, labels).data

@@ -1,0 +1,160 @@
+"""``fused_p``: a whole function as a jax primitive, so that derivatives and batches are taken of the function as it was written,
+and fused again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from ..primitives.tangents import is_inexact, taylor_by
+from .graph import Graph, flat_graph
+from .linearize import divided
+from .rewrite import Kernel, rewritten
+
+fused_p = Primitive("fused")
+fused_p.multiple_results = True
+
+
+class Fused:
+    """A function of arrays, traced; what became of it; and the functions that transformations make of it, each made once.
+
+    Two of them are equal if they are the same object, which a ``jax.jit`` around the function keeps.
+    """
+
+    def __init__(self, closed: ClosedJaxpr):
+        self.closed = closed
+        self.made: dict[Any, Any] = {}
+
+    @property
+    def function(self) -> Callable[..., list[Any]]:
+        """As it was written."""
+        return jaxpr_as_fun(self.closed)
+
+    @property
+    def avals(self) -> list[Any]:
+        return [v.aval for v in self.closed.jaxpr.invars]
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        return flat_graph(self.closed)
+
+    @functools.cached_property
+    def rewritten(self) -> tuple[ClosedJaxpr, list[Kernel]]:
+        return rewritten(self.graph)
+
+    @functools.cached_property
+    def compiled(self) -> Callable[..., list[Any]]:
+        return jax.jit(jaxpr_as_fun(self.rewritten[0]))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def __repr__(self) -> str:
+        return f"{len(self.rewritten[1])} kernels"
+
+
+def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
+    return list(fused_p.bind(*args, call=call))
+
+
+@fused_p.def_impl
+def _run(*args: Any, call: Fused) -> list[Any]:
+    return list(call.compiled(*args))
+
+
+@fused_p.def_abstract_eval
+def _abstract_eval(*avals: Any, call: Fused) -> list[Any]:
+    return [v.aval for v in call.closed.jaxpr.outvars]
+
+
+mlir.register_lowering(
+    fused_p, lambda ctx, *args, call: mlir.lower_fun(jaxpr_as_fun(call.rewritten[0]), multiple_results=True)(ctx, *args)
+)
+taylor_by(fused_p, lambda *args, call: list(call.function(*args)))
+
+
+def _batch(args: Sequence[Any], dims: Sequence[Any], *, call: Fused) -> tuple[list[Any], list[int]]:
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    types = [jax.typeof(x) for x in args]
+
+    def make() -> Fused:
+        return Fused(jax.make_jaxpr(jax.vmap(call.function, in_axes=tuple(dims), axis_size=size))(*types))
+
+    out = bind(call.once(("batch", tuple(dims), size), make), args)
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[fused_p] = _batch
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tuple[list[Any], list[Any]]:
+    """The results with what the tangents' linear function needs, and that function: one fused call each, so that it can be
+    transposed."""
+    primals = [jnp.asarray(x) for x in primals]
+    moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
+    outs = [k for k, v in enumerate(call.closed.jaxpr.outvars) if is_inexact(v.aval.dtype)]
+
+    def both(primals: Sequence[Any], dots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def of_moving(*mine: Any) -> list[Any]:
+            every = list(primals)
+            for k, x in zip(moving, mine, strict=True):
+                every[k] = x
+            return call.function(*every)
+
+        out, out_dots = jax.jvp(of_moving, [primals[k] for k in moving], list(dots))
+        return out, [out_dots[k] for k in outs]
+
+    def make() -> tuple[Fused, Fused]:
+        avals = call.avals
+        closed = jax.make_jaxpr(both)(avals, [avals[k] for k in moving])
+        forward, linear = divided(flat_graph(closed), len(avals), len(call.closed.jaxpr.outvars))
+        return Fused(forward), Fused(linear)
+
+    forward, linear = call.once(("jvp", moving), make)
+    results = bind(forward, primals)
+    count = len(call.closed.jaxpr.outvars)
+    out, residuals = results[:count], results[count:]
+    found = dict(zip(outs, bind(linear, [*primals, *residuals, *(tangents[k] for k in moving)]), strict=True))
+    return out, [found[k] if k in found else ad.Zero(jax.typeof(x).to_tangent_aval()) for k, x in enumerate(out)]
+
+
+ad.primitive_jvps[fused_p] = _jvp
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, call: Fused) -> list[Any]:
+    linear = tuple(k for k, x in enumerate(args) if ad.is_undefined_primal(x))
+    given = tuple(k for k in range(len(args)) if k not in linear)
+    moving = tuple(k for k, c in enumerate(cotangents) if not isinstance(c, ad.Zero))
+    avals, outs = call.avals, [v.aval for v in call.closed.jaxpr.outvars]
+
+    def transposed(known: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        def function(*xs: Any) -> list[Any]:
+            every = [*known, *xs]
+            order = (*given, *linear)
+            results = call.function(*(every[order.index(k)] for k in range(len(args))))
+            return [results[k] for k in moving]
+
+        return list(jax.linear_transpose(function, *(avals[k] for k in linear))(list(cts)))
+
+    def make() -> Fused:
+        return Fused(jax.make_jaxpr(transposed)([avals[k] for k in given], [outs[k] for k in moving]))
+
+    def flat(call: Fused) -> list[Any]:
+        return bind(call, [*(args[k] for k in given), *(cotangents[k] for k in moving)])
+
+    found = dict(zip(linear, flat(call.once(("transpose", linear, moving), make)), strict=True)) if moving else {}
+    return [found.get(k, ad.Zero(avals[k].to_tangent_aval()) if k in linear else None) for k in range(len(args))]
+
+
+ad.primitive_transposes[fused_p] = _transpose
+
+__all__ = ["Fused", "bind", "fused_p"]

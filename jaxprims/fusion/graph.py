@@ -1,0 +1,126 @@
+"""A traced function as a flat graph of equations: every call in it inlined, what nobody needs left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+
+from ..tracing.jaxprs import CALLS, called, with_arguments
+
+OUTSIDE = -1
+"""The user of what a function returns."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """A flat jaxpr, with who makes and who uses each of its variables."""
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...]
+    producer: dict[Var, int]  # an equation's index
+    users: dict[Var, list[int]]
+    ancestors: list[int]  # of each equation: a bit for each equation that it depends on, itself too
+
+    @property
+    def eqns(self) -> Sequence[JaxprEqn]:
+        return self.jaxpr.eqns
+
+    def made_by(self, atom: Any) -> JaxprEqn | None:
+        """The equation that makes a variable; None of arguments and literals."""
+        index = None if isinstance(atom, Literal) else self.producer.get(atom)
+        return None if index is None else self.eqns[index]
+
+    def needs(self, atoms: Sequence[Any]) -> int:
+        """The equations that these variables depend on, as bits."""
+        bits = 0
+        for a in atoms:
+            if not isinstance(a, Literal) and a in self.producer:
+                bits |= self.ancestors[self.producer[a]]
+        return bits
+
+
+def flat_graph(closed: ClosedJaxpr) -> Graph:
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs))(*(v.aval for v in closed.jaxpr.invars))
+    jaxpr = _shared(inlined.jaxpr)
+    eqns = _needed(jaxpr)
+    jaxpr = jaxpr.replace(eqns=eqns)
+    producer, users, ancestors = {}, {}, []
+    for index, eqn in enumerate(eqns):
+        bits = 1 << index
+        for v in eqn.invars:
+            if not isinstance(v, Literal):
+                users.setdefault(v, []).append(index)
+                if v in producer:
+                    bits |= ancestors[producer[v]]
+        producer.update((v, index) for v in eqn.outvars)
+        ancestors.append(bits)
+    for v in jaxpr.outvars:
+        if not isinstance(v, Literal):
+            users.setdefault(v, []).append(OUTSIDE)
+    return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors)
+
+
+def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    """What an equation makes of these operands."""
+    variables, values = [], []
+    for v, x in zip(eqn.invars, operands, strict=True):
+        if not isinstance(v, Literal) and v not in variables:
+            variables.append(v)
+            values.append(x)
+    one = Jaxpr([], variables, eqn.outvars, [eqn], eqn.effects)
+    return list(jaxpr_as_fun(ClosedJaxpr(with_arguments(one, [], variables), []))(*values))
+
+
+def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation: Callable[..., Sequence[Any]]) -> list[Any]:
+    """What a jaxpr returns, where ``equation(eqn, operands)`` does its equations."""
+    env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
+    return [value(v) for v in jaxpr.outvars]
+
+
+def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+        inner = called(eqn) if eqn.primitive.name in CALLS else None
+        return run_equation(eqn, operands) if inner is None else _inlined(*inner, operands)
+
+    return interpret(jaxpr, consts, args, equation)
+
+
+def _shared(jaxpr: Jaxpr) -> Jaxpr:
+    """Equations that are there twice, once."""
+    same: dict[Var, Var] = {}
+    known: dict[Any, JaxprEqn] = {}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        eqn = eqn.replace(invars=[v if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars])
+        atoms = tuple((str(v.aval), repr(v.val)) if isinstance(v, Literal) else v for v in eqn.invars)
+        try:
+            key = eqn.primitive, atoms, tuple(sorted(eqn.params.items()))
+            first = eqn if eqn.effects or not eqn.outvars else known.setdefault(key, eqn)
+        except TypeError:  # parameters without a hash or an order
+            first = eqn
+        if first is eqn:
+            eqns.append(eqn)
+        else:
+            same.update(zip(eqn.outvars, first.outvars, strict=True))
+    return jaxpr.replace(eqns=eqns, outvars=[v if isinstance(v, Literal) else same.get(v, v) for v in jaxpr.outvars])
+
+
+def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """The equations that a result depends on, or that have effects."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    out = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, Literal))
+            out.append(eqn)
+    return out[::-1]

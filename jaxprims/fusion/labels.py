@@ -1,0 +1,150 @@
+"""From what is wanted of a result to what is wanted of its operands, axis by axis.
+
+A *label* says of an axis which loop goes along it (numbered from 0), or ``OWN``: it is an axis of what a loop's body computes. An
+equation can be in the body of a loop where each labelled axis of its result is an axis of its operands, or all the same along it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from ..tracing import elementwise
+from ..tracing.jaxprs import IDENTITIES
+from ..tracing.lanewise import OWN
+
+Labels = tuple[int, ...]
+
+
+class Mixed(Exception):
+    """A loop cannot go along this axis: the equation mixes what lies along it."""
+
+
+def wanted(eqn: JaxprEqn, labels: Labels) -> list[Labels] | None:
+    """Labels of each operand's axes for a result with these; None where a loop's body cannot have the equation."""
+    rule = _RULES.get(eqn.primitive.name)
+    if rule is None or eqn.effects or len(eqn.outvars) != 1:
+        return None
+    out = [[OWN] * v.aval.ndim for v in eqn.invars]
+    try:
+        for axis, label in enumerate(labels):
+            if label != OWN:
+                for operand, there in rule(eqn, axis):
+                    if eqn.invars[operand].aval.shape[there] == eqn.outvars[0].aval.shape[axis]:
+                        if out[operand][there] != OWN:
+                            return None  # a diagonal
+                        out[operand][there] = label
+    except Mixed:
+        return None
+    return [tuple(x) for x in out]
+
+
+Found = Sequence[tuple[int, int]]
+"""(operand, its axis), of those that have the axis asked for."""
+
+
+def _every(eqn: Any, axis: int) -> Found:
+    return [(k, axis) for k, v in enumerate(eqn.invars) if v.aval.ndim]
+
+
+def _broadcast_in_dim(eqn: Any, axis: int) -> Found:
+    there = eqn.params["broadcast_dimensions"]
+    return [(0, there.index(axis))] if axis in there else []
+
+
+def _reshape(eqn: Any, axis: int) -> Found:
+    if eqn.primitive.name == "reshape" and eqn.params.get("dimensions") is not None:
+        raise Mixed
+    shape, given = eqn.outvars[0].aval.shape, eqn.invars[0].aval.shape
+    before = math.prod(shape[:axis])
+    for k, n in enumerate(given):
+        if n == shape[axis] and math.prod(given[:k]) == before:
+            return [(0, k)]
+    raise Mixed
+
+
+def _transpose(eqn: Any, axis: int) -> Found:
+    return [(0, eqn.params["permutation"][axis])]
+
+
+def _but(name: str) -> Callable[[Any, int], Found]:
+    """Every axis but the one (or those) that the primitive works along."""
+
+    def rule(eqn: Any, axis: int) -> Found:
+        along = eqn.params[name]
+        if axis in (along if isinstance(along, tuple) else (along,)):
+            raise Mixed
+        return _every(eqn, axis)
+
+    return rule
+
+
+def _reduction(eqn: Any, axis: int) -> Found:
+    kept = [k for k in range(eqn.invars[0].aval.ndim) if k not in eqn.params["axes"]]
+    return [(0, kept[axis])]
+
+
+def _slice(eqn: Any, axis: int) -> Found:
+    if eqn.outvars[0].aval.shape[axis] != eqn.invars[0].aval.shape[axis]:
+        raise Mixed
+    return [(0, axis)]
+
+
+def _iota(eqn: Any, axis: int) -> Found:
+    return []
+
+
+def _dot_general(eqn: Any, axis: int) -> Found:
+    sums, (x_batch, y_batch) = eqn.params["dimension_numbers"]
+    if axis < len(x_batch):
+        return [(0, x_batch[axis]), (1, y_batch[axis])]
+    axis -= len(x_batch)
+    for operand, batch in enumerate((x_batch, y_batch)):
+        free = [k for k in range(eqn.invars[operand].aval.ndim) if k not in (*sums[operand], *batch)]
+        if axis < len(free):
+            return [(operand, free[axis])]
+        axis -= len(free)
+    raise Mixed
+
+
+def _gather(eqn: Any, axis: int) -> Found:
+    d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    if d.operand_batching_dims:
+        raise Mixed
+    if axis in d.offset_dims:
+        window = [k for k in range(len(sizes)) if k not in d.collapsed_slice_dims]
+        there = window[d.offset_dims.index(axis)]
+        if sizes[there] != eqn.invars[0].aval.shape[there]:
+            raise Mixed
+        return [(0, there)]
+    batch = [k for k in range(eqn.outvars[0].aval.ndim) if k not in d.offset_dims]
+    return [(1, batch.index(axis))]
+
+
+_RULES: dict[str, Callable[[Any, int], Found]] = {
+    **dict.fromkeys(elementwise.NAMES, _every),
+    **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _every),
+    **{f"reduce_{how}": _reduction for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
+    **{f"cum{how}": _but("axis") for how in ("sum", "prod", "max", "min")},
+    "argmax": _reduction,
+    "argmin": _reduction,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "concatenate": _but("dimension"),
+    "dot_general": _dot_general,
+    "expand_dims": _reshape,
+    "gather": _gather,
+    "iota": _iota,
+    "reshape": _reshape,
+    "rev": _but("dimensions"),
+    "slice": _slice,
+    "squeeze": _reshape,
+    "stack": lambda eqn, axis: [(k, axis - (axis > eqn.params["axis"])) for k in range(len(eqn.invars))] if axis != eqn.params["axis"] else _mixed(),
+    "transpose": _transpose,
+}
+
+
+def _mixed() -> Found:
+    raise Mixed

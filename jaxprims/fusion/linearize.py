@@ -1,0 +1,92 @@
+"""A function with its tangents, divided into what is computed beforehand and what is linear in the tangents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from ..tracing import elementwise
+from ..tracing.jaxprs import with_arguments
+from .body import operations
+from .graph import Graph
+
+SMALL = 4096
+"""Numbers of a residual that is kept whatever it costs to compute."""
+
+AGAIN = 4
+"""Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result."""
+
+_MOVES = frozenset("broadcast_in_dim reshape squeeze expand_dims iota convert_element_type copy".split())
+
+
+def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """Of a function (primals, tangents) -> (results, their tangents): primals -> (results, residuals), and (primals, residuals,
+    tangents) -> the results' tangents. What is cheap to compute again is no residual."""
+    jaxpr = graph.jaxpr
+    arguments, tangents = list(jaxpr.invars[:primals]), list(jaxpr.invars[primals:])
+    moving = set(tangents)
+    linear: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+            linear.append(eqn)
+            moving.update(eqn.outvars)
+    results_of = list(jaxpr.outvars[:results])
+    dots = list(jaxpr.outvars[results:])
+    wanted = [v for eqn in linear for v in eqn.invars] + dots
+    residuals, again = _residuals(graph, wanted, moving, {*arguments, *jaxpr.constvars})
+    within = sorted(again | {graph.producer[e.outvars[0]] for e in linear})
+    forward = _closed(graph, arguments, [*results_of, *residuals], _needed_for(graph, [*results_of, *residuals]))
+    return forward, _closed(graph, [*arguments, *residuals, *tangents], dots, [graph.eqns[k] for k in within])
+
+
+def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var]) -> tuple[list[Var], set[int]]:
+    """What is kept, and the equations that are computed again."""
+    kept: dict[Var, None] = {}
+    again: set[int] = set()
+    known: dict[Var, bool] = {}
+
+    def cheap(v: Any) -> bool:
+        """Can it be computed again from what is given, or kept because it is small?"""
+        if isinstance(v, Literal) or v in given or v in known:
+            return isinstance(v, Literal) or v in given or known[v]
+        eqn = graph.eqns[graph.producer[v]]
+        name = eqn.primitive.name
+        known[v] = False
+        if (name in elementwise.NAMES or name in _MOVES) and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
+            known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
+        return known[v]
+
+    def keep(v: Any) -> None:
+        if isinstance(v, Literal) or v in given or v in moving:
+            return
+        if _is_small(v) or not cheap(v):
+            kept[v] = None
+            return
+        index = graph.producer[v]
+        if index not in again:
+            again.add(index)
+            for x in graph.eqns[index].invars:
+                keep(x)
+
+    for v in wanted:
+        keep(v)
+    return list(kept), again
+
+
+def _is_small(v: Any) -> bool:
+    return isinstance(v, Literal) or math.prod(n if isinstance(n, int) else SMALL + 1 for n in v.aval.shape) <= SMALL
+
+
+def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:
+    bits = graph.needs(atoms)
+    return [eqn for k, eqn in enumerate(graph.eqns) if bits >> k & 1]
+
+
+def _closed(graph: Graph, invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
+    constvars = list(graph.jaxpr.constvars)
+    effects = set().union(*(e.effects for e in eqns))
+    jaxpr = Jaxpr(constvars, list(invars), list(outvars), list(eqns), effects)
+    return ClosedJaxpr(with_arguments(jaxpr, constvars, invars), list(graph.consts))

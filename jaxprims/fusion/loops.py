@@ -1,0 +1,190 @@
+"""The kernels of a body: its loops as one call of the library's own functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..api.genhist import genhist
+from ..api.reduce import reduce
+from ..api.scan import scan
+from ..arguments.bins import Bins
+from ..arguments.monoid import Monoid
+from ..arguments.positions import positions
+from ..tracing.lanewise import OWN
+from .body import Body
+from .graph import Graph
+from .sites import Site, is_filled_with
+
+
+def run(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    """The sites' results, from the arrays that the body reads; ``into``: what its histograms add to, or None."""
+    return _FAMILIES[body.sites[0].family](body, read, into)
+
+
+def targets(body: Body) -> list[Any]:
+    """The arrays that the body's histograms add to; None where these hold nothing but identities."""
+    return [_target(body.graph, s) if s.family == "histogram" else None for s in body.sites]
+
+
+def _target(graph: Graph, site: Site) -> Any:
+    into = site.eqn.invars[0]
+    neutral = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
+    if neutral is None:
+        d = into.aval.dtype
+        low, high = (-np.inf, np.inf) if jnp.issubdtype(d, jnp.floating) else (jnp.iinfo(d).min, jnp.iinfo(d).max)
+        neutral = low if site.op is jnp.maximum else high
+    return None if is_filled_with(graph, into, neutral) else into
+
+
+# --- reductions and scans -----------------------------------------------------------------------------------------------------
+
+
+def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    first = _innermost(body)
+    count = len(body.sites[0].sizes) - first
+    op = _together([s.op for s in body.sites], [1 + s.positioned for s in body.sites])
+
+    def row(elements: Any, f: Callable[..., Any]) -> Any:
+        return reduce(elements, op, axis=tuple(range(count)), map=f)
+
+    out = _over_rows(body, read, first, row)
+    between = tuple(range(body.batch, first))
+    out = reduce(out, op, axis=between) if between else out
+    return [_like(x[0], s.eqn.outvars[0]) if not s.positioned else _like(x[1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+
+
+def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    site = body.sites[0]
+    op = _together([s.op for s in body.sites], [1] * len(body.sites))
+
+    def row(elements: Any, f: Callable[..., Any]) -> Any:
+        return scan(elements, op, axis=0, map=f, reverse=site.reverse)
+
+    out = _over_rows(body, read, len(site.sizes) - 1, row)
+    return [_like(x[0], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+
+
+def _innermost(body: Body) -> int:
+    """The first of the innermost loops that every array read goes along together, or not at all."""
+    last = len(body.sites[0].sizes)
+    for first in range(body.batch, last):
+        found = [sum(k >= first for k in labels) for _, labels in body.leaves]
+        if all(n in (0, last - first) for n in found):
+            return first
+    return last - 1
+
+
+def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, Callable[..., Any]], Any]) -> Any:
+    """``row(elements, f)`` for the loops from ``first`` on, batched over those before."""
+    sizes = body.sites[0].sizes
+    labels = [k for _, k in body.leaves]
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
+    counted = sorted(k for k in body.counted if k < first)
+    arrays += [jnp.arange(sizes[k]) for k in counted]
+    labels += [(k,) for k in counted]
+    streamed = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
+    if not streamed:
+        raise ValueError("nothing is read")
+
+    def one(*xs: Any) -> Any:
+        elements = [xs[n] for n in streamed]
+        wants_position = any(s.positioned for s in body.sites) or any(k >= first for k in body.counted)
+
+        def f(*element: Any) -> Any:
+            mine = list(xs)
+            for n, x in zip(streamed, element, strict=False):
+                mine[n] = x
+            flat = element[-1] if wants_position else None
+
+            def position(loop: int) -> Any:
+                if loop < first:
+                    return mine[len(body.leaves) + counted.index(loop)]
+                return _coordinate(flat, sizes[first:], loop - first)
+
+            values = body.evaluate(mine[: len(body.leaves)], position)
+            return tuple((v, flat) if s.positioned else (v,) for (v,), s in zip(values, body.sites, strict=True))
+
+        return row((*elements, positions) if wants_position else tuple(elements), f)
+
+    for k in reversed(range(first)):
+        one = jax.vmap(one, in_axes=tuple(0 if k in mine else None for mine in labels))
+    return one(*arrays)
+
+
+def _together(ops: Sequence[Any], counts: Sequence[int]) -> Callable[[Any, Any], Any]:
+    """Operators side by side: on tuples with a tuple for each."""
+    plain = [op.op if isinstance(op, Monoid) else op for op in ops]
+
+    def op(a: Any, b: Any) -> Any:
+        return tuple(f(x, y) if n > 1 else (f(x[0], y[0]),) for f, n, x, y in zip(plain, counts, a, b, strict=True))
+
+    return op
+
+
+def _arranged(x: Any, labels: Sequence[int]) -> Any:
+    """Labelled axes first, in the order of the loops, then the body's own."""
+    order = sorted((k if k != OWN else len(labels) + 64, a) for a, k in enumerate(labels))
+    axes = [a for _, a in order]
+    return x if axes == list(range(len(axes))) else jnp.transpose(x, axes)
+
+
+def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
+    """One loop's position, from that in all of them."""
+    behind = math.prod(sizes[loop + 1 :])
+    at = flat if behind == 1 else flat // jnp.asarray(behind, flat.dtype)
+    return at if loop == 0 else at % jnp.asarray(sizes[loop], flat.dtype)
+
+
+# --- histograms ---------------------------------------------------------------------------------------------------------------
+
+
+def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    sizes = body.sites[0].sizes
+    n, rank = math.prod(sizes), len(sizes)
+    labels = [k for _, k in body.leaves]
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
+    partial = [m for m, k in enumerate(labels) if 0 < sum(x != OWN for x in k) < rank]
+    streamed = [m for m, k in enumerate(labels) if sum(x != OWN for x in k) == rank]
+    wants_position = bool(body.counted or partial)
+    elements = [arrays[m].reshape(n, *arrays[m].shape[rank:]) for m in streamed] or [jnp.zeros(n, np.uint8)]
+
+    def f(*element: Any) -> Any:
+        flat = element[-1] if wants_position else None
+        mine = list(arrays)
+        for m, x in zip(streamed, element, strict=False):
+            mine[m] = x
+        for m in partial:
+            mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(x for x in labels[m] if x != OWN))]
+        values = body.evaluate(mine, lambda loop: _coordinate(flat, sizes, loop))
+        return tuple((_index(s, index), value) for s, (index, value) in zip(body.sites, values, strict=True))
+
+    bins = [Bins(_bins(s), s.op, None, dest) for s, dest in zip(body.sites, into, strict=True)]
+    out = genhist(f, (*elements, positions) if wants_position else tuple(elements), bins)
+    return [_like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+
+
+def _bins(site: Site) -> tuple[int, ...]:
+    return tuple(site.eqn.invars[0].aval.shape[: site.eqn.invars[1].aval.shape[-1]])
+
+
+def _index(site: Site, index: Any) -> tuple[Any, ...]:
+    clipped = site.eqn.params["mode"].name == "CLIP"
+    parts = [index[k] for k in range(index.shape[0])]
+    return tuple(jnp.clip(i, 0, n - 1) if clipped else i for i, n in zip(parts, _bins(site), strict=True))
+
+
+def _like(x: Any, var: Any) -> Any:
+    """As the result's dtype and weak type are."""
+    if x.dtype == var.aval.dtype and jax.typeof(x).weak_type == var.aval.weak_type:
+        return x
+    return lax.convert_element_type_p.bind(x, new_dtype=var.aval.dtype, weak_type=var.aval.weak_type, sharding=None)
+
+
+_FAMILIES: dict[str, Callable[..., list[Any]]] = {"reduce": _reduction, "scan": _scanning, "histogram": _histograms}

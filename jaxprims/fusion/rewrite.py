@@ -1,0 +1,206 @@
+"""A graph rewritten: which sites share a kernel, what their bodies take in, and the program that calls them."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
+
+from ..arguments.warnings import FallbackWarning, IdentityWarning
+from . import loops
+from .body import Body
+from .graph import Graph, run_equation
+from .sites import Site, find_sites
+
+WRITTEN = 6
+"""Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
+again."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernel:
+    """Sites of one kernel: a function of the arrays that it reads and adds to."""
+
+    body: Body
+    inputs: tuple[Var, ...]
+    call: ClosedJaxpr
+
+
+def rewritten(graph: Graph) -> tuple[ClosedJaxpr, list[Kernel]]:
+    """The graph's function, its sites done by kernels; and these."""
+    kernels = plan(graph)
+    avals = [v.aval for v in graph.jaxpr.invars]
+    return jax.make_jaxpr(lambda *xs: run(graph, kernels, xs))(*avals), kernels
+
+
+def plan(graph: Graph) -> list[Kernel]:
+    groups = _merged(graph, list(find_sites(graph)))
+    while True:
+        cut = _cuts(graph, groups)
+        kernels = [_kernel(Body(graph, g, cut)) for g in groups]
+        if all(k is not None for k in kernels):
+            return [k for k in kernels if k is not None]
+        groups = [half for g, k in zip(groups, kernels, strict=True) for half in ([g] if k is not None else _apart(g))]
+
+
+def _apart(sites: Sequence[Site]) -> list[list[Site]]:
+    """Sites that cannot be one kernel, as several; one that cannot be any is left to XLA."""
+    return [[s] for s in sites] if len(sites) > 1 else []
+
+
+def _kernel(body: Body) -> Kernel | None:
+    """None where the library's kernels do not express the body."""
+    into = loops.targets(body)
+    leaves = [v for v, _ in body.leaves]
+    given = [x for x in into if x is not None]
+    inputs = tuple(dict.fromkeys(x for x in (*leaves, *given) if not isinstance(x, Literal)))
+
+    def call(*xs: Any) -> list[Any]:
+        env = dict(zip(inputs, xs, strict=True))
+        value = [None if x is None else x.val if isinstance(x, Literal) else env[x] for x in (*leaves, *into)]
+        return loops.run(body, value[: len(leaves)], value[len(leaves) :])
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", IdentityWarning)
+            warnings.simplefilter("error", FallbackWarning)
+            closed = jax.make_jaxpr(call)(*(v.aval for v in inputs))
+    except Exception as e:
+        import os
+        if os.environ.get('FDBG'): print('FAIL', [s.eqn.primitive.name for s in body.sites], repr(e)[:300])
+        return None
+    wanted = [s.eqn.outvars[0].aval for s in body.sites]
+    if [(a.shape, a.dtype, a.weak_type) for a in closed.out_avals] != [(a.shape, a.dtype, a.weak_type) for a in wanted]:
+        return None
+    return Kernel(body, inputs, closed)
+
+
+# --- which sites share a kernel -----------------------------------------------------------------------------------------------
+
+
+def _merged(graph: Graph, sites: list[Site]) -> list[list[Site]]:
+    groups: list[list[Site]] = []
+    leaves: list[set[Any]] = []
+    for site in sites:
+        mine = _read_in_full(Body(graph, [site], ()))
+        for group, theirs in zip(groups, leaves, strict=True):
+            if group[0].form == site.form and mine & theirs and _independent(graph, [*group, site], groups, group):
+                group.append(site)
+                theirs |= mine
+                break
+        else:
+            groups.append([site])
+            leaves.append(mine)
+    return groups
+
+
+def _read_in_full(body: Body) -> set[Any]:
+    """What is read for every element."""
+    return {leaf for leaf in body.leaves if len({k for k in leaf[1] if k >= 0}) == len(body.sites[0].sizes)}
+
+
+def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence[Site]], old: Sequence[Site]) -> bool:
+    """Does no site of a kernel need another's result, by way of other kernels either?"""
+    bits = 0
+    for s in merged:
+        bits |= graph.needs(s.eqn.invars)
+    mine = sum(1 << s.index for s in merged)
+    todo = [g for g in groups if g is not old]
+    while not bits & mine:
+        reached = [g for g in todo if any(bits >> s.index & 1 for s in g)]
+        if not reached:
+            return True
+        for g in reached:
+            todo.remove(g)
+            for s in g:
+                bits |= graph.needs(s.eqn.invars)
+    return False
+
+
+# --- what is written, and what is computed again ------------------------------------------------------------------------------
+
+
+def _cuts(graph: Graph, groups: Sequence[Sequence[Site]]) -> set[Var]:
+    """Variables that several want and that take longer to compute than to read."""
+    cut: set[Var] = set()
+    while groups:
+        bodies = [Body(graph, g, cut) for g in groups]
+        plain = _evaluated(graph, bodies)
+        found = next(_dear_and_shared(graph, bodies, plain), None)
+        if found is None:
+            break
+        cut.add(found)
+    return cut
+
+
+def _dear_and_shared(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> Iterator[Var]:
+    for index in reversed(range(len(graph.eqns))):
+        inside = [b for b in bodies if index in b.taken]
+        if inside and len(inside) + (index in plain) > 1:
+            var = graph.eqns[index].outvars[0]
+            if inside[0].cost(var) >= WRITTEN:
+                yield var
+
+
+def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:
+    """The equations that are evaluated outside of kernels."""
+    within = {s.index: b for b in bodies for s in b.sites}
+    todo: list[Any] = [*graph.jaxpr.outvars, *(v for e in graph.eqns if e.effects for v in e.invars)]
+    out, done = set(), set()
+    while todo:
+        v = todo.pop()
+        index = None if isinstance(v, Literal) else graph.producer.get(v)
+        if index is None or index in done:
+            continue
+        done.add(index)
+        if index in within:
+            body = within[index]
+            todo += [leaf for leaf, _ in body.leaves] + loops.targets(body)
+            done.update(s.index for s in body.sites)
+        else:
+            out.add(index)
+            todo += graph.eqns[index].invars
+    return out
+
+
+# --- the program --------------------------------------------------------------------------------------------------------------
+
+
+def run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[Any]:
+    """The graph's results, each kernel called where its first result is wanted."""
+    within = {s.index: k for k in kernels for s in k.body.sites}
+    env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    def make(wanted: Sequence[Any]) -> None:
+        todo = [v for v in reversed(wanted) if not isinstance(v, Literal)]
+        while todo:
+            v = todo[-1]
+            if v in env:
+                todo.pop()
+                continue
+            index = graph.producer[v]
+            kernel = within.get(index)
+            inputs = graph.eqns[index].invars if kernel is None else kernel.inputs
+            missing = [x for x in inputs if not isinstance(x, Literal) and x not in env]
+            if missing:
+                todo += reversed(missing)
+            elif kernel is None:
+                eqn = graph.eqns[index]
+                env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
+            else:
+                results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))
+                env.update((s.eqn.outvars[0], r) for s, r in zip(kernel.body.sites, results, strict=True))
+
+    for eqn in graph.eqns:
+        if eqn.effects:
+            make(eqn.invars)
+            env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
+    make(graph.jaxpr.outvars)
+    return [value(v) for v in graph.jaxpr.outvars]

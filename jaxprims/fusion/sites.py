@@ -1,0 +1,148 @@
+"""Sites: the equations of a graph that the library's kernels do, as loops around what is computed for one element."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal
+
+from ..arguments.monoids import monoids
+from ..tracing.lanewise import OWN
+from .graph import Graph
+from .labels import Labels
+
+FEWEST = 2**15
+"""Elements below which XLA's own loop is done before a kernel has been called."""
+
+SHORTEST_ROW = 128
+"""Elements of a row below which XLA reduces the rows, one by one, as fast."""
+
+MOST_OWN = 32
+"""Numbers that a loop's body computes at once."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """An equation as a loop nest of ``sizes``, whose first ``kept`` loops are a batch. The body computes the ``roots``: variables
+    with the labels of their axes."""
+
+    index: int
+    eqn: JaxprEqn
+    family: str  # "reduce", "scan" or "histogram"
+    op: Any
+    roots: tuple[tuple[Any, Labels], ...]
+    sizes: tuple[int, ...]
+    kept: int
+    lanes: tuple[int, ...] = ()  # axes of the roots behind the loops', along which all is done side by side
+    reverse: bool = False
+
+    @property
+    def form(self) -> Any:
+        """Sites with equal ones can be one kernel."""
+        return self.family, self.sizes, self.kept, self.lanes, self.reverse
+
+    @property
+    def positioned(self) -> bool:
+        """Does the operator take each element's position beside it?"""
+        return self.eqn.primitive.name in ("argmax", "argmin")
+
+
+def find_sites(graph: Graph) -> Iterator[Site]:
+    for index, eqn in enumerate(graph.eqns):
+        rule = _RULES.get(eqn.primitive.name)
+        if rule is not None and all(isinstance(n, int) for v in eqn.invars for n in v.aval.shape):
+            site = rule(graph, index, eqn)
+            if site is not None and math.prod((*site.sizes, *site.lanes)) >= FEWEST:
+                yield site
+
+
+def _reduction(op: Any) -> Callable[..., Site | None]:
+    def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
+        (x,) = eqn.invars
+        axes, shape = sorted(eqn.params["axes"]), x.aval.shape
+        if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not _is_number(x, complex=op is jnp.add):
+            return None
+        behind = shape[axes[-1] + 1 :]
+        if axes[0] > 0 and math.prod(shape[a] for a in axes) < SHORTEST_ROW:
+            return None
+        labels = (*range(axes[-1] + 1), *(OWN,) * len(behind))
+        return Site(index, eqn, "reduce", op, ((x, labels),), shape[: axes[-1] + 1], axes[0], behind)
+
+    return rule
+
+
+def _scan(op: Any) -> Callable[..., Site | None]:
+    def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
+        (x,) = eqn.invars
+        axis, shape = eqn.params["axis"], x.aval.shape
+        if not _is_number(x, complex=op in (jnp.add, jnp.multiply)) or x.aval.dtype == np.bool_:
+            return None
+        labels = (*range(axis + 1), *(OWN,) * (len(shape) - axis - 1))
+        return Site(index, eqn, "scan", op, ((x, labels),), shape[: axis + 1], axis, shape[axis + 1 :], eqn.params["reverse"])
+
+    return rule
+
+
+def _scatter(op: Any) -> Callable[..., Site | None]:
+    def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
+        into, indices, updates = eqn.invars
+        d, shape, depth = eqn.params["dimension_numbers"], into.aval.shape, indices.aval.shape[-1]
+        leading = tuple(range(depth))
+        if getattr(d, "operand_batching_dims", ()) or eqn.params["mode"].name not in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS"):
+            return None
+        if not (d.inserted_window_dims == d.scatter_dims_to_operand_dims == leading) or not depth:
+            return None
+        rank = indices.aval.ndim - 1
+        window = tuple(range(rank, updates.aval.ndim))
+        if d.update_window_dims != window or updates.aval.shape[rank:] != shape[depth:] or not _is_number(updates, complex=True):
+            return None
+        loops = tuple(range(rank))
+        roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
+        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], 0)
+
+    return rule
+
+
+def _is_number(x: Any, complex: bool = False) -> bool:
+    d = x.aval.dtype
+    return jnp.issubdtype(d, jnp.bool_) or jnp.issubdtype(d, jnp.integer) or jnp.issubdtype(d, jnp.floating) or (
+        complex and jnp.issubdtype(d, jnp.complexfloating)
+    )
+
+
+_RULES: dict[str, Callable[..., Site | None]] = {
+    "reduce_sum": _reduction(jnp.add),
+    "reduce_prod": _reduction(jnp.multiply),
+    "reduce_max": _reduction(jnp.maximum),
+    "reduce_min": _reduction(jnp.minimum),
+    "reduce_and": _reduction(jnp.bitwise_and),
+    "reduce_or": _reduction(jnp.bitwise_or),
+    "reduce_xor": _reduction(jnp.bitwise_xor),
+    "argmax": _reduction(monoids.argmax),
+    "argmin": _reduction(monoids.argmin),
+    "cumsum": _scan(jnp.add),
+    "cumprod": _scan(jnp.multiply),
+    "cummax": _scan(jnp.maximum),
+    "cummin": _scan(jnp.minimum),
+    "cumlogsumexp": _scan(jnp.logaddexp),
+    **{f"scatter{dash}add": _scatter(jnp.add) for dash in "-_"},
+    **{f"scatter{dash}mul": _scatter(jnp.multiply) for dash in "-_"},
+    **{f"scatter{dash}min": _scatter(jnp.minimum) for dash in "-_"},
+    **{f"scatter{dash}max": _scatter(jnp.maximum) for dash in "-_"},
+}
+
+
+def is_filled_with(graph: Graph, atom: Any, value: Any) -> bool:
+    """Is an array the same number everywhere, this one?"""
+    while not isinstance(atom, Literal):
+        eqn = graph.made_by(atom)
+        if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type", "copy"):
+            return False
+        atom = eqn.invars[0]
+    number = np.asarray(atom.val)
+    return number.ndim == 0 and bool(number == value) and not (value == 0 and np.signbit(number))
