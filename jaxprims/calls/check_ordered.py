@@ -17,8 +17,11 @@ from .operator import checked_operator
 from .ordered import Ordered
 
 
-def check_ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False) -> Ordered:
-    """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all."""
+def check_ordered(
+    xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False, whole: bool = False
+) -> Ordered:
+    """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice is
+    one element, however the operator treats it."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)
@@ -39,7 +42,7 @@ def check_ordered(xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: st
     if any(0 in s for s in call.values.shapes):
         return call  # nothing to combine
     try:
-        find_form(call, map)
+        find_form(call, map, whole)
     except Unsupported as e:
         call.operator = None
         warn_user(f"op cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)

@@ -48,8 +48,8 @@ MAX_LARGE_SLOTS = 8192
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
 
-def find_form(call: Ordered, map: Any) -> None:
-    """Operator and map on elements. Raises Unsupported where there is no kernel for the operator."""
+def find_form(call: Ordered, map: Any, whole: bool = False) -> None:
+    """Operator and map on elements (``whole``: on slices). Raises Unsupported where there is no kernel for the operator."""
     for d in (*call.values.dtypes, *(d for _, d in call.elements.slices())):
         try:
             scalar_name(d)
@@ -58,7 +58,7 @@ def find_form(call: Ordered, map: Any) -> None:
     given, concrete = checked_identity(call.monoid, call.values)
     at = call.elements.at
     shapes = call.values.shapes
-    most = min(len(s) for s in shapes)
+    most = 0 if whole else min(len(s) for s in shapes)
     failure: Unsupported | None = None
     for lanes in [k for k in range(most, -1, -1) if len({s[:k] for s in shapes}) == 1]:
         if lanes < most and not any(shapes):

@@ -40,6 +40,8 @@ class Body:
         self.taken: set[int] = set()
         self.counted: set[int] = set()  # loops whose positions are wanted
         self.batch = sites[0].kept
+        self.widest = 0  # numbers, of what is computed for one element
+        roots = {var for site in sites if site.family == "map" for var, _ in site.roots}
         seen: set[Leaf] = set()
         todo: list[tuple[Any, Labels]] = [root for site in sites for root in reversed(site.roots)]
         while todo:
@@ -47,13 +49,14 @@ class Body:
             if isinstance(var, Literal) or leaf in seen:
                 continue
             seen.add(leaf)
-            operands = None if var in cut else self._operands(var, labels)
+            operands = None if var in cut and var not in roots else self._operands(var, labels)
             if operands is None:
                 self.leaves[leaf] = None
                 continue
             index = graph.producer[var]
             self.taken.add(index)
             eqn = graph.eqns[index]
+            self.widest = max(self.widest, *(own_numbers(v, k) for v, k in zip(eqn.invars, operands, strict=True)), 0)
             if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
                 self.counted.add(labels[eqn.params["dimension"]])
             todo += zip(eqn.invars, operands, strict=True)
@@ -69,6 +72,12 @@ class Body:
         if eqn.primitive.name == "dot_general" and max(own_numbers(v, k) for v, k in zip(eqn.invars, out, strict=True)) > 64:
             return None
         return out
+
+    @property
+    def streamed(self) -> list[Leaf]:
+        """What is read for every element."""
+        loops = set(range(len(self.sites[0].sizes)))
+        return [leaf for leaf in self.leaves if loops <= set(leaf[1])]
 
     def cost(self, var: Var) -> float:
         """Additions that computing a variable here takes, for one element, from what is read."""

@@ -110,7 +110,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tup
                 every[k] = x
             return call.function(*every)
 
-        out, out_dots = jax.jvp(of_moving, [primals[k] for k in moving], list(dots))
+        out, tangents_of = jax.linearize(of_moving, *(primals[k] for k in moving))
+        out_dots = tangents_of(*dots)
         return out, [out_dots[k] for k in outs]
 
     def make() -> tuple[Fused, Fused]:

@@ -124,6 +124,13 @@ def _gather(eqn: Any, axis: int) -> Found:
     return [(1, batch.index(axis))]
 
 
+def _stack(eqn: Any, axis: int) -> Found:
+    new = eqn.params["axis"]
+    if axis == new:
+        raise Mixed
+    return [(k, axis - (axis > new)) for k in range(len(eqn.invars))]
+
+
 _RULES: dict[str, Callable[[Any, int], Found]] = {
     **dict.fromkeys(elementwise.NAMES, _every),
     **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _every),
@@ -140,11 +147,8 @@ _RULES: dict[str, Callable[[Any, int], Found]] = {
     "reshape": _reshape,
     "rev": _but("dimensions"),
     "slice": _slice,
+    "sort": _but("dimension"),
     "squeeze": _reshape,
-    "stack": lambda eqn, axis: [(k, axis - (axis > eqn.params["axis"])) for k in range(len(eqn.invars))] if axis != eqn.params["axis"] else _mixed(),
+    "stack": _stack,
     "transpose": _transpose,
 }
-
-
-def _mixed() -> Found:
-    raise Mixed

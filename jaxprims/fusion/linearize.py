@@ -12,6 +12,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import with_arguments
 from .body import operations
 from .graph import Graph
+from .sites import MOST_OWN
 
 SMALL = 4096
 """Numbers of a residual that is kept whatever it costs to compute."""
@@ -55,7 +56,8 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
         eqn = graph.eqns[graph.producer[v]]
         name = eqn.primitive.name
         known[v] = False
-        if (name in elementwise.NAMES or name in _MOVES) and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
+        again = name in elementwise.NAMES or name in _MOVES or _of_a_few(eqn)
+        if again and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
             known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
         return known[v]
 
@@ -74,6 +76,13 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
     for v in wanted:
         keep(v)
     return list(kept), again
+
+
+def _of_a_few(eqn: JaxprEqn) -> bool:
+    """Is it a reduction of a few numbers each, as of a distance to each of some centres?"""
+    if not eqn.primitive.name.startswith("reduce_") or "axes" not in eqn.params:
+        return False
+    return math.prod(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
 
 
 def _is_small(v: Any) -> bool:

@@ -17,6 +17,7 @@ from ..api.scan import scan
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
+from ..calls.mapped import mapped
 from ..tracing.lanewise import OWN
 from .body import Body
 from .graph import Graph
@@ -34,7 +35,7 @@ def targets(body: Body) -> list[Any]:
 
 
 def _target(graph: Graph, site: Site) -> Any:
-    into = site.eqn.invars[0]
+    into = site.into
     neutral = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
     if neutral is None:
         d = into.aval.dtype
@@ -142,10 +143,21 @@ def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
     return at if loop == 0 else at % jnp.asarray(sizes[loop], flat.dtype)
 
 
-# --- histograms ---------------------------------------------------------------------------------------------------------------
+# --- histograms, maps ---------------------------------------------------------------------------------------------------------------
 
 
 def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    elements, values = _flat(body, read)
+
+    def f(*element: Any) -> Any:
+        return tuple(_updates(s, roots) for s, roots in zip(body.sites, values(*element), strict=True))
+
+    out = genhist(f, elements, [Bins(_bins(s), s.op, None, dest) for s, dest in zip(body.sites, into, strict=True)])
+    return [_like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+
+
+def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..., list[list[Any]]]]:
+    """All loops as one: the elements, and the body's roots as a function of one. What is not along every loop is read by position."""
     sizes = body.sites[0].sizes
     n, rank = math.prod(sizes), len(sizes)
     labels = [k for _, k in body.leaves]
@@ -155,29 +167,37 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
     wants_position = bool(body.counted or partial)
     elements = [arrays[m].reshape(n, *arrays[m].shape[rank:]) for m in streamed] or [jnp.zeros(n, np.uint8)]
 
-    def f(*element: Any) -> Any:
+    def values(*element: Any) -> list[list[Any]]:
         flat = element[-1] if wants_position else None
         mine = list(arrays)
         for m, x in zip(streamed, element, strict=False):
             mine[m] = x
         for m in partial:
             mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(x for x in labels[m] if x != OWN))]
-        values = body.evaluate(mine, lambda loop: _coordinate(flat, sizes, loop))
-        return tuple((_index(s, index), value) for s, (index, value) in zip(body.sites, values, strict=True))
+        return body.evaluate(mine, lambda loop: _coordinate(flat, sizes, loop))
 
-    bins = [Bins(_bins(s), s.op, None, dest) for s, dest in zip(body.sites, into, strict=True)]
-    out = genhist(f, (*elements, positions) if wants_position else tuple(elements), bins)
-    return [_like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return ((*elements, positions) if wants_position else tuple(elements)), values
+
+
+def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    elements, values = _flat(body, read)
+    out = mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
+    return [_like(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _bins(site: Site) -> tuple[int, ...]:
     return tuple(site.eqn.invars[0].aval.shape[: site.eqn.invars[1].aval.shape[-1]])
 
 
-def _index(site: Site, index: Any) -> tuple[Any, ...]:
+def _updates(site: Site, roots: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+    """The index and the value of an element's update; several of them with a leading axis."""
     clipped = site.eqn.params["mode"].name == "CLIP"
-    parts = [index[k] for k in range(index.shape[0])]
-    return tuple(jnp.clip(i, 0, n - 1) if clipped else i for i, n in zip(parts, _bins(site), strict=True))
+    indices, values = roots[0::2], roots[1::2]
+    parts = []
+    for k, n in enumerate(_bins(site)):
+        each = [jnp.clip(i[k], 0, n - 1) if clipped else i[k] for i in indices]
+        parts.append(each[0] if len(each) == 1 else jnp.stack(each))
+    return tuple(parts), values[0] if len(values) == 1 else jnp.stack(values)
 
 
 def _like(x: Any, var: Any) -> Any:
@@ -187,4 +207,4 @@ def _like(x: Any, var: Any) -> Any:
     return lax.convert_element_type_p.bind(x, new_dtype=var.aval.dtype, weak_type=var.aval.weak_type, sharding=None)
 
 
-_FAMILIES: dict[str, Callable[..., list[Any]]] = {"reduce": _reduction, "scan": _scanning, "histogram": _histograms}
+_FAMILIES: dict[str, Callable[..., list[Any]]] = {"reduce": _reduction, "scan": _scanning, "histogram": _histograms, "map": _mapping}

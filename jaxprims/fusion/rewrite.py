@@ -14,7 +14,8 @@ from ..arguments.warnings import FallbackWarning, IdentityWarning
 from . import loops
 from .body import Body
 from .graph import Graph, run_equation
-from .sites import Site, find_sites
+from .pays import pays
+from .sites import Site, find_sites, small_reduction
 
 WRITTEN = 6
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
@@ -38,13 +39,44 @@ def rewritten(graph: Graph) -> tuple[ClosedJaxpr, list[Kernel]]:
 
 
 def plan(graph: Graph) -> list[Kernel]:
-    groups = _merged(graph, list(find_sites(graph)))
+    sites = find_sites(graph)
+    tried: set[int] = set()
+    while True:
+        kernels = _kernels(graph, _merged(graph, sites))
+        more = _small_reduction(graph, [k.body for k in kernels], tried)
+        if more is None:
+            return kernels
+        sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
+
+
+def _kernels(graph: Graph, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
+    """Those of these groups that are faster than XLA, and can be expressed."""
     while True:
         cut = _cuts(graph, groups)
-        kernels = [_kernel(Body(graph, g, cut)) for g in groups]
+        bodies = [Body(graph, g, cut) for g in groups]
+        faster = [pays(b) and not _reads_more(b) for b in bodies]
+        if not all(faster):
+            groups = [g for g, yes in zip(groups, faster, strict=True) if yes]
+            continue
+        kernels = [_kernel(b) for b in bodies]
         if all(k is not None for k in kernels):
             return [k for k in kernels if k is not None]
         groups = [half for g, k in zip(groups, kernels, strict=True) for half in ([g] if k is not None else _apart(g))]
+
+
+def _reads_more(body: Body) -> bool:
+    """Does a reduction read more arrays because XLA writes them for others? It can have the reduction in the same loop."""
+    return body.sites[0].family == "reduce" and len(body.streamed) > len(Body(body.graph, body.sites, ()).streamed)
+
+
+def _small_reduction(graph: Graph, bodies: Sequence[Body], tried: set[int]) -> Site | None:
+    """The last one outside of kernels that is worth one, and has not been tried."""
+    for index in sorted(_evaluated(graph, bodies) - tried, reverse=True):
+        tried.add(index)
+        site = small_reduction(index, graph.eqns[index])
+        if site is not None and pays(body := Body(graph, [site], ())) and _kernel(body) is not None:
+            return site
+    return None
 
 
 def _apart(sites: Sequence[Site]) -> list[list[Site]]:
@@ -82,11 +114,11 @@ def _kernel(body: Body) -> Kernel | None:
 # --- which sites share a kernel -----------------------------------------------------------------------------------------------
 
 
-def _merged(graph: Graph, sites: list[Site]) -> list[list[Site]]:
-    groups: list[list[Site]] = []
+def _merged(graph: Graph, sites: list[Site]) -> list[Sequence[Site]]:
+    groups: list[Any] = []
     leaves: list[set[Any]] = []
     for site in sites:
-        mine = _read_in_full(Body(graph, [site], ()))
+        mine = set(Body(graph, [site], ()).streamed)
         for group, theirs in zip(groups, leaves, strict=True):
             if group[0].form == site.form and mine & theirs and _independent(graph, [*group, site], groups, group):
                 group.append(site)
@@ -96,11 +128,6 @@ def _merged(graph: Graph, sites: list[Site]) -> list[list[Site]]:
             groups.append([site])
             leaves.append(mine)
     return groups
-
-
-def _read_in_full(body: Body) -> set[Any]:
-    """What is read for every element."""
-    return {leaf for leaf in body.leaves if len({k for k in leaf[1] if k >= 0}) == len(body.sites[0].sizes)}
 
 
 def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence[Site]], old: Sequence[Site]) -> bool:

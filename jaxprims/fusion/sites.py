@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,13 +16,7 @@ from ..tracing.lanewise import OWN
 from .graph import Graph
 from .labels import Labels
 
-FEWEST = 2**15
-"""Elements below which XLA's own loop is done before a kernel has been called."""
-
-SHORTEST_ROW = 128
-"""Elements of a row below which XLA reduces the rows, one by one, as fast."""
-
-MOST_OWN = 32
+MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
 
 
@@ -33,13 +27,14 @@ class Site:
 
     index: int
     eqn: JaxprEqn
-    family: str  # "reduce", "scan" or "histogram"
+    family: str  # "reduce", "scan", "histogram" or "map"
     op: Any
     roots: tuple[tuple[Any, Labels], ...]
     sizes: tuple[int, ...]
     kept: int
     lanes: tuple[int, ...] = ()  # axes of the roots behind the loops', along which all is done side by side
     reverse: bool = False
+    into: Any = None  # what a histogram adds to; its roots are an index and a value for each of its updates
 
     @property
     def form(self) -> Any:
@@ -47,18 +42,35 @@ class Site:
         return self.family, self.sizes, self.kept, self.lanes, self.reverse
 
     @property
+    def elements(self) -> int:
+        return math.prod((*self.sizes, *self.lanes))
+
+    @property
     def positioned(self) -> bool:
         """Does the operator take each element's position beside it?"""
         return self.eqn.primitive.name in ("argmax", "argmin")
 
 
-def find_sites(graph: Graph) -> Iterator[Site]:
+def find_sites(graph: Graph) -> list[Site]:
+    found: dict[int, Site] = {}
     for index, eqn in enumerate(graph.eqns):
         rule = _RULES.get(eqn.primitive.name)
-        if rule is not None and all(isinstance(n, int) for v in eqn.invars for n in v.aval.shape):
-            site = rule(graph, index, eqn)
-            if site is not None and math.prod((*site.sizes, *site.lanes)) >= FEWEST:
-                yield site
+        if rule is None or not all(isinstance(n, int) for v in eqn.invars for n in v.aval.shape):
+            continue
+        site = rule(graph, index, eqn)
+        if site is not None and site.elements > 0:
+            before = None if site.into is None or isinstance(site.into, Literal) else graph.producer.get(site.into)
+            if before in found and _goes_on(graph, found[before], site):
+                first = found.pop(before)
+                site = dataclasses.replace(site, roots=first.roots + site.roots, into=first.into)
+            found[index] = site
+    return list(found.values())
+
+
+def _goes_on(graph: Graph, first: Site, then: Site) -> bool:
+    """Are these updates of the same bins by the same loops, one after the other, with nobody who looks in between?"""
+    alone = graph.users[first.eqn.outvars[0]] == [then.index] and then.op is first.op and then.sizes == first.sizes and then.eqn.params["mode"] == first.eqn.params["mode"]
+    return alone and not graph.needs(then.eqn.invars[1:]) >> first.index & 1
 
 
 def _reduction(op: Any) -> Callable[..., Site | None]:
@@ -68,8 +80,6 @@ def _reduction(op: Any) -> Callable[..., Site | None]:
         if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not _is_number(x, complex=op is jnp.add):
             return None
         behind = shape[axes[-1] + 1 :]
-        if axes[0] > 0 and math.prod(shape[a] for a in axes) < SHORTEST_ROW:
-            return None
         labels = (*range(axes[-1] + 1), *(OWN,) * len(behind))
         return Site(index, eqn, "reduce", op, ((x, labels),), shape[: axes[-1] + 1], axes[0], behind)
 
@@ -103,9 +113,28 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
             return None
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
-        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], 0)
+        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], 0, into=into)
 
     return rule
+
+
+def small_reduction(index: int, eqn: JaxprEqn) -> Site | None:
+    """A reduction of a few numbers for each of many elements, as a loop over these. XLA writes what it reduces, if that is made
+    from less."""
+    if eqn.primitive.name not in _SMALL:
+        return None
+    (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
+    axes = sorted(eqn.params["axes"]) if "axes" in eqn.params else [eqn.params["dimension"]]
+    if not axes or not axes[0] or not all(isinstance(n, int) for n in shape) or not _is_number(out, complex=True):
+        return None
+    rank = axes[0]
+    if math.prod(shape[rank:]) > MOST_OWN:
+        return None
+    labels = (*range(rank), *(OWN,) * (out.aval.ndim - rank))
+    return Site(index, eqn, "map", None, ((out, labels),), shape[:rank], 0)
+
+
+_SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin sort".split())
 
 
 def _is_number(x: Any, complex: bool = False) -> bool:

@@ -1,0 +1,58 @@
+"""Where a kernel is faster than what XLA makes of the same equations, on CPUs, as measured (``python -m bench fuse``)."""
+
+from __future__ import annotations
+
+import math
+
+from ..tracing import elementwise
+from .body import Body, operations, own_numbers
+
+FEWEST = 2**15
+"""Elements below which XLA's own loop is done before a kernel has been called."""
+
+SHORT_ROW, SHORT_ROW_OF_POSITIONS = 512, 128
+"""Elements of a row below which XLA reduces the rows, one by one, as fast; where it is told the position too."""
+
+SHORTEST_ROW = 64
+"""Elements of a row below which a kernel of rows is slower, whatever goes into them."""
+
+DEAR = 8
+"""Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
+
+WIDER = 2
+"""Times as many numbers as are read for an element that are computed for it: XLA writes them."""
+
+_IN_LOOPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expand_dims iota copy stop_gradient name".split())
+"""What XLA takes into the loop of a reduction, too."""
+
+
+def pays(body: Body) -> bool:
+    return why_not(body) is None
+
+
+def why_not(body: Body) -> str | None:
+    """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
+    site = body.sites[0]
+    if site.elements < FEWEST:
+        return "few elements: XLA's loop is done before a kernel is called"
+    if site.family == "map":
+        read = sum(own_numbers(*leaf) for leaf in body.streamed)
+        return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"
+    if site.family != "reduce":
+        return None
+    row = math.prod(site.sizes[site.kept :])
+    if site.kept and row < SHORTEST_ROW:
+        return "short rows, each reduced by itself"
+    positioned = any(s.positioned for s in body.sites)
+    inside = [body.graph.eqns[k] for k in body.taken]
+    if any(e.primitive.name not in _IN_LOOPS for e in inside):
+        return None  # XLA would write what these make
+    if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW):
+        return "short rows, each reduced by itself"
+    if len(body.sites) == 1 and not positioned:
+        each = sum(map(operations, inside))
+        if each >= DEAR:
+            return "one reduction, whose arithmetic takes the time"
+        if each == 0 and site.kept:
+            return "one reduction of rows that lie in memory"
+    return None
