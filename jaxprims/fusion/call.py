@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from ..primitives.tangents import is_inexact, taylor_by
 from .graph import Graph, flat_graph
 from .linearize import divided
+from .recurrences import as_recurrence
 from .rewrite import Kernel, rewritten
 
 fused_p = Primitive("fused")
@@ -43,7 +44,7 @@ class Fused:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        return flat_graph(self.closed)
+        return flat_graph(self.closed, as_recurrence)
 
     @functools.cached_property
     def rewritten(self) -> tuple[ClosedJaxpr, list[Kernel]]:

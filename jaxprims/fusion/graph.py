@@ -43,8 +43,12 @@ class Graph:
         return bits
 
 
-def flat_graph(closed: ClosedJaxpr) -> Graph:
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs))(*(v.aval for v in closed.jaxpr.invars))
+Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
+"""What is done in place of an equation, as a function of its operands; None: nothing else."""
+
+
+def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None) -> Graph:
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite))(*(v.aval for v in closed.jaxpr.invars))
     jaxpr = _shared(inlined.jaxpr)
     eqns = _needed(jaxpr)
     jaxpr = jaxpr.replace(eqns=eqns)
@@ -87,10 +91,13 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation
     return [value(v) for v in jaxpr.outvars]
 
 
-def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite) -> list[Any]:
     def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         inner = called(eqn) if eqn.primitive.name in CALLS else None
-        return run_equation(eqn, operands) if inner is None else _inlined(*inner, operands)
+        if inner is not None:
+            return _inlined(*inner, operands, rewrite)
+        instead = rewrite(eqn)
+        return run_equation(eqn, operands) if instead is None else instead(*operands)
 
     return interpret(jaxpr, consts, args, equation)
 

@@ -58,7 +58,7 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     out = _over_rows(body, read, first, row)
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
-    return [_like(x[0], s.eqn.outvars[0]) if not s.positioned else _like(x[1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [like(x[0], s.eqn.outvars[0]) if not s.positioned else like(x[1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -69,7 +69,7 @@ def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]
         return scan(elements, op, axis=0, map=f, reverse=site.reverse)
 
     out = _over_rows(body, read, len(site.sizes) - 1, row)
-    return [_like(x[0], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [like(x[0], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _innermost(body: Body) -> int:
@@ -153,7 +153,7 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
         return tuple(_updates(s, roots) for s, roots in zip(body.sites, values(*element), strict=True))
 
     out = genhist(f, elements, [Bins(_bins(s), s.op, None, dest) for s, dest in zip(body.sites, into, strict=True)])
-    return [_like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..., list[list[Any]]]]:
@@ -182,7 +182,7 @@ def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..
 def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     elements, values = _flat(body, read)
     out = mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
-    return [_like(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [like(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _bins(site: Site) -> tuple[int, ...]:
@@ -200,7 +200,7 @@ def _updates(site: Site, roots: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
     return tuple(parts), values[0] if len(values) == 1 else jnp.stack(values)
 
 
-def _like(x: Any, var: Any) -> Any:
+def like(x: Any, var: Any) -> Any:
     """As the result's dtype and weak type are."""
     if x.dtype == var.aval.dtype and jax.typeof(x).weak_type == var.aval.weak_type:
         return x
