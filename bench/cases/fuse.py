@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,11 +39,15 @@ class Program:
 def cases(quick: bool) -> list[Case]:
     n = 50_000 if quick else N
     return [
-        Case(kind, p.name, n, lambda rng, p=p: p.inputs(rng, n), _contestants(p, kind), agree, {"xla": 0.95})
+        Case(kind, p.name, n, functools.partial(_sized, p, n), _contestants(p, kind), agree, {"xla": 0.95})
         for p in PROGRAMS
         for kind in KINDS
         if kind == FORWARD or p.differentiable
     ]
+
+
+def _sized(p: Program, n: int, rng: np.random.Generator) -> Inputs:
+    return p.inputs(rng, n)
 
 
 def _contestants(p: Program, kind: str) -> dict[str, Any]:

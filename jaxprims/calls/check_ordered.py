@@ -20,8 +20,8 @@ from .ordered import Ordered
 def check_ordered(
     xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False, whole: bool = False
 ) -> Ordered:
-    """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice is
-    one element, however the operator treats it."""
+    """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
+    is one element, however the operator treats it."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)

@@ -20,7 +20,7 @@ Leaf = tuple[Var, Labels]
 
 _DEAR = {
     **dict.fromkeys("exp exp2 log log1p expm1 logistic tanh sqrt rsqrt cbrt".split(), 8),
-    **dict.fromkeys("sin cos tan atan2 pow erf erfc erf_inv lgamma digamma asin acos atan sinh cosh asinh acosh atanh".split(), 20),
+    **dict.fromkeys("sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma".split(), 20),
     **dict.fromkeys("div rem gather".split(), 4),
 }
 """Operations that take longer than an addition, in additions."""

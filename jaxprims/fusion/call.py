@@ -10,14 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from ..primitives.tangents import is_inexact, taylor_by
 from .graph import Graph, flat_graph
 from .linearize import divided
 from .recurrences import as_recurrence
-from .rewrite import Kernel, rewritten
+from .rewrite import Rewritten, rewritten
 
 fused_p = Primitive("fused")
 fused_p.multiple_results = True
@@ -32,6 +32,7 @@ class Fused:
     def __init__(self, closed: ClosedJaxpr):
         self.closed = closed
         self.made: dict[Any, Any] = {}
+        self.recurrences: list[str] = []
 
     @property
     def function(self) -> Callable[..., list[Any]]:
@@ -44,15 +45,25 @@ class Fused:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        return flat_graph(self.closed, as_recurrence)
+        return flat_graph(self.closed, self._instead)
+
+    def _instead(self, eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
+        found = as_recurrence(eqn)
+        if found is not None:
+            self.recurrences.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
+        return found
+
+    def in_words(self) -> list[str]:
+        """What became of the function: a line for each site."""
+        return [*self.rewritten.in_words(), *self.recurrences]
 
     @functools.cached_property
-    def rewritten(self) -> tuple[ClosedJaxpr, list[Kernel]]:
+    def rewritten(self) -> Rewritten:
         return rewritten(self.graph)
 
     @functools.cached_property
     def compiled(self) -> Callable[..., list[Any]]:
-        return jax.jit(jaxpr_as_fun(self.rewritten[0]))
+        return jax.jit(jaxpr_as_fun(self.rewritten.closed))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self.made:
@@ -60,7 +71,7 @@ class Fused:
         return self.made[key]
 
     def __repr__(self) -> str:
-        return f"{len(self.rewritten[1])} kernels"
+        return f"{len(self.rewritten.kernels)} kernels"
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
@@ -78,7 +89,7 @@ def _abstract_eval(*avals: Any, call: Fused) -> list[Any]:
 
 
 mlir.register_lowering(
-    fused_p, lambda ctx, *args, call: mlir.lower_fun(jaxpr_as_fun(call.rewritten[0]), multiple_results=True)(ctx, *args)
+    fused_p, lambda ctx, *args, call: mlir.lower_fun(jaxpr_as_fun(call.rewritten.closed), multiple_results=True)(ctx, *args)
 )
 taylor_by(fused_p, lambda *args, call: list(call.function(*args)))
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
@@ -21,10 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def fuse(fn: F) -> F:
     """A function that returns what ``fn`` does, sooner: its reductions, scans and updates by index as kernels of this library.
 
-    ``fn`` is plain JAX; it is traced as by ``jax.jit``, once for each combination of shapes and dtypes. What produces the elements
-    of a reduction, a cumulative operation or a ``.at[].add`` is computed inside its kernel, so that it is never written to memory;
-    those that read the same arrays become one kernel. What XLA does as well is left to it. :func:`explain` says what became of a
-    function.
+    ``fn`` is plain JAX; it is traced as by ``jax.jit``, once for each combination of shapes and dtypes. What produces the
+    elements of a reduction, a cumulative operation or a ``.at[].add`` is computed inside its kernel, so that it is never written
+    to memory; those that read the same arrays become one kernel. What XLA does as well is left to it. :func:`explain` says what
+    became of a function.
 
     Args:
       fn: a function of pytrees of arrays. Arguments that are no arrays and no numbers are static, as with
@@ -32,8 +32,8 @@ def fuse(fn: F) -> F:
 
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
-      and maxima have the same bits; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``, ``grad``
-      and the others, which are taken of ``fn`` and fused again.
+      and maxima have the same bits; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
+      ``grad`` and the others, which are taken of ``fn`` and fused again.
 
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
@@ -111,9 +111,9 @@ def _compiled(static: Static, operands: list[Any]) -> Any:
 
     closed = jax.make_jaxpr(flat)(*operands)
     if closed.effects or axes_of([*operands, *closed.consts]):
-        out = jaxpr_as_fun(Fused(closed).rewritten[0])(*operands)
+        out = jaxpr_as_fun(Fused(closed).rewritten.closed)(*operands)
     else:  # captured arrays may be tracers: they are operands
-        jaxpr = closed.jaxpr
-        args = [*jaxpr.constvars, *jaxpr.invars]
-        out = bind(Fused(jax.extend.core.ClosedJaxpr(with_arguments(jaxpr.replace(constvars=[]), [], args), [])), [*closed.consts, *operands])
+        args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
+        open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
+        out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
     return jax.tree.unflatten(structure[0], out)

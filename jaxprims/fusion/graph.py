@@ -48,11 +48,15 @@ Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
 
 
 def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None) -> Graph:
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite))(*(v.aval for v in closed.jaxpr.invars))
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite))(
+        *(v.aval for v in closed.jaxpr.invars)
+    )
     jaxpr = _shared(inlined.jaxpr)
     eqns = _needed(jaxpr)
     jaxpr = jaxpr.replace(eqns=eqns)
-    producer, users, ancestors = {}, {}, []
+    producer: dict[Var, int] = {}
+    users: dict[Var, list[int]] = {}
+    ancestors: list[int] = []
     for index, eqn in enumerate(eqns):
         bits = 1 << index
         for v in eqn.invars:

@@ -36,7 +36,7 @@ def targets(body: Body) -> list[Any]:
 
 def _target(graph: Graph, site: Site) -> Any:
     into = site.into
-    neutral = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
+    neutral: Any = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
     if neutral is None:
         d = into.aval.dtype
         low, high = (-np.inf, np.inf) if jnp.issubdtype(d, jnp.floating) else (jnp.iinfo(d).min, jnp.iinfo(d).max)
@@ -58,7 +58,7 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     out = _over_rows(body, read, first, row)
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
-    return [like(x[0], s.eqn.outvars[0]) if not s.positioned else like(x[1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [like(x[-1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
 
 
 def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -143,7 +143,7 @@ def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
     return at if loop == 0 else at % jnp.asarray(sizes[loop], flat.dtype)
 
 
-# --- histograms, maps ---------------------------------------------------------------------------------------------------------------
+# --- histograms, maps ---------------------------------------------------------------------------------------------------------
 
 
 def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -157,7 +157,8 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
 
 
 def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..., list[list[Any]]]]:
-    """All loops as one: the elements, and the body's roots as a function of one. What is not along every loop is read by position."""
+    """All loops as one: the elements, and the body's roots as a function of one. What is not along every loop is read by
+    position."""
     sizes = body.sites[0].sizes
     n, rank = math.prod(sizes), len(sizes)
     labels = [k for _, k in body.leaves]
@@ -207,4 +208,9 @@ def like(x: Any, var: Any) -> Any:
     return lax.convert_element_type_p.bind(x, new_dtype=var.aval.dtype, weak_type=var.aval.weak_type, sharding=None)
 
 
-_FAMILIES: dict[str, Callable[..., list[Any]]] = {"reduce": _reduction, "scan": _scanning, "histogram": _histograms, "map": _mapping}
+_FAMILIES: dict[str, Callable[..., list[Any]]] = {
+    "reduce": _reduction,
+    "scan": _scanning,
+    "histogram": _histograms,
+    "map": _mapping,
+}

@@ -26,10 +26,6 @@ _IN_LOOPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expa
 """What XLA takes into the loop of a reduction, too."""
 
 
-def pays(body: Body) -> bool:
-    return why_not(body) is None
-
-
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
@@ -55,4 +51,6 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept:
             return "one reduction of rows that lie in memory"
+    if len(body.streamed) > len(Body(body.graph, body.sites, ()).streamed):
+        return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None

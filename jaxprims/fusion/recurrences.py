@@ -1,8 +1,8 @@
 """``lax.scan`` with a carry that is a linear recurrence: as one, in place of a loop of N steps.
 
-The new carry has to be ``a * c + b`` of the old one, with a and b of what else the step sees; or a maximum or minimum with it. Where
-a step may drop the old carry (``where(done, 0, c)``) it starts anew there, whatever the carry was: NaN too. Carries may look at
-each other, as long as they do not go round in a circle.
+The new carry has to be ``a * c + b`` of the old one, with a and b of what else the step sees; or a maximum or minimum with it.
+Where a step may drop the old carry (``where(done, 0, c)``) it starts anew there, whatever the carry was: NaN too. Carries may
+look at each other, as long as they do not go round in a circle.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ class _Loop:
         if shape[1:] or dtype in (jnp.float16, jnp.bfloat16):
             return self._anew_by_lane(jnp.broadcast_to(factor, shape), b, jnp.broadcast_to(alive, shape), init)
         if not (isinstance(init, np.ndarray | np.generic | float | int) and init == 0):
-            first = self.length - 1 if self.reverse else 0
-            at = factor if factor.ndim == 0 else factor[first]
-            b = b.at[first].add(jnp.where(jnp.broadcast_to(alive, shape)[first], at * jnp.asarray(init, dtype), 0))
+            start = self.length - 1 if self.reverse else 0
+            at = factor if factor.ndim == 0 else factor[start]
+            b = b.at[start].add(jnp.where(jnp.broadcast_to(alive, shape)[start], at * jnp.asarray(init, dtype), 0))
         r = Recurrence(Product(), 0, self.reverse, flags=True, steady=factor.ndim == 0)
         return recurrence(r, [factor, b, jnp.broadcast_to(~alive, shape)], (0, 0, 0), 0)[0]
 

@@ -14,12 +14,15 @@ from ..arguments.warnings import FallbackWarning, IdentityWarning
 from . import loops
 from .body import Body
 from .graph import Graph, run_equation
-from .pays import pays
+from .pays import why_not
 from .sites import Site, find_sites, small_reduction
 
 WRITTEN = 6
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
 again."""
+
+
+_UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,62 +33,98 @@ class Kernel:
     inputs: tuple[Var, ...]
     call: ClosedJaxpr
 
+    def in_words(self) -> str:
+        sites = self.body.sites
+        names = ", ".join(s.eqn.primitive.name for s in sites)
+        inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
+        taken = ", ".join(dict.fromkeys(n for n in inside if n not in _UNSEEN))
+        reads = ", ".join(v.aval.str_short(short_dtypes=True) for v in self.inputs)
+        return f"{names} over {list(sites[0].sizes)}: one kernel, reads {reads}" + (f"; takes in {taken}" if taken else "")
 
-def rewritten(graph: Graph) -> tuple[ClosedJaxpr, list[Kernel]]:
-    """The graph's function, its sites done by kernels; and these."""
-    kernels = plan(graph)
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rewritten:
+    """A function with its sites in kernels; why the others are not, by equation."""
+
+    closed: ClosedJaxpr
+    kernels: tuple[Kernel, ...]
+    left: tuple[tuple[str, str], ...]
+
+    def in_words(self) -> list[str]:
+        """A line for each kernel, and for each site that XLA does."""
+        lines = [k.in_words() for k in self.kernels]
+        return lines + [f"{what}: left to XLA: {why}" for what, why in self.left]
+
+
+def rewritten(graph: Graph) -> Rewritten:
+    plan = _Plan(graph)
+    kernels = plan.kernels()
     avals = [v.aval for v in graph.jaxpr.invars]
-    return jax.make_jaxpr(lambda *xs: run(graph, kernels, xs))(*avals), kernels
+    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
+    done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
+    left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
+    return Rewritten(closed, tuple(kernels), left)
 
 
-def plan(graph: Graph) -> list[Kernel]:
-    sites = find_sites(graph)
-    tried: set[int] = set()
-    while True:
-        kernels = _kernels(graph, _merged(graph, sites))
-        more = _small_reduction(graph, [k.body for k in kernels], tried)
-        if more is None:
-            return kernels
-        sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
+def _title(eqn: Any) -> str:
+    return f"{eqn.primitive.name} of {eqn.invars[0].aval.str_short(short_dtypes=True)}"
 
 
-def _kernels(graph: Graph, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
-    """Those of these groups that are faster than XLA, and can be expressed."""
-    while True:
-        cut = _cuts(graph, groups)
-        bodies = [Body(graph, g, cut) for g in groups]
-        faster = [pays(b) and not _reads_more(b) for b in bodies]
-        if not all(faster):
-            groups = [g for g, yes in zip(groups, faster, strict=True) if yes]
-            continue
-        kernels = [_kernel(b) for b in bodies]
-        if all(k is not None for k in kernels):
-            return [k for k in kernels if k is not None]
-        groups = [half for g, k in zip(groups, kernels, strict=True) for half in ([g] if k is not None else _apart(g))]
+@dataclasses.dataclass
+class _Plan:
+    """Which sites are kernels. ``left``: why an equation's site is none."""
+
+    graph: Graph
+    left: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def kernels(self) -> list[Kernel]:
+        graph, sites = self.graph, find_sites(self.graph)
+        tried: set[int] = set()
+        while True:
+            kernels = self._of(_merged(graph, sites))
+            more = self._small_reduction([k.body for k in kernels], tried)
+            if more is None:
+                return kernels
+            sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
+
+    def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
+        """Those of these groups that are faster than XLA, and can be expressed."""
+        while True:
+            cut = _cuts(self.graph, groups)
+            bodies = [Body(self.graph, g, cut) for g in groups]
+            slower = [why_not(b) for b in bodies]
+            if any(slower):
+                for b, why in zip(bodies, slower, strict=True):
+                    self.left.update((s.index, why) for s in b.sites if why)
+                groups = [g for g, why in zip(groups, slower, strict=True) if not why]
+                continue
+            found = [_kernel(b) for b in bodies]
+            if all(isinstance(k, Kernel) for k in found):
+                return [k for k in found if isinstance(k, Kernel)]
+            remaining: list[Sequence[Site]] = []
+            for group, k in zip(groups, found, strict=True):
+                if isinstance(k, Kernel):
+                    remaining.append(group)
+                elif len(group) > 1:  # not together: each by itself
+                    remaining += [[s] for s in group]
+                else:
+                    self.left[group[0].index] = k
+            groups = remaining
+
+    def _small_reduction(self, bodies: Sequence[Body], tried: set[int]) -> Site | None:
+        """The last one outside of kernels that is worth one, and has not been tried."""
+        for index in sorted(_evaluated(self.graph, bodies) - tried, reverse=True):
+            tried.add(index)
+            site = small_reduction(index, self.graph.eqns[index])
+            if site is not None:
+                body = Body(self.graph, [site], ())
+                if why_not(body) is None and isinstance(_kernel(body), Kernel):
+                    return site
+        return None
 
 
-def _reads_more(body: Body) -> bool:
-    """Does a reduction read more arrays because XLA writes them for others? It can have the reduction in the same loop."""
-    return body.sites[0].family == "reduce" and len(body.streamed) > len(Body(body.graph, body.sites, ()).streamed)
-
-
-def _small_reduction(graph: Graph, bodies: Sequence[Body], tried: set[int]) -> Site | None:
-    """The last one outside of kernels that is worth one, and has not been tried."""
-    for index in sorted(_evaluated(graph, bodies) - tried, reverse=True):
-        tried.add(index)
-        site = small_reduction(index, graph.eqns[index])
-        if site is not None and pays(body := Body(graph, [site], ())) and _kernel(body) is not None:
-            return site
-    return None
-
-
-def _apart(sites: Sequence[Site]) -> list[list[Site]]:
-    """Sites that cannot be one kernel, as several; one that cannot be any is left to XLA."""
-    return [[s] for s in sites] if len(sites) > 1 else []
-
-
-def _kernel(body: Body) -> Kernel | None:
-    """None where the library's kernels do not express the body."""
+def _kernel(body: Body) -> Kernel | str:
+    """Why not, in words, where the library's kernels do not express the body."""
     into = loops.targets(body)
     leaves = [v for v, _ in body.leaves]
     given = [x for x in into if x is not None]
@@ -102,12 +141,10 @@ def _kernel(body: Body) -> Kernel | None:
             warnings.simplefilter("error", FallbackWarning)
             closed = jax.make_jaxpr(call)(*(v.aval for v in inputs))
     except Exception as e:
-        import os
-        if os.environ.get('FDBG'): print('FAIL', [s.eqn.primitive.name for s in body.sites], repr(e)[:300])
-        return None
+        return f"no kernel: {e}".splitlines()[0][:200]
     wanted = [s.eqn.outvars[0].aval for s in body.sites]
     if [(a.shape, a.dtype, a.weak_type) for a in closed.out_avals] != [(a.shape, a.dtype, a.weak_type) for a in wanted]:
-        return None
+        return "no kernel: its results have other types"
     return Kernel(body, inputs, closed)
 
 
@@ -197,7 +234,7 @@ def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:
 # --- the program --------------------------------------------------------------------------------------------------------------
 
 
-def run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[Any]:
+def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[Any]:
     """The graph's results, each kernel called where its first result is wanted."""
     within = {s.index: k for k in kernels for s in k.body.sites}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))

@@ -43,7 +43,9 @@ class Site:
 
     @property
     def elements(self) -> int:
-        return math.prod((*self.sizes, *self.lanes))
+        """Numbers that it combines."""
+        own = max(math.prod(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN) for var, labels in self.roots)
+        return math.prod(self.sizes) * own
 
     @property
     def positioned(self) -> bool:
@@ -69,8 +71,9 @@ def find_sites(graph: Graph) -> list[Site]:
 
 def _goes_on(graph: Graph, first: Site, then: Site) -> bool:
     """Are these updates of the same bins by the same loops, one after the other, with nobody who looks in between?"""
-    alone = graph.users[first.eqn.outvars[0]] == [then.index] and then.op is first.op and then.sizes == first.sizes and then.eqn.params["mode"] == first.eqn.params["mode"]
-    return alone and not graph.needs(then.eqn.invars[1:]) >> first.index & 1
+    alone = graph.users[first.eqn.outvars[0]] == [then.index]
+    alike = then.op is first.op and then.sizes == first.sizes and then.eqn.params["mode"] == first.eqn.params["mode"]
+    return alone and alike and not graph.needs(then.eqn.invars[1:]) >> first.index & 1
 
 
 def _reduction(op: Any) -> Callable[..., Site | None]:
@@ -98,12 +101,15 @@ def _scan(op: Any) -> Callable[..., Site | None]:
     return rule
 
 
+_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+
+
 def _scatter(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         into, indices, updates = eqn.invars
         d, shape, depth = eqn.params["dimension_numbers"], into.aval.shape, indices.aval.shape[-1]
         leading = tuple(range(depth))
-        if getattr(d, "operand_batching_dims", ()) or eqn.params["mode"].name not in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS"):
+        if getattr(d, "operand_batching_dims", ()) or eqn.params["mode"].name not in _MODES:
             return None
         if not (d.inserted_window_dims == d.scatter_dims_to_operand_dims == leading) or not depth:
             return None
@@ -139,8 +145,11 @@ _SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and redu
 
 def _is_number(x: Any, complex: bool = False) -> bool:
     d = x.aval.dtype
-    return jnp.issubdtype(d, jnp.bool_) or jnp.issubdtype(d, jnp.integer) or jnp.issubdtype(d, jnp.floating) or (
-        complex and jnp.issubdtype(d, jnp.complexfloating)
+    return (
+        jnp.issubdtype(d, jnp.bool_)
+        or jnp.issubdtype(d, jnp.integer)
+        or jnp.issubdtype(d, jnp.floating)
+        or (complex and jnp.issubdtype(d, jnp.complexfloating))
     )
 
 

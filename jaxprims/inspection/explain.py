@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from ..arguments.warnings import FallbackWarning
+from ..fusion.call import fused_p
 from ..specs.kernel import KernelSpec
 from ..targets.cpu.machine import cpu_threads
 from ..targets.registry import family_of, target_at
@@ -60,17 +61,20 @@ class PlannedCall:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What :func:`explain` returns: the calls, and what could not be compiled. ``print`` it."""
+    """What :func:`explain` returns: the calls, and what could not be compiled; of functions in :func:`fuse`, a line for each of
+    their reductions, scans and updates by index in ``sites``. ``print`` it."""
 
     calls: tuple[PlannedCall, ...]
     fallbacks: tuple[str, ...]
     threads: int
     target: str = "cpu"
+    sites: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where = f"{self.threads} threads" if self.target == "cpu" else self.target
         head = f"{len(self.calls)} jaxprims primitive{'s' if len(self.calls) != 1 else ''}, {where}"
-        return "\n".join([head, *map(str, self.calls), *(f"plain XLA: {f}" for f in self.fallbacks)])
+        sites, left = (f"fuse: {s}" for s in self.sites), (f"plain XLA: {f}" for f in self.fallbacks)
+        return "\n".join([head, *sites, *map(str, self.calls), *left])
 
 
 def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Plan]:
@@ -111,19 +115,25 @@ def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Pla
                 fallbacks.append(str(w.message))
             else:
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-        return Plan(tuple(_calls(closed.jaxpr, target)), tuple(fallbacks), cpu_threads(), target)
+        sites: list[str] = []
+        calls = tuple(_calls(closed.jaxpr, target, sites))
+        return Plan(calls, tuple(fallbacks), cpu_threads(), target, tuple(sites))
 
     return explained
 
 
-def _calls(jaxpr: Jaxpr, where: str) -> Iterator[PlannedCall]:
+def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
+    """The jaxpr's calls; ``sites``: filled with what :func:`fuse` found."""
     target = target_at(where)
     for eqn in jaxpr.eqns:
         family = family_of(eqn.primitive)
         if family is not None:
             yield _planned(family, eqn, target, where)
+        if eqn.primitive is fused_p:
+            sites += eqn.params["call"].in_words()
+            yield from _calls(eqn.params["call"].rewritten.closed.jaxpr, where, sites)
         for inner in jaxprs_in_params(eqn.params):
-            yield from _calls(inner, where)
+            yield from _calls(inner, where, sites)
 
 
 def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
