@@ -13,7 +13,7 @@ import jaxprims
 
 ROOT = pathlib.Path(jaxprims.__file__).parent
 
-LAYERS = ("dropins", "inspection", "fusion", "api", "calls", "arguments", "primitives", "targets", "specs", "operators", "tracing", "ir")
+LAYERS = tuple("dropins inspection fusion api calls arguments primitives targets specs operators tracing ir".split())
 """From the top; docs/design.md says what each is for."""
 
 

@@ -60,7 +60,7 @@ def _contestants(p: Program, kind: str) -> dict[str, Any]:
 
 def gradient(fn: Fn) -> Fn:
     def loss(*xs: Any) -> Any:
-        return sum(jnp.sum(y**2) for y in jax.tree.leaves(fn(*xs)) if jnp.issubdtype(y.dtype, jnp.inexact))
+        return sum(jnp.sum(y**3) for y in jax.tree.leaves(fn(*xs)) if jnp.issubdtype(y.dtype, jnp.inexact))
 
     return jax.grad(loss)
 

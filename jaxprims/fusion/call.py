@@ -10,10 +10,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from ..primitives.tangents import is_inexact, taylor_by
+from ..tracing.jaxprs import opened, subjaxprs
+from .bodies import with_fused_bodies
 from .graph import Graph, flat_graph
 from .linearize import divided
 from .recurrences import as_recurrence
@@ -32,7 +34,7 @@ class Fused:
     def __init__(self, closed: ClosedJaxpr):
         self.closed = closed
         self.made: dict[Any, Any] = {}
-        self.recurrences: list[str] = []
+        self.inside: list[str] = []  # what became of loops and branches
 
     @property
     def function(self) -> Callable[..., list[Any]]:
@@ -50,12 +52,22 @@ class Fused:
     def _instead(self, eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
         found = as_recurrence(eqn)
         if found is not None:
-            self.recurrences.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
-        return found
+            self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
+            return found
+        return with_fused_bodies(eqn, lambda body: self._body(eqn, body))
+
+    def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:
+        """What a loop or branch does, fused; None if there is nothing in it to be fused."""
+        fused = Fused(body)
+        found = fused.rewritten.closed
+        if not fused.in_words() or found.consts or [str(a) for a in found.out_avals] != [str(a) for a in body.out_avals]:
+            return None
+        self.inside += [f"in {eqn.primitive.name}: {line}" for line in fused.in_words()]
+        return found if fused.rewritten.kernels or fused.inside else None
 
     def in_words(self) -> list[str]:
         """What became of the function: a line for each site."""
-        return [*self.rewritten.in_words(), *self.recurrences]
+        return [*self.rewritten.in_words(), *self.inside]
 
     @functools.cached_property
     def rewritten(self) -> Rewritten:
@@ -72,6 +84,11 @@ class Fused:
 
     def __repr__(self) -> str:
         return f"{len(self.rewritten.kernels)} kernels"
+
+
+def has_shards(jaxpr: Jaxpr) -> bool:
+    """Is there a ``shard_map`` in it? That has to be lowered where it stands."""
+    return any(e.primitive.name == "shard_map" or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
-from .call import Fused, bind
+from .call import Fused, bind, has_shards
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,7 +110,7 @@ def _compiled(static: Static, operands: list[Any]) -> Any:
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
-    if closed.effects or axes_of([*operands, *closed.consts]):
+    if closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
         out = jaxpr_as_fun(Fused(closed).rewritten.closed)(*operands)
     else:  # captured arrays may be tracers: they are operands
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from ..tracing.jaxprs import CALLS, called, with_arguments
+from ..tracing.jaxprs import CALLS, assembled, called
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -79,8 +79,7 @@ def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         if not isinstance(v, Literal) and v not in variables:
             variables.append(v)
             values.append(x)
-    one = Jaxpr([], variables, eqn.outvars, [eqn], eqn.effects)
-    return list(jaxpr_as_fun(ClosedJaxpr(with_arguments(one, [], variables), []))(*values))
+    return list(jaxpr_as_fun(ClosedJaxpr(assembled([], variables, eqn.outvars, [eqn]), []))(*values))
 
 
 def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation: Callable[..., Sequence[Any]]) -> list[Any]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import assembled
 from .body import operations
 from .graph import Graph
 from .sites import MOST_OWN
@@ -95,7 +95,4 @@ def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:
 
 
 def _closed(graph: Graph, invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
-    constvars = list(graph.jaxpr.constvars)
-    effects = set().union(*(e.effects for e in eqns))
-    jaxpr = Jaxpr(constvars, list(invars), list(outvars), list(eqns), effects)
-    return ClosedJaxpr(with_arguments(jaxpr, constvars, invars), list(graph.consts))
+    return ClosedJaxpr(assembled(graph.jaxpr.constvars, invars, outvars, eqns), list(graph.consts))

@@ -30,8 +30,14 @@ def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
 
 def with_arguments(jaxpr: Jaxpr, constvars: Sequence[Var], invars: Sequence[Var]) -> Jaxpr:
     """The jaxpr with these of its variables as captured arrays and as arguments."""
-    info = DebugInfo("jaxprims", "element", ("",) * len(invars), ("",) * len(jaxpr.outvars))
-    mine = Jaxpr(list(constvars), list(invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
+    return assembled(constvars, invars, jaxpr.outvars, jaxpr.eqns)
+
+
+def assembled(constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> Jaxpr:
+    """A jaxpr of these."""
+    info = DebugInfo("jaxprims", "element", ("",) * len(invars), ("",) * len(outvars))
+    effects = frozenset().union(*(e.effects for e in eqns))
+    mine = Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, info)
     # newer JAX: a jaxpr holds its captured arrays, here their shapes and dtypes
     return ClosedJaxpr(mine, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars]).jaxpr
 

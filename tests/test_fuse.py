@@ -1,0 +1,453 @@
+"""``fuse``: the same results as without it, under every transformation; and the kernels that it is for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from meshes import mesh as mesh_of
+
+import jaxprims as jp
+from bench.cases.fuse import PROGRAMS, Program, gradient
+from jaxprims.fusion.call import Fused
+from jaxprims.fusion.graph import flat_graph
+
+N = 40_000
+RNG = np.random.default_rng(7)
+X = jnp.asarray(RNG.normal(size=N).astype(np.float32))
+Y = jnp.asarray(RNG.normal(size=N).astype(np.float32))
+IDS = jnp.asarray(RNG.integers(0, 50, N).astype(np.int32))
+DONE = jnp.asarray(RNG.random(N) < 0.01)
+
+
+def same(expected: Any, got: Any, rtol: float = 1e-4) -> None:
+    """Structures, shapes, dtypes, weak types; integers exactly, floats as far as another order of summation goes."""
+    e, tree = jax.tree.flatten(expected)
+    g, other = jax.tree.flatten(got)
+    assert tree == other
+    for a, b in zip(e, g, strict=True):
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+        if jnp.issubdtype(a.dtype, jnp.inexact):
+            scale = float(jnp.max(jnp.abs(jnp.where(jnp.isfinite(a), a, 0)), initial=0))
+            np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * scale)
+        else:
+            np.testing.assert_array_equal(b, a)
+
+
+def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:
+    """The primitives of each kernel's sites, in words."""
+    found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
+    return [" ".join(s.eqn.primitive.name.replace("_", "-") for s in k.body.sites) for k in found]
+
+
+# --- programs -----------------------------------------------------------------------------------------------------------------
+
+
+def _arguments(p: Program) -> list[jax.Array]:
+    return [jnp.asarray(x) for x in p.inputs(np.random.default_rng(3), 80_000).values()]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_programs(program: Program) -> None:
+    args = _arguments(program)
+    same(jax.jit(program.function)(*args), jp.fuse(program.function)(*args))
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.differentiable][::3], ids=lambda p: p.name)
+def test_gradients_of_programs(program: Program) -> None:
+    args = _arguments(program)
+    expected = jax.jit(gradient(program.function))(*args)
+    same(expected, jax.jit(gradient(jp.fuse(program.function)))(*args), 2e-3)
+    same(expected, jp.fuse(gradient(program.function))(*args), 2e-3)
+
+
+# --- which kernels ------------------------------------------------------------------------------------------------------------
+
+
+def test_reductions_of_one_array_are_one_kernel() -> None:
+    found = kernels(lambda x: (jnp.sum(x * x), jnp.max(x), jnp.argmin(x), jnp.sum(x > 0)), X)
+    assert found == ["reduce-sum reduce-max argmin reduce-sum"]
+
+
+def test_what_depends_on_another_is_another_kernel() -> None:
+    assert kernels(lambda x: jnp.sum((x - jnp.max(x)) ** 2), X) == ["reduce-max", "reduce-sum"]
+
+
+def test_kernels_that_need_each_other_crosswise_are_not_merged() -> None:
+    def crosswise(x: Any, y: Any) -> Any:
+        a, b = jnp.sum(x), jnp.sum(y * 2)
+        return jnp.max(y * a) + jnp.max(x * b)
+
+    assert kernels(crosswise, X, Y) == ["reduce-sum", "reduce-sum reduce-max", "reduce-max"]
+    same(crosswise(X, Y), jp.fuse(crosswise)(X, Y))
+
+
+def test_updates_of_the_same_bins_are_one_histogram() -> None:
+    def deposit(x: Any, i: Any) -> Any:
+        return jnp.zeros(60).at[i].add(1 - x).at[i + 1].add(x)
+
+    assert kernels(deposit, X, IDS) == ["scatter-add"]
+    same(deposit(X, IDS), jp.fuse(deposit)(X, IDS))
+
+
+def test_who_looks_in_between_is_told() -> None:
+    def looked(x: Any, i: Any) -> Any:
+        first = jnp.zeros(60).at[i].add(x)
+        return first.at[i + 1].add(x * first[0]), first
+
+    same(looked(X, IDS), jp.fuse(looked)(X, IDS))
+
+
+def test_small_inner_arrays_are_not_written() -> None:
+    points, centres = X.reshape(-1, 2), jnp.linspace(0, 1, 16).reshape(8, 2)
+
+    def nearest(points: Any, centres: Any) -> Any:
+        return jnp.argmin(jnp.sum((points[:, None] - centres) ** 2, -1), 1)
+
+    big = jnp.tile(points, (4, 1))
+    assert kernels(nearest, big, centres) == ["argmin"]
+    same(nearest(big, centres), jp.fuse(nearest)(big, centres))
+    memory = jax.jit(jp.fuse(nearest)).lower(big, centres).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < big.nbytes / 50
+
+
+def test_no_temporaries() -> None:
+    def moments(x: Any) -> Any:
+        return jnp.sum(jnp.sin(x)), jnp.max(x * x), jnp.argmax(x), jnp.zeros(50).at[IDS].add(x * 2)
+
+    memory = jax.jit(jp.fuse(moments)).lower(X).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < X.nbytes / 50
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: x * 2, lambda x: jnp.sum(x[:100]), lambda x: x[0], lambda x: jnp.sort(x), lambda x: jnp.fft.fft(x)],
+    ids=["map", "few", "one", "sort", "fft"],
+)
+def test_what_has_no_site_is_left_alone(fn: Callable[..., Any]) -> None:
+    assert kernels(fn, X) == []
+    same(jax.jit(fn)(X), jp.fuse(fn)(X))
+
+
+def test_explained() -> None:
+    plan = jp.explain(jp.fuse(lambda x: (jnp.sum(x * x), jnp.max(x), jnp.sum(x[:9]))))(X)
+    assert "reduce_sum, reduce_max over [40000]: one kernel, reads f32[40000]; takes in mul" in str(plan)
+    assert "left to XLA: few elements" in str(plan)
+    assert len(plan.calls) == 1
+    assert "linear recurrences" in str(jp.explain(jp.fuse(RECURRENCES["mean"][0]))(X))
+
+
+# --- shapes -------------------------------------------------------------------------------------------------------------------
+
+ROWS = X.reshape(40, 1000)
+SHAPES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "rows": (lambda x: (jnp.max(x * 2, 1), jnp.sum(x, 1), jnp.argmax(x, 1)), (ROWS,)),
+    "rows by a number of each": (lambda x, m: jnp.sum((x - m[:, None]) ** 2, 1), (ROWS, X[:40])),
+    "rows by a number of each column": (lambda x, w: jnp.sum(x * w, 1), (ROWS, X[:1000])),
+    "columns": (lambda x: (jnp.sum(x, 0), jnp.max(x + 1, 0)), (ROWS,)),
+    "columns by a number of each": (lambda x, w: jnp.sum(jnp.abs(x - w), 0), (ROWS, X[:1000])),
+    "everything of an outer product": (lambda a, b: jnp.sum(jnp.abs(a[:, None] - b)), (X[:40], Y[:1000])),
+    "middle axis": (lambda x: jnp.sum(x * 2, 1), (X.reshape(4, 100, 100),)),
+    "several axes": (lambda x: jnp.max(x * 2, (1, 2)), (X.reshape(4, 100, 100),)),
+    "axes apart": (lambda x: jnp.sum(x * 2, (0, 2)), (X.reshape(4, 100, 100),)),
+    "transposed": (lambda x: (jnp.sum(x.T * 2, 1), jnp.sum(x)), (ROWS,)),
+    "of a position": (lambda x: (jnp.sum(x * jnp.arange(N)), jnp.argmax(x * jnp.arange(N))), (X,)),
+    "of positions in rows": (lambda x: jnp.sum(x * jnp.arange(1000) * jnp.arange(40)[:, None]), (ROWS,)),
+    "nothing": (lambda x: (jnp.sum(x * 2), jnp.cumsum(x)), (X[:0],)),
+    "booleans": (lambda x: (jnp.any(x > 4), jnp.all(x < 9), jnp.sum(x > 0)), (X,)),
+    "integers": (lambda i: (jnp.sum(i * 3), jnp.max(i), jnp.cumsum(i - 7), jnp.prod(i)), (IDS,)),
+    "halves": (lambda x: (jnp.sum(x * 2), jnp.max(x), jnp.mean(x)), (X.astype(jnp.bfloat16),)),
+    "complex": (lambda x: jnp.sum(jax.lax.complex(x, x) * 1j), (X,)),
+    "not a number": (lambda x: (jnp.argmin(x), jnp.nansum(x)), (X.at[77].set(jnp.nan),)),  # XLA's maxima may lose it
+    "two-dimensional bins": (lambda x, i: jnp.zeros((7, 50)).at[i % 7, i].add(x), (X, IDS)),
+    "rows into bins": (lambda x, i: jnp.zeros((50, 4)).at[i].add(x[:, None] * jnp.arange(4)), (X, IDS)),
+    "into an array": (lambda x, i: jnp.linspace(0, 1, 60).at[i].max(x), (X, IDS)),
+    "outside": (lambda x, i: (jnp.zeros(9).at[i - 3].add(x), jnp.zeros(9).at[i].add(x, mode="clip")), (X, IDS)),
+    "matrix of updates": (lambda x, i: jnp.zeros(50).at[i.reshape(200, 200)].add(x[:200, None] * 2), (X, IDS)),
+    "gathers": (lambda h, i: jax.ops.segment_sum(h[i] * jnp.tanh(h[i + 1]), i, 50), (X[:60], IDS)),
+    "scans": (lambda x: (jnp.cumsum(x * x), jax.lax.cummax(x + 1, reverse=True), jax.lax.cumlogsumexp(x)), (X,)),
+    "scans of rows": (lambda x: (jnp.cumsum(x * 2, 1), jnp.cumprod(x / 9, 0)), (ROWS,)),
+    "produced twice": (lambda x: ((y := jnp.exp(x)), jnp.sum(y), jnp.max(y * 2)), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name: str) -> None:
+    fn, args = SHAPES[name]
+    same(jax.jit(fn)(*args), jp.fuse(fn)(*args), 2e-2 if name == "halves" else 1e-4)
+
+
+# --- recurrences --------------------------------------------------------------------------------------------------------------
+
+
+def loop(step: Callable[..., Any], init: Any, **options: Any) -> Callable[..., Any]:
+    return lambda *xs: jax.lax.scan(step, init, xs[0] if len(xs) == 1 else xs, **options)
+
+
+RECURRENCES: dict[str, tuple[Callable[..., Any], int, bool]] = {
+    "mean": (loop(lambda c, x: ((m := 0.95 * c + 0.05 * x), (x - m) ** 2), 0.0), 1, True),
+    "last": (loop(lambda c, x: (c * 0.5 + x, c - x), 1.0), 1, True),
+    "returns": (loop(lambda c, x: ((v := x[0] + 0.99 * jnp.where(x[1], 0.0, c)), v), 0.5, reverse=True), 2, True),
+    "after infinity": (loop(lambda c, x: ((v := x[0] + jnp.where(x[1], 0.0, c)), v), jnp.inf), 2, True),
+    "maximum": (loop(lambda c, x: (jnp.maximum(c, x * 2), c), -1.0), 1, True),
+    "two": (loop(lambda c, x: ((c[0] * 0.9 + x, c[1] * 0.8 + c[0]), c[1]), (0.0, 1.0)), 1, True),
+    "negative": (loop(lambda c, x: (x - c / 3, c), 0.0), 1, True),
+    "no loop": (loop(lambda c, x: (x, c), 0.0), 1, True),
+    "lanes": (loop(lambda c, x: (jnp.where(x > 1, x, c * 0.5 + x), c), jnp.zeros(4)), 0, True),
+    "count": (loop(lambda c, x: (c + 1, x * c), 0), 1, True),
+    "round in a circle": (
+        loop(lambda c, x: ((c[0] * 0.9 + 0.1 * c[1], c[1] * 0.8 - 0.1 * c[0] + x), c[0]), (0.0, 1.0)),
+        1,
+        False,
+    ),
+    "not linear": (loop(lambda c, x: (jnp.tanh(c + x), c), 0.0), 1, False),
+    "squared": (loop(lambda c, x: (c * c * 0.01 + x, c), 0.0), 1, False),
+    "never changes": (loop(lambda c, x: (c, c + x), 0.0), 1, False),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_recurrences(name: str) -> None:
+    fn, arrays, found = RECURRENCES[name]
+    args = (X[:8000].reshape(-1, 4),) if not arrays else (X[:5000], DONE[:5000])[:arrays]
+    fused = Fused(jax.make_jaxpr(fn)(*args))
+    assert found != any(e.primitive.name == "scan" for e in fused.rewritten.closed.jaxpr.eqns)
+    same(jax.jit(fn)(*args), jp.fuse(fn)(*args), 1e-3)
+    if name in ("mean", "returns", "two", "not linear"):
+        loss = gradient(fn)
+        same(loss(*args), gradient(jp.fuse(fn))(*args), 2e-3)
+        same(loss(*args), jp.fuse(loss)(*args), 2e-3)
+
+
+# --- transformations ----------------------------------------------------------------------------------------------------------
+
+
+def model(x: Any, w: Any) -> Any:
+    y = jnp.tanh(x * w[IDS])
+    return jnp.sum(jax.ops.segment_sum(y * y, IDS, 50) ** 2) / N + jnp.max(x) + jnp.mean(jnp.sin(x) * x)
+
+
+W = jnp.linspace(0.5, 1, 50)
+FUSED = jp.fuse(model)
+
+
+def test_first_derivatives() -> None:
+    for wrt in (0, 1):
+        same(jax.jit(jax.grad(model, wrt))(X, W), jax.jit(jax.grad(FUSED, wrt))(X, W), 1e-3)
+    t = jnp.cos(X)
+    same(jax.jvp(model, (X, W), (t, W)), jax.jvp(FUSED, (X, W), (t, W)), 1e-3)
+
+
+def test_second_derivatives() -> None:
+    def hvp(f: Any) -> Any:
+        return jax.jvp(jax.grad(lambda w: f(X, w)), (W,), (W,))[1]
+
+    same(hvp(model), hvp(FUSED), 1e-3)
+    same(jax.hessian(lambda w: model(X, w))(W), jax.hessian(lambda w: FUSED(X, w))(W), 1e-3)
+
+
+def test_batches() -> None:
+    xs = jnp.stack([X, 2 * X, Y])
+    same(jax.vmap(model, (0, None))(xs, W), jax.vmap(FUSED, (0, None))(xs, W))
+    same(jax.vmap(model, (0, None))(xs, W), jp.fuse(jax.vmap(model, (0, None)))(xs, W))
+    same(jax.vmap(jax.grad(model, 1), (0, None))(xs, W), jax.vmap(jax.grad(FUSED, 1), (0, None))(xs, W), 1e-3)
+
+
+def test_inside_loops_and_conditions() -> None:
+    def steps(f: Any, w: Any) -> Any:
+        w = jax.lax.fori_loop(0, 3, lambda _, w: w - 0.1 * jax.grad(f, 1)(X, w), w)
+        return jax.lax.cond(w[0] > 0, lambda: f(X, w), lambda: f(Y, w))
+
+    same(steps(model, W), steps(FUSED, W), 1e-3)
+    same(steps(model, W), jp.fuse(lambda w: steps(model, w))(W), 1e-3)
+
+
+def test_checkpoint() -> None:
+    same(jax.grad(jax.checkpoint(FUSED), 1)(X, W), jax.grad(model, 1)(X, W), 1e-3)
+    same(jp.fuse(jax.grad(jax.checkpoint(model), 1))(X, W), jax.grad(model, 1)(X, W), 1e-3)
+
+
+def test_rules_of_its_own() -> None:
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return jnp.sum(x * x)
+
+    clipped.defvjp(lambda x: (jnp.sum(x * x), x), lambda x, g: (g * jnp.clip(x, -0.1, 0.1),))
+
+    @jax.custom_jvp
+    def odd(x: Any) -> Any:
+        return jnp.sum(jnp.sin(x))
+
+    odd.defjvp(lambda p, t: (odd(*p), jnp.sum(7 * t[0])))
+    for f in (clipped, odd):
+        same(f(X), jp.fuse(f)(X))
+        same(jax.grad(f)(X), jax.grad(jp.fuse(f))(X))
+        same(jax.grad(f)(X), jp.fuse(jax.grad(f))(X))
+
+
+def test_export() -> None:
+    args = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (X, W)]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(FUSED), disabled_checks=checks)(*args)
+    same(model(X, W), jax.export.deserialize(exported.serialize()).call(X, W))
+
+
+def test_sizes_that_are_not_known() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(x * 2), jnp.cumsum(x), jnp.argmax(x)
+
+    n = jax.export.symbolic_shape("n")
+    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(jp.fuse(f)), disabled_checks=checks)(jax.ShapeDtypeStruct(n, jnp.float32))
+    same(f(X), exported.call(X))
+
+
+def test_shards() -> None:
+    mesh = mesh_of(8)
+
+    def local(x: Any) -> Any:
+        return jax.lax.psum(jnp.sum(x * x), "x"), x - jnp.max(x)
+
+    inside = jax.shard_map(jp.fuse(local), mesh=mesh, in_specs=P("x"), out_specs=(P(), P("x")))
+    plain = jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=(P(), P("x")))
+    big = jnp.tile(X, 8)
+    same(plain(big), inside(big))
+    same(plain(big), jp.fuse(plain)(big))
+    placed = jax.device_put(X, jax.NamedSharding(mesh, P("x")))
+    same(model(X, W), FUSED(placed, W))
+    same(jax.grad(model, 1)(X, W), jax.grad(FUSED, 1)(placed, W), 1e-3)
+
+
+# --- calls --------------------------------------------------------------------------------------------------------------------
+
+
+def test_structures_and_static_arguments() -> None:
+    @jp.fuse
+    def f(tree: Any, how: str, *, axis: int = 0, scale: float = 2.0) -> Any:
+        """Its own words."""
+        total = jnp.sum if how == "sum" else jnp.max
+        return {"out": total(tree["x"] * scale, axis=axis), "n": len(tree["rest"]), "none": None}
+
+    assert f.__doc__ == "Its own words."
+    tree = {"x": ROWS, "rest": (X, None)}
+    same(jnp.sum(ROWS * 3, 1), f(tree, "sum", axis=1, scale=3.0)["out"])
+    same(jnp.max(ROWS * 2, 0), f(tree, "max")["out"])
+    assert f(tree, "max")["none"] is None
+
+
+def test_effects_stay(capfd: pytest.CaptureFixture[str]) -> None:
+    def noisy(x: Any) -> Any:
+        y = jnp.sum(x * x)
+        jax.debug.print("sum {y:.1f}", y=y)
+        return y, jnp.max(x)
+
+    same((jnp.sum(X * X), jnp.max(X)), jp.fuse(noisy)(X))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("sum ") == 1
+
+
+def test_captured_tracers() -> None:
+    def outer(scale: Any) -> Any:
+        return jp.fuse(lambda x: (jnp.sum(x * scale), jnp.max(x + scale)))(X)
+
+    same((jnp.sum(X * 3.0), jnp.max(X + 3.0)), jax.jit(outer)(jnp.float32(3)))
+    same(jnp.sum(X), jax.grad(lambda s: outer(s)[0])(jnp.float32(3)))
+
+
+def test_weak_types() -> None:
+    same(jnp.sum(X * 0 + 1) * 2.0, jp.fuse(lambda x, k: jnp.sum(x * 0 + 1) * k)(X, 2.0))
+    same(jax.jit(lambda k: jnp.cumsum(jnp.full(N, k)))(1), jp.fuse(lambda k: jnp.cumsum(jnp.full(N, k)))(1))
+
+
+def test_wrong_programs_say_what_they_would_without() -> None:
+    with pytest.raises(TypeError, match="must be a function"):
+        jp.fuse(3)  # type: ignore[type-var]
+    with pytest.raises(ZeroDivisionError):
+        jp.fuse(lambda x: 1 / 0)(X)
+    with pytest.raises(TypeError, match="add got incompatible shapes"):
+        jp.fuse(lambda x, y: x + y)(X, X[:3])
+
+
+def test_one_trace_for_calls_alike() -> None:
+    traces = []
+
+    @jp.fuse
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return jnp.sum(x * x)
+
+    for _ in range(3):
+        f(X)
+    f(X[:100])
+    assert len(traces) == 2
+
+
+# --- the graph ----------------------------------------------------------------------------------------------------------------
+
+
+def test_graph_is_flat_and_has_nothing_twice() -> None:
+    @jax.jit
+    def inner(x: Any) -> Any:
+        unused = jnp.exp(x)
+        del unused
+        return jnp.sin(x) + jnp.sin(x)
+
+    graph = flat_graph(jax.make_jaxpr(lambda x: inner(x) + jax.nn.relu(jnp.sin(x)))(X))
+    names = [e.primitive.name for e in graph.eqns]
+    assert names.count("sin") == 1
+    assert "exp" not in names and "jit" not in names and "custom_jvp_call" not in names
+
+
+UNARY = [jnp.sin, jnp.abs, jnp.tanh, lambda x: x * 2, lambda x: -x, jnp.square, lambda x: jnp.where(x > 0, x, 0.5)]
+BINARY = [jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, lambda a, b: jnp.where(a > b, a, b * 0.5)]
+SITES = [
+    jnp.sum, jnp.max, jnp.min, jnp.mean, jnp.argmax, jnp.cumsum, lambda x: jnp.zeros(50).at[IDS].add(x),
+    lambda x: jax.ops.segment_max(x, IDS, 50), lambda x: x, lambda x: x - jnp.mean(x), lambda x: jnp.sum(x.reshape(40, -1), 1),
+    lambda x: jnp.max(x.reshape(40, -1), 0), lambda x: x[IDS], lambda x: jnp.sum(x > 0),
+]  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=int(os.environ.get("JAXPRIMS_EXAMPLES", 15)), deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_programs(data: Any) -> None:
+    """Each line makes an array of N numbers of earlier ones, or something of another shape that is returned."""
+    lines = data.draw(st.lists(st.tuples(*(st.integers(0, 99),) * 4), min_size=3, max_size=9))
+
+    def program(x: Any, y: Any) -> Any:
+        arrays, out = [x, y], []
+        for kind, a, b, op in lines:
+            first, second = arrays[a % len(arrays)], arrays[b % len(arrays)]
+            if kind % 3 == 0:
+                made = UNARY[op % len(UNARY)](first)
+            elif kind % 3 == 1:
+                made = BINARY[op % len(BINARY)](first, second)
+            else:
+                made = SITES[op % len(SITES)](first * 0.5)
+            (arrays if made.shape == x.shape else out).append(made)
+            if made.shape == () and jnp.issubdtype(made.dtype, jnp.floating):
+                arrays.append(second + made / N)
+        return out, arrays[-1]
+
+    same(jax.jit(program)(X, Y), jp.fuse(program)(X, Y), 2e-3)
+
+
+def test_bodies_of_loops_and_branches_are_fused() -> None:
+    def descend(x: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            return c - 0.1 * (jnp.sum(x * c) + jnp.max(x - c)) / N
+
+        c = jax.lax.fori_loop(0, 5, step, 1.0)
+        return jax.lax.cond(c > 0, lambda: (jnp.sum(x * x), jnp.min(x)), lambda: (c, c))
+
+    same(jax.jit(descend)(X), jp.fuse(descend)(X))
+    words = str(jp.explain(jp.fuse(descend))(X))
+    assert "in scan: reduce_sum, reduce_max over [40000]: one kernel" in words or "in while: reduce_sum, reduce_max" in words
+    assert "in cond: reduce_sum, reduce_min over [40000]: one kernel" in words
