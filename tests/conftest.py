@@ -22,6 +22,21 @@ os.environ["XLA_FLAGS"] = " ".join([*QUICK, DEVICES, os.environ.get("XLA_FLAGS",
 jax.config.update("jax_traceback_filtering", "off")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``JAXPRIMS_SAMPLE=3`` every third test of each function, the first one among them."""
+    step = int(os.environ.get("JAXPRIMS_SAMPLE", "1"))
+    if step > 1:
+        seen: dict[str, int] = {}
+        chosen = []
+        for item in items:
+            name = item.nodeid.partition("[")[0]
+            seen[name] = seen.get(name, -1) + 1
+            if seen[name] % step == 0:
+                chosen.append(item)
+        config.hook.pytest_deselected(items=[i for i in items if i not in set(chosen)])
+        items[:] = chosen
+
+
 @pytest.fixture(autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests are of kernels, however small their inputs: where XLA's own operation would be the strategy, it has tests of its own

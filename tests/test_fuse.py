@@ -106,6 +106,10 @@ def test_who_looks_in_between_is_told() -> None:
     same(looked(X, IDS), jp.fuse(looked)(X, IDS))
 
 
+def test_batches_of_histograms_are_one_kernel() -> None:
+    assert kernels(*(SHAPES["batched updates"][0], *SHAPES["batched updates"][1])) == ["scatter-add"]
+
+
 def test_small_inner_arrays_are_not_written() -> None:
     points, centres = X.reshape(-1, 2), jnp.linspace(0, 1, 16).reshape(8, 2)
 
@@ -175,6 +179,9 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gathers": (lambda h, i: jax.ops.segment_sum(h[i] * jnp.tanh(h[i + 1]), i, 50), (X[:60], IDS)),
     "scans": (lambda x: (jnp.cumsum(x * x), jax.lax.cummax(x + 1, reverse=True), jax.lax.cumlogsumexp(x)), (X,)),
     "scans of rows": (lambda x: (jnp.cumsum(x * 2, 1), jnp.cumprod(x / 9, 0)), (ROWS,)),
+    "batched updates": (jax.vmap(lambda x, i: jnp.ones(50).at[i].add(x * x)), (X.reshape(8, -1), IDS.reshape(8, -1))),
+    "batched by position": (jax.vmap(lambda k, x: jnp.zeros(99).at[k * jnp.arange(5000)].add(x)), (IDS[:8], X.reshape(8, -1))),
+    "long rows inside": (lambda x: (jnp.sum(jnp.sum(x * x, 1) * jnp.arange(40)), jnp.max(jnp.max(x, 1))), (ROWS,)),
     "produced twice": (lambda x: ((y := jnp.exp(x)), jnp.sum(y), jnp.max(y * 2)), (X,)),
 }
 

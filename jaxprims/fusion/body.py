@@ -64,10 +64,13 @@ class Body:
     def _operands(self, var: Var, labels: Labels) -> list[Labels] | None:
         """The labels of the operands of the equation that makes a variable; None if the variable is read."""
         eqn = self.graph.made_by(var)
-        if eqn is None or not any(k >= self.batch for k in labels):  # the same for all elements of a row
-            return None
+        if eqn is None or not (any(k >= self.batch for k in labels) or self.graph.is_constant(var)):
+            return None  # the same for all elements of a row
         out = wanted(eqn, labels)
-        if out is None or own_numbers(var, labels) > MOST_OWN * math.prod(self.sites[0].lanes):
+        most = MOST_OWN * math.prod(self.sites[0].lanes)
+        if out is None or own_numbers(var, labels) > most:
+            return None
+        if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
             return None
         if eqn.primitive.name == "dot_general" and max(own_numbers(v, k) for v, k in zip(eqn.invars, out, strict=True)) > 64:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+from ..tracing import elementwise
 from ..tracing.jaxprs import CALLS, assembled, called
 
 OUTSIDE = -1
@@ -33,6 +34,13 @@ class Graph:
         """The equation that makes a variable; None of arguments and literals."""
         index = None if isinstance(atom, Literal) else self.producer.get(atom)
         return None if index is None else self.eqns[index]
+
+    def is_constant(self, var: Var) -> bool:
+        """Is it one number, made of literals alone?"""
+        eqn = self.made_by(var)
+        if eqn is None or var.aval.shape != () or eqn.primitive.name not in elementwise.NAMES:
+            return False
+        return all(isinstance(v, Literal) or self.is_constant(v) for v in eqn.invars)
 
     def needs(self, atoms: Sequence[Any]) -> int:
         """The equations that these variables depend on, as bits."""

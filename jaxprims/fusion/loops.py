@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -114,9 +115,7 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
 
         return row((*elements, positions) if wants_position else tuple(elements), f)
 
-    for k in reversed(range(first)):
-        one = jax.vmap(one, in_axes=tuple(0 if k in mine else None for mine in labels))
-    return one(*arrays)
+    return _batched(one, first, labels)(*arrays)
 
 
 def _together(ops: Sequence[Any], counts: Sequence[int]) -> Callable[[Any, Any], Any]:
@@ -147,25 +146,45 @@ def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
 
 
 def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    elements, values = _flat(body, read)
+    sizes, kept = body.sites[0].sizes, body.batch
+    labels = [k for _, k in body.leaves]
+    counted = [k for k in sorted(body.counted) if k < kept]
+    given = [x for x in into if x is not None]
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)] + [jnp.arange(sizes[k]) for k in counted] + given
+    batch = [*labels, *((k,) for k in counted), *(tuple(range(kept)) for _ in given)]
 
-    def f(*element: Any) -> Any:
-        return tuple(_updates(s, roots) for s, roots in zip(body.sites, values(*element), strict=True))
+    def one(*xs: Any) -> Any:
+        mine, dests = xs[: len(labels)], iter(xs[len(labels) + len(counted) :])
+        elements, values = _flat(body, mine, kept, dict(zip(counted, xs[len(labels) :], strict=False)))
 
-    out = genhist(f, elements, [Bins(_bins(s), s.op, None, dest) for s, dest in zip(body.sites, into, strict=True)])
+        def f(*element: Any) -> Any:
+            return tuple(_updates(s, roots) for s, roots in zip(body.sites, values(*element), strict=True))
+
+        bins = [Bins(_bins(s), s.op, None, None if d is None else next(dests)) for s, d in zip(body.sites, into, strict=True)]
+        return genhist(f, elements, bins)
+
+    out = _batched(one, kept, batch)(*arrays)
     return [like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
-def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..., list[list[Any]]]]:
-    """All loops as one: the elements, and the body's roots as a function of one. What is not along every loop is read by
-    position."""
-    sizes = body.sites[0].sizes
+def _batched(one: Callable[..., Any], loops: int, labels: Sequence[Sequence[int]]) -> Callable[..., Any]:
+    """The function of a row on all of them: batched over the first loops, which lead the axes of what has their labels."""
+    for k in reversed(range(loops)):
+        one = jax.vmap(one, in_axes=tuple(0 if k in mine else None for mine in labels))
+    return one
+
+
+def _flat(
+    body: Body, arrays: Sequence[Any], first: int = 0, outer: Mapping[int, Any] = MappingProxyType({})
+) -> tuple[tuple[Any, ...], Callable[..., list[list[Any]]]]:
+    """The loops from ``first`` on as one: the elements, and the body's roots as a function of one. What is not along every one of
+    them is read by position. ``outer``: the positions of the other loops."""
+    sizes = body.sites[0].sizes[first:]
     n, rank = math.prod(sizes), len(sizes)
-    labels = [k for _, k in body.leaves]
-    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
-    partial = [m for m, k in enumerate(labels) if 0 < sum(x != OWN for x in k) < rank]
-    streamed = [m for m, k in enumerate(labels) if sum(x != OWN for x in k) == rank]
-    wants_position = bool(body.counted or partial)
+    labels = [tuple(x - first for x in k if x >= first) for _, k in body.leaves]
+    partial = [m for m, k in enumerate(labels) if 0 < len(k) < rank]
+    streamed = [m for m, k in enumerate(labels) if len(k) == rank]
+    wants_position = bool(partial) or any(k >= first for k in body.counted)
     elements = [arrays[m].reshape(n, *arrays[m].shape[rank:]) for m in streamed] or [jnp.zeros(n, np.uint8)]
 
     def values(*element: Any) -> list[list[Any]]:
@@ -174,20 +193,21 @@ def _flat(body: Body, read: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..
         for m, x in zip(streamed, element, strict=False):
             mine[m] = x
         for m in partial:
-            mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(x for x in labels[m] if x != OWN))]
-        return body.evaluate(mine, lambda loop: _coordinate(flat, sizes, loop))
+            mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(labels[m]))]
+        return body.evaluate(mine, lambda loop: outer[loop] if loop < first else _coordinate(flat, sizes, loop - first))
 
     return ((*elements, positions) if wants_position else tuple(elements)), values
 
 
 def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    elements, values = _flat(body, read)
+    elements, values = _flat(body, [_arranged(x, k) for x, (_, k) in zip(read, body.leaves, strict=True)])
     out = mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
     return [like(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _bins(site: Site) -> tuple[int, ...]:
-    return tuple(site.eqn.invars[0].aval.shape[: site.eqn.invars[1].aval.shape[-1]])
+    shape = site.eqn.invars[0].aval.shape
+    return tuple(shape[site.kept : site.kept + site.eqn.invars[1].aval.shape[-1]])
 
 
 def _updates(site: Site, roots: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:

@@ -108,18 +108,20 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         into, indices, updates = eqn.invars
         d, shape, depth = eqn.params["dimension_numbers"], into.aval.shape, indices.aval.shape[-1]
-        leading = tuple(range(depth))
-        if getattr(d, "operand_batching_dims", ()) or eqn.params["mode"].name not in _MODES:
+        kept = len(d.operand_batching_dims)
+        if not d.operand_batching_dims == d.scatter_indices_batching_dims == tuple(range(kept)):
             return None
-        if not (d.inserted_window_dims == d.scatter_dims_to_operand_dims == leading) or not depth:
+        bins = tuple(range(kept, kept + depth))
+        if not d.inserted_window_dims == d.scatter_dims_to_operand_dims == bins or not bins:
             return None
         rank = indices.aval.ndim - 1
         window = tuple(range(rank, updates.aval.ndim))
-        if d.update_window_dims != window or updates.aval.shape[rank:] != shape[depth:] or not _is_number(updates, complex=True):
+        whole = d.update_window_dims == window and updates.aval.shape[rank:] == shape[kept + depth :]
+        if not whole or rank == kept or eqn.params["mode"].name not in _MODES or not _is_number(updates, complex=True):
             return None
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
-        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], 0, into=into)
+        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, into=into)
 
     return rule
 
