@@ -213,6 +213,16 @@ def test_derivatives_have_kernels_too() -> None:
     assert "scan" in kinds
 
 
+def test_fused_functions_have_kernels_too() -> None:
+    @jp.fuse
+    def summary(x: Any, i: Any) -> Any:
+        nearest = jnp.argmin((x[:, None] - jnp.arange(4.0)) ** 2, 1)
+        return jnp.zeros(4).at[nearest].add(x), jnp.sum(x * x), jnp.argmax(x)
+
+    found = jp.compile_check(summary, jax.ShapeDtypeStruct((100_000,), jnp.float32), jax.ShapeDtypeStruct((100_000,), jnp.int32))
+    assert {k.name for k in found} >= {"HistShared", "ReduceBlocks"}
+
+
 def test_a_function_without_kernels() -> None:
     assert jp.compile_check(jnp.sin, F32) == []
 

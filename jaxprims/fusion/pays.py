@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from jax.extend.core import Var
+
 from ..tracing import elementwise
 from .body import Body, operations, own_numbers
 
@@ -26,6 +28,24 @@ _IN_LOOPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expa
 """What XLA takes into the loop of a reduction, too."""
 
 
+_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose select_and_gather_add".split())
+
+
+def _is_written_for(body: Body, var: Var) -> bool:
+    """Would XLA write an array for this kernel alone?"""
+    graph = body.graph
+    eqn = graph.made_by(var)
+    while eqn is not None and eqn.primitive.name in ("reshape", "squeeze", "expand_dims"):  # which are free
+        var = eqn.invars[0]
+        eqn = graph.made_by(var)
+    if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
+        return False
+    inside = body.taken | {s.index for s in body.sites}
+    return all(
+        user in inside or graph.eqns[user].primitive.name in ("reshape", "squeeze", "expand_dims") for user in graph.users[var]
+    )
+
+
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
@@ -40,6 +60,9 @@ def why_not(body: Body) -> str | None:
     if site.kept and row < SHORTEST_ROW:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
+    written = [leaf for leaf in body.streamed if _is_written_for(body, leaf[0])]
+    if len(written) >= len(body.sites) and not positioned:
+        return "XLA would have to write what it takes into a loop of its own"
     inside = [body.graph.eqns[k] for k in body.taken]
     if any(e.primitive.name not in _IN_LOOPS for e in inside):
         return None  # XLA would write what these make
