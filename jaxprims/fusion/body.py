@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from .labels import Labels, wanted
 from .sites import MOST_OWN, Site
 
 Leaf = tuple[Var, Labels]
+
+MOST_TAKEN = 300
+"""Equations in a body, those nearest to its sites: what they need beyond is read."""
 
 _DEAR = {
     **dict.fromkeys("exp exp2 log log1p expm1 logistic tanh sqrt rsqrt cbrt".split(), 8),
@@ -43,13 +47,14 @@ class Body:
         self.widest = 0  # numbers, of what is computed for one element
         roots = {var for site in sites if site.family == "map" for var, _ in site.roots}
         seen: set[Leaf] = set()
-        todo: list[tuple[Any, Labels]] = [root for site in sites for root in reversed(site.roots)]
+        todo: collections.deque[tuple[Any, Labels]] = collections.deque(root for site in sites for root in site.roots)
         while todo:
-            var, labels = leaf = todo.pop()
+            var, labels = leaf = todo.popleft()
             if isinstance(var, Literal) or leaf in seen:
                 continue
             seen.add(leaf)
-            operands = None if var in cut and var not in roots else self._operands(var, labels)
+            full = len(self.taken) >= MOST_TAKEN or (var in cut and var not in roots)
+            operands = None if full else self._operands(var, labels)
             if operands is None:
                 self.leaves[leaf] = None
                 continue
@@ -82,18 +87,17 @@ class Body:
         loops = set(range(len(self.sites[0].sizes)))
         return [leaf for leaf in self.leaves if loops <= set(leaf[1])]
 
-    def cost(self, var: Var) -> float:
-        """Additions that computing a variable here takes, for one element, from what is read."""
-        total, seen, todo = 0.0, set(), [self.graph.producer[var]]
-        while todo:
-            index = todo.pop()
-            if index in seen or index not in self.taken:
-                continue
-            seen.add(index)
-            eqn = self.graph.eqns[index]
-            total += operations(eqn)
-            todo += [self.graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in self.graph.producer]
-        return total
+    def takes(self, var: Var, additions: float, known: Collection[Var]) -> bool:
+        """Does computing a variable here, for one element, take so many additions, from what is read and what is known?"""
+        total, seen, todo = 0.0, set(), [var]
+        while todo and total < additions:
+            v = todo.pop()
+            index = None if isinstance(v, Literal) or v in known else self.graph.producer.get(v)
+            if index is not None and index in self.taken and index not in seen:
+                seen.add(index)
+                total += operations(self.graph.eqns[index])
+                todo += self.graph.eqns[index].invars
+        return total >= additions
 
     def evaluate(self, read: Sequence[Any], position: Callable[[int], Any]) -> list[list[Any]]:
         """The roots of every site, from what is read of each leaf (its own axes) and the loops' positions."""

@@ -53,6 +53,7 @@ def fuse(fn: F) -> F:
     if not callable(fn):
         raise TypeError(f"fn must be a function, got {fn!r}")
     wants_numbers = False
+    compiled: dict[Any, Any] = {}
 
     @functools.wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:
@@ -60,14 +61,14 @@ def fuse(fn: F) -> F:
         leaves, tree = jax.tree.flatten((args, kwargs))
         if not wants_numbers:
             try:
-                return _called(fn, leaves, tree, _is_array_or_number)
+                return _called(compiled, fn, leaves, tree, _is_array_or_number)
             except Exception:  # as of a slice whose length is no number
                 if not any(type(x) in _NUMBERS for x in leaves):
                     raise
-            out = _called(fn, leaves, tree, _is_array)
+            out = _called(compiled, fn, leaves, tree, _is_array)
             wants_numbers = True
             return out
-        return _called(fn, leaves, tree, _is_array)
+        return _called(compiled, fn, leaves, tree, _is_array)
 
     return fused  # type: ignore[return-value]
 
@@ -83,30 +84,46 @@ def _is_array_or_number(x: Any) -> bool:
     return _is_array(x) or type(x) in _NUMBERS
 
 
+def _called(
+    compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, is_operand: Callable[[Any], bool]
+) -> Any:
+    """One compiled function for each structure of the arguments, and for the arguments that are known when it is traced."""
+    operands = [x for x in leaves if is_operand(x)]
+    known: tuple[Any, ...] = ()
+    if len(operands) < len(leaves):
+        known = tuple((k, type(x), x) for k, x in enumerate(leaves) if not is_operand(x))
+    call = compiled.get((tree, known))
+    if call is None:
+        call = compiled[tree, known] = _compiled(fn, tree, {k: x for k, _, x in known})
+    out, structure = call(operands)
+    return jax.tree.unflatten(structure.tree, out)
+
+
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class Static:
-    """What of a call is no array: the function, the arguments' structure, and those that are known when it is traced."""
+class Structure:
+    """Of what a function returned."""
 
-    fn: Callable[..., Any]
     tree: Any
-    known: tuple[tuple[int, type, Any], ...]
 
 
-def _called(fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, is_operand: Callable[[Any], bool]) -> Any:
-    known = tuple((k, type(x), x) for k, x in enumerate(leaves) if not is_operand(x))
-    return _compiled(Static(fn, tree, known), [x for x in leaves if is_operand(x)])
+def _compiled(fn: Callable[..., Any], tree: Any, known: dict[int, Any]) -> Callable[[list[Any]], tuple[list[Any], Structure]]:
+    def call(operands: list[Any]) -> tuple[list[Any], Structure]:
+        return _traced(fn, tree, known, operands)
+
+    call.__name__ = getattr(fn, "__name__", "fused")
+    return jax.jit(call)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(static: Static, operands: list[Any]) -> Any:
-    structure: list[Any] = []
+def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: list[Any]) -> tuple[list[Any], Structure]:
+    structure: list[Structure] = []
 
     def flat(*xs: Any) -> list[Any]:
-        rest, known = iter(xs), {k: x for k, _, x in static.known}
-        leaves = [known[k] if k in known else next(rest) for k in range(static.tree.num_leaves)]
-        args, kwargs = jax.tree.unflatten(static.tree, leaves)
-        out, tree = jax.tree.flatten(static.fn(*args, **kwargs))
-        structure[:] = [tree]
+        rest = iter(xs)
+        leaves = [known[k] if k in known else next(rest) for k in range(tree.num_leaves)]
+        args, kwargs = jax.tree.unflatten(tree, leaves)
+        out, returned = jax.tree.flatten(fn(*args, **kwargs))
+        structure[:] = [Structure(returned)]
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
@@ -116,4 +133,4 @@ def _compiled(static: Static, operands: list[Any]) -> Any:
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
         open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
         out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
-    return jax.tree.unflatten(structure[0], out)
+    return out, structure[0]

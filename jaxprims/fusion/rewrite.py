@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from .graph import Graph, run_equation
 from .pays import why_not
 from .sites import Site, find_sites, small_reduction
 
-WRITTEN = 6
+WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
 again."""
 
@@ -76,12 +76,14 @@ class _Plan:
 
     graph: Graph
     left: dict[int, str] = dataclasses.field(default_factory=dict)
+    bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
+    made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
 
     def kernels(self) -> list[Kernel]:
-        graph, sites = self.graph, find_sites(self.graph)
+        sites = find_sites(self.graph)
         tried: set[int] = set()
         while True:
-            kernels = self._of(_merged(graph, sites))
+            kernels = self._of(self._merged(sites))
             more = self._small_reduction([k.body for k in kernels], tried)
             if more is None:
                 return kernels
@@ -90,15 +92,15 @@ class _Plan:
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
         while True:
-            cut = _cuts(self.graph, groups)
-            bodies = [Body(self.graph, g, cut) for g in groups]
+            cut = _cuts(self.graph, [self._body(g) for g in groups])
+            bodies = [self._body(g, cut) for g in groups]
             slower = [why_not(b) for b in bodies]
             if any(slower):
                 for b, why in zip(bodies, slower, strict=True):
                     self.left.update((s.index, why) for s in b.sites if why)
                 groups = [g for g, why in zip(groups, slower, strict=True) if not why]
                 continue
-            found = [_kernel(b) for b in bodies]
+            found = [self._kernel(b) for b in bodies]
             if all(isinstance(k, Kernel) for k in found):
                 return [k for k in found if isinstance(k, Kernel)]
             remaining: list[Sequence[Site]] = []
@@ -117,10 +119,37 @@ class _Plan:
             tried.add(index)
             site = small_reduction(index, self.graph.eqns[index])
             if site is not None:
-                body = Body(self.graph, [site], ())
-                if why_not(body) is None and isinstance(_kernel(body), Kernel):
+                body = self._body([site])
+                if why_not(body) is None and isinstance(self._kernel(body), Kernel):
                     return site
         return None
+
+    def _body(self, sites: Sequence[Site], cut: frozenset[Var] = frozenset()) -> Body:
+        key = tuple((s.index, s.family) for s in sites), cut
+        if key not in self.bodies:
+            self.bodies[key] = Body(self.graph, sites, cut)
+        return self.bodies[key]
+
+    def _kernel(self, body: Body) -> Kernel | str:
+        key = tuple((s.index, s.family) for s in body.sites), frozenset(body.taken), tuple(body.leaves)
+        if key not in self.made:
+            self.made[key] = _kernel(body)
+        return self.made[key]
+
+    def _merged(self, sites: Sequence[Site]) -> list[Sequence[Site]]:
+        groups: list[Any] = []
+        leaves: list[set[Any]] = []
+        for site in sites:
+            mine = set(self._body([site]).streamed)
+            for group, theirs in zip(groups, leaves, strict=True):
+                if group[0].form == site.form and mine & theirs and _independent(self.graph, [*group, site], groups, group):
+                    group.append(site)
+                    theirs |= mine
+                    break
+            else:
+                groups.append([site])
+                leaves.append(mine)
+        return groups
 
 
 def _kernel(body: Body) -> Kernel | str:
@@ -148,23 +177,7 @@ def _kernel(body: Body) -> Kernel | str:
     return Kernel(body, inputs, closed)
 
 
-# --- which sites share a kernel -----------------------------------------------------------------------------------------------
-
-
-def _merged(graph: Graph, sites: list[Site]) -> list[Sequence[Site]]:
-    groups: list[Any] = []
-    leaves: list[set[Any]] = []
-    for site in sites:
-        mine = set(Body(graph, [site], ()).streamed)
-        for group, theirs in zip(groups, leaves, strict=True):
-            if group[0].form == site.form and mine & theirs and _independent(graph, [*group, site], groups, group):
-                group.append(site)
-                theirs |= mine
-                break
-        else:
-            groups.append([site])
-            leaves.append(mine)
-    return groups
+# --- what depends on what -------------------------------------------------------------------------------------------------------
 
 
 def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence[Site]], old: Sequence[Site]) -> bool:
@@ -185,29 +198,20 @@ def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence
     return False
 
 
-# --- what is written, and what is computed again ------------------------------------------------------------------------------
+# --- what is written, and what is computed again --------------------------------------------------------------------------------
 
 
-def _cuts(graph: Graph, groups: Sequence[Sequence[Site]]) -> set[Var]:
-    """Variables that several want and that take longer to compute than to read."""
+def _cuts(graph: Graph, bodies: Sequence[Body]) -> frozenset[Var]:
+    """Variables that several want and that take longer to compute, from what is read or from other such ones, than to read."""
+    plain = _evaluated(graph, bodies)
     cut: set[Var] = set()
-    while groups:
-        bodies = [Body(graph, g, cut) for g in groups]
-        plain = _evaluated(graph, bodies)
-        found = next(_dear_and_shared(graph, bodies, plain), None)
-        if found is None:
-            break
-        cut.add(found)
-    return cut
-
-
-def _dear_and_shared(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> Iterator[Var]:
-    for index in reversed(range(len(graph.eqns))):
+    for index in sorted(set().union(*(b.taken for b in bodies))):
         inside = [b for b in bodies if index in b.taken]
-        if inside and len(inside) + (index in plain) > 1:
-            var = graph.eqns[index].outvars[0]
-            if inside[0].cost(var) >= WRITTEN:
-                yield var
+        if len(inside) + (index in plain) > 1:
+            (var,) = graph.eqns[index].outvars
+            if inside[0].takes(var, WRITTEN, cut):
+                cut.add(var)
+    return frozenset(cut)
 
 
 def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:
@@ -231,7 +235,7 @@ def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:
     return out
 
 
-# --- the program --------------------------------------------------------------------------------------------------------------
+# --- the program ----------------------------------------------------------------------------------------------------------------
 
 
 def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[Any]:
