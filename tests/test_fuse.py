@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ import jaxprims as jp
 from bench.cases.fuse import PROGRAMS, Program, gradient
 from jaxprims.fusion.call import Fused
 from jaxprims.fusion.graph import flat_graph
+from jaxprims.fusion.rewrite import Rewritten
 
 N = 40_000
 RNG = np.random.default_rng(7)
@@ -40,6 +41,22 @@ def same(expected: Any, got: Any, rtol: float = 1e-4) -> None:
             np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * scale)
         else:
             np.testing.assert_array_equal(b, a)
+
+
+@pytest.fixture(autouse=True)
+def faults() -> Iterator[None]:
+    """A fault is not hidden by doing without ``fuse``."""
+    found = []
+    plain = Rewritten.__init__
+
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any) -> None:
+        found.extend(why for _, why in left if "a fault in fuse" in why)
+        plain(self, closed, kernels, left)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rewritten, "__init__", noted)
+        yield
+    assert found == []
 
 
 def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:
@@ -181,6 +198,7 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scans of rows": (lambda x: (jnp.cumsum(x * 2, 1), jnp.cumprod(x / 9, 0)), (ROWS,)),
     "batched updates": (jax.vmap(lambda x, i: jnp.ones(50).at[i].add(x * x)), (X.reshape(8, -1), IDS.reshape(8, -1))),
     "batched by position": (jax.vmap(lambda k, x: jnp.zeros(99).at[k * jnp.arange(5000)].add(x)), (IDS[:8], X.reshape(8, -1))),
+    "sorted": (lambda x: (jnp.argsort(x.reshape(-1, 8), 1), jnp.sort(x.reshape(-1, 8) * 2, 1), jnp.median(x)), (X,)),
     "long rows inside": (lambda x: (jnp.sum(jnp.sum(x * x, 1) * jnp.arange(40)), jnp.max(jnp.max(x, 1))), (ROWS,)),
     "produced twice": (lambda x: ((y := jnp.exp(x)), jnp.sum(y), jnp.max(y * 2)), (X,)),
 }
@@ -298,6 +316,41 @@ def test_rules_of_its_own() -> None:
         same(f(X), jp.fuse(f)(X))
         same(jax.grad(f)(X), jax.grad(jp.fuse(f))(X))
         same(jax.grad(f)(X), jp.fuse(jax.grad(f))(X))
+
+
+def test_rules_hold_where_derivatives_are_taken_of_the_kernels() -> None:
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return x * x
+
+    clipped.defvjp(lambda x: (x * x, x), lambda x, g: (g * jnp.clip(x, -0.1, 0.1),))
+
+    def noisy(x: Any) -> Any:
+        jax.debug.print("{x}", x=x[0])
+        return jnp.sum(clipped(x))
+
+    def local(x: Any) -> Any:
+        return jax.lax.psum(jnp.sum(clipped(x)), "x")
+
+    def spread(f: Any) -> Any:
+        return jax.shard_map(f, mesh=mesh_of(8), in_specs=P("x"), out_specs=P())
+
+    big = jnp.tile(X, 8)
+    same(jax.grad(noisy)(X), jax.grad(jp.fuse(noisy))(X))
+    same(jax.grad(spread(local))(big), jax.grad(spread(jp.fuse(local)))(big))
+    same(jax.grad(spread(local))(big), jax.grad(jp.fuse(spread(local)))(big))
+
+
+def test_explicit_shardings_are_kept() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(x * x), jnp.max(x), x * 2
+
+    mesh = mesh_of(8, explicit=True)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, jax.NamedSharding(mesh, P("x")))
+        same(jax.jit(f)(x), jp.fuse(f)(x))
+        assert jax.typeof(jp.fuse(f)(x)[2]) == jax.typeof(f(x)[2])
+        same(jax.grad(lambda x: f(x)[0])(x), jax.grad(lambda x: jp.fuse(f)(x)[0])(x))
 
 
 def test_export() -> None:

@@ -28,11 +28,12 @@ fused_p.multiple_results = True
 class Fused:
     """A function of arrays, traced; what became of it; and the functions that transformations make of it, each made once.
 
-    Two of them are equal if they are the same object, which a ``jax.jit`` around the function keeps.
+    Two of them are equal if they are the same object, which a ``jax.jit`` around the function keeps. ``with_rules``: derivatives
+    will be taken of what became of it, and functions with rules of their own for them stay calls.
     """
 
-    def __init__(self, closed: ClosedJaxpr):
-        self.closed = closed
+    def __init__(self, closed: ClosedJaxpr, with_rules: bool = False):
+        self.closed, self.with_rules = closed, with_rules
         self.made: dict[Any, Any] = {}
         self.inside: list[str] = []  # what became of loops and branches
 
@@ -47,7 +48,7 @@ class Fused:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        return flat_graph(self.closed, self._instead)
+        return flat_graph(self.closed, self._instead, self.with_rules)
 
     def _instead(self, eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
         found = as_recurrence(eqn)
@@ -58,7 +59,7 @@ class Fused:
 
     def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:
         """What a loop or branch does, fused; None if there is nothing in it to be fused."""
-        fused = Fused(body)
+        fused = Fused(body, self.with_rules)
         found = fused.rewritten.closed
         if not fused.in_words() or found.consts or [str(a) for a in found.out_avals] != [str(a) for a in body.out_avals]:
             return None
@@ -71,7 +72,10 @@ class Fused:
 
     @functools.cached_property
     def rewritten(self) -> Rewritten:
-        return rewritten(self.graph)
+        try:
+            return rewritten(self.graph)
+        except Exception as e:  # no program fails because somebody wanted it faster
+            return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))
 
     @functools.cached_property
     def compiled(self) -> Callable[..., list[Any]]:

@@ -127,10 +127,18 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
-    if closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
-        out = jaxpr_as_fun(Fused(closed).rewritten.closed)(*operands)
+    if any(_is_sharded(x) for x in [*operands, *closed.consts]):
+        out = jaxpr_as_fun(closed)(*operands)  # types with shardings: kernels do not keep them
+    elif closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
+        out = jaxpr_as_fun(Fused(closed, with_rules=True).rewritten.closed)(*operands)
     else:  # captured arrays may be tracers: they are operands
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
         open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
         out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
     return out, structure[0]
+
+
+def _is_sharded(x: Any) -> bool:
+    """Over explicit axes of a mesh."""
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    return any(names is not None for names in getattr(sharding, "spec", ()))

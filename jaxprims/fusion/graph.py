@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, assembled, called
+from ..tracing.jaxprs import CALLS, RULES, assembled, called
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -55,8 +55,10 @@ Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
 """What is done in place of an equation, as a function of its operands; None: nothing else."""
 
 
-def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None) -> Graph:
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite))(
+def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_rules: bool = False) -> Graph:
+    """``with_rules``: calls that have rules of their own for derivatives stay calls."""
+    calls = CALLS - RULES if with_rules else CALLS
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls))(
         *(v.aval for v in closed.jaxpr.invars)
     )
     jaxpr = _shared(inlined.jaxpr)
@@ -102,11 +104,11 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation
     return [value(v) for v in jaxpr.outvars]
 
 
-def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite) -> list[Any]:
+def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite, calls: Collection[str]) -> list[Any]:
     def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-        inner = called(eqn) if eqn.primitive.name in CALLS else None
+        inner = called(eqn) if eqn.primitive.name in calls else None
         if inner is not None:
-            return _inlined(*inner, operands, rewrite)
+            return _inlined(*inner, operands, rewrite, calls)
         instead = rewrite(eqn)
         return run_equation(eqn, operands) if instead is None else instead(*operands)
 

@@ -129,7 +129,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
 def small_reduction(index: int, eqn: JaxprEqn) -> Site | None:
     """A reduction of a few numbers for each of many elements, as a loop over these. XLA writes what it reduces, if that is made
     from less."""
-    if eqn.primitive.name not in _SMALL:
+    if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:
         return None
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
     axes = sorted(eqn.params["axes"]) if "axes" in eqn.params else [eqn.params["dimension"]]
