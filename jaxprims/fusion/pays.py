@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 from jax.extend.core import Var
 
 from ..tracing import elementwise
@@ -51,6 +52,8 @@ def why_not(body: Body) -> str | None:
     site = body.sites[0]
     if site.elements < FEWEST:
         return "few elements: XLA's loop is done before a kernel is called"
+    if site.family == "histogram" and len(body.sites) == 1 and site.read and site.op is jnp.add:
+        return "one sum of rows, which XLA adds as vectors, too"
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"

@@ -20,6 +20,10 @@ MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
 
 
+ROW = 8
+"""Numbers of an update from which on kernels add rows as vectors, if these lie in memory."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
     """An equation as a loop nest of ``sizes``, whose first ``kept`` loops are a batch. The body computes the ``roots``: variables
@@ -34,6 +38,7 @@ class Site:
     kept: int
     lanes: tuple[int, ...] = ()  # axes of the roots behind the loops', along which all is done side by side
     reverse: bool = False
+    read: frozenset[Any] = frozenset()  # variables that are read, whatever they are made of
     into: Any = None  # what a histogram adds to; its roots are an index and a value for each of its updates
 
     @property
@@ -64,7 +69,8 @@ def find_sites(graph: Graph) -> list[Site]:
             before = None if site.into is None or isinstance(site.into, Literal) else graph.producer.get(site.into)
             if before in found and _goes_on(graph, found[before], site):
                 first = found.pop(before)
-                site = dataclasses.replace(site, roots=first.roots + site.roots, into=first.into)
+                read = first.read | site.read
+                site = dataclasses.replace(site, roots=first.roots + site.roots, read=read, into=first.into)
             found[index] = site
     return list(found.values())
 
@@ -121,7 +127,9 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
             return None
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
-        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, into=into)
+        rows = math.prod(updates.aval.shape[rank:]) >= ROW
+        read = frozenset([updates] if rows and not isinstance(updates, Literal) else [])
+        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, read=read, into=into)
 
     return rule
 
