@@ -199,6 +199,13 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "batched updates": (jax.vmap(lambda x, i: jnp.ones(50).at[i].add(x * x)), (X.reshape(8, -1), IDS.reshape(8, -1))),
     "batched by position": (jax.vmap(lambda k, x: jnp.zeros(99).at[k * jnp.arange(5000)].add(x)), (IDS[:8], X.reshape(8, -1))),
     "sorted": (lambda x: (jnp.argsort(x.reshape(-1, 8), 1), jnp.sort(x.reshape(-1, 8) * 2, 1), jnp.median(x)), (X,)),
+    "no numbers in a row": (lambda x: (jnp.sum(x, 1), jnp.all(x > 0, 1)), (jnp.zeros((N, 0)),)),
+    "pairs": (
+        lambda a, b: jnp.argmin(jnp.sum((a[:, None] - b) ** 2, -1), 1),
+        (X[:3200].reshape(-1, 16), Y[:3200].reshape(-1, 16)),
+    ),
+    "attention": (lambda q, k: jax.nn.softmax(q @ k.T / 8), (X[:16384].reshape(256, 64), Y[:16384].reshape(256, 64))),
+    "any of a group": (lambda x, i: jnp.zeros(50, bool).at[i].max(x > 3.5), (X, IDS)),
     "long rows inside": (lambda x: (jnp.sum(jnp.sum(x * x, 1) * jnp.arange(40)), jnp.max(jnp.max(x, 1))), (ROWS,)),
     "produced twice": (lambda x: ((y := jnp.exp(x)), jnp.sum(y), jnp.max(y * 2)), (X,)),
 }
@@ -226,8 +233,16 @@ RECURRENCES: dict[str, tuple[Callable[..., Any], int, bool]] = {
     "two": (loop(lambda c, x: ((c[0] * 0.9 + x, c[1] * 0.8 + c[0]), c[1]), (0.0, 1.0)), 1, True),
     "negative": (loop(lambda c, x: (x - c / 3, c), 0.0), 1, True),
     "no loop": (loop(lambda c, x: (x, c), 0.0), 1, True),
-    "lanes": (loop(lambda c, x: (jnp.where(x > 1, x, c * 0.5 + x), c), jnp.zeros(4)), 0, True),
+    "lanes": (loop(lambda c, x: (jnp.where(x > 1, x, c * 0.5 + x), c), jnp.zeros(4)), 0, False),
     "count": (loop(lambda c, x: (c + 1, x * c), 0), 1, True),
+    "masked": (loop(lambda c, x: (c + jnp.where(x[1], -0.1 * (c - x[0]), 0.0),) * 2, 0.0), 2, False),
+    "dropped in part": (loop(lambda c, x: (jnp.where(x[1], 0, c) * 0.3 + 0.3 * c + x[0], c), 0.0), 2, False),
+    "grows": (loop(lambda c, x: (c * 2 + 0 * x, c), 0.0), 1, False),
+    "may grow": (loop(lambda c, x: (c * (1 + x), c), 0.0), 1, True),
+    "divided by nothing": (loop(lambda c, x: (c / jnp.where(x > 3, 0, 2), c), 1.0), 1, True),
+    "of halves": (loop(lambda c, x: (c + jnp.float16(1), c), jnp.float16(0)), 1, False),
+    "unsigned": (loop(lambda c, x: (c - jnp.uint8(3), c), jnp.uint8(1)), 1, True),
+    "with a matrix in each step": (loop(lambda c, x: (c * 0.5 + jnp.sum(jnp.outer(x, x)), c), 0.0), 0, False),
     "round in a circle": (
         loop(lambda c, x: ((c[0] * 0.9 + 0.1 * c[1], c[1] * 0.8 - 0.1 * c[0] + x), c[0]), (0.0, 1.0)),
         1,
@@ -244,7 +259,7 @@ def test_recurrences(name: str) -> None:
     fn, arrays, found = RECURRENCES[name]
     args = (X[:8000].reshape(-1, 4),) if not arrays else (X[:5000], DONE[:5000])[:arrays]
     fused = Fused(jax.make_jaxpr(fn)(*args))
-    assert found != any(e.primitive.name == "scan" for e in fused.rewritten.closed.jaxpr.eqns)
+    assert found == any("linear recurrences" in line for line in fused.in_words())
     same(jax.jit(fn)(*args), jp.fuse(fn)(*args), 1e-3)
     if name in ("mean", "returns", "two", "not linear"):
         loss = gradient(fn)
@@ -312,6 +327,17 @@ def test_rules_of_its_own() -> None:
         return jnp.sum(jnp.sin(x))
 
     odd.defjvp(lambda p, t: (odd(*p), jnp.sum(7 * t[0])))
+
+    @jax.custom_jvp
+    def straight_through(x: Any) -> Any:
+        return jnp.round(x)
+
+    straight_through.defjvps(lambda t, out, x: t)
+
+    def rounded(x: Any) -> Any:
+        return jnp.sum(straight_through(x) ** 2)
+
+    same(jax.hessian(rounded)(X[:5]), jax.hessian(jp.fuse(rounded))(X[:5]))
     for f in (clipped, odd):
         same(f(X), jp.fuse(f)(X))
         same(jax.grad(f)(X), jax.grad(jp.fuse(f))(X))
@@ -401,6 +427,23 @@ def test_structures_and_static_arguments() -> None:
     same(jnp.sum(ROWS * 3, 1), f(tree, "sum", axis=1, scale=3.0)["out"])
     same(jnp.max(ROWS * 2, 0), f(tree, "max")["out"])
     assert f(tree, "max")["none"] is None
+
+
+def test_numbers_of_python() -> None:
+    traces = []
+
+    @jp.fuse
+    def filled(value: Any, n: Any) -> Any:
+        traces.append(1)
+        return 1 / jnp.full(n, value)
+
+    assert filled(0.0, 3)[0] == np.inf
+    assert filled(-0.0, 3)[0] == -np.inf
+    before = len(traces)
+    for rate in (1.0, 2.0, 4.0):  # an operand, though the length had to be known
+        assert filled(rate, 3)[0] == 1 / rate
+    assert len(traces) == before
+    assert jp.fuse(lambda x, names: jnp.sum(x) * len(names))(X[:9], {"a", "b"}) == 2 * jnp.sum(X[:9])
 
 
 def test_effects_stay(capfd: pytest.CaptureFixture[str]) -> None:

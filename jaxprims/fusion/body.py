@@ -22,6 +22,9 @@ Leaf = tuple[Var, Labels]
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
 
+LARGEST_PRODUCT = 64
+"""Numbers of each side of a product that is a body's."""
+
 _DEAR = {
     **dict.fromkeys("exp exp2 log log1p expm1 logistic tanh sqrt rsqrt cbrt".split(), 8),
     **dict.fromkeys("sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma".split(), 20),
@@ -78,9 +81,15 @@ class Body:
             return None
         if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
             return None
-        if eqn.primitive.name == "dot_general" and max(own_numbers(v, k) for v, k in zip(eqn.invars, out, strict=True)) > 64:
+        if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
             return None
         return out
+
+    def _is_small_product(self, eqn: JaxprEqn, labels: Sequence[Labels]) -> bool:
+        """Not one of two matrices, whose rows and columns would be read again and again."""
+        (x, y), (k, other) = eqn.invars, labels
+        loops = [{n for n in mine if n != OWN} for mine in (k, other)]
+        return max(own_numbers(x, k), own_numbers(y, other)) <= LARGEST_PRODUCT and (loops[0] == loops[1] or not all(loops))
 
     @property
     def streamed(self) -> list[Leaf]:
@@ -133,6 +142,10 @@ def own_numbers(var: Any, labels: Labels) -> int:
 
 
 def operations(eqn: JaxprEqn) -> float:
+    """Additions that an equation takes for one number of its result."""
+    if eqn.primitive.name == "dot_general":
+        (sums, _), _ = eqn.params["dimension_numbers"]
+        return 2 * math.prod(eqn.invars[0].aval.shape[a] for a in sums)
     return 0 if eqn.primitive.name in _FREE else _DEAR.get(eqn.primitive.name, 1)
 
 

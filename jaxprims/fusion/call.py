@@ -150,7 +150,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tup
     def make() -> tuple[Fused, Fused]:
         avals = call.avals
         closed = jax.make_jaxpr(both)(avals, [avals[k] for k in moving])
-        forward, linear = divided(flat_graph(closed), len(avals), len(call.closed.jaxpr.outvars))
+        forward, linear = divided(flat_graph(closed, with_rules=True), len(avals), len(call.closed.jaxpr.outvars))
         return Fused(forward), Fused(linear)
 
     forward, linear = call.once(("jvp", moving), make)

@@ -32,7 +32,7 @@ def fuse(fn: F) -> F:
 
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
-      and maxima have the same bits; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
+      and maxima are equal; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
       ``grad`` and the others, which are taken of ``fn`` and fused again.
 
     Raises:
@@ -52,49 +52,52 @@ def fuse(fn: F) -> F:
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function, got {fn!r}")
-    wants_numbers = False
     compiled: dict[Any, Any] = {}
+    first = 0  # of the ways below that this function can be traced in
 
     @functools.wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:
-        nonlocal wants_numbers
+        nonlocal first
         leaves, tree = jax.tree.flatten((args, kwargs))
-        if not wants_numbers:
+        for way in range(first, len(_KNOWN)):
             try:
-                return _called(compiled, fn, leaves, tree, _is_array_or_number)
+                out = _called(compiled, fn, leaves, tree, _KNOWN[way])
             except Exception:  # as of a slice whose length is no number
-                if not any(type(x) in _NUMBERS for x in leaves):
+                if not any(type(x) in _NUMBERS and type(x) not in _KNOWN[way] for x in leaves):
                     raise
-            out = _called(compiled, fn, leaves, tree, _is_array)
-            wants_numbers = True
-            return out
-        return _called(compiled, fn, leaves, tree, _is_array)
+            else:
+                first = way
+                return out
+        raise AssertionError("the last way leaves no number to be known")
 
     return fused  # type: ignore[return-value]
 
 
 _NUMBERS = (bool, int, float, complex)
+_KNOWN: tuple[tuple[type, ...], ...] = ((), (bool, int), _NUMBERS)
+"""Numbers of Python that are known when the function is traced: none, if it does not want any."""
 
 
-def _is_array(x: Any) -> bool:
-    return isinstance(x, (jax.Array, np.ndarray, np.generic))
+def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.dtype.kind in "biufcV"
+    return isinstance(x, jax.Array) or (type(x) in _NUMBERS and type(x) not in known)
 
 
-def _is_array_or_number(x: Any) -> bool:
-    return _is_array(x) or type(x) in _NUMBERS
-
-
-def _called(
-    compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, is_operand: Callable[[Any], bool]
-) -> Any:
+def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, numbers: tuple[type, ...]) -> Any:
     """One compiled function for each structure of the arguments, and for the arguments that are known when it is traced."""
-    operands = [x for x in leaves if is_operand(x)]
-    known: tuple[Any, ...] = ()
+    operands = [x for x in leaves if _is_operand(x, numbers)]
+    key: tuple[Any, ...] = (tree,)
+    known: dict[int, Any] = {}
     if len(operands) < len(leaves):
-        known = tuple((k, type(x), x) for k, x in enumerate(leaves) if not is_operand(x))
-    call = compiled.get((tree, known))
+        known = {k: x for k, x in enumerate(leaves) if not _is_operand(x, numbers)}
+        key += tuple((k, type(x), repr(x) if type(x) in _NUMBERS else x) for k, x in known.items())  # 0.0 is not -0.0
+    try:
+        call = compiled.get(key)
+    except TypeError:  # a set among the arguments, say
+        return fn(*jax.tree.unflatten(tree, leaves)[0], **jax.tree.unflatten(tree, leaves)[1])
     if call is None:
-        call = compiled[tree, known] = _compiled(fn, tree, {k: x for k, _, x in known})
+        call = compiled[key] = _compiled(fn, tree, known)
     out, structure = call(operands)
     return jax.tree.unflatten(structure.tree, out)
 

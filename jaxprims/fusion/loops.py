@@ -40,7 +40,10 @@ def _target(graph: Graph, site: Site) -> Any:
     neutral: Any = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
     if neutral is None:
         d = into.aval.dtype
-        low, high = (-np.inf, np.inf) if jnp.issubdtype(d, jnp.floating) else (jnp.iinfo(d).min, jnp.iinfo(d).max)
+        low: Any = False
+        high: Any = True
+        if d != np.bool_:
+            low, high = (-np.inf, np.inf) if jnp.issubdtype(d, jnp.floating) else (jnp.iinfo(d).min, jnp.iinfo(d).max)
         neutral = low if site.op is jnp.maximum else high
     return None if is_filled_with(graph, into, neutral) else into
 

@@ -54,6 +54,12 @@ def why_not(body: Body) -> str | None:
         return "few elements: XLA's loop is done before a kernel is called"
     if site.family == "histogram" and len(body.sites) == 1 and site.read and site.op is jnp.add:
         return "one sum of rows, which XLA adds as vectors, too"
+    if any(0 in var.aval.shape for var, _ in body.leaves):
+        return "there is nothing to be read"
+    inside = [body.graph.eqns[k] for k in body.taken]
+    beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
+    if beside and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
+        return "every pair of two arrays, with a loop inside"
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"
@@ -66,7 +72,6 @@ def why_not(body: Body) -> str | None:
     written = [leaf for leaf in body.streamed if _is_written_for(body, leaf[0])]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
-    inside = [body.graph.eqns[k] for k in body.taken]
     if any(e.primitive.name not in _IN_LOOPS for e in inside):
         return None  # XLA would write what these make
     if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW):

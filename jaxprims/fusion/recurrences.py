@@ -8,7 +8,6 @@ look at each other, as long as they do not go round in a circle.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,12 +20,17 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from ..api.linear_recurrence import linear_recurrence
 from ..api.scan import scan
 from ..primitives.recurrence import Product, Recurrence, recurrence
+from ..tracing import elementwise
 from ..tracing.jaxprs import scan_counts
 from .graph import Graph, flat_graph, interpret, run_equation
 from .loops import like
 
-FEWEST_STEPS, FEWEST = 64, 2**12
-"""Steps, and numbers in all of them, below which XLA's loop is as fast."""
+FEWEST = 2**12
+"""Steps below which XLA's loop is as fast."""
+
+
+WIDEST = 16
+"""Numbers of an array in a step, of which there will be one for each step, if the step's arguments have none so large."""
 
 
 class _NotLinear(Exception):
@@ -35,10 +39,11 @@ class _NotLinear(Exception):
 
 @dataclasses.dataclass
 class _Linear:
-    """``a * c + b`` of the old carry c; ``a`` is None for 1. ``alive``: does it depend on c? None: always. ``extreme``: it is the
-    maximum or minimum (the name of the primitive) of c and b."""
+    """``a * c + b`` of the old carry c; ``a`` is None for 1, ``b`` for 0. ``alive``: does it depend on c? None: always.
+    ``extreme``: it is the maximum or minimum (the name of the primitive) of c and b."""
 
-    b: Any
+    dtype: Any
+    b: Any = None
     a: Any = None
     alive: Any = None
     extreme: str = ""
@@ -50,20 +55,37 @@ def as_recurrence(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
     if eqn.primitive.name != "scan" or eqn.effects:
         return None
     consts, carries = scan_counts(eqn)
-    length = eqn.params["length"]
-    numbers = math.prod(d for v in eqn.outvars[:carries] for d in v.aval.shape if isinstance(d, int))
-    if not carries or not isinstance(length, int) or length < FEWEST_STEPS or length * numbers < FEWEST:
+    length, body = eqn.params["length"], eqn.params["jaxpr"]
+    if not carries or not isinstance(length, int) or length < FEWEST or not isinstance(body, ClosedJaxpr):
         return None
-    body = eqn.params["jaxpr"]
-    if not isinstance(body, ClosedJaxpr):
-        return None
+    if any(v.aval.shape or v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
+        return None  # lanes, which XLA's loop has in vectors; halves, which kernels would not round at each step
     loop = _Loop(flat_graph(body), consts, carries, bool(eqn.params["reverse"]), length)
     try:
         order = loop.order()
-        jax.eval_shape(lambda *xs: loop.run(order, xs), *(v.aval for v in eqn.invars))
+        avals = [v.aval for v in eqn.invars]
+        jax.eval_shape(lambda *xs: loop.run(order, xs), *avals)
+        known: list[Any] = []
+        jax.eval_shape(lambda *xs: known.extend(a for a, _ in loop.factors(xs) if not isinstance(a, jax.Array)), *avals)
     except _NotLinear:
         return None
-    return lambda *operands: [like(x, v) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
+    if any(abs(a) > 1 for a in known):
+        return None  # products of them may be infinite where the carry is not
+
+    def fast(*operands: Any) -> list[Any]:
+        return [like(x, v) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
+
+    def guarded(*operands: Any) -> list[Any]:
+        certain = loop.bounded(operands)
+        if certain is True:
+            return fast(*operands)
+        return lax.cond(certain, fast, lambda *xs: run_equation(eqn, xs), *operands)
+
+    return guarded
+
+
+_IN_STEPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expand_dims iota slice concatenate copy".split())
+"""What a step may do: what is as good done for all steps at once."""
 
 
 @dataclasses.dataclass
@@ -77,8 +99,10 @@ class _Loop:
     def order(self) -> list[int]:
         """The carries, each behind those that it looks at."""
         jaxpr = self.body.jaxpr
-        if any(e.effects for e in jaxpr.eqns):
-            raise _NotLinear
+        widest = max([WIDEST, *(v.aval.size for v in jaxpr.invars[self.consts :])])
+        for e in jaxpr.eqns:
+            if e.effects or e.primitive.name not in _IN_STEPS or any(v.aval.size > widest for v in e.outvars):
+                raise _NotLinear
         mine = jaxpr.invars[self.consts : self.consts + self.carries]
         looks = [{k for k, v in enumerate(mine) if v in self._reached(out)} for out in jaxpr.outvars[: self.carries]]
         order: list[int] = []
@@ -129,6 +153,41 @@ class _Loop:
         first = jnp.broadcast_to(jnp.asarray(first, x.dtype), x.shape[1:])[None]
         return jnp.concatenate([x[1:], first] if self.reverse else [first, x[:-1]])
 
+    def factors(self, operands: Sequence[Any]) -> list[tuple[Any, bool]]:
+        """What each carry is multiplied by, where it is by anything, and is it the same in all steps? Raises _NotLinear where it
+        depends on another carry."""
+        consts, init = operands[: self.consts], operands[self.consts : self.consts + self.carries]
+        xs = list(operands[self.consts + self.carries :])
+        out: list[tuple[Any, bool]] = []
+        for k in range(self.carries):
+            others = {j: jnp.asarray(x) for j, x in enumerate(init) if j != k}
+
+            def factor(now: Sequence[Any], others: Mapping[int, Any], k: int = k) -> list[Any]:
+                a = self._linear(k, consts, now, others, init[k]).a
+                return [] if a is None or not jnp.issubdtype(jnp.result_type(a), jnp.inexact) else [a]
+
+            first = [x[0] for x in xs]
+            closed = jax.make_jaxpr(factor)(first, others)
+            if not closed.out_avals:
+                continue
+            moving = set(closed.jaxpr.invars[len(xs) :])
+            for eqn in closed.jaxpr.eqns:
+                if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+                    moving.update(eqn.outvars)
+            if not isinstance(closed.jaxpr.outvars[0], Literal) and closed.jaxpr.outvars[0] in moving:
+                raise _NotLinear
+            if _steady(closed, {"a": closed.out_avals[0]}):
+                out.append((factor(first, others)[0], True))
+            else:
+                every = jax.vmap(factor, in_axes=(0, None), axis_size=self.length)(xs, others)
+                out.append((every[0], False))
+        return out
+
+    def bounded(self, operands: Sequence[Any]) -> Any:
+        """No factor is greater than 1, so that products of them stay finite: True, or a boolean to be known when it runs."""
+        unknown = [a for a, _ in self.factors(operands) if isinstance(a, jax.Array)]
+        return jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in unknown])) if unknown else True
+
     def _solved(self, k: int, consts: Sequence[Any], init: Any, xs: Sequence[Any], before: Mapping[int, Any]) -> Any:
         """A carry after each step."""
         known = sorted(before)
@@ -143,18 +202,15 @@ class _Loop:
         first = [x[0] for x in xs], [x[0] for x in others]
         steady = _steady(jax.make_jaxpr(step)(*first), jax.eval_shape(step, *first))
         every = jax.vmap(step, axis_size=self.length)(xs, others)
-        b, alive = every["b"], every.get("alive")
-        a = step(*first)["a"] if "a" in steady else every.get("a")
-        shape, dtype = (self.length, *jnp.shape(init)), jnp.result_type(init)
-        b = jnp.broadcast_to(b, shape).astype(dtype)
+        shape, dtype = (self.length,), jnp.result_type(init)
+        b = jnp.broadcast_to(every["b"], shape).astype(dtype) if "b" in every else jnp.zeros(shape, dtype)
+        a, alive = step(*first)["a"] if "a" in steady else every.get("a"), every.get("alive")
         if found[-1] or (a is None and alive is None):
             op = {"max": jnp.maximum, "min": jnp.minimum}.get(found[-1], jnp.add)
             return scan(b, op, init=init, reverse=self.reverse)
         factor = jnp.asarray(1 if a is None else a, dtype)
         if alive is None:
             return linear_recurrence(factor, b, init, reverse=self.reverse)
-        if shape[1:] or dtype in (jnp.float16, jnp.bfloat16):
-            return self._anew_by_lane(jnp.broadcast_to(factor, shape), b, jnp.broadcast_to(alive, shape), init)
         if not (isinstance(init, np.ndarray | np.generic | float | int) and init == 0):
             start = self.length - 1 if self.reverse else 0
             at = factor if factor.ndim == 0 else factor[start]
@@ -162,16 +218,10 @@ class _Loop:
         r = Recurrence(Product(), 0, self.reverse, flags=True, steady=factor.ndim == 0)
         return recurrence(r, [factor, b, jnp.broadcast_to(~alive, shape)], (0, 0, 0), 0)[0]
 
-    def _anew_by_lane(self, factor: Any, b: Any, alive: Any, init: Any) -> Any:
-        """Each lane of a carry drops what was before at steps of its own."""
-        init = jnp.broadcast_to(jnp.asarray(init, b.dtype), b.shape[1:])
-        start = jnp.ones(init.shape, bool), jnp.ones_like(init), init
-        return scan((alive, factor, b), _or_anew, init=start, reverse=self.reverse)[2]
-
     def _linear(self, k: int, consts: Sequence[Any], now: Sequence[Any], others: Mapping[int, Any], init: Any) -> _Linear:
         """The new carry k as a function of the old one."""
         jaxpr = self.body.jaxpr
-        old = _Linear(jnp.zeros(jnp.shape(init), jnp.result_type(init)), fresh=True)
+        old = _Linear(jnp.result_type(init), fresh=True)
         mine = [old if j == k else others.get(j) for j in range(self.carries)]
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self.body.consts, *consts, *mine, *now), strict=True))
         needed = self.body.needs([jaxpr.outvars[k]])
@@ -184,60 +234,70 @@ class _Loop:
         out = jaxpr.outvars[k]
         new = out.val if isinstance(out, Literal) else env[out]
         if not isinstance(new, _Linear):
-            return _Linear(jnp.asarray(new), jnp.zeros_like(old.b), jnp.zeros((), bool))
+            return _constant(new, old.dtype)
         if new.fresh:
             raise _NotLinear  # it never changes
         return new
-
-
-def _or_anew(x: Any, y: Any) -> Any:
-    """Of (alive, a, b): first x, then y, which may not look at what was before."""
-    return x[0] & y[0], jnp.where(y[0], x[1] * y[1], 0), jnp.where(y[0], y[1] * x[2] + y[2], y[2])
 
 
 def _rule(eqn: JaxprEqn, operands: Sequence[Any]) -> _Linear:
     name = eqn.primitive.name
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
     linear = [x for x in operands if isinstance(x, _Linear)]
-    if any(x.extreme for x in linear) or any(x.b.shape != shape or x.b.dtype != dtype for x in linear):
+    if shape or any(x.extreme or x.dtype != dtype for x in linear):
         raise _NotLinear
     x, *other = operands
     if name in ("convert_element_type", "copy"):
         return x
     if name == "neg":
-        return dataclasses.replace(x, b=-x.b, a=-_factor(x), fresh=False)
+        return _Linear(dtype, None if x.b is None else -x.b, -_factor(x), x.alive)
     if name in ("max", "min") and len(linear) == 1 and linear[0].fresh:
-        return _Linear(jnp.asarray(next(o for o in operands if not isinstance(o, _Linear))), extreme=name)
+        return _Linear(dtype, next(o for o in operands if not isinstance(o, _Linear)), extreme=name)
     if name in ("add", "add_any", "sub"):
-        return _sum(x, other[0], -1 if name == "sub" else 1)
+        return _sum(x, other[0], name == "sub", dtype)
     if name == "mul" and len(linear) == 1:
         (k,) = (o for o in operands if not isinstance(o, _Linear))
-        mine = linear[0]
-        return _Linear(mine.b * k, k if mine.a is None else mine.a * k, mine.alive)
+        (mine,) = linear
+        return _Linear(dtype, None if mine.b is None else mine.b * k, k if mine.a is None else mine.a * k, mine.alive)
     if name == "div" and isinstance(x, _Linear) and len(linear) == 1 and jnp.issubdtype(dtype, jnp.inexact):
-        return _Linear(x.b / other[0], _factor(x) / other[0], x.alive)
+        return _Linear(dtype, None if x.b is None else x.b / other[0], _factor(x) / other[0], x.alive)
     if name == "select_n" and not isinstance(x, _Linear):
-        cases = [c if isinstance(c, _Linear) else _Linear(jnp.asarray(c), jnp.zeros_like(c), jnp.zeros((), bool)) for c in other]
-        alive = [jnp.broadcast_to(jnp.ones((), bool) if c.alive is None else c.alive, shape) for c in cases]
-        which = jnp.broadcast_to(x, shape)
-        b = lax.select_n(which, *(c.b for c in cases))
-        factors = [_factor(c) for c in cases] if len(linear) > 1 else [_factor(linear[0])]  # what is dropped has no factor
-        a = factors[0] if len(factors) == 1 else lax.select_n(which, *(jnp.broadcast_to(f, shape) for f in factors))
-        return _Linear(b, a, lax.select_n(which, *alive))
+        cases = [c if isinstance(c, _Linear) else _constant(c, dtype) for c in other]
+        alive = lax.select_n(x, *(jnp.ones((), bool) if c.alive is None else jnp.asarray(c.alive) for c in cases))
+        b = lax.select_n(x, *(jnp.asarray(0 if c.b is None else c.b, dtype) for c in cases))
+        if len(linear) == 1:  # what is dropped has no factor
+            return _Linear(dtype, b, linear[0].a, alive)
+        return _Linear(dtype, b, lax.select_n(x, *(jnp.asarray(_factor(c), dtype) for c in cases)), alive)
     raise _NotLinear
 
 
+def _constant(x: Any, dtype: Any) -> _Linear:
+    """What does not depend on the carry."""
+    return _Linear(dtype, jnp.asarray(x, dtype), np.zeros((), dtype), np.zeros((), bool))
+
+
 def _factor(x: _Linear) -> Any:
-    return jnp.ones((), x.b.dtype) if x.a is None else x.a
+    return np.ones((), x.dtype) if x.a is None else x.a
 
 
-def _sum(x: Any, y: Any, sign: int) -> _Linear:
+def _sum(x: Any, y: Any, minus: bool, dtype: Any) -> _Linear:
     if isinstance(x, _Linear) and isinstance(y, _Linear):
-        alive = None if x.alive is None or y.alive is None else x.alive | y.alive
-        return _Linear(x.b + sign * y.b, _factor(x) + sign * _factor(y), alive)
+        if x.alive is not None or y.alive is not None:
+            raise _NotLinear  # where one of the two is dropped the other is not
+        other = -_factor(y) if minus else _factor(y)
+        return _Linear(dtype, _added(x.b, y.b, minus), _factor(x) + other)
     if isinstance(x, _Linear):
-        return dataclasses.replace(x, b=x.b + sign * y, fresh=False)
-    return dataclasses.replace(y, b=x + sign * y.b, a=y.a if sign > 0 else -_factor(y), fresh=False)
+        return _Linear(dtype, _added(x.b, y, minus), x.a, x.alive)
+    return _Linear(dtype, _added(x, y.b, minus), -_factor(y) if minus else y.a, y.alive)
+
+
+def _added(x: Any, y: Any, minus: bool) -> Any:
+    """The sum or difference; None is 0."""
+    if y is None:
+        return x
+    if x is None:
+        return -y if minus else y
+    return x - y if minus else x + y
 
 
 def _steady(closed: ClosedJaxpr, shapes: Mapping[str, Any]) -> set[str]:

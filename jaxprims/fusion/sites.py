@@ -144,7 +144,7 @@ def small_reduction(index: int, eqn: JaxprEqn) -> Site | None:
     if not axes or not axes[0] or not all(isinstance(n, int) for n in shape) or not _is_number(out, complex=True):
         return None
     rank = axes[0]
-    if math.prod(shape[rank:]) > MOST_OWN:
+    if not 0 < math.prod(shape[rank:]) <= MOST_OWN:
         return None
     labels = (*range(rank), *(OWN,) * (out.aval.ndim - rank))
     return Site(index, eqn, "map", None, ((out, labels),), shape[:rank], 0)
