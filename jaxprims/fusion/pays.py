@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import Var
 
 from ..tracing import elementwise
+from ..tracing.lanewise import OWN
 from .body import Body, operations, own_numbers
 
 FEWEST = 2**15
@@ -47,6 +48,13 @@ def _is_written_for(body: Body, var: Var) -> bool:
     )
 
 
+def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
+    """Is it read for every element and lane, or one number for all?"""
+    own = tuple(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
+    loops = {k for k in labels if k >= body.batch}
+    return (own == body.sites[0].lanes and len(loops) == len(body.sites[0].sizes) - body.batch) or (not loops and not own)
+
+
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
@@ -60,6 +68,8 @@ def why_not(body: Body) -> str | None:
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
     if beside and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
+    if site.lanes and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+        return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"
