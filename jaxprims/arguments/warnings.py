@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import sys
 import warnings
+from collections.abc import Iterator
 
 
 class IdentityWarning(UserWarning):
@@ -28,8 +31,30 @@ class FallbackWarning(UserWarning):
     """
 
 
+class NoKernel(Exception):
+    """What a :class:`FallbackWarning` would have said."""
+
+
+_silent: contextvars.ContextVar[bool] = contextvars.ContextVar("silent", default=False)
+
+
+@contextlib.contextmanager
+def kernels_or_nothing() -> Iterator[None]:
+    """Calls inside raise :class:`NoKernel` in place of falling back, and warn of nothing: nobody wrote them. For this thread
+    alone, which warning filters are not."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warns of the line of the user's that made the call, however deep inside JAX it is traced."""
+    if _silent.get():
+        if category is FallbackWarning:
+            raise NoKernel(message)
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("jaxprims", "jax", "jaxlib"):
         frame, level = frame.f_back, level + 1

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.scan import scan
+from ..tracing.varying import sharded_axes
 from .jnp_histogram import is_number
-from .lax_scans import sharded_axes
 
 __all__ = ["cumulative_prod", "cumulative_sum", "nancumprod", "nancumsum"]
 

@@ -17,6 +17,8 @@ import numpy as np
 from ..api.scan import scan
 from ..arguments.checks import called
 from ..calls.kept import kept
+from ..primitives.avals import typed
+from ..tracing.varying import sharded_axes
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
 
@@ -128,14 +130,7 @@ def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.
     if any(k > axis for k in sharded_axes(operand)):  # a batch keeps its sharding: all other axes before this one
         return jnp.moveaxis(_cumulative(jnp.moveaxis(operand, axis, -1), name, operand.ndim - 1, reverse), -1, axis)
     out = scan(operand, _OPS[name][1], axis=axis, reverse=reverse)
-    if jax.typeof(operand).weak_type:
-        out = jax.lax.convert_element_type_p.bind(out, new_dtype=out.dtype, weak_type=True, sharding=None)
-    return out
-
-
-def sharded_axes(x: Any) -> list[int]:
-    """Those that are sharded over explicit axes of a mesh."""
-    return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
+    return typed(out, jax.typeof(operand))
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:

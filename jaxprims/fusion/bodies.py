@@ -15,14 +15,18 @@ BODIES = {"cond": ("branches",), "scan": ("jaxpr",), "while": ("cond_jaxpr", "bo
 
 def with_fused_bodies(eqn: JaxprEqn, fused: Callable[[ClosedJaxpr], ClosedJaxpr | None]) -> Callable[..., list[Any]] | None:
     """The equation, its functions replaced by what ``fused`` makes of them; None if it makes nothing."""
-    params = dict(eqn.params)
+    params = {}
     for name in BODIES.get(eqn.primitive.name, ()):
-        value = params[name]
+        value = eqn.params[name]
         if isinstance(value, ClosedJaxpr):
-            params[name] = fused(value) or value
-        elif isinstance(value, tuple) and all(isinstance(j, ClosedJaxpr) for j in value):
-            params[name] = tuple(fused(j) or j for j in value)
-    if all(params[name] is eqn.params[name] or params[name] == eqn.params[name] for name in BODIES.get(eqn.primitive.name, ())):
+            made = fused(value)
+            if made is not None:
+                params[name] = made
+        else:
+            each = [fused(body) for body in value]
+            if any(body is not None for body in each):
+                params[name] = tuple(old if new is None else new for old, new in zip(value, each, strict=True))
+    if not params:
         return None
-    changed = eqn.replace(params=params)
+    changed = eqn.replace(params={**eqn.params, **params})
     return lambda *operands: run_equation(changed, operands)

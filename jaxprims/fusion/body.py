@@ -14,7 +14,7 @@ from ..tracing import lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.lanewise import OWN, SAME, Lane
 from .graph import Graph
-from .labels import Labels, wanted
+from .labels import MOVES, Labels, wanted
 from .sites import MOST_OWN, Site
 
 Leaf = tuple[Var, Labels]
@@ -32,7 +32,7 @@ _DEAR = {
 }
 """Operations that take longer than an addition, in additions."""
 
-_FREE = frozenset("broadcast_in_dim reshape squeeze expand_dims transpose iota slice copy stop_gradient name".split())
+_FREE = MOVES | {"transpose", "slice"}
 
 
 class Body:

@@ -61,10 +61,9 @@ class Fused:
         """What a loop or branch does, fused; None if there is nothing in it to be fused."""
         fused = Fused(body, self.with_rules)
         found = fused.rewritten.closed
-        if not fused.in_words() or found.consts or [str(a) for a in found.out_avals] != [str(a) for a in body.out_avals]:
-            return None
         self.inside += [f"in {eqn.primitive.name}: {line}" for line in fused.in_words()]
-        return found if fused.rewritten.kernels or fused.inside else None
+        same = not found.consts and [str(a) for a in found.out_avals] == [str(a) for a in body.out_avals]
+        return found if same and (fused.rewritten.kernels or fused.inside) else None
 
     def in_words(self) -> list[str]:
         """What became of the function: a line for each site."""

@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
-from ..tracing.varying import axes_of
+from ..tracing.varying import axes_of, sharded_axes
 from .call import Fused, bind, has_shards
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ def fuse(fn: F) -> F:
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
 
-    Cost: that of the kernels; tracing takes about twice as long as for ``jax.jit``.
+    Cost: that of the kernels; before the first call some tens of milliseconds for each to be planned, and 0.1 s to be compiled.
 
     Source: Larsen 2010 (producers in kernels); Futhark's guide (fusion, horizontally too).
 
@@ -95,7 +95,8 @@ def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[A
     try:
         call = compiled.get(key)
     except TypeError:  # a set among the arguments, say
-        return fn(*jax.tree.unflatten(tree, leaves)[0], **jax.tree.unflatten(tree, leaves)[1])
+        args, kwargs = jax.tree.unflatten(tree, leaves)
+        return fn(*args, **kwargs)
     if call is None:
         call = compiled[key] = _compiled(fn, tree, known)
     out, structure = call(operands)
@@ -130,7 +131,7 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
-    if any(_is_sharded(x) for x in [*operands, *closed.consts]):
+    if any(sharded_axes(x) for x in [*operands, *closed.consts]):
         out = jaxpr_as_fun(closed)(*operands)  # types with shardings: kernels do not keep them
     elif closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
         out = jaxpr_as_fun(Fused(closed, with_rules=True).rewritten.closed)(*operands)
@@ -139,9 +140,3 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
         out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
     return out, structure[0]
-
-
-def _is_sharded(x: Any) -> bool:
-    """Over explicit axes of a mesh."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    return any(names is not None for names in getattr(sharding, "spec", ()))

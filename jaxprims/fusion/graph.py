@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -102,6 +102,15 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation
     for eqn in jaxpr.eqns:
         env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
     return [value(v) for v in jaxpr.outvars]
+
+
+def depending_on(jaxpr: Jaxpr, variables: Iterable[Var]) -> set[Var]:
+    """These variables and all that is computed from them."""
+    out = set(variables)
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in out for v in eqn.invars):
+            out.update(eqn.outvars)
+    return out
 
 
 def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite, calls: Collection[str]) -> list[Any]:

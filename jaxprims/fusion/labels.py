@@ -19,6 +19,10 @@ from ..tracing.lanewise import OWN
 Labels = tuple[int, ...]
 
 
+MOVES = frozenset("broadcast_in_dim reshape squeeze expand_dims iota copy stop_gradient name".split())
+"""Primitives that compute nothing, and that a loop's body has for nothing, XLA's loops too."""
+
+
 class Mixed(Exception):
     """A loop cannot go along this axis: the equation mixes what lies along it."""
 

@@ -11,7 +11,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from .body import operations
-from .graph import Graph
+from .graph import Graph, depending_on
+from .labels import MOVES
 from .sites import MOST_OWN
 
 SMALL = 4096
@@ -20,20 +21,14 @@ SMALL = 4096
 AGAIN = 4
 """Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result."""
 
-_MOVES = frozenset("broadcast_in_dim reshape squeeze expand_dims iota convert_element_type copy".split())
-
 
 def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Of a function (primals, tangents) -> (results, their tangents): primals -> (results, residuals), and (primals, residuals,
     tangents) -> the results' tangents. What is cheap to compute again is no residual."""
     jaxpr = graph.jaxpr
     arguments, tangents = list(jaxpr.invars[:primals]), list(jaxpr.invars[primals:])
-    moving = set(tangents)
-    linear: list[JaxprEqn] = []
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
-            linear.append(eqn)
-            moving.update(eqn.outvars)
+    moving = depending_on(jaxpr, tangents)
+    linear = [eqn for eqn in jaxpr.eqns if not moving.isdisjoint(eqn.outvars)]
     results_of = list(jaxpr.outvars[:results])
     dots = list(jaxpr.outvars[results:])
     wanted = [v for eqn in linear for v in eqn.invars] + dots
@@ -56,7 +51,7 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
         eqn = graph.eqns[graph.producer[v]]
         name = eqn.primitive.name
         known[v] = False
-        again = name in elementwise.NAMES or name in _MOVES or _of_a_few(eqn)
+        again = name in elementwise.NAMES or name in MOVES or _of_a_few(eqn)
         if again and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
             known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
         return known[v]

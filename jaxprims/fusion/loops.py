@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from ..api.genhist import genhist
 from ..api.reduce import reduce
@@ -19,6 +18,7 @@ from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..calls.mapped import mapped
+from ..primitives.avals import typed
 from ..tracing.lanewise import OWN
 from .body import Body
 from .graph import Graph
@@ -62,7 +62,7 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     out = _over_rows(body, read, first, row)
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
-    return [like(x[-1], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
+    return [typed(x[-1], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
 
 
 def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -73,7 +73,7 @@ def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]
         return scan(elements, op, axis=0, map=f, reverse=site.reverse)
 
     out = _over_rows(body, read, len(site.sizes) - 1, row)
-    return [like(x[0], s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _innermost(body: Body) -> int:
@@ -167,7 +167,7 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
         return genhist(f, elements, bins)
 
     out = _batched(one, kept, batch)(*arrays)
-    return [like(x, s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [typed(x, s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _batched(one: Callable[..., Any], loops: int, labels: Sequence[Sequence[int]]) -> Callable[..., Any]:
@@ -205,7 +205,7 @@ def _flat(
 def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     elements, values = _flat(body, [_arranged(x, k) for x, (_, k) in zip(read, body.leaves, strict=True)])
     out = mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
-    return [like(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0]) for x, s in zip(out, body.sites, strict=True)]
+    return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
 def _bins(site: Site) -> tuple[int, ...]:
@@ -222,13 +222,6 @@ def _updates(site: Site, roots: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
         each = [jnp.clip(i[k], 0, n - 1) if clipped else i[k] for i in indices]
         parts.append(each[0] if len(each) == 1 else jnp.stack(each))
     return tuple(parts), values[0] if len(values) == 1 else jnp.stack(values)
-
-
-def like(x: Any, var: Any) -> Any:
-    """As the result's dtype and weak type are."""
-    if x.dtype == var.aval.dtype and jax.typeof(x).weak_type == var.aval.weak_type:
-        return x
-    return lax.convert_element_type_p.bind(x, new_dtype=var.aval.dtype, weak_type=var.aval.weak_type, sharding=None)
 
 
 _FAMILIES: dict[str, Callable[..., list[Any]]] = {

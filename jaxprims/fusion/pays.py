@@ -10,6 +10,8 @@ from jax.extend.core import Var
 from ..tracing import elementwise
 from ..tracing.lanewise import OWN
 from .body import Body, operations, own_numbers
+from .graph import OUTSIDE
+from .labels import MOVES
 
 FEWEST = 2**15
 """Elements below which XLA's own loop is done before a kernel has been called."""
@@ -26,26 +28,26 @@ DEAR = 8
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
 
-_IN_LOOPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expand_dims iota copy stop_gradient name".split())
+_IN_LOOPS = elementwise.NAMES | MOVES
 """What XLA takes into the loop of a reduction, too."""
 
+_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose".split())
+"""What it takes in, and a body does not: a kernel would have to read it."""
 
-_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose select_and_gather_add".split())
+_RESHAPES = frozenset("reshape squeeze expand_dims".split())
 
 
 def _is_written_for(body: Body, var: Var) -> bool:
     """Would XLA write an array for this kernel alone?"""
     graph = body.graph
     eqn = graph.made_by(var)
-    while eqn is not None and eqn.primitive.name in ("reshape", "squeeze", "expand_dims"):  # which are free
+    while eqn is not None and eqn.primitive.name in _RESHAPES:  # which are free
         var = eqn.invars[0]
         eqn = graph.made_by(var)
     if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
         return False
     inside = body.taken | {s.index for s in body.sites}
-    return all(
-        user in inside or graph.eqns[user].primitive.name in ("reshape", "squeeze", "expand_dims") for user in graph.users[var]
-    )
+    return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
 def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:

@@ -19,15 +19,15 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..api.linear_recurrence import linear_recurrence
 from ..api.scan import scan
+from ..primitives.avals import typed
 from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.jaxprs import scan_counts
-from .graph import Graph, flat_graph, interpret, run_equation
-from .loops import like
+from .graph import Graph, depending_on, flat_graph, interpret, run_equation
+from .labels import MOVES
 
 FEWEST = 2**12
 """Steps below which XLA's loop is as fast."""
-
 
 WIDEST = 16
 """Numbers of an array in a step, of which there will be one for each step, if the step's arguments have none so large."""
@@ -66,14 +66,14 @@ def as_recurrence(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
         avals = [v.aval for v in eqn.invars]
         jax.eval_shape(lambda *xs: loop.run(order, xs), *avals)
         known: list[Any] = []
-        jax.eval_shape(lambda *xs: known.extend(a for a, _ in loop.factors(xs) if not isinstance(a, jax.Array)), *avals)
+        jax.eval_shape(lambda *xs: known.extend(a for a in loop.factors(xs) if not isinstance(a, jax.Array)), *avals)
     except _NotLinear:
         return None
     if any(abs(a) > 1 for a in known):
         return None  # products of them may be infinite where the carry is not
 
     def fast(*operands: Any) -> list[Any]:
-        return [like(x, v) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
+        return [typed(x, v.aval) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
 
     def guarded(*operands: Any) -> list[Any]:
         certain = loop.bounded(operands)
@@ -84,7 +84,7 @@ def as_recurrence(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
     return guarded
 
 
-_IN_STEPS = elementwise.NAMES | frozenset("broadcast_in_dim reshape squeeze expand_dims iota slice concatenate copy".split())
+_IN_STEPS = elementwise.NAMES | MOVES | {"slice", "concatenate"}
 """What a step may do: what is as good done for all steps at once."""
 
 
@@ -153,12 +153,12 @@ class _Loop:
         first = jnp.broadcast_to(jnp.asarray(first, x.dtype), x.shape[1:])[None]
         return jnp.concatenate([x[1:], first] if self.reverse else [first, x[:-1]])
 
-    def factors(self, operands: Sequence[Any]) -> list[tuple[Any, bool]]:
-        """What each carry is multiplied by, where it is by anything, and is it the same in all steps? Raises _NotLinear where it
+    def factors(self, operands: Sequence[Any]) -> list[Any]:
+        """What each carry is multiplied by, where it is by anything: one number, or one for each step. Raises _NotLinear where it
         depends on another carry."""
         consts, init = operands[: self.consts], operands[self.consts : self.consts + self.carries]
         xs = list(operands[self.consts + self.carries :])
-        out: list[tuple[Any, bool]] = []
+        out: list[Any] = []
         for k in range(self.carries):
             others = {j: jnp.asarray(x) for j, x in enumerate(init) if j != k}
 
@@ -170,22 +170,18 @@ class _Loop:
             closed = jax.make_jaxpr(factor)(first, others)
             if not closed.out_avals:
                 continue
-            moving = set(closed.jaxpr.invars[len(xs) :])
-            for eqn in closed.jaxpr.eqns:
-                if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
-                    moving.update(eqn.outvars)
-            if not isinstance(closed.jaxpr.outvars[0], Literal) and closed.jaxpr.outvars[0] in moving:
+            (a,) = closed.jaxpr.outvars
+            if not isinstance(a, Literal) and a in depending_on(closed.jaxpr, closed.jaxpr.invars[len(xs) :]):
                 raise _NotLinear
-            if _steady(closed, {"a": closed.out_avals[0]}):
-                out.append((factor(first, others)[0], True))
+            if not _steady(closed, {"a": closed.out_avals[0]}):
+                out += jax.vmap(factor, in_axes=(0, None), axis_size=self.length)(xs, others)
             else:
-                every = jax.vmap(factor, in_axes=(0, None), axis_size=self.length)(xs, others)
-                out.append((every[0], False))
+                out += factor(first, others)
         return out
 
     def bounded(self, operands: Sequence[Any]) -> Any:
         """No factor is greater than 1, so that products of them stay finite: True, or a boolean to be known when it runs."""
-        unknown = [a for a, _ in self.factors(operands) if isinstance(a, jax.Array)]
+        unknown = [a for a in self.factors(operands) if isinstance(a, jax.Array)]
         return jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in unknown])) if unknown else True
 
     def _solved(self, k: int, consts: Sequence[Any], init: Any, xs: Sequence[Any], before: Mapping[int, Any]) -> Any:
@@ -302,9 +298,6 @@ def _added(x: Any, y: Any, minus: bool) -> Any:
 
 def _steady(closed: ClosedJaxpr, shapes: Mapping[str, Any]) -> set[str]:
     """The results, one number each, that do not depend on the step."""
-    moving = set(closed.jaxpr.invars)
-    for eqn in closed.jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
-            moving.update(eqn.outvars)
+    moving = depending_on(closed.jaxpr, closed.jaxpr.invars)
     outs = zip(sorted(shapes), closed.jaxpr.outvars, strict=True)
     return {n for n, v in outs if (isinstance(v, Literal) or v not in moving) and shapes[n].shape == ()}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
-from ..arguments.warnings import FallbackWarning, IdentityWarning
+from ..arguments.warnings import kernels_or_nothing
 from . import loops
 from .body import Body
 from .graph import Graph, run_equation
@@ -20,7 +19,6 @@ from .sites import Site, find_sites, small_reduction
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
 again."""
-
 
 _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 
@@ -165,9 +163,7 @@ def _kernel(body: Body) -> Kernel | str:
         return loops.run(body, value[: len(leaves)], value[len(leaves) :])
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IdentityWarning)
-            warnings.simplefilter("error", FallbackWarning)
+        with kernels_or_nothing():
             closed = jax.make_jaxpr(call)(*(v.aval for v in inputs))
     except Exception as e:
         return f"no kernel: {e}".splitlines()[0][:200]

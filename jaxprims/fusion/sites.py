@@ -19,7 +19,6 @@ from .labels import Labels
 MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
 
-
 ROW = 8
 """Numbers of an update from which on kernels add rows as vectors, if these lie in memory."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax import lax
 
 
 def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) -> Any:
@@ -17,3 +18,10 @@ def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) 
     return like.update(
         shape=shape, dtype=dtype, weak_type=False, sharding=sharding.update(spec=jax.sharding.PartitionSpec(*spec))
     )
+
+
+def typed(x: Any, aval: Any) -> Any:
+    """With the aval's dtype, and weakly typed if it is."""
+    if x.dtype == aval.dtype and jax.typeof(x).weak_type == aval.weak_type:
+        return x
+    return lax.convert_element_type_p.bind(x, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None)

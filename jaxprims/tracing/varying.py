@@ -1,4 +1,4 @@
-"""Inside ``shard_map``: the mesh axes over which an array varies.
+"""Inside ``shard_map``: the mesh axes over which an array varies; and those over which its type says that it is sharded.
 
 A jaxpr is typed with them, so a function is traced for the axes of everything that it will meet, and is run on arrays that vary
 over all of them.
@@ -30,3 +30,8 @@ def vary(x: Any, axes: Axes) -> Any:
 def element_aval(shape: Sequence[int], dtype: Any, axes: Axes) -> Any:
     """What a function is traced for."""
     return jax.typeof(vary(jnp.zeros(shape, dtype), axes)) if axes else jax.ShapeDtypeStruct(shape, dtype)
+
+
+def sharded_axes(x: Any) -> list[int]:
+    """The array's axes that are sharded over explicit axes of a mesh."""
+    return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
