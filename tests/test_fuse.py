@@ -29,8 +29,9 @@ IDS = jnp.asarray(RNG.integers(0, 50, N).astype(np.int32))
 DONE = jnp.asarray(RNG.random(N) < 0.01)
 
 
-def same(expected: Any, got: Any, rtol: float = 1e-4) -> None:
-    """Structures, shapes, dtypes, weak types; integers exactly, floats as far as another order of summation goes."""
+def same(expected: Any, got: Any, rtol: float = 1e-4, atol: float = 0.0) -> None:
+    """Structures, shapes, dtypes, weak types; integers exactly, floats as far as another order of summation goes. ``atol``: where
+    large terms may cancel."""
     e, tree = jax.tree.flatten(expected)
     g, other = jax.tree.flatten(got)
     assert tree == other
@@ -38,7 +39,7 @@ def same(expected: Any, got: Any, rtol: float = 1e-4) -> None:
         assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
         if jnp.issubdtype(a.dtype, jnp.inexact):
             scale = float(jnp.max(jnp.abs(jnp.where(jnp.isfinite(a), a, 0)), initial=0))
-            np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * scale)
+            np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * scale + atol)
         else:
             np.testing.assert_array_equal(b, a)
 
@@ -539,7 +540,9 @@ def test_random_programs(data: Any) -> None:
                 arrays.append(second + made / N)
         return out, arrays[-1]
 
-    same(jax.jit(program)(X, Y), jp.fuse(program)(X, Y), 2e-3)
+    with jax.enable_x64(True):
+        x, y = (a.astype(jnp.float64) for a in (X, Y))
+        same(jax.jit(program)(x, y), jp.fuse(program)(x, y), 1e-6, 1e-4)
 
 
 def test_bodies_of_loops_and_branches_are_fused() -> None:

@@ -180,8 +180,9 @@ def test_export(tmp_path: Path) -> None:
             assert np.array_equal(first, np.cumsum(x[0, :, 0]))
     """
     run_python(code, str(tmp_path))
-    results = np.load(tmp_path / "results.npz")
-    for name, wanted in zip(results.files, jax.tree.leaves(calls(x, offsets)), strict=True):
+    with np.load(tmp_path / "results.npz") as file:
+        results = {name: file[name] for name in file.files}
+    for name, wanted in zip(results, jax.tree.leaves(calls(x, offsets)), strict=True):
         np.testing.assert_allclose(results[name], wanted, rtol=1e-6)
 
 
