@@ -13,10 +13,11 @@
 
 namespace jaxprims {
 
-// The handlers of the ordered family, for capsules.
+// The handlers that are not in module.cc, for capsules.
 void* ScanHandler();
 void* ReduceHandler();
 void* SegmentsHandler();
+void* StencilHandler();
 
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);

@@ -15,6 +15,8 @@
 #include "hist.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
+#include "stencil_call.h"
+#include "stencil_kernel.h"
 
 namespace jaxprims {
 
@@ -33,6 +35,8 @@ struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {};
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
 struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};
+
+struct StencilEntry : KernelEntry<StencilKernel, StencilShape, 1> {};
 
 template <class Entry>
 class KernelTable {

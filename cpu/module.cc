@@ -24,6 +24,8 @@
 #include "scan_plan.h"
 #include "segments.h"
 #include "segments_plan.h"
+#include "stencil.h"
+#include "stencil_plan.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -203,6 +205,27 @@ NB_MODULE(_cpu, m) {
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
 
+  m.def("stencil_handler", [] { return nb::capsule(StencilHandler()); }, "The stencil's handler, as a capsule.");
+  m.def(
+      "add_stencil",
+      [](int64_t key, const std::string& spec, const nb::dict& described) {
+        auto entry = std::make_unique<StencilEntry>();
+        entry->spec = spec;
+        GetShape(described, entry->shape);
+        return KernelTable<StencilEntry>::Instance().Add(key, std::move(entry))->spec == spec;
+      },
+      nb::arg("key"), nb::arg("spec"), nb::arg("described"),
+      "Enters a stencil's spec into the kernel table; false if another one has its hash.");
+  m.def(
+      "add_stencil_kernel",
+      [](int64_t key, uint64_t row, uint64_t cell) {
+        StencilEntry* entry = KernelTable<StencilEntry>::Instance().Find(key);
+        if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
+        KernelTable<StencilEntry>::AddVariant(*entry, 0,
+                                              {FunctionAt<StencilKernel::Row>(row), FunctionAt<StencilKernel::Cell>(cell)});
+      },
+      nb::arg("key"), nb::arg("row"), nb::arg("cell"), "Adds the compiled kernel of a spec that is in the table.");
+
   m.def(
       "keep_freed_memory",
       [] {
@@ -304,6 +327,32 @@ NB_MODULE(_cpu, m) {
   m.def("make_reduce_plan", &MakeReducePlan, nb::arg("problem"), nb::arg("machine"));
   m.def("reduce_workspace_bytes", nb::overload_cast<const ReduceProblem&, const ReducePlan&>(&WorkspaceBytes), nb::arg("problem"),
         nb::arg("plan"));
+
+  nb::class_<StencilProblem>(m, "StencilProblem")
+      .def(nb::init<>())
+      .def_rw("size", &StencilProblem::size)
+      .def_rw("widest", &StencilProblem::widest)
+      .def_rw("halo", &StencilProblem::halo)
+      .def_rw("members", &StencilProblem::members)
+      .def_rw("steps", &StencilProblem::steps)
+      .def_rw("unit", &StencilProblem::unit)
+      .def_rw("array_bytes", &StencilProblem::array_bytes)
+      .def_rw("leaf_bytes", &StencilProblem::leaf_bytes)
+      .def_rw("changed", &StencilProblem::changed)
+      .def_rw("work", &StencilProblem::work)
+      .def_rw("width", &StencilProblem::width)
+      .def_rw("planes", &StencilProblem::planes)
+      .def_rw("reach", &StencilProblem::reach);
+  nb::class_<StencilPlan>(m, "StencilPlan")
+      .def_ro("depth", &StencilPlan::depth)
+      .def_ro("tile", &StencilPlan::tile)
+      .def_ro("stream", &StencilPlan::stream)
+      .def_ro("threads", &StencilPlan::threads);
+  m.def("make_stencil_plan", &MakeStencilPlan, nb::arg("problem"), nb::arg("machine"));
+  m.def("forced_stencil", &ForcedStencil, nb::arg("problem"), nb::arg("plan"), nb::arg("depth"), nb::arg("first"),
+        nb::arg("middle"), nb::arg("inner"), nb::arg("stream"));
+  m.def("stencil_workspace_bytes", nb::overload_cast<const StencilProblem&, const StencilPlan&>(&WorkspaceBytes),
+        nb::arg("problem"), nb::arg("plan"));
 
   nb::class_<SegmentsProblem>(m, "SegmentsProblem")
       .def(nb::init<>())

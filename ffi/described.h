@@ -15,6 +15,7 @@
 #include "hist_call.h"
 #include "ordered_call.h"
 #include "signature.h"
+#include "stencil_call.h"
 
 namespace jaxprims {
 
@@ -82,6 +83,23 @@ inline void GetShape(const nanobind::handle& described, HistShape& shape) {
     Get(part, "identity", bins.identity);
     Get(part, "in_place", bins.in_place);
   }
+}
+
+inline void GetShape(const nanobind::handle& described, StencilShape& shape) {
+  Get(described, "rank", shape.rank);
+  Get(described, "unit", shape.unit);
+  Get(described, "width", shape.width);
+  Get(described, "work", shape.work);
+  Get(described, "array_bytes", shape.array_bytes);
+  Get(described, "leaf_bytes", shape.leaf_bytes);
+  Get(described, "coordinates", shape.coordinates);
+  std::vector<std::pair<int64_t, std::vector<int64_t>>> rows;
+  Get(described, "rows", rows);
+  for (auto& [array, offset] : rows) shape.rows.push_back({array, std::move(offset)});
+  std::vector<std::pair<int64_t, int64_t>> reads;
+  Get(described, "reads", reads);
+  for (const auto& [row, offset] : reads) shape.reads.push_back({row, offset});
+  shape.signature = SignatureOf(described["signature"]);
 }
 
 }  // namespace jaxprims

@@ -8,6 +8,7 @@ from .api.race_factor import race_factor
 from .api.reduce import reduce
 from .api.scan import scan
 from .api.segment_reduce import segment_reduce
+from .api.stencil import stencil
 from .arguments.bins import Bins
 from .arguments.monoid import Monoid
 from .arguments.monoids import monoids
@@ -108,4 +109,5 @@ __all__ = [
     "segment_sum",
     "segment_var",
     "segment_variance",
+    "stencil",
 ]

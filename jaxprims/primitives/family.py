@@ -45,7 +45,7 @@ class Family(abc.ABC):
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         """An unbatched call in plain XLA."""
 
-    def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
+    def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         """What the handler is told beside the spec."""
         return {}
 

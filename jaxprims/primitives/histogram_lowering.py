@@ -30,7 +30,7 @@ class Histograms(Family):
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return histogram_xla.histograms(params["call"], *operands)
 
-    def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
+    def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         """``sorted``: the array of sorted indices, + 2^16 if they have 8 bytes; or -1."""
         call: HistogramCall = params["call"]
         ascending = -1

@@ -41,7 +41,7 @@ class OrderedFamily(Family):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
         return super().instead(target, avals, **params)
 
-    def attributes(self, problem: Any, **params: Any) -> dict[str, int]:
+    def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: OrderedCall = params["call"]
         flag = {"by": int(problem.ids)} if call.kind == "segments" else {"init": int(call.init)}
         return {"inner_rank": call.inner_rank, **flag}

@@ -10,6 +10,7 @@ from .histogram_layout import slot_offsets
 from .large import LargeSpec
 from .ordered import OrderedSpec
 from .signature import signature
+from .stencil import StencilSpec
 
 
 def described_part(part: PartSpec) -> dict[str, Any]:
@@ -52,5 +53,21 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
         "reverse": spec.reverse,
         "identity": spec.identity is not None,
         "commutes": spec.commutes,
+        "signature": signature(spec),
+    }
+
+
+def described_stencil(spec: StencilSpec, width: int) -> dict[str, Any]:
+    """What drivers have to know of a spec whose kernel's vectors have so many lanes."""
+    return {
+        "rank": spec.rank,
+        "unit": spec.unit,
+        "width": width,
+        "work": len(spec.f.body) + len(spec.leaves),
+        "array_bytes": [itemsize(dtype) * slots for dtype, slots in spec.arrays],
+        "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
+        "coordinates": bool(spec.coordinates),
+        "rows": [(array, list(offsets)) for array, offsets in spec.rows],
+        "reads": [(spec.rows.index((array, offsets[:-1])), offsets[-1]) for array, offsets in spec.reads],
         "signature": signature(spec),
     }

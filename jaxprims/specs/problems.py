@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from .histogram import HistogramSpec
 from .kernel import KernelSpec
 from .ordered import OrderedSpec
+from .stencil import StencilSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,3 +92,19 @@ class GroupProblem(Problem):
     @property
     def sizes(self) -> Sequence[Any]:
         return (self.n, *self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class StencilProblem(Problem):
+    """``steps`` of a stencil, each of which makes all cells of a grid; the last one's are of ``size``."""
+
+    spec: StencilSpec
+    size: tuple[Any, ...]
+    widest: tuple[Any, ...]  # before the first step; larger where the grid shrinks
+    steps: int
+    changed: int = 0  # arrays that steps change, or whose values are kept at the border: the first ones
+    family: ClassVar[str] = "stencil"
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (*self.size, *self.batch)

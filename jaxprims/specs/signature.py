@@ -12,16 +12,25 @@ from .elements import scalars_of
 from .histogram import HistogramSpec
 from .large import LargeSpec
 from .ordered import OrderedSpec
+from .stencil import StencilSpec
 
 
 @functools.lru_cache(maxsize=512)
-def signature(spec: HistogramSpec | OrderedSpec) -> dict[str, Any]:
+def signature(spec: HistogramSpec | OrderedSpec | StencilSpec) -> dict[str, Any]:
     """Of a spec that is checked here. Dtypes are a Program's; a complex number is two scalars. By name:
 
     ``arrays`` (dtype, scalars of one element), those that are operands; ``uniforms`` (dtype, scalars that are read at most);
     ``leaves`` (dtype, scalars of one element or bin), of results; ``state``: dtypes of what init starts.
     """
     spec.check()
+    if isinstance(spec, StencilSpec):
+        read = reach([spec.f], len(spec.uniforms))
+        return {
+            "arrays": list(spec.arrays),
+            "uniforms": list(zip(spec.uniforms, read, strict=True)),
+            "leaves": list(spec.leaves),
+            "state": [],
+        }
     programs: list[Program | None]
     if isinstance(spec, HistogramSpec):
         programs = [spec.f, *(p for b in spec.bins for p in (b.op, b.outer))]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from ..specs import histogram, ordered
+from ..specs import histogram, ordered, stencil
 from ..specs.kernel import KernelSpec
 
 HISTOGRAM = f"jaxprims_hist_v{histogram.VERSION}"
@@ -19,7 +19,9 @@ GROUP = f"jaxprims_group_v{histogram.VERSION}"
 
 SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{ordered.VERSION}" for kind in ordered.KINDS)
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS)
+STENCIL = f"jaxprims_stencil_v{stencil.VERSION}"
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL)
 """The names of all custom calls of this library, for :func:`jax.export.export`, which has to be told what it may serialize. A
 name carries a version, which changes with the meaning of a call's attributes: what was exported by another version is refused
 by its name, not misread. The process that runs it has to import jaxprims."""
@@ -56,7 +58,7 @@ def lower_call(
     plan: Sequence[int],
     workspace: jax.core.ShapedArray | None = None,
     aliases: dict[int, int] | None = None,
-    **attributes: int,
+    **attributes: int | Sequence[int],
 ) -> Any:
     """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
 
@@ -74,7 +76,7 @@ def lower_call(
             "masks": np.array(masks, np.int64),
             "plan": np.array(plan, np.int64),
         }
-    numbers = {k: np.int64(v) for k, v in attributes.items()}
+    numbers = {k: np.int64(v) if isinstance(v, int) else np.array(v, np.int64) for k, v in attributes.items()}
     results = jax.ffi.ffi_lowering(call_target, operand_output_aliases=aliases)(ctx, *operands, **described, **numbers)
     if rank:
         shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])

@@ -73,7 +73,7 @@ class Target(abc.ABC):
         problem: Problem,
         masks: tuple[int, ...],
         rank: int,
-        attributes: dict[str, int],
+        attributes: dict[str, Any],
         aliases: dict[int, int] | None,
     ) -> Any:
         """The call's results in a module that is being lowered. ``masks``: the batch axes, of ``rank``, that each operand has."""

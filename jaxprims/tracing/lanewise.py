@@ -67,15 +67,17 @@ class Lane:
 
 
 def one_lane(closed: ClosedJaxpr, outer: tuple[int, ...]) -> ClosedJaxpr:
-    """The function on one lane; its arguments and results have ``outer`` as leading axes. Raises Unsupported."""
+    """The function on one lane; its results and arguments have ``outer`` as leading axes, but for numbers, which are the same for
+    all lanes. Raises Unsupported."""
     labels = tuple(SAME if n == 1 else k for k, n in enumerate(outer))
     avals = [v.aval for v in closed.jaxpr.invars]
-    if any(tuple(a.shape[: len(outer)]) != outer for a in avals) or axes_of(avals):
+    if any(a.shape and tuple(a.shape[: len(outer)]) != outer for a in avals) or axes_of(avals):
         raise Unsupported("operator", "that treats the axes of a slice differently")
 
     def on_lane(*args: Any) -> list[Any]:
         given = [
-            Lane(x, tuple(a.shape), (*labels, *(OWN,) * (len(a.shape) - len(outer)))) for x, a in zip(args, avals, strict=True)
+            Lane(x, tuple(a.shape), (*labels, *(OWN,) * (len(a.shape) - len(outer))) if a.shape else ())
+            for x, a in zip(args, avals, strict=True)
         ]
         return [_inside(r, outer, labels) for r in evaluate(closed.jaxpr, closed.consts, given)]
 

@@ -112,5 +112,27 @@ class SegmentsPlan:
         return f"{how}; {self.tasks} tasks of equal size, {_threads(self.threads)}"
 
 
+@dataclasses.dataclass(frozen=True)
+class StencilPlan:
+    """How a stencil's grid is cut into tiles, and how many steps a pass through memory makes (``cpu/stencil_plan.h``). A tile has
+    one axis at least as the driver sees it: a grid of one axis has a first one of a single cell."""
+
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str] = "stencil"
+    depth: int = 0  # chosen
+    tile: tuple[int, ...] = (0, 0, 0)  # cells on the first axis, on those between, on the last; chosen
+    stream: bool | None = None
+    threads: int = 0
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        first, *middle, last = self.tile
+        return self.depth, first, max(middle, default=0), last, -1 if self.stream is None else int(self.stream)
+
+    def __str__(self) -> str:
+        steps = f"{self.depth} steps to a pass, " if self.depth > 1 else ""
+        streams = ", non-temporal stores" if self.stream else ""
+        return f"{steps}tiles of {' x '.join(map(str, self.tile))} cells{streams}, {_threads(self.threads)}"
+
+
 def _threads(n: int | None) -> str:
     return f"{n} thread{'s' if n != 1 else ''}"

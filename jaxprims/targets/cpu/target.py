@@ -14,6 +14,7 @@ from . import compiler
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
 from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments
+from .stencil.family import StencilKernels, Stencils
 from .xla_pays import xla_pays
 
 
@@ -42,6 +43,7 @@ class Cpu(Target):
             "scan": Scans(),
             "reduce": Reductions(),
             "segments": Segments(),
+            "stencil": Stencils(),
         }
 
     def serves(self, family: str) -> bool:
@@ -70,7 +72,7 @@ class Cpu(Target):
         problem: Problem,
         masks: tuple[int, ...],
         rank: int,
-        attributes: dict[str, int],
+        attributes: dict[str, Any],
         aliases: dict[int, int] | None,
     ) -> Any:
         forced = plan_among(problem.plans, self.name, problem.family)
@@ -96,5 +98,6 @@ class Cpu(Target):
 compiler.kernels["hist"] = HistogramKernels()
 compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKernels())
 compiler.kernels |= dict.fromkeys(("large-scan", "large-reduce", "large-segments"), LargeKernels())
+compiler.kernels["stencil"] = StencilKernels()
 CPU = Cpu()
 register_target(CPU)

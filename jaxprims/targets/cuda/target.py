@@ -115,7 +115,7 @@ class Cuda(Target):
         problem: Problem,
         masks: tuple[int, ...],
         rank: int,
-        attributes: dict[str, int],
+        attributes: dict[str, Any],
         aliases: dict[int, int] | None,
     ) -> Any:
         plan, workspace = self.families[problem.family].forced(problem), self.workspace(problem)

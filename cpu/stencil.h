@@ -1,0 +1,589 @@
+// The stencil's driver: several steps in one pass through memory (temporal blocking; algorithm and limits: docs/stencils.md).
+//
+// A tile of results is walked along the grid's first axis, a few planes at a time. For each of these, step 1 reads the arrays, step
+// k the planes of step k - 1, which lie in a ring of as many planes as are still wanted: step k runs `halo` planes behind step
+// k - 1. The last step writes results. Around a tile each step computes the cells that the next one wants (clipped at the grid's border, unless
+// the axis wraps around), so tiles depend on nothing that another thread writes: between two passes all threads meet, and that is
+// all the synchronisation there is (WorkAssist). Every cell of every step is the same function of the same values whichever tile
+// computes it, so results do not depend on the plan.
+//
+// Cells whose neighbourhood is inside are computed by vectors along the innermost axis. Those at its ends that read outside what
+// is there are computed one at a time, with a pointer for each read. Rings have such cells as padding on either side.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "stencil_call.h"
+#include "stencil_kernel.h"
+#include "stencil_plan.h"
+#include "work_assist.h"
+#include "workspace.h"
+
+namespace jaxprims {
+
+inline constexpr int64_t kFillValue = INT64_MIN;  // no coordinate: what is read is the fill value
+
+// Where what is read at coordinate x lies, of an axis with cells [begin, end).
+inline int64_t Mapped(Boundary boundary, int64_t x, int64_t begin, int64_t end) {
+  if (x >= begin && x < end) return x;
+  const int64_t n = end - begin;
+  if (n <= 0) return kFillValue;
+  auto modulo = [](int64_t a, int64_t m) { return a % m < 0 ? a % m + m : a % m; };
+  switch (boundary) {
+    case Boundary::kEdge:
+      return x < begin ? begin : end - 1;
+    case Boundary::kWrap:
+      return begin + modulo(x - begin, n);
+    case Boundary::kReflect: {
+      if (n == 1) return begin;
+      const int64_t at = modulo(x - begin, 2 * (n - 1));
+      return begin + (at < n ? at : 2 * (n - 1) - at);
+    }
+    case Boundary::kSymmetric: {
+      const int64_t at = modulo(x - begin, 2 * n);
+      return begin + (at < n ? at : 2 * n - 1 - at);
+    }
+    default:
+      return kFillValue;
+  }
+}
+
+struct Interval {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool holds(int64_t x) const { return x >= begin && x < end; }
+};
+
+// The sizes of a call that hold for every member of the batch: which cells each step has, and how they lie in memory.
+class StencilGrid {
+ public:
+  StencilGrid(const StencilShape& shape, const StencilCall& call) : shape_(shape), call_(call), rank(call.window.size()) {
+    changed = call.steps > 1 || Keeps() ? shape.leaf_bytes.size() : 0;
+    halo.assign(rank, 0);
+    low.assign(rank, 0);
+    high.assign(rank, 0);
+    for (const auto& read : shape.reads) {
+      const auto& row = shape.rows[static_cast<size_t>(read.row)];
+      for (size_t a = 0; a < rank; ++a) {
+        const int64_t offset = OffsetOf(read, row, a);
+        low[a] = std::min(low[a], offset);
+        high[a] = std::max(high[a], offset);
+        if (static_cast<size_t>(row.array) < changed) halo[a] = std::max({halo[a], offset, -offset});
+      }
+    }
+  }
+
+  // The driver has two axes at least: a row of cells is a plane of one row.
+  int64_t OffsetOf(const StencilShape::Read& read, const StencilShape::Row& row, size_t axis) const {
+    if (axis + 1 == rank) return read.offset;
+    return OuterOffset(row, axis);
+  }
+  int64_t OuterOffset(const StencilShape::Row& row, size_t axis) const {
+    return row.offset.empty() ? 0 : row.offset[axis];
+  }
+
+  // The cells that there are after step k, and those of them that are computed.
+  Interval Domain(int64_t step, size_t axis) const {
+    const StencilWindow& w = call_.window[axis];
+    const int64_t left = call_.steps - step;
+    return {w.start - left * w.shrink_lo, w.start + w.size + left * w.shrink_hi};
+  }
+  Interval Computed(int64_t step, size_t axis) const {
+    const StencilWindow& w = call_.window[axis];
+    const Interval all = Domain(step, axis);
+    return {all.begin + w.keep_lo, std::max(all.begin + w.keep_lo, all.end - w.keep_hi)};
+  }
+  bool Keeps() const {
+    return std::ranges::any_of(call_.window, [](const StencilWindow& w) { return w.keep_lo > 0 || w.keep_hi > 0; });
+  }
+  bool Shrinks() const {
+    return std::ranges::any_of(call_.window, [](const StencilWindow& w) { return w.shrink_lo > 0 || w.shrink_hi > 0; });
+  }
+
+  // What is read outside of what the steps change. All arrays among it have the boundaries of the first.
+  Boundary BoundaryOf(size_t array, size_t axis) const { return call_.axes[array][axis].boundary; }
+  bool Wraps(size_t axis) const { return changed > 0 && BoundaryOf(0, axis) == Boundary::kWrap; }
+
+  StencilProblem Problem() const {
+    StencilProblem p;
+    for (const StencilWindow& w : call_.window) p.size.push_back(w.size);
+    for (size_t a = 0; a < rank; ++a) p.widest.push_back(Domain(0, a).size());
+    p.halo = halo;
+    for (const int64_t n : call_.batch) p.members *= n;
+    p.steps = call_.steps;
+    p.unit = shape_.unit;
+    p.array_bytes = shape_.array_bytes;
+    p.leaf_bytes = shape_.leaf_bytes;
+    p.changed = static_cast<int64_t>(changed);
+    p.work = shape_.work;
+    p.width = shape_.width;
+    p.planes = high[0] - low[0] + 1;
+    p.reach = high.back() - low.back();
+    return p;
+  }
+
+ private:
+  const StencilShape& shape_;
+  const StencilCall& call_;
+
+ public:
+  const size_t rank;
+  size_t changed;                        // arrays that steps change, or whose values are kept: the first ones
+  std::vector<int64_t> halo, low, high;  // of what is changed, to either side; of all arrays
+};
+
+// Where cells are: those of [begin, end) on each axis are there.
+struct Cells {
+  char* origin = nullptr;         // of the grid's cell 0, which need not be there
+  std::vector<int64_t> stride;    // bytes
+  std::vector<Interval> there;
+  std::vector<Boundary> boundary;
+  int64_t ring = 0;               // planes on the first axis that are kept; 0: all
+  bool padded = false;            // cells beyond both ends of a row are there, as far as f reads
+  const char* fill = nullptr;     // a row of the fill value, where its cell 0 would be
+};
+
+// One pass over a tile of a member of the batch: `depth` steps, the first of which is number `first` + 1. Made for each tile: what
+// its rows have in common is found once.
+class StencilTile {
+ public:
+  // inputs: what step 1 reads, and arrays that do not change; outs: what the last one writes; work: TileBytes.
+  StencilTile(const StencilShape& shape, const StencilGrid& grid, const StencilProblem& problem, const StencilKernel& kernel,
+              std::vector<Cells> inputs, std::vector<Cells> outs, std::vector<const void*> uniforms, bool stream)
+      : shape_(shape),
+        grid_(grid),
+        problem_(problem),
+        kernel_(kernel),
+        inputs_(std::move(inputs)),
+        outs_(std::move(outs)),
+        uniforms_(std::move(uniforms)),
+        stream_(stream),
+        axis_(grid.rank - 1) {
+    for (const auto& row : shape.rows) {
+      const auto array = static_cast<size_t>(row.array);
+      Row& own = rows_.emplace_back(Row{array, shape.array_bytes[array] * shape.unit, 0, 0, {}});
+      for (size_t a = 0; a < axis_; ++a) own.offset.push_back(grid.OuterOffset(row, a));
+      for (const auto& read : shape.reads) {
+        if (&shape.rows[static_cast<size_t>(read.row)] != &row) continue;
+        own.low = std::min(own.low, read.offset);
+        own.high = std::max(own.high, read.offset);
+      }
+    }
+    bases_.resize(rows_.size());
+    filled_.resize(rows_.size());
+    starts_.resize(rows_.size());
+    reads_.resize(shape.reads.size());
+    here_.resize(shape.leaf_bytes.size());
+    row_.resize(shape.leaf_bytes.size());
+    at_.resize(grid.rank);
+    told_.resize(grid.rank);
+  }
+
+  void Run(const std::vector<std::array<int64_t, 2>>& fills, std::span<const Interval> tile, int64_t first, int64_t depth,
+           char* work) {
+    Place(fills, tile, first, depth, work);
+    const int64_t lag = grid_.halo[0], last = levels_.back().region[0].end + (depth - 1) * lag;
+    for (int64_t front = levels_[0].region[0].begin; front < last; front += kTogether) {
+      for (size_t k = 0; k < levels_.size(); ++k) {
+        const Level& level = levels_[k];
+        const int64_t begin = front - static_cast<int64_t>(k) * lag;
+        const int64_t end = std::min(begin + kTogether, level.region[0].end);
+        for (at_[0] = std::max(begin, level.region[0].begin); at_[0] < end; ++at_[0]) Plane(level);
+      }
+    }
+  }
+
+ private:
+  struct Row {  // of those that f reads
+    size_t array;
+    int64_t bytes;      // of a cell
+    int64_t low, high;  // offsets along the row
+    std::vector<int64_t> offset;
+  };
+  struct Margin {  // a cell of a row near its end, and where its reads are in their rows
+    int64_t x, told;
+    std::vector<int64_t> place;  // bytes
+    std::vector<char> outside;
+  };
+  struct Level {  // a step
+    bool last = false;
+    std::vector<const Cells*> from;  // by array
+    std::vector<Cells> to;           // by leaf
+    std::vector<Interval> region;    // the cells that the tile makes,
+    std::vector<Interval> all;       // of those that there are,
+    std::vector<Interval> inside;    // of which these are computed and others kept; everything, where the axis wraps around
+    Interval calm;                   // on the last axis but one: where no row that is read is outside
+    Interval run, vectors;           // of a row: the cells that are computed; those of them that are by vectors
+    std::vector<Margin> margins;     // the others
+  };
+
+  // Where everything is in `work`, and what each step makes.
+  void Place(const std::vector<std::array<int64_t, 2>>& fills, std::span<const Interval> tile, int64_t first, int64_t depth,
+             char* work) {
+    std::vector<int64_t> sizes;
+    for (const Interval& i : tile) sizes.push_back(i.size());
+    levels_.assign(static_cast<size_t>(depth), Level());
+    for (int64_t k = 1; k <= depth; ++k) {
+      Level& level = levels_[static_cast<size_t>(k) - 1];
+      level.last = k == depth;
+      for (size_t a = 0; a <= axis_; ++a) {
+        const int64_t more = (depth - k) * grid_.halo[a];
+        const Interval wanted{tile[a].begin - more, tile[a].end + more}, all = grid_.Domain(first + k, a);
+        level.all.push_back(all);
+        level.region.push_back(grid_.Wraps(a) ? wanted
+                                              : Interval{std::max(wanted.begin, all.begin), std::min(wanted.end, all.end)});
+        level.inside.push_back(grid_.Wraps(a) ? kEverywhere : grid_.Computed(first + k, a));
+      }
+    }
+    for (size_t array = 0; array < inputs_.size(); ++array) {
+      Cells& input = inputs_[array];
+      const int64_t bytes = FillBytes(problem_, sizes[axis_], depth, array);
+      // What is never read need only be there.
+      const bool read = std::ranges::find(input.boundary, Boundary::kConstant) != input.boundary.end();
+      for (int64_t i = 0; read && i < bytes; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
+      input.fill = work - (levels_[0].region[axis_].begin + grid_.low[axis_]) * input.stride[axis_];
+      work += bytes;
+    }
+    char* const rings = work;
+    for (int64_t k = 1; k < depth; ++k) {
+      if ((k - 1) % Rings(problem_, sizes, depth) == 0) work = rings;
+      Level& level = levels_[static_cast<size_t>(k) - 1];
+      for (size_t array = 0; array < grid_.changed; ++array) {
+        Cells& ring = level.to.emplace_back(inputs_[array]);
+        ring.ring = RingPlanes(problem_, sizes[0], depth, k);
+        ring.padded = true;
+        ring.stride[axis_] = shape_.array_bytes[array] * shape_.unit;
+        int64_t stride = RingRowBytes(problem_, sizes[axis_], depth, k, array);
+        for (size_t a = axis_; a-- > 0;) {
+          ring.stride[a] = stride;
+          stride *= Wide(problem_, sizes[a], depth, k, a);
+        }
+        ring.origin = work + (grid_.halo[axis_] - level.region[axis_].begin) * ring.stride[axis_];
+        for (size_t a = 1; a < axis_; ++a) ring.origin -= level.region[a].begin * ring.stride[a];
+        for (size_t a = 0; a <= axis_; ++a) ring.there[a] = grid_.Wraps(a) ? kEverywhere : level.all[a];
+        work += RingBytes(problem_, sizes, depth, k, array);
+      }
+    }
+    levels_.back().to = outs_;
+    for (size_t k = 0; k < levels_.size(); ++k) {
+      for (size_t array = 0; array < inputs_.size(); ++array) {
+        levels_[k].from.push_back(k > 0 && array < grid_.changed ? &levels_[k - 1].to[array] : &inputs_[array]);
+      }
+      Divide(levels_[k]);
+    }
+  }
+
+  // The cells of a row: those at either end that read outside what is there, or of which f is told another coordinate than the
+  // next one, are made one by one, the others by vectors.
+  void Divide(Level& level) {
+    const Interval wanted = level.region[axis_], all = level.all[axis_];
+    level.run = {std::max(wanted.begin, level.inside[axis_].begin), std::min(wanted.end, level.inside[axis_].end)};
+    if (level.run.size() <= 0) level.run = {wanted.end, wanted.end};
+    level.calm = kEverywhere;
+    Interval v = level.run;
+    for (const Row& row : rows_) {
+      const Cells& cells = *level.from[row.array];
+      const size_t before = axis_ - 1;
+      level.calm.begin = std::max(level.calm.begin, cells.there[before].begin - row.offset[before]);
+      level.calm.end = std::min(level.calm.end, cells.there[before].end - row.offset[before]);
+      if (cells.padded) continue;
+      v.begin = std::max(v.begin, cells.there[axis_].begin - row.low);
+      v.end = std::min(v.end, cells.there[axis_].end - row.high);
+    }
+    if (shape_.coordinates && grid_.Wraps(axis_)) v = {std::max(v.begin, all.begin), std::min(v.end, all.end)};
+    if (v.size() * shape_.unit < shape_.width) v = {level.run.end, level.run.end};
+    level.vectors = v;
+    for (int64_t x = level.run.begin; x < level.run.end; ++x) {
+      if (x == v.begin) x = v.end;
+      if (x < level.run.end) level.margins.push_back(MarginAt(level, x));
+    }
+  }
+
+  Margin MarginAt(const Level& level, int64_t x) const {
+    Margin m{x, grid_.Wraps(axis_) ? Mapped(Boundary::kWrap, x, level.all[axis_].begin, level.all[axis_].end) : x, {}, {}};
+    for (const auto& read : shape_.reads) {
+      const Row& row = rows_[static_cast<size_t>(read.row)];
+      const Cells& cells = *level.from[row.array];
+      int64_t at = x + read.offset;
+      if (!cells.padded) at = Mapped(cells.boundary[axis_], at, cells.there[axis_].begin, cells.there[axis_].end);
+      m.outside.push_back(at == kFillValue ? 1 : 0);
+      m.place.push_back(at == kFillValue ? 0 : at * row.bytes);
+    }
+    return m;
+  }
+
+  // The rows of plane at_[0].
+  void Plane(const Level& level) {
+    for (size_t a = 1; a < axis_; ++a) at_[a] = level.region[a].begin;
+    known_ = false;
+    for (bool more = true; more;) {
+      RowOfCells(level);
+      more = false;
+      for (size_t a = axis_; a-- > 1 && !more;) {
+        more = ++at_[a] < level.region[a].end;
+        if (more) continue;
+        at_[a] = level.region[a].begin;
+        known_ = false;
+      }
+    }
+  }
+
+  // The row at at_.
+  void RowOfCells(const Level& level) {
+    bool computed = level.run.size() > 0;
+    for (size_t a = 0; a < axis_; ++a) computed = computed && level.inside[a].holds(at_[a]);
+    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
+      char* p = level.to[leaf].origin;
+      for (size_t a = 0; a < axis_; ++a) p += Distance(level.to[leaf], at_[a], a);
+      row_[leaf] = p;
+    }
+    if (!computed || level.run.size() < level.region[axis_].size()) {
+      Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
+    }
+    if (computed) Compute(level);
+    if (!level.last) Pad(level);
+  }
+
+  // Cells of the row outside `run`: as they were.
+  void Keep(const Level& level, Interval run) {
+    const Interval wanted = level.region[axis_];
+    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
+      const Cells& from = *level.from[leaf];
+      const char* row = from.origin;
+      for (size_t a = 0; a < axis_; ++a) row += Distance(from, at_[a], a);
+      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
+      auto copy = [&](int64_t begin, int64_t end) {
+        if (end > begin) std::memcpy(row_[leaf] + begin * bytes, row + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+      };
+      copy(wanted.begin, run.begin);
+      copy(run.end, wanted.end);
+    }
+  }
+
+  void Compute(const Level& level) {
+    Find(level);
+    if (shape_.coordinates) {
+      for (size_t a = 0; a < axis_; ++a) told_[a] = Told(level, at_[a], a);
+    }
+    for (const Margin& m : level.margins) One(level, m);
+    if (level.vectors.size() <= 0) return;
+    for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
+    told_[axis_] = level.vectors.begin;
+    Move(level.vectors.begin);
+    kernel_.row(starts_.data(), uniforms_.data(), here_.data(), told_.data(), level.vectors.size() * shape_.unit,
+                level.last && stream_ ? 1 : 0);
+  }
+
+  // Where the rows are that the row at at_ reads: next to where those of the one before are, if none of either is outside.
+  void Find(const Level& level) {
+    const size_t before = axis_ - 1;
+    const bool calm = before > 0 && level.calm.holds(at_[before]);
+    const bool next = known_ && calm;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Cells& cells = *level.from[rows_[r].array];
+      if (next) {
+        if (filled_[r] == 0) bases_[r] += cells.stride[before];
+        continue;
+      }
+      bases_[r] = RowAt(cells, rows_[r]);
+      filled_[r] = bases_[r] == nullptr ? 1 : 0;
+      if (filled_[r] != 0) bases_[r] = cells.fill;
+    }
+    known_ = calm;
+  }
+
+  void One(const Level& level, const Margin& m) {
+    for (size_t r = 0; r < reads_.size(); ++r) {
+      const auto& read = shape_.reads[r];
+      const auto row = static_cast<size_t>(read.row);
+      const bool filled = filled_[row] != 0 || m.outside[r] != 0;
+      reads_[r] = filled ? level.from[rows_[row].array]->fill + (m.x + read.offset) * rows_[row].bytes : bases_[row] + m.place[r];
+    }
+    told_[axis_] = m.told;
+    Move(m.x);
+    for (int64_t lane = 0; lane < shape_.unit; ++lane) {
+      kernel_.cell(reads_.data(), uniforms_.data(), here_.data(), told_.data());
+      if (shape_.unit == 1) break;
+      for (size_t r = 0; r < reads_.size(); ++r) {
+        const size_t array = rows_[static_cast<size_t>(shape_.reads[r].row)].array;
+        reads_[r] = static_cast<const char*>(reads_[r]) + shape_.array_bytes[array];
+      }
+      for (size_t k = 0; k < here_.size(); ++k) here_[k] = static_cast<char*>(here_[k]) + shape_.leaf_bytes[k];
+    }
+  }
+
+  // What lies beyond the ends of a row of a ring, where these are the grid's.
+  void Pad(const Level& level) {
+    const Interval wanted = level.region[axis_], all = level.all[axis_];
+    const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
+    if (grid_.Wraps(axis_)) return;
+    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
+      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
+      const Cells& to = level.to[leaf];
+      auto pad = [&](int64_t x) {
+        const int64_t at = Mapped(to.boundary[axis_], x, all.begin, all.end);
+        const char* source = at == kFillValue ? to.fill + x * bytes : row_[leaf] + at * bytes;
+        std::memcpy(row_[leaf] + x * bytes, source, static_cast<size_t>(bytes));
+      };
+      for (int64_t x = all.begin - low; wanted.begin == all.begin && x < all.begin; ++x) pad(x);
+      for (int64_t x = all.end; wanted.end == all.end && x < all.end + high; ++x) pad(x);
+    }
+  }
+
+  // Where cell 0 of a row would be; null: all of it is the fill value.
+  const char* RowAt(const Cells& cells, const Row& row) const {
+    const char* p = cells.origin;
+    for (size_t a = 0; a < axis_; ++a) {
+      const int64_t x = Mapped(cells.boundary[a], at_[a] + row.offset[a], cells.there[a].begin, cells.there[a].end);
+      if (x == kFillValue) return nullptr;
+      p += Distance(cells, x, a);
+    }
+    return p;
+  }
+  static int64_t Distance(const Cells& cells, int64_t x, size_t axis) {
+    if (axis > 0 || cells.ring == 0) return x * cells.stride[axis];
+    const int64_t slot = x % cells.ring;
+    return (slot < 0 ? slot + cells.ring : slot) * cells.stride[axis];
+  }
+  int64_t Told(const Level& level, int64_t x, size_t a) const {
+    return grid_.Wraps(a) ? Mapped(Boundary::kWrap, x, level.all[a].begin, level.all[a].end) : x;
+  }
+  void Move(int64_t x) {
+    for (size_t k = 0; k < here_.size(); ++k) here_[k] = row_[k] + x * shape_.unit * shape_.leaf_bytes[k];
+  }
+
+  static constexpr int64_t kFill = 16;
+  static constexpr Interval kEverywhere{INT64_MIN / 2, INT64_MAX / 2};
+
+  const StencilShape& shape_;
+  const StencilGrid& grid_;
+  const StencilProblem& problem_;
+  const StencilKernel& kernel_;
+  std::vector<Cells> inputs_;
+  const std::vector<Cells> outs_;
+  const std::vector<const void*> uniforms_;
+  const bool stream_;
+  const size_t axis_;  // the innermost one
+  std::vector<Row> rows_;
+  std::vector<Level> levels_;
+
+  // Of the row that is made.
+  std::vector<int64_t> at_, told_;  // its coordinates, which pass the grid's ends on an axis that wraps around; as f is told them
+  std::vector<const char*> bases_;  // by row that is read: where its cell 0 would be
+  std::vector<char> filled_;        // is it outside, and so the fill value?
+  bool known_ = false;              // were those of the row before found, and none outside on the last axis but one?
+  std::vector<char*> row_;          // by leaf: where cell 0 of the row would be
+  std::vector<const void*> starts_, reads_;
+  std::vector<void*> here_;
+};
+
+template <class Pool>
+void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, const StencilGrid& grid,
+                const StencilProblem& problem, const StencilKernel& kernel, const StencilPlan& plan) {
+  const size_t rank = grid.rank;
+  const int64_t passes = (call.steps + plan.depth - 1) / plan.depth, members = problem.members;
+  const int64_t grid_bytes = GridBytes(problem, problem.changed);
+  const int64_t between = GridsBetween(problem, plan) * grid_bytes;
+  const Workspace grids(static_cast<size_t>(between * members));
+  BatchIndex batch(call.batch);
+
+  // Contiguous cells of step `step`.
+  auto contiguous = [&](char* data, size_t array, int64_t step) {
+    Cells cells;
+    cells.stride.resize(rank);
+    int64_t stride = shape.leaf_bytes[array] * shape.unit;
+    cells.origin = data;
+    for (size_t a = rank; a-- > 0;) {
+      const Interval all = grid.Domain(step, a);
+      cells.stride[a] = stride;
+      cells.origin -= all.begin * stride;
+      cells.there.insert(cells.there.begin(), all);
+      stride *= all.size();
+    }
+    for (size_t a = 0; a < rank; ++a) {
+      cells.boundary.push_back(array < grid.changed ? call.axes[array][a].boundary : Boundary::kNothing);
+    }
+    return cells;
+  };
+  auto operand = [&](const BatchIndex& at, size_t array) {
+    Cells cells;
+    cells.stride.resize(rank);
+    int64_t stride = shape.array_bytes[array] * shape.unit;
+    cells.origin = at.Place(call.arrays[array]);
+    for (size_t a = rank; a-- > 0;) {
+      const StencilAxis& own = call.axes[array][a];
+      cells.stride[a] = stride;
+      cells.origin += own.origin * stride;
+      stride *= own.size;
+    }
+    for (const StencilAxis& own : call.axes[array]) {
+      cells.there.push_back({own.begin(), own.end()});
+      cells.boundary.push_back(own.boundary);
+    }
+    return cells;
+  };
+
+  int64_t first = 0;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t depth = (call.steps - first + passes - pass - 1) / (passes - pass);
+    // The last pass writes results; those before it alternate between memory of their own and the results', or, where results
+    // have fewer cells than what comes before them, between two of their own.
+    auto place = [&](const BatchIndex& at, int64_t member, size_t array, int64_t written) -> char* {
+      const bool results = grid.Shrinks() ? written == passes : (passes - written) % 2 == 0;
+      if (results) return at.Place(call.outs[array]);
+      char* p = grids.data() + member * between + GridBytes(problem, static_cast<int64_t>(array));
+      return grid.Shrinks() && (passes - written) % 2 == 0 ? p + grid_bytes : p;
+    };
+    std::vector<Interval> all(rank);
+    std::vector<int64_t> tiles(rank);
+    int64_t count = 1;
+    for (size_t a = 0; a < rank; ++a) {
+      all[a] = grid.Domain(first + depth, a);
+      tiles[a] = (all[a].size() + plan.tile[a] - 1) / plan.tile[a];
+      count *= tiles[a];
+    }
+    const int64_t bytes = TileBytes(problem, plan.tile, depth);
+    const int threads = static_cast<int>(std::min<int64_t>(plan.threads, members * count));
+    const Workspace work(static_cast<size_t>(std::max(threads, 1) * bytes));
+    auto run = [&](int64_t task, int worker) {
+      const int64_t member = task / count;
+      BatchIndex at = batch;
+      at.Select(member);
+      std::vector<Interval> tile(rank);
+      int64_t rest = task % count;
+      for (size_t a = rank; a-- > 0;) {
+        const int64_t begin = all[a].begin + rest % tiles[a] * plan.tile[a];
+        tile[a] = {begin, std::min(begin + plan.tile[a], all[a].end)};
+        rest /= tiles[a];
+      }
+      std::vector<Cells> inputs, outs;
+      for (size_t array = 0; array < call.arrays.size(); ++array) {
+        const bool between_passes = pass > 0 && array < grid.changed;
+        inputs.push_back(between_passes ? contiguous(place(at, member, array, pass), array, first) : operand(at, array));
+      }
+      for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+        outs.push_back(contiguous(place(at, member, leaf, pass + 1), leaf, first + depth));
+      }
+      std::vector<const void*> uniforms;
+      for (const Operand& u : call.uniforms) uniforms.push_back(at.Place(u));
+      StencilTile(shape, grid, problem, kernel, std::move(inputs), std::move(outs), std::move(uniforms), plan.stream)
+          .Run(call.fills, tile, first, depth, work.data() + worker * bytes);
+#if defined(__SSE2__)
+      if (plan.stream) _mm_sfence();
+#endif
+    };
+    WorkAssist(pool, members * count, threads, run);
+    first += depth;
+  }
+}
+
+}  // namespace jaxprims

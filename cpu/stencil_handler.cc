@@ -1,0 +1,44 @@
+// The stencil's FFI handler.
+
+#include <exception>
+#include <string_view>
+
+#include "handlers.h"
+#include "stencil.h"
+#include "stencil_plan.h"
+#include "stencil_reader.h"
+
+namespace jaxprims {
+namespace {
+
+// plan: empty, or depth, cells of a tile on the first axis, on those between, on the last, and stream; 0 or -1: not forced.
+ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                   int64_t batch_rank, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> bounds,
+                   ffi::Span<const int64_t> fills, ffi::Span<const int64_t> window, int64_t steps,
+                   ffi::Span<const int64_t> forced) {
+  const StencilAttributes attributes{spec, key, batch_rank, masks, bounds, fills, window, steps, forced};
+  try {
+    const auto& entry = FindEntry<StencilEntry>(spec, key);
+    StencilCall call;
+    if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
+    if (ffi::Error e = ReadStencilCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
+    const StencilGrid grid(entry.shape, call);
+    const StencilProblem problem = grid.Problem();
+    StencilPlan plan = MakeStencilPlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+    if (forced.size() != 0) plan = ForcedStencil(problem, plan, forced[0], forced[1], forced[2], forced[3], forced[4]);
+    XlaPool assistants{pool};
+    RunStencil(assistants, entry.shape, call, grid, problem, KernelOf(entry, 0), plan);
+  } catch (const std::exception& e) {
+    return Failed(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, BindStencil(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+
+}  // namespace
+
+void* StencilHandler() { return reinterpret_cast<void*>(kStencil); }
+
+}  // namespace jaxprims

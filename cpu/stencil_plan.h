@@ -1,0 +1,240 @@
+// How a stencil's grid is cut into tiles, and how many steps a pass through memory makes: a pure function of sizes.
+//
+// A tile is walked along the grid's first axis, plane by plane; its other axes are cut so that the planes that are in use stay in
+// the second-level cache. A pass of `depth` steps computes the cells around a tile that its later steps want once more: what that
+// costs, and what it saves in memory traffic, is weighed in Cost.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "hist_plan.h"
+
+namespace jaxprims {
+
+inline constexpr int64_t kTogether = 4;  // planes of a step that are made one after the other, from rows in the first-level cache
+
+struct StencilProblem {
+  std::vector<int64_t> size;    // cells of the result, by axis; at least two axes
+  std::vector<int64_t> widest;  // cells before the first step; more where the grid shrinks
+  std::vector<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
+  int64_t members = 1;          // of the batch
+  int64_t steps = 1;
+  int64_t unit = 1;                                // lanes of a cell
+  std::vector<int64_t> array_bytes, leaf_bytes;    // of a lane of a cell
+  int64_t changed = 0;                             // arrays that steps change: the first ones
+  int64_t work = 1;                                // instructions and reads of a vector
+  int64_t width = 1;                               // lanes of a vector
+  int64_t planes = 1, reach = 0;                   // planes on the first axis that a step reads; how many cells more on the last
+
+  int64_t Cells() const {
+    int64_t cells = members;
+    for (const int64_t n : size) cells *= n;
+    return cells;
+  }
+  int64_t ChangedBytes() const {  // of a cell
+    int64_t bytes = 0;
+    for (int64_t k = 0; k < changed; ++k) bytes += array_bytes[static_cast<size_t>(k)] * unit;
+    return bytes;
+  }
+  int64_t Bytes() const {  // of a cell, read and written
+    int64_t bytes = 0;
+    for (const int64_t lane : array_bytes) bytes += lane * unit;
+    for (const int64_t lane : leaf_bytes) bytes += lane * unit;
+    return bytes;
+  }
+};
+
+struct StencilPlan {
+  int64_t depth = 1;          // steps of a pass
+  std::vector<int64_t> tile;  // cells, by axis
+  bool stream = false;        // results go past the caches
+  int threads = 1;
+};
+
+// --- memory ---------------------------------------------------------------------------------------------------------------------
+
+inline int64_t Lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Cells along an axis that step k of `depth` may compute for a tile.
+inline int64_t Wide(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t axis) {
+  return tile + 2 * (depth - k) * p.halo[axis];
+}
+
+// Of a ring of what step k makes of an array: planes, rows, a row.
+inline int64_t RingPlanes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k) {
+  return std::min(2 * p.halo[0] + kTogether, Wide(p, tile, depth, k, 0));
+}
+inline int64_t RingRowBytes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t array) {
+  const size_t axis = p.halo.size() - 1;
+  return Lines((Wide(p, tile, depth, k, axis) + 2 * p.halo[axis]) * p.array_bytes[array] * p.unit);
+}
+inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k, size_t array) {
+  int64_t bytes = RingPlanes(p, tile[0], depth, k) * RingRowBytes(p, tile.back(), depth, k, array);
+  for (size_t a = 1; a + 1 < tile.size(); ++a) bytes *= Wide(p, tile[a], depth, k, a);
+  return bytes;
+}
+
+// Where there is one plane only, a step's ring is free for the next step but one.
+inline int64_t Rings(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+  return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, depth - 1) : depth - 1;
+}
+
+// A row of the fill value.
+inline int64_t FillBytes(const StencilProblem& p, int64_t tile, int64_t depth, size_t array) {
+  return Lines((Wide(p, tile, depth, 1, p.halo.size() - 1) + p.reach) * p.array_bytes[array] * p.unit);
+}
+
+// What a thread needs for a tile.
+inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+  int64_t bytes = 0;
+  for (int64_t k = 1; k <= Rings(p, tile, depth); ++k) {
+    for (int64_t array = 0; array < p.changed; ++array) bytes += RingBytes(p, tile, depth, k, static_cast<size_t>(array));
+  }
+  for (size_t array = 0; array < p.array_bytes.size(); ++array) bytes += FillBytes(p, tile.back(), depth, array);
+  return bytes;
+}
+
+// --- time -----------------------------------------------------------------------------------------------------------------------
+
+namespace stencil_cost {  // nanoseconds, of one thread; as measured
+
+inline constexpr double kInstruction = 0.12;   // of one vector, in the first-level cache
+inline constexpr double kByteL2 = 0.008;       // of a cell
+inline constexpr double kByteL3 = 0.04;
+inline constexpr double kByteMemory = 0.1;
+inline constexpr double kFreshByte = 0.2;      // of memory between passes, which the system clears
+inline constexpr double kTile = 5000;           // what a tile costs beside its cells
+inline constexpr double kRow = 60;             // a call of the kernel and what is around it
+
+}  // namespace stencil_cost
+
+// Cells along axes [1, rank) that a pass of `depth` steps computes at its step k (from 1) for one plane of a tile.
+inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k) {
+  double cells = 1;
+  for (size_t a = 1; a < tile.size(); ++a) {
+    const int64_t wide = std::min(tile[a] + 2 * (depth - k) * p.halo[a], std::max(p.size[a], tile[a]));
+    cells *= static_cast<double>(wide);
+  }
+  return cells;
+}
+
+// Bytes of the planes that one thread has in use.
+inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+  return TileBytes(p, tile, depth) +
+         static_cast<int64_t>(static_cast<double>(p.planes * p.Bytes() / 2) * CellsOfPlane(p, tile, depth, 1));
+}
+
+// Nanoseconds for a step of a cell.
+inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, const Machine& machine) {
+  double cells = 1, computed = 0;
+  for (const int64_t n : tile) cells *= static_cast<double>(n);
+  for (int64_t k = 1; k <= depth; ++k) {
+    const double planes = static_cast<double>(tile[0] + (tile[0] < p.size[0] ? 2 * (depth - k) * p.halo[0] : 0));
+    computed += planes * CellsOfPlane(p, tile, depth, k);
+  }
+  const double again = computed / (cells * static_cast<double>(depth));
+  const double vectors = static_cast<double>(p.unit) / static_cast<double>(p.width);
+  const double row = static_cast<double>(tile.back()) + 2 * static_cast<double>(depth * p.halo.back());
+  double step = static_cast<double>(p.work) * vectors * stencil_cost::kInstruction + stencil_cost::kRow / row;
+  const int64_t used = InUse(p, tile, depth);
+  const auto bytes = static_cast<double>(p.Bytes());
+  if (depth > 1 || p.planes > 1) {
+    step += used > machine.l2 * 3 / 4 ? bytes * stencil_cost::kByteL3 : used > machine.l1 ? bytes * stencil_cost::kByteL2 : 0;
+  }
+  const int64_t all = p.Cells() * p.Bytes();
+  const double byte = all > machine.l3 ? stencil_cost::kByteMemory : all > machine.l2 ? stencil_cost::kByteL3 : stencil_cost::kByteL2;
+  // Hardware prefetchers start anew with every row.
+  const double rows = 1 + 4096 / (row * bytes / 2);
+  const double fresh = depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
+  return step * again + bytes * byte * rows / static_cast<double>(depth) * (1 + (again - 1) / static_cast<double>(depth)) + fresh +
+         stencil_cost::kTile / (cells * static_cast<double>(depth));
+}
+
+inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
+  constexpr int64_t kGrain = 1 << 15;  // vectors' instructions that are worth a task
+  constexpr int64_t kStreamedRow = 16384;  // bytes
+  constexpr int64_t kDeepest = 32;
+  constexpr int64_t kTasks = 4;        // for each thread
+  StencilPlan best;
+  const size_t rank = p.size.size();
+  best.tile = p.size;
+  const int64_t vectors = std::max<int64_t>(1, p.Cells() * p.unit / p.width);
+  const int64_t instructions = vectors * p.steps * p.work;
+  const int64_t wanted = std::clamp<int64_t>(instructions / kGrain, 1, machine.threads > 1 ? kTasks * machine.threads : 1);
+  const int64_t few = std::max<int64_t>(1, (wanted + p.members - 1) / p.members);
+  double least = -1;
+  bool middle = false;
+  for (size_t a = 1; a + 1 < rank; ++a) middle = middle || p.size[a] > 1;
+  for (int64_t passes = p.steps, depth = 1; depth <= kDeepest; depth = (p.steps + passes - 1) / passes) {
+    for (int64_t inner = p.size.back();; inner = inner > 16384 ? 16384 : inner / 2) {
+      for (int64_t mid = middle ? int64_t{1} << 40 : 1;; mid = mid > 64 ? 64 : mid / 2) {
+        StencilPlan plan;
+        plan.depth = depth;
+        plan.tile = p.size;
+        plan.tile.back() = std::max<int64_t>(1, inner);
+        int64_t tiles = (p.size.back() + plan.tile.back() - 1) / plan.tile.back();
+        for (size_t a = 1; a + 1 < rank; ++a) {
+          plan.tile[a] = std::min(p.size[a], mid);
+          tiles *= (p.size[a] + plan.tile[a] - 1) / plan.tile[a];
+        }
+        const int64_t chunks = std::min(p.size[0], (few + tiles - 1) / tiles);
+        plan.tile[0] = (p.size[0] + chunks - 1) / chunks;
+        // Tiles that are few leave threads without work.
+        const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
+        const auto busy = static_cast<double>(std::min<int64_t>(tasks, std::min<int64_t>(wanted, machine.threads)));
+        const double cost = Cost(p, plan.tile, depth, machine) / busy;
+        if (least < 0 || cost < least * 0.97) {
+          least = cost;
+          best = plan;
+        }
+        if (mid <= 4) break;
+      }
+      if (inner <= 512) break;
+    }
+    if (passes == 1) break;
+    while ((p.steps + passes - 1) / passes == depth) --passes;
+  }
+  best.threads = static_cast<int>(std::min<int64_t>(wanted, machine.threads));
+  // Rows that end within a line of the cache would write it in two ways, which waits for memory.
+  int64_t least_row = INT64_MAX;
+  for (const int64_t lane : p.leaf_bytes) least_row = std::min(least_row, lane * p.unit * best.tile.back());
+  best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= kStreamedRow;
+  return best;
+}
+
+// What the steps change of a member of the batch, array by array, between two passes.
+inline int64_t GridBytes(const StencilProblem& p, int64_t arrays) {
+  int64_t bytes = 0;
+  for (int64_t k = 0; k < arrays; ++k) {
+    int64_t own = p.array_bytes[static_cast<size_t>(k)] * p.unit;
+    for (const int64_t n : p.widest) own *= n;
+    bytes += Lines(own);
+  }
+  return bytes;
+}
+
+// Passes alternate between one such grid and the results'; where results have fewer cells, between two such grids.
+inline int64_t GridsBetween(const StencilProblem& p, const StencilPlan& plan) {
+  const int64_t passes = (p.steps + plan.depth - 1) / plan.depth;
+  return passes <= 1 ? 0 : passes > 2 && p.widest != p.size ? 2 : 1;
+}
+
+inline int64_t WorkspaceBytes(const StencilProblem& p, const StencilPlan& plan) {
+  const int64_t threads = std::max(plan.threads, 1);
+  return p.members * GridsBetween(p, plan) * GridBytes(p, p.changed) + threads * TileBytes(p, plan.tile, plan.depth);
+}
+
+inline StencilPlan ForcedStencil(const StencilProblem& p, StencilPlan plan, int64_t depth, int64_t first, int64_t middle,
+                                 int64_t inner, int64_t stream) {
+  if (depth > 0) plan.depth = std::min(depth, p.steps);
+  for (size_t a = 0; a < plan.tile.size(); ++a) {
+    const int64_t size = a == 0 ? first : a + 1 == plan.tile.size() ? inner : middle;
+    if (size > 0) plan.tile[a] = std::min(size, p.size[a]);
+  }
+  if (stream >= 0) plan.stream = stream != 0;
+  return plan;
+}
+
+}  // namespace jaxprims

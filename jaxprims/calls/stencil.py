@@ -1,0 +1,432 @@
+"""A call of ``jp.stencil``: views for f, the neighbourhood found by tracing, axes and boundaries, in the form for kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from ..arguments.checks import as_array, called
+from ..arguments.positions import positions
+from ..arguments.warnings import FallbackWarning, warn_user
+from ..operators.operator import MAX_STRUCT_SLOTS, NO_PROGRAM, Traced, make_traced, scalar_name, slots_of
+from ..primitives import stencil_xla
+from ..primitives.stencil import bind
+from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
+from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
+from ..tracing.lanewise import one_lane
+from ..tracing.lower import Unsupported, hoist, to_program
+from ..tracing.varying import Axes, axes_of, element_aval, vary
+
+BOUNDARIES = ("edge", "wrap", "reflect", "symmetric", "constant", "valid", "keep")
+
+MOST_LANES = 64
+"""Lanes of a cell that are walked through together with the cells of the innermost axis; more are an axis of their own."""
+
+
+class View:
+    """What f gets for an array: ``view[offsets]`` is what the cell at these offsets holds."""
+
+    def __init__(self, name: str, number: int, rank: int, read: Callable[[int, tuple[int, ...]], Any]):
+        self._name, self._number, self._rank, self._read = name, number, rank, read
+
+    def __getitem__(self, offsets: Any) -> Any:
+        given = offsets if isinstance(offsets, tuple) else (offsets,)
+        wanted = f"{self._rank} integer{'s' if self._rank != 1 else ''}, relative to the cell"
+        numbers = []
+        for o in given:
+            if isinstance(o, (bool, np.bool_)) or isinstance(o, jax.core.Tracer) or not hasattr(o, "__index__"):
+                raise TypeError(f"offsets of {self._name} must be {wanted} and known when f is traced, got {offsets!r:.100}")
+            numbers.append(operator.index(o))
+        if len(numbers) != self._rank:
+            raise ValueError(f"offsets of {self._name} must be {wanted}, one for each axis of the grid, got {offsets!r:.100}")
+        if any(abs(n) >= MOST_OFFSET for n in numbers):
+            raise ValueError(f"offsets of {self._name} must be less than 2^30, got {offsets!r:.100}")
+        return self._read(self._number, tuple(numbers))
+
+    def __repr__(self) -> str:
+        return f"a view of {self._name}, to be read at offsets such as view[{', '.join('0' * self._rank)}]"
+
+    def __jax_array__(self) -> Any:
+        raise TypeError(f"f got {self!r}; it is no array itself")
+
+
+@dataclasses.dataclass
+class Stencil:
+    """A call, checked. Grids are in the order of ``axes``."""
+
+    arrays: list[Any]  # those that steps change first
+    cells: list[tuple[int, ...]]  # shapes
+    places: list[tuple[int, ...]]  # the grid's axes in each
+    grid: tuple[Any, ...]
+    axes: tuple[int, ...]
+    reads: list[Read]
+    coordinates: list[int]
+    closed: ClosedJaxpr  # of what reads find and the coordinates
+    tree: Any
+    bounds: tuple[Bounds, ...]
+    window: tuple[Window, ...]
+    fill: Any
+    varying: Axes
+
+
+def check_stencil(
+    f: Any, xs: Any, boundary: Any, fill_value: Any, axes: Any, constants: Any, *, like_xs: bool, name: str = "f"
+) -> Stencil:
+    """``like_xs``: f's results have to be what its arrays are."""
+    if not callable(f):
+        raise TypeError(f"{name} must be a function of a cell's neighbourhood, got {f!r:.100}")
+    given, trees = _arguments(xs, "xs"), []
+    others = [] if constants is None else _arguments(constants, "constants")
+    leaves: list[tuple[str, Any]] = []
+    for what, argument in [*(("xs", a) for a in given), *(("constants", a) for a in others)]:
+        mine, tree = jax.tree.flatten(argument, is_leaf=lambda x: x is None)
+        trees.append(tree)
+        leaves += [(what, x) for x in mine]
+    arrays = [as_array(x, what) for what, x in leaves if x is not positions]
+    numbers = [what for what, x in leaves if x is not positions]
+    if any(x is positions and what == "constants" for what, x in leaves):
+        raise TypeError("constants must be arrays; positions are given among xs")
+    if "xs" not in numbers:
+        raise ValueError("xs: at least one array is needed to know the grid, got none")
+    for what, x in zip(numbers, arrays, strict=True):
+        if x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            raise TypeError(f"{what} must be numbers, got {x.dtype}")
+    own_axes, places = _places(arrays, numbers, axes)
+    grid, cells = _grid(arrays, numbers, places)
+    rank = len(grid)
+    modes = _modes(boundary, rank)
+    varying = axes_of(arrays)
+
+    found: dict[Read, int] = {}
+    centre = [element_aval(s, x.dtype, varying) for s, x in zip(cells, arrays, strict=True)]
+    out_tree: list[Any] = []
+
+    def run(read: Callable[[int, tuple[int, ...]], Any], coordinates: tuple[Any, ...]) -> list[Any]:
+        rest, number, views = iter(leaves), 0, []
+        for tree in trees:
+            members = []
+            for _ in range(tree.num_leaves):
+                what, x = next(rest)
+                if x is positions:
+                    members.append(coordinates)
+                else:
+                    members.append(View(what, number, rank, read))
+                    number += 1
+            views.append(jax.tree.unflatten(tree, members))
+        returned = called(name, f, *views)
+        out, tree = jax.tree.flatten(returned, is_leaf=lambda x: x is None)
+        if not out:
+            raise TypeError(f"{name} must return at least one number, got none")
+        out_tree[:] = [tree]
+        return [vary(as_array(x, f"{name}'s result"), varying) for x in out]
+
+    at = [element_aval((), np.int32, varying) for _ in range(rank)]
+
+    def probe(cells_: Any, coordinates: Any) -> list[Any]:
+        def read(number: int, offsets: tuple[int, ...]) -> Any:
+            found.setdefault((number, offsets), len(found))
+            return cells_[number]
+
+        return run(read, tuple(coordinates))
+
+    jax.make_jaxpr(probe)(centre, at)  # finds the neighbourhood
+    reads = sorted(found)
+
+    def flat(*values: Any) -> list[Any]:
+        def read(number: int, offsets: tuple[int, ...]) -> Any:
+            return values[reads.index((number, offsets))]
+
+        return run(read, tuple(values[len(reads) :]))
+
+    closed = jax.make_jaxpr(flat)(*(centre[k] for k, _ in reads), *at)
+    seen = varying | axes_of(closed.consts)
+    if seen != varying:  # inside shard_map, and a captured array varies over more than the operands: once more
+        again = jax.tree.map(lambda x: x if x is positions else vary(as_array(x, "xs"), seen), xs, is_leaf=lambda x: x is None)
+        return check_stencil(f, again, boundary, fill_value, axes, constants, like_xs=like_xs, name=name)
+    n = numbers.count("xs")
+    keeps = "keep" in modes
+    if like_xs or keeps:
+        closed = _like_arrays(closed, flat, centre[:n], [*(centre[k] for k, _ in reads), *at], name, keeps)
+    for v in closed.out_avals:
+        if v.dtype == jax.dtypes.float0 or jnp.issubdtype(v.dtype, jax.dtypes.extended):
+            raise TypeError(f"{name}'s results must be numbers, got {v.dtype}")
+    ends = [(max([0, *(-o[a] for _, o in reads)]), max([0, *(o[a] for _, o in reads)])) for a in range(rank)]
+    window, bounds = [], []
+    for size, mode, end in zip(grid, modes, ends, strict=True):
+        bounds.append(Bounds("nothing" if mode in ("valid", "keep") else mode))
+        window.append(Window(0, size, end if mode == "valid" else (0, 0), end if mode == "keep" else (0, 0)))
+    fill = _fill(fill_value, arrays) if "constant" in modes else 0
+    return Stencil(
+        arrays, cells, places, grid, own_axes, list(reads), list(range(rank)), closed, out_tree[0], tuple(bounds),
+        tuple(window), fill, varying,
+    )  # fmt: skip
+
+
+def _arguments(xs: Any, name: str) -> list[Any]:
+    """What f gets, one by one."""
+    if type(xs) in (tuple, list):
+        if not xs:
+            raise ValueError(f"{name} must hold at least one array, got {xs!r}")
+        return list(xs)
+    return [xs]
+
+
+def _places(arrays: Sequence[Any], names: Sequence[str], axes: Any) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The grid's axes: as given, and in each array."""
+    if axes is None:
+        first = arrays[0].ndim
+        for x, what in zip(arrays, names, strict=True):
+            if x.ndim != first:
+                shown = ", ".join(str(x.shape) for x in arrays)
+                raise ValueError(f"{what}: all arrays must have the grid's shape where axes is not given, got shapes {shown}")
+        axes = tuple(range(first))
+    given = axes if isinstance(axes, (tuple, list)) else (axes,)
+    numbers = []
+    for a in given:
+        if isinstance(a, (bool, np.bool_)) or not hasattr(a, "__index__"):
+            raise TypeError(f"axes must be integers, got {axes!r:.100}")
+        numbers.append(operator.index(a))
+    if not numbers:
+        raise ValueError("axes must name at least one axis of the grid; xs without an axis have none")
+    if len(numbers) > MOST_AXES:
+        raise ValueError(f"axes: a grid has {MOST_AXES} axes at most, got {len(numbers)}")
+    places = []
+    for x, what in zip(arrays, names, strict=True):
+        own = tuple(a + x.ndim if a < 0 else a for a in numbers)
+        if any(not 0 <= a < x.ndim for a in own):
+            raise ValueError(f"axes must be in range for {what} of shape {x.shape}, got {axes!r:.100}")
+        if len(set(own)) != len(own):
+            raise ValueError(f"axes must be different axes, got {axes!r:.100}")
+        places.append(own)
+    return tuple(numbers), places
+
+
+def _grid(arrays: Any, names: Any, places: Any) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
+    grids = [tuple(x.shape[a] for a in own) for x, own in zip(arrays, places, strict=True)]
+    for grid, what in zip(grids, names, strict=True):
+        if grid != grids[0]:
+            raise ValueError(f"{what}: all arrays must have one grid, got grids {', '.join(map(str, grids))}")
+    cells = [tuple(n for a, n in enumerate(x.shape) if a not in own) for x, own in zip(arrays, places, strict=True)]
+    return grids[0], cells
+
+
+def _modes(boundary: Any, rank: int) -> tuple[str, ...]:
+    modes = tuple(boundary) if isinstance(boundary, (tuple, list)) else (boundary,) * rank
+    for mode in modes:
+        if mode not in BOUNDARIES:
+            raise ValueError(f"boundary must be one of {', '.join(map(repr, BOUNDARIES))}, got {mode!r:.100}")
+    if len(modes) != rank:
+        raise ValueError(f"boundary must be one for all axes or one for each of {rank}, got {boundary!r:.100}")
+    return modes
+
+
+def _fill(value: Any, arrays: Sequence[Any]) -> Any:
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError("fill_value must be a number that is known when the function is traced")
+    number = np.asarray(value)
+    if number.shape != () or number.dtype == object:
+        raise TypeError(f"fill_value must be a number, got {value!r:.100}")
+    for dtype in {x.dtype for x in arrays}:
+        with np.errstate(all="ignore"):
+            there = number.astype(dtype)
+        exact = jnp.issubdtype(dtype, jnp.inexact) or bool(there == number)
+        if not exact or (np.iscomplexobj(number) and not jnp.issubdtype(dtype, jnp.complexfloating)):
+            raise ValueError(f"fill_value must be a number that {dtype} can hold, got {value!r:.100}")
+    return number
+
+
+def _like_arrays(closed: ClosedJaxpr, flat: Any, wanted: Any, avals: Any, name: str, keeps: bool) -> ClosedJaxpr:
+    """f with results of the arrays' dtypes. Raises TypeError where they are not."""
+    why = "cells that keep their value" if keeps else "the next step"
+    got = closed.out_avals
+    if len(got) != len(wanted):
+        raise TypeError(f"{name} must return a result for each of the {len(wanted)} arrays of xs, which are {why}, got {len(got)}")
+    for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
+        if g.shape != w.shape or (g.dtype != w.dtype and not g.weak_type):
+            what = f"{g.dtype}{list(g.shape)}; wanted {w.dtype}{list(w.shape)}"
+            raise TypeError(f"{name}'s results must be like xs, for they are {why}: result {k} is {what}")
+    if [g.dtype for g in got] == [w.dtype for w in wanted]:
+        return closed
+    return jax.make_jaxpr(lambda *v: [x.astype(w.dtype) for x, w in zip(flat(*v), wanted, strict=True)])(*avals)
+
+
+# --- the call of the primitive ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Form:
+    """How a call's arrays are laid out for the primitive: f on one lane; which axes are batch, grid and lanes."""
+
+    closed: ClosedJaxpr
+    order: list[tuple[int, ...]]  # by array: its axes, in the primitive's order
+    batch: int
+    between: tuple[int, ...]  # where each axis of the primitive's grid is among the call's; -1: an axis of lanes
+    lanes: int = 0
+    broadcast: tuple[int, ...] = ()  # cells of arrays that have none, lane by lane
+
+
+def run(call: Stencil, steps: int) -> list[Any]:
+    """So many steps: the results, with the grid's axes where the call's ``axes`` say."""
+    if steps == 0:
+        return call.arrays[: len(call.closed.out_avals)]
+    form = _form(call)
+    if form is None:
+        return _plainly(call, steps)
+    try:
+        pre, inner = hoist(form.closed)
+        traced, reads, coordinates = _used(inner, call)
+    except Unsupported as e:
+        warn_user(f"f cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
+        return _plainly(call, steps)
+    captured = list(pre(*form.closed.consts))
+    arrays = [_laid_out(x, order, form, call, k) for k, (x, order) in enumerate(zip(call.arrays, form.order, strict=True))]
+    changed = len(call.closed.out_avals) if steps > 1 or any(w.keep != (0, 0) for w in call.window) else 0
+    needed = sorted({*range(changed), *(k for k, _ in reads)} or {0})
+    grid_shape = arrays[0].shape[form.batch : form.batch + len(form.between)]
+    window, bounds = [], []
+    for axis, size in zip(form.between, grid_shape, strict=True):
+        w = Window(0, size) if axis < 0 else call.window[axis]
+        total = steps * sum(w.shrink)
+        left = w.size - total
+        size = max(0, left) if isinstance(left, int) else left
+        window.append(dataclasses.replace(w, start=w.start + steps * w.shrink[0], size=size))
+        bounds.append(Bounds("nothing") if axis < 0 else call.bounds[axis])
+    static = StencilCall(
+        traced,
+        tuple((needed.index(k), tuple(0 if a < 0 else o[a] for a in form.between)) for k, o in reads),
+        tuple(form.between.index(a) for a in coordinates),
+        (tuple(bounds),) * len(needed),
+        tuple(fill_of(call.fill, call.arrays[k].dtype) for k in needed),
+        tuple(window),
+        steps,
+        form.lanes,
+    )
+    operands = [*(arrays[k] for k in needed), *captured]
+    masks = ((1 << form.batch) - 1,) * len(needed) + (0,) * len(captured)
+    outs = bind(static, operands, masks, form.batch)
+    return [_as_given(out, form, call, len(o.shape)) for out, o in zip(outs, call.closed.out_avals, strict=True)]
+
+
+def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[int]]:
+    """f without the arguments that it does not look at."""
+    from ..tracing.jaxprs import with_arguments
+
+    jaxpr = inner.jaxpr
+    looked = {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | {
+        v for v in jaxpr.outvars if not hasattr(v, "val")
+    }
+    n = len(call.reads)
+    used = [k for k, v in enumerate(jaxpr.invars) if v in looked]
+    narrow = with_arguments(jaxpr, jaxpr.constvars, [jaxpr.invars[k] for k in used])
+    for v in (*narrow.invars, *narrow.outvars):
+        if slots_of(v.aval.shape, v.aval.dtype) > MAX_STRUCT_SLOTS:
+            raise Unsupported("cell", f"of {math.prod(v.aval.shape)} numbers that f does not treat alike; {MAX_STRUCT_SLOTS} is the most")
+        if slots_of(v.aval.shape, v.aval.dtype) == 0:
+            raise Unsupported("cell", "without numbers")
+        try:
+            scalar_name(v.aval.dtype)
+        except KeyError:
+            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {v.aval.dtype}") from None
+    reads = [call.reads[k] for k in used if k < n]
+    return make_traced(narrow, to_program(narrow)), reads, [call.coordinates[k - n] for k in used if k >= n]
+
+
+def _form(call: Stencil) -> Form | None:
+    """Lane by lane if f treats all numbers of a cell alike; else a cell is a struct."""
+    cell = max(call.cells, key=len)
+    outs = [tuple(o.shape) for o in call.closed.out_avals]
+    rank = len(call.grid)
+    if cell and 0 not in cell and all(s in (cell, ()) for s in call.cells) and all(s == cell for s in outs):
+        wide = call.cells.index(cell)
+        try:
+            closed = one_lane(call.closed, cell)
+        except Unsupported:
+            pass
+        else:
+            return _lane_by_lane(call, closed, cell, wide)
+    order = [(*own, *(a for a in range(x.ndim) if a not in own)) for x, own in zip(call.arrays, call.places, strict=True)]
+    if 0 in cell or any(0 in s for s in outs):
+        return None
+    return Form(call.closed, order, 0, tuple(range(rank)))
+
+
+def _lane_by_lane(call: Stencil, closed: ClosedJaxpr, cell: tuple[int, ...], wide: int) -> Form:
+    places = call.places[wide]
+    ndim = call.arrays[wide].ndim
+    others = [a for a in range(ndim) if a not in places]
+    batch = [a for a in others if a < min(places)]
+    lanes = [a for a in others if a > max(places)]
+    coordinates = any(v.aval.dtype == np.int32 and k >= len(call.reads) for k, v in enumerate(call.closed.jaxpr.invars)
+                      if any(v in e.invars for e in call.closed.jaxpr.eqns))  # fmt: skip
+    if math.prod(call.arrays[wide].shape[a] for a in lanes) > MOST_LANES or coordinates:
+        lanes = []
+    inner = [a for a in range(ndim) if a not in batch and a not in lanes]
+    axes = [*batch, *inner, *lanes]
+    between = tuple(places.index(a) if a in places else -1 for a in inner)
+    order = []
+    for x, own, s in zip(call.arrays, call.places, call.cells, strict=True):
+        mine = [a for a in range(x.ndim) if a not in own]
+        table = dict(zip(places, own, strict=True)) | dict(zip(others, mine, strict=False) if s else {})
+        order.append(tuple(table.get(a, -1) for a in axes))
+    return Form(closed, order, len(batch), between, len(lanes), tuple(call.arrays[wide].shape[a] for a in axes))
+
+
+def _laid_out(x: Any, order: tuple[int, ...], form: Form, call: Stencil, k: int) -> Any:
+    there = [a for a in order if a >= 0]
+    y = jnp.transpose(x, there) if there != list(range(x.ndim)) else x
+    if -1 in order:
+        y = jnp.broadcast_to(jnp.expand_dims(y, [n for n, a in enumerate(order) if a < 0]), form.broadcast)
+    return y
+
+
+def _as_given(out: Any, form: Form, call: Stencil, cell_rank: int) -> Any:
+    """A result with the grid's axes where ``axes`` say, or first if it has not so many."""
+    rank = len(call.grid)
+    if form.broadcast:  # laid out as the arrays are, whose axes went where order says
+        order = form.order[max(range(len(form.order)), key=lambda k: len([a for a in form.order[k] if a >= 0]))]
+        back = np.argsort(order)
+        return out if list(back) == list(range(out.ndim)) else jnp.transpose(out, back)
+    return with_axes(out, call.axes, rank, cell_rank)
+
+
+def with_axes(out: Any, axes: tuple[int, ...], rank: int, cell_rank: int) -> Any:
+    """With its first ``rank`` axes at ``axes``, if it has so many."""
+    ndim = rank + cell_rank
+    own = [a + ndim if a < 0 else a for a in axes]
+    if any(not 0 <= a < ndim for a in own) or own == list(range(rank)):
+        return out
+    return jnp.moveaxis(out, range(rank), own)
+
+
+def _plainly(call: Stencil, steps: int) -> list[Any]:
+    """By plain XLA."""
+    rank = len(call.grid)
+    arrays = [jnp.moveaxis(x, own, range(rank)) for x, own in zip(call.arrays, call.places, strict=True)]
+    jaxpr = call.closed.jaxpr
+    from ..tracing.jaxprs import with_arguments
+
+    traced = Traced(with_arguments(jaxpr, jaxpr.constvars, jaxpr.invars), NO_PROGRAM, None)
+    window = []
+    for w in call.window:
+        left = w.size - steps * sum(w.shrink)
+        size = max(0, left) if isinstance(left, int) else left
+        window.append(dataclasses.replace(w, start=w.start + steps * w.shrink[0], size=size))
+    static = StencilCall(
+        traced, tuple(call.reads), tuple(call.coordinates), (call.bounds,) * len(arrays),
+        tuple(fill_of(call.fill, x.dtype) for x in arrays), tuple(window), steps, plans=(),
+    )  # fmt: skip
+    outs = stencil_xla.stencil(static, *arrays, *call.closed.consts)
+    return [with_axes(o, call.axes, rank, len(a.shape)) for o, a in zip(outs, call.closed.out_avals, strict=True)]
+
+
+__all__: Sequence[str] = ["BOUNDARIES", "Stencil", "View", "check_stencil", "run"]
+_ = functools

@@ -1,0 +1,87 @@
+"""``stencil_p``: every cell of a grid from the cells around it, as a jax primitive (Barracuda's stencils; see ``docs/stencils.md``).
+Operands: see ``stencil_call``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import batching, xla
+
+from ..specs.problems import StencilProblem
+from ..targets import ffi
+from ..targets.registry import register_family
+from ..targets.target import Explanation, Target
+from ..tracing.varying import axes_of, vary
+from . import stencil_xla
+from .avals import result_aval
+from .batches import batch_shape, with_new_axis
+from .family import Family
+from .stencil_call import MODES, StencilCall, call_spec, result_shapes, widest
+
+stencil_p = Primitive("stencil")
+stencil_p.multiple_results = True
+stencil_p.def_impl(functools.partial(xla.apply_primitive, stencil_p))
+
+
+def bind(call: StencilCall, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> list[Any]:
+    """Binds the primitive. Under ``shard_map``, arrays that are replicated are first made to vary like the rest."""
+    operands = [jnp.asarray(x) for x in operands]
+    axes = axes_of(operands)
+    operands = [vary(x, axes) if k < call.num_arrays else x for k, x in enumerate(operands)]
+    return list(stencil_p.bind(*operands, call=call, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+
+
+@stencil_p.def_abstract_eval
+def _abstract_eval(*avals: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    shapes = result_shapes(call, avals, masks, rank)
+    whole = masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0
+    return [result_aval(avals[0], shape, dtype, whole) for shape, (_, dtype) in zip(shapes, call.results, strict=True)]
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
+    moved, new = with_new_axis(operands, dims, masks)
+    out = stencil_p.bind(*moved, call=call, masks=new, rank=rank + 1)
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[stencil_p] = _batch
+
+
+class Stencils(Family):
+    """Stencils."""
+
+    def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> StencilProblem:
+        call: StencilCall = params["call"]
+        masks, rank = params["masks"], params["rank"]
+        size = tuple(w.size for w in call.window)
+        spec = call_spec(call, avals, masks)
+        return StencilProblem(spec, batch_shape(avals, masks, rank), call.plans, size, widest(call), call.steps, call.changed)
+
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        return stencil_xla.stencil(params["call"], *operands)
+
+    def operation(self, **params: Any) -> str | None:
+        return "slices"
+
+    def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
+        call: StencilCall = params["call"]
+        bounds = [n for row in call.bounds for b in row for n in (MODES.index(b.mode), b.origin, b.lo, b.hi)]
+        window = [n for w in call.window for n in (w.start, *w.shrink, *w.keep)]
+        fills = [n for fill in call.fills for n in fill]
+        return {"bounds": tuple(bounds), "fills": tuple(fills), "window": tuple(window), "steps": call.steps}
+
+    def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
+        call: StencilCall = params["call"]
+        cells = " x ".join(str(w.size) for w in call.window)
+        modes = list(dict.fromkeys(b.mode for row in call.bounds for b in row))
+        steps = f", {call.steps} steps" if call.steps > 1 else ""
+        batch = f" (a batch of {' x '.join(map(str, problem.batch))})" if problem.batch else ""
+        return f"{cells} cells, {len(call.reads)} reads, {', '.join(modes)}{steps}{batch}"
+
+
+register_family(Stencils("stencil", "stencil", stencil_p, ffi.STENCIL))

@@ -1,0 +1,143 @@
+"""A stencil in plain XLA: arrays with what lies beyond them, a slice for each read, f mapped over the grid."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..tracing.varying import axes_of, vary
+from .elements import mapped
+from .stencil_call import Bounds, Fill, StencilCall, Window
+
+
+def stencil(call: StencilCall, *operands: Any) -> list[Any]:
+    """An unbatched call."""
+    arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
+    if call.steps == 1:
+        return _step(call, arrays, captured)
+    changed, constant = arrays[: call.changed], arrays[call.changed :]
+    if any(w.shrink != (0, 0) for w in call.window):
+        for k in range(1, call.steps + 1):
+            changed = _step(after(call, k), [*changed, *constant], captured)
+        return changed
+    one = after(call, 1)
+    return list(lax.fori_loop(0, call.steps, lambda _, xs: _step(one, [*xs, *constant], captured), changed))
+
+
+def after(call: StencilCall, k: int) -> StencilCall:
+    """Step k alone, counted from 1. Where the grid shrinks, what it changes has the cells that step k - 1 left."""
+    left = call.steps - k
+    window = tuple(Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), keep=w.keep) for w in call.window)
+    bounds = call.bounds
+    if k > 1:
+        moved = [tuple(_shrunk(b, w, k - 1) for b, w in zip(row, call.window, strict=True)) for row in bounds[: call.changed]]
+        bounds = (*moved, *bounds[call.changed :])
+    return dataclasses.replace(call, steps=1, window=window, bounds=bounds)
+
+
+def _shrunk(bounds: Bounds, window: Window, steps: int) -> Bounds:
+    return dataclasses.replace(bounds, origin=bounds.origin - steps * window.shrink[0])
+
+
+def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+    inner = [(w.start + w.keep[0], w.start + w.size - w.keep[1]) for w in call.window]
+    rank, lanes = call.rank, arrays[0].shape[call.rank : call.rank + call.lanes_rank]
+    kept = [_own(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
+    if any(isinstance(end - begin, int) and end <= begin for begin, end in inner):
+        if call.keeps:
+            return kept[: len(call.results)]
+        shapes = [(*(w.size for w in call.window), *lanes, *shape) for shape, _ in call.results]
+        return [jnp.zeros(s, d) for s, (_, d) in zip(shapes, call.results, strict=True)]
+    axes = axes_of(arrays)
+    args: list[Any] = []
+    whole = {}
+    for k, offsets in call.reads:
+        if k not in whole:
+            ends = call.ends([k])
+            near = [(b - e[0], t + e[1]) for (b, t), e in zip(inner, ends, strict=True)]
+            whole[k] = _around(arrays[k], call.bounds[k], call.fills[k], near), ends
+        x, ends = whole[k]
+        starts = [o + e[0] for o, e in zip(offsets, ends, strict=True)]
+        for axis, (start, (begin, end)) in enumerate(zip(starts, inner, strict=True)):
+            x = lax.slice_in_dim(x, start, start + end - begin, axis=axis)
+        args.append(x)
+    sizes = tuple(end - begin for begin, end in inner)
+    for axis in call.coordinates:
+        own = lax.broadcasted_iota(np.int32, (*sizes, *lanes), axis) + jnp.asarray(inner[axis][0], np.int32)
+        args.append(vary(own, axes))
+    if not args:  # f is the same everywhere
+        outs = [jnp.broadcast_to(o, (*sizes, *lanes, *o.shape)) for o in call.f(captured)]
+    else:
+        outs = list(mapped(lambda *xs: tuple(call.f(captured, *xs)), rank + call.lanes_rank)(*args))
+    if not call.keeps:
+        return outs
+    at = tuple(slice(w.keep[0], w.keep[0] + n) for w, n in zip(call.window, sizes, strict=True))
+    return [x.at[at].set(o) for x, o in zip(kept, outs, strict=False)]
+
+
+def _own(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any:
+    """The array's cells in the window."""
+    for axis, (b, w) in enumerate(zip(bounds, window, strict=True)):
+        x = lax.slice_in_dim(x, w.start + b.origin, w.start + b.origin + w.size, axis=axis)
+    return x
+
+
+def _around(x: Any, bounds: Sequence[Bounds], fill: Fill, wanted: Sequence[tuple[Any, Any]]) -> Any:
+    """The array on these intervals of the grid's cells, axis by axis."""
+    value = np.frombuffer(np.array(fill, np.int64).tobytes(), np.dtype(x.dtype))[0]
+    for axis, (b, (begin, end)) in enumerate(zip(bounds, wanted, strict=True)):
+        first, last = b.lo - b.origin, x.shape[axis] - b.hi - b.origin
+        if not all(isinstance(n, int) for n in (first, last, begin, end)):
+            x = _padded(x, axis, b, value, begin, end)
+            continue
+        before, inside = range(begin, min(first, end)), (max(first, begin), min(last, end))
+        behind = range(max(last, begin, min(first, end)), end)
+        pieces = [_outside(x, axis, b, value, before, (first, last))]
+        if inside[0] < inside[1]:
+            pieces.append(lax.slice_in_dim(x, inside[0] + b.origin, inside[1] + b.origin, axis=axis))
+        pieces.append(_outside(x, axis, b, value, behind, (first, last)))
+        pieces = [p for p in pieces if p.shape[axis]]
+        x = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis)
+    return x
+
+
+def _outside(x: Any, axis: int, b: Bounds, value: Any, cells: range, there: tuple[int, int]) -> Any:
+    """Cells that are not there."""
+    shape = (*x.shape[:axis], len(cells), *x.shape[axis + 1 :])
+    mapped_to = [place(b.mode, c, *there) for c in cells]
+    if not cells or None in mapped_to:
+        return vary(jnp.full(shape, value, x.dtype), axes_of([x]))
+    return jnp.take(x, np.array(mapped_to, np.int32) + b.origin, axis=axis, mode="clip")
+
+
+def place(mode: str, x: int, begin: int, end: int) -> int | None:
+    """Where what is read at coordinate x lies; None: nowhere, it is the fill value."""
+    n = end - begin
+    if mode in ("constant", "nothing") or n <= 0:
+        return None
+    if mode == "edge":
+        return min(max(x, begin), end - 1)
+    if mode == "wrap":
+        return begin + (x - begin) % n
+    if mode == "reflect" and n == 1:
+        return begin
+    period = 2 * (n - 1) if mode == "reflect" else 2 * n
+    at = (x - begin) % period
+    return begin + (at if at < n else period - at - (mode == "symmetric"))
+
+
+def _padded(x: Any, axis: int, b: Bounds, value: Any, begin: Any, end: Any) -> Any:
+    """Of an array whose size is a symbol; what is wanted around it is told apart from that by numbers."""
+    first, last = b.lo - b.origin, x.shape[axis] - b.hi - b.origin
+    before, behind = int(first - begin), int(end - last)
+    x = lax.slice_in_dim(x, b.lo, x.shape[axis] - b.hi, axis=axis)
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (max(before, 0), max(behind, 0))
+    mode = "constant" if b.mode == "nothing" else b.mode
+    x = jnp.pad(x, widths, mode=mode, **({"constant_values": value} if mode == "constant" else {}))
+    return lax.slice_in_dim(x, max(-before, 0), x.shape[axis] - max(-behind, 0), axis=axis)

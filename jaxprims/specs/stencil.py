@@ -1,0 +1,100 @@
+"""StencilSpec: which stencil's kernel is wanted, as canonical text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ..ir.check import check_program
+from ..ir.program import Program
+from .elements import MOST_PARAMS, check_dtypes, scalars_of
+from .kernel import KernelSpec, register_kind
+
+VERSION = 1
+"""Part of every spec; raised when the meaning of the text changes."""
+
+MOST_AXES = 15
+MOST_OFFSET = 1 << 30
+
+Read = tuple[int, tuple[int, ...]]
+"""An array, and how far from the cell it is read on each axis."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StencilSpec(KernelSpec):
+    """A kernel that makes every cell of a grid of ``rank`` axes from cells around it.
+
+    A cell of array k is ``unit`` lanes, each of so many scalars (slots); what is done to a lane depends on that lane of other
+    cells alone. ``f`` takes the slots of each of ``reads``, then the cell's coordinate (s32) on each of ``coordinates``, and gives
+    the slots of each of ``leaves``. What lies beyond the arrays, and how large they are, is the call's affair.
+    """
+
+    rank: int
+    unit: int
+    arrays: tuple[tuple[str, int], ...]  # dtype, slots
+    reads: tuple[Read, ...]
+    coordinates: tuple[int, ...]
+    uniforms: tuple[str, ...]
+    leaves: tuple[tuple[str, int], ...]
+    f: Program
+    kind: str = dataclasses.field(default="stencil", init=False)
+
+    def check(self) -> None:
+        if not (1 <= self.rank <= MOST_AXES and 1 <= self.unit < MOST_OFFSET):
+            raise ValueError(f"a grid of {self.rank} axes, {self.unit} lanes to a cell")
+        if not self.arrays or not self.leaves:
+            raise ValueError("a stencil has arrays and results")
+        slots = [scalars_of([array]) for array in self.arrays]
+        if sum(map(len, slots)) * max(len(self.reads), 1) > MOST_PARAMS:
+            raise ValueError(f"f takes more than {MOST_PARAMS} scalars")
+        for array, offsets in self.reads:
+            if not 0 <= array < len(self.arrays) or len(offsets) != self.rank or any(abs(o) >= MOST_OFFSET for o in offsets):
+                raise ValueError(f"a read of array {array} at {offsets}")
+        if any(not 0 <= axis < self.rank for axis in self.coordinates):
+            raise ValueError(f"coordinates on axes {self.coordinates}")
+        if self.unit > 1 and self.rank - 1 in self.coordinates:
+            raise ValueError("lanes have no coordinates of their own")
+        check_dtypes(self.uniforms)
+        params = [t for array, _ in self.reads for t in slots[array]] + ["s32"] * len(self.coordinates)
+        check_program(self.f, params, scalars_of(self.leaves), self.uniforms, "f")
+
+    @functools.cached_property
+    def rows(self) -> tuple[Read, ...]:
+        """The rows of cells along the innermost axis that are read: an array, and offsets on the other axes."""
+        return tuple(dict.fromkeys((array, offsets[:-1]) for array, offsets in self.reads))
+
+    @functools.cached_property
+    def text(self) -> str:
+        rows = [f"stencil {VERSION}", f"grid {self.rank} {self.unit}"]
+        rows += [f"array {dtype} {slots}" for dtype, slots in self.arrays]
+        rows += [f"read {array} {' '.join(map(str, offsets))}" for array, offsets in self.reads]
+        rows += [f"coordinate {axis}" for axis in self.coordinates]
+        rows += [f"uniform {u}" for u in self.uniforms]
+        rows += [f"leaf {dtype} {slots}" for dtype, slots in self.leaves]
+        return "\n".join([*rows, "f", self.f.text])
+
+    @staticmethod
+    def parse(text: str) -> StencilSpec:
+        """The inverse of ``text``."""
+        head, _, program = text.partition("\nf\n")
+        rows = [line.split() for line in head.splitlines()]
+        if rows[0] != ["stencil", str(VERSION)]:
+            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
+
+        def rows_of(name: str) -> list[list[str]]:
+            return [row[1:] for row in rows if row[0] == name]
+
+        ((rank, unit),) = rows_of("grid")
+        return StencilSpec(
+            int(rank),
+            int(unit),
+            tuple((dtype, int(slots)) for dtype, slots in rows_of("array")),
+            tuple((int(array), tuple(map(int, offsets))) for array, *offsets in rows_of("read")),
+            tuple(int(axis) for (axis,) in rows_of("coordinate")),
+            tuple(u for (u,) in rows_of("uniform")),
+            tuple((dtype, int(slots)) for dtype, slots in rows_of("leaf")),
+            Program.parse(program),
+        )
+
+
+register_kind("stencil", StencilSpec.parse)

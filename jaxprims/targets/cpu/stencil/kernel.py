@@ -1,0 +1,172 @@
+"""A stencil's kernel: StencilSpec -> LLVM IR. ``cpu/stencil_kernel.h`` says what each function does.
+
+``row`` walks along the innermost axis by vectors, a few at a time. All reads of one row of cells go by one pointer, at distances
+that are known; neighbours' loads overlap, and are the first-level cache's affair. Its last vector overlaps the one before, which
+writes the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.stencil import StencilSpec
+from ..llvm import expr
+from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled, splat
+from ..ordered.elements import MOST_SHUFFLED, register_bytes
+from ..ordered.rows import load_row, store_row
+
+NAMES = ("row", "cell")
+
+SIDE_BY_SIDE = 4
+"""Vectors that are made together, of a function of few instructions."""
+
+FEW = 24
+"""Instructions and reads, all vectors together, up to which more vectors are made together."""
+
+
+def vector_width(spec: StencilSpec, vector_bytes: int) -> int:
+    """How many of the widest scalars that the kernel touches fill a register; fewer of cells with many slots."""
+    dtypes = {i.dtype for i in spec.f.walk() if i.dtype != "tuple"} | {t for t, _ in (*spec.arrays, *spec.leaves)}
+    width = vector_bytes // max(map(register_bytes, dtypes))
+    while width > 4 and any(width * slots > MOST_SHUFFLED for _, slots in (*spec.arrays, *spec.leaves)):
+        width //= 2
+    return width
+
+
+def generate(spec: StencilSpec, vector_bytes: int) -> ir.Module:
+    """The module with both functions."""
+    module = ir.Module(name="stencil")
+    module.triple = ""
+    width = vector_width(spec, vector_bytes)
+    _row(module, spec, width)
+    _cell(module, spec)
+    return module
+
+
+class _Cells:
+    """Lanes of cells side by side: f of what they read, and where its results go."""
+
+    def __init__(self, b: ir.IRBuilder, spec: StencilSpec, rows: ir.Value, uniforms: ir.Value, outs: ir.Value, at: ir.Value):
+        self.b, self.spec = b, spec
+        self.rows = [pointer(b, rows, k) for k in range(len(spec.rows))]
+        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        self.outs = [pointer(b, outs, k) for k in range(len(spec.leaves))]
+        self.at = [coordinate(b, spec, at, axis) for axis in spec.coordinates]
+
+    def make(self, j: ir.Value, width: int, streams: bool = False) -> None:
+        """``width`` lanes from lane ``j`` of the row on. ``streams``: past the caches, each vector at a multiple of its size."""
+        b, spec = self.b, self.spec
+        slots = wanted_slots(spec)
+        args: list[ir.Value] = []
+        for (array, offsets), wanted in zip(spec.reads, slots, strict=True):
+            dtype, count = spec.arrays[array]
+            size = itemsize(dtype) * count
+            row = address(b, self.rows[spec.rows.index((array, offsets[:-1]))], scaled(b, j, size))
+            p = b.gep(row, [i64(offsets[-1] * spec.unit * size)], source_etype=ir.IntType(8))
+            loaded = load_row(b, p, dtype, width, count, wanted) if wanted else {}
+            blank = ir.Constant(expr.register_type(dtype, width), ir.Undefined)
+            args += [loaded.get(s, blank) for s in range(count)]
+        for axis, first in zip(spec.coordinates, self.at, strict=True):
+            own = first
+            if axis == spec.rank - 1:
+                own = b.add(first, b.trunc(j, I32))
+                if width > 1:
+                    ahead = ir.Constant(ir.VectorType(I32, width), list(range(width)))
+                    own = b.add(splat(b, own, width), ahead)
+            args.append(own)  # the same in all lanes: it stays a scalar
+        values = iter(expr.emit(b, spec.f, args, self.uniforms, width))
+        for out, (dtype, count) in zip(self.outs, spec.leaves, strict=True):
+            p = address(b, out, scaled(b, j, itemsize(dtype) * count))
+            store_row(b, [next(values) for _ in range(count)], p, dtype, width, streams=streams)
+
+
+def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int) -> ir.Value:
+    """The first cell's, of the coordinates that the driver gives: those of a grid of two axes at least."""
+    place = axis + (spec.rank == 1)
+    return b.trunc(b.load(b.gep(at, [i64(place)], source_etype=I64), typ=I64), I32)
+
+
+def wanted_slots(spec: StencilSpec) -> list[list[int]]:
+    """Of each read, the slots that f uses."""
+    used = {i.attr for i in spec.f.body if i.op == "arg"}
+    out, first = [], 0
+    for array, _ in spec.reads:
+        slots = spec.arrays[array][1]
+        out.append([s for s in range(slots) if first + s in used])
+        first += slots
+    return out
+
+
+def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
+    """Vectors from lane ``start`` on, several together; those that are left, one by one; the last one ends where the row ends."""
+    one = _one(module, spec, width)
+    b, (rows, uniforms, outs, at, n, stream) = declare(module, "row", [PTR, PTR, PTR, PTR, I64, I64])
+    cells = _Cells(b, spec, rows, uniforms, outs, at)
+    others = [rows, uniforms, outs, at]
+    together = min(SIDE_BY_SIDE, max(1, FEW // (len(spec.f.body) + len(spec.leaves)))) if width > 1 else 1
+    start, streams = _aligned(b, spec, cells.outs, width, stream)
+    with b.if_then(b.icmp_signed(">", start, i64(0))):
+        b.call(one, [*others, i64(0)])
+    left = alloca(b, I64)
+    last = b.sub(n, i64(together * width - 1))
+    for streaming in (False, True):
+        begin = b.select(streams, start, last) if streaming else b.select(streams, last, start)
+        with loop(b, begin, last, together * width) as j:
+            for k in range(together):
+                cells.make(b.add(j, i64(k * width)), width, streaming)
+    done = b.and_(b.sub(n, start), i64(-together * width))
+    b.store(b.add(start, done), left)
+    with loop(b, b.load(left, typ=I64), b.sub(n, i64(width - 1)), width) as j:
+        b.call(one, [*others, j])
+        b.store(b.add(j, i64(width)), left)
+    with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), n)):
+        b.call(one, [*others, b.sub(n, i64(width))])
+    b.ret_void()
+
+
+def _one(module: ir.Module, spec: StencilSpec, width: int) -> ir.Function:
+    """A vector, as a function: it is wanted in three places, seldom."""
+    b, (rows, uniforms, outs, at, j) = declare(module, "one", [PTR, PTR, PTR, PTR, I64])
+    fn = b.function
+    fn.linkage = "internal"
+    fn.attributes.add("noinline")
+    _Cells(b, spec, rows, uniforms, outs, at).make(j, width)
+    b.ret_void()
+    return fn
+
+
+def _aligned(
+    b: ir.IRBuilder, spec: StencilSpec, outs: Sequence[ir.Value], width: int, stream: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """(lane, flag): where every result's vectors are aligned, if there is such a place and the caller wants to stream; else 0."""
+    sizes = [itemsize(dtype) * slots for dtype, slots in spec.leaves]
+    wanted = b.icmp_signed("!=", stream, i64(0))
+    if width == 1 or any(size & (size - 1) for size in sizes):
+        return i64(0), ir.Constant(ir.IntType(1), 0)
+    starts = []
+    for out, size in zip(outs, sizes, strict=True):
+        place = b.ptrtoint(out, I64)
+        wanted = b.and_(wanted, b.icmp_unsigned("==", b.and_(place, i64(size - 1)), i64(0)))
+        lane = b.lshr(place, i64(size.bit_length() - 1))
+        starts.append(b.and_(b.sub(i64(0), lane), i64(width - 1)))
+    for other in starts[1:]:
+        wanted = b.and_(wanted, b.icmp_unsigned("==", other, starts[0]))
+    return b.select(wanted, starts[0], i64(0)), wanted
+
+
+def _cell(module: ir.Module, spec: StencilSpec) -> None:
+    b, (reads, uniforms, outs, at) = declare(module, "cell", [PTR, PTR, PTR, PTR])
+    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    args: list[ir.Value] = []
+    for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec), strict=True)):
+        dtype, count = spec.arrays[array]
+        loaded = load_row(b, pointer(b, reads, k), dtype, 1, count, wanted)
+        args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(count)]
+    args += [coordinate(b, spec, at, axis) for axis in spec.coordinates]
+    values = iter(expr.emit(b, spec.f, args, captured, 1))
+    for k, (dtype, count) in enumerate(spec.leaves):
+        store_row(b, [next(values) for _ in range(count)], pointer(b, outs, k), dtype, 1)
+    b.ret_void()
