@@ -1,11 +1,11 @@
 // The stencil's driver: several steps in one pass through memory (temporal blocking; algorithm and limits: docs/stencils.md).
 //
-// A tile of results is walked along the grid's first axis, a few planes at a time. For each of these, step 1 reads the arrays, step
-// k the planes of step k - 1, which lie in a ring of as many planes as are still wanted: step k runs `halo` planes behind step
-// k - 1. The last step writes results. Around a tile each step computes the cells that the next one wants (clipped at the grid's border, unless
-// the axis wraps around), so tiles depend on nothing that another thread writes: between two passes all threads meet, and that is
-// all the synchronisation there is (WorkAssist). Every cell of every step is the same function of the same values whichever tile
-// computes it, so results do not depend on the plan.
+// A tile of results is walked along the grid's first axis, a few planes at a time. For each of these, step 1 reads the arrays,
+// step k the planes of step k - 1, which lie in a ring of as many planes as are still wanted: step k runs `halo` planes behind
+// step k - 1. The last step writes results. Around a tile each step computes the cells that the next one wants (clipped at the
+// grid's border, unless the axis wraps around), so tiles depend on nothing that another thread writes: between two passes all
+// threads meet, and that is all the synchronisation there is (WorkAssist). Every cell of every step is the same function of the
+// same values whichever tile computes it, so results do not depend on the plan.
 //
 // Cells whose neighbourhood is inside are computed by vectors along the innermost axis. Those at its ends that read outside what
 // is there are computed one at a time, with a pointer for each read. Rings have such cells as padding on either side.
@@ -87,9 +87,7 @@ class StencilGrid {
     if (axis + 1 == rank) return read.offset;
     return OuterOffset(row, axis);
   }
-  int64_t OuterOffset(const StencilShape::Row& row, size_t axis) const {
-    return row.offset.empty() ? 0 : row.offset[axis];
-  }
+  int64_t OuterOffset(const StencilShape::Row& row, size_t axis) const { return row.offset.empty() ? 0 : row.offset[axis]; }
 
   // The cells that there are after step k, and those of them that are computed.
   Interval Domain(int64_t step, size_t axis) const {
@@ -143,17 +141,17 @@ class StencilGrid {
 
 // Where cells are: those of [begin, end) on each axis are there.
 struct Cells {
-  char* origin = nullptr;         // of the grid's cell 0, which need not be there
-  std::vector<int64_t> stride;    // bytes
+  char* origin = nullptr;       // of the grid's cell 0, which need not be there
+  std::vector<int64_t> stride;  // bytes
   std::vector<Interval> there;
   std::vector<Boundary> boundary;
-  int64_t ring = 0;               // planes on the first axis that are kept; 0: all
-  bool padded = false;            // cells beyond both ends of a row are there, as far as f reads
-  const char* fill = nullptr;     // a row of the fill value, where its cell 0 would be
+  int64_t ring = 0;            // planes on the first axis that are kept; 0: all
+  bool padded = false;         // cells beyond both ends of a row are there, as far as f reads
+  const char* fill = nullptr;  // a row of the fill value, where its cell 0 would be
 };
 
-// One pass over a tile of a member of the batch: `depth` steps, the first of which is number `first` + 1. Made for each tile: what
-// its rows have in common is found once.
+// One pass over a tile of a member of the batch: `depth` steps, the first of which is number `first` + 1. Made for each tile:
+// what its rows have in common is found once.
 class StencilTile {
  public:
   // inputs: what step 1 reads, and arrays that do not change; outs: what the last one writes; work: TileBytes.
@@ -358,11 +356,16 @@ class StencilTile {
     const Interval wanted = level.region[axis_];
     for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
       const Cells& from = *level.from[leaf];
+      const Interval there = from.there[axis_];
       const char* row = from.origin;
-      for (size_t a = 0; a < axis_; ++a) row += Distance(from, at_[a], a);
+      for (size_t a = 0; a < axis_; ++a) row += Distance(from, from.ring > 0 ? at_[a] : Told(level, at_[a], a), a);
       const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
       auto copy = [&](int64_t begin, int64_t end) {
-        if (end > begin) std::memcpy(row_[leaf] + begin * bytes, row + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+        for (int64_t n = 0; begin < end; begin += n) {  // as far as nothing wraps around
+          const int64_t x = from.padded ? begin : Mapped(Boundary::kWrap, begin, there.begin, there.end);
+          n = std::min(end - begin, there.end - x);
+          std::memcpy(row_[leaf] + begin * bytes, row + x * bytes, static_cast<size_t>(n * bytes));
+        }
       };
       copy(wanted.begin, run.begin);
       copy(run.end, wanted.end);

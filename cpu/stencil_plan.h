@@ -21,12 +21,12 @@ struct StencilProblem {
   std::vector<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
   int64_t members = 1;          // of the batch
   int64_t steps = 1;
-  int64_t unit = 1;                                // lanes of a cell
-  std::vector<int64_t> array_bytes, leaf_bytes;    // of a lane of a cell
-  int64_t changed = 0;                             // arrays that steps change: the first ones
-  int64_t work = 1;                                // instructions and reads of a vector
-  int64_t width = 1;                               // lanes of a vector
-  int64_t planes = 1, reach = 0;                   // planes on the first axis that a step reads; how many cells more on the last
+  int64_t unit = 1;                              // lanes of a cell
+  std::vector<int64_t> array_bytes, leaf_bytes;  // of a lane of a cell
+  int64_t changed = 0;                           // arrays that steps change: the first ones
+  int64_t work = 1;                              // instructions and reads of a vector
+  int64_t width = 1;                             // lanes of a vector
+  int64_t planes = 1, reach = 0;                 // planes on the first axis that a step reads; how many cells more on the last
 
   int64_t Cells() const {
     int64_t cells = members;
@@ -53,7 +53,8 @@ struct StencilPlan {
   int threads = 1;
 };
 
-// --- memory ---------------------------------------------------------------------------------------------------------------------
+// --- memory
+// ---------------------------------------------------------------------------------------------------------------------
 
 inline int64_t Lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -96,17 +97,18 @@ inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& ti
   return bytes;
 }
 
-// --- time -----------------------------------------------------------------------------------------------------------------------
+// --- time
+// -----------------------------------------------------------------------------------------------------------------------
 
 namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
-inline constexpr double kInstruction = 0.12;   // of one vector, in the first-level cache
-inline constexpr double kByteL2 = 0.008;       // of a cell
+inline constexpr double kInstruction = 0.12;  // of one vector, in the first-level cache
+inline constexpr double kByteL2 = 0.008;      // of a cell
 inline constexpr double kByteL3 = 0.04;
 inline constexpr double kByteMemory = 0.1;
-inline constexpr double kFreshByte = 0.2;      // of memory between passes, which the system clears
-inline constexpr double kTile = 5000;           // what a tile costs beside its cells
-inline constexpr double kRow = 60;             // a call of the kernel and what is around it
+inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
+inline constexpr double kTile = 5000;      // what a tile costs beside its cells
+inline constexpr double kRow = 60;         // a call of the kernel and what is around it
 
 }  // namespace stencil_cost
 
@@ -144,19 +146,22 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
     step += used > machine.l2 * 3 / 4 ? bytes * stencil_cost::kByteL3 : used > machine.l1 ? bytes * stencil_cost::kByteL2 : 0;
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > machine.l3 ? stencil_cost::kByteMemory : all > machine.l2 ? stencil_cost::kByteL3 : stencil_cost::kByteL2;
+  const double byte = all > machine.l3   ? stencil_cost::kByteMemory
+                      : all > machine.l2 ? stencil_cost::kByteL3
+                                         : stencil_cost::kByteL2;
   // Hardware prefetchers start anew with every row.
   const double rows = 1 + 4096 / (row * bytes / 2);
-  const double fresh = depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
-  return step * again + bytes * byte * rows / static_cast<double>(depth) * (1 + (again - 1) / static_cast<double>(depth)) + fresh +
-         stencil_cost::kTile / (cells * static_cast<double>(depth));
+  const double fresh =
+      depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
+  return step * again + bytes * byte * rows / static_cast<double>(depth) * (1 + (again - 1) / static_cast<double>(depth)) +
+         fresh + stencil_cost::kTile / (cells * static_cast<double>(depth));
 }
 
 inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
-  constexpr int64_t kGrain = 1 << 15;  // vectors' instructions that are worth a task
+  constexpr int64_t kGrain = 1 << 15;      // vectors' instructions that are worth a task
   constexpr int64_t kStreamedRow = 16384;  // bytes
   constexpr int64_t kDeepest = 32;
-  constexpr int64_t kTasks = 4;        // for each thread
+  constexpr int64_t kTasks = 4;  // for each thread
   StencilPlan best;
   const size_t rank = p.size.size();
   best.tile = p.size;

@@ -12,7 +12,8 @@ namespace jaxprims {
 
 inline constexpr int kMaxGridRank = 16;
 
-// What the drivers have to know of a spec (jaxprims/specs/stencil.py). A cell is `unit` lanes, side by side in the innermost axis.
+// What the drivers have to know of a spec (jaxprims/specs/stencil.py). A cell is `unit` lanes, side by side in the innermost
+// axis.
 struct StencilShape {
   struct Row {  // cells of an array along the innermost axis, relative to the cell's own row
     int64_t array = 0;

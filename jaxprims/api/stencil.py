@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from ..arguments.positions import positions
+from ..calls import sharded_stencil
 from ..calls.stencil import check_stencil, run
 
 BLOCK = 8
@@ -27,14 +31,80 @@ def stencil(
     constants: Any = None,
     axis_name: Any = None,
 ) -> Any:
-    """``f`` of the neighbourhood of every cell; of its results again, ``steps`` times in all."""
+    """``f`` of the neighbourhood of every cell of a grid; of its results again, ``steps`` times in all.
+
+    Args:
+      f: a function of a view for each array of ``xs``, then for each of ``constants``. ``view[-1, 0]`` is what the cell one before
+        on the first axis holds: offsets are integers that are known when f is traced, one for each axis, and may differ from
+        array to array. It returns a pytree of one cell's results.
+      xs: an array, or a tuple or list of arrays (or pytrees of them), an argument each; all with one grid. :data:`positions` among
+        them: the cell's coordinates, a tuple of int32, one for each axis.
+      boundary: what is read beyond the grid: "edge", "wrap", "reflect", "symmetric" as :func:`numpy.pad` has them; "constant",
+        ``fill_value``; or nothing, since cells whose neighbourhood is not all inside are left out ("valid": the result shrinks) or
+        keep their value ("keep": f's results are then like ``xs``). One for all axes, or a tuple with one for each.
+      fill_value: a number, for "constant".
+      axes: the grid's axes, in the order of the offsets (default: all). What the others hold is one cell: a slice, as in
+        :func:`scan`. Results have the grid's axes in the same places, or first if they have fewer axes.
+      steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one,
+        which excludes "valid" and reverse differentiation.
+      constants: more arrays, which steps do not change.
+      axis_name: inside ``shard_map``, the mesh axis over which each axis of the grid is sharded, or None: a tuple with one for each;
+        one name stands for the first axis. Devices exchange halos once for a block of steps.
+
+    Returns:
+      A pytree like f's results, each ``[*grid, *cell]``, in the order of ``axes``.
+
+    Raises:
+      TypeError: offsets that are no integers, leaves that are not numbers, results that do not fit ``steps`` or "keep".
+      ValueError: offsets of another rank, unknown boundaries, arrays of different grids, a fill value that a dtype cannot hold.
+
+    Cost: work O(steps · cells), span O(steps · cells / T); every cell is read from memory and written once for as many steps as
+    pay (on a CPU as many planes stay in its caches as these steps want); memory beside the result: a ring of rows for each thread,
+    and one more grid where there are more steps than that (two with "valid"). Gradients of several steps remember O(√steps) grids.
+
+    The result has the same bits for any number of threads, and however many steps are made in a pass.
+
+    Source: Larsen 2011 (Barracuda), stencils by way of fast memory; temporal blocking: Wonnacott 2000, Matsumura et al. 2020;
+    adjoint stencils: Hückelheim et al. 2019.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.stencil(lambda a: a[-1] + a[1], jnp.array([1, 2, 3, 4]), boundary="constant").tolist()
+    [2, 4, 6, 3]
+    >>> heat = lambda t: t[0, 0] + 0.1 * (t[-1, 0] + t[1, 0] + t[0, -1] + t[0, 1] - 4 * t[0, 0])
+    >>> jp.stencil(heat, jnp.eye(3), steps=10, boundary="wrap").round(3)[0].tolist()
+    [0.352, 0.324, 0.324]
+    """
     count = _steps(steps)
-    call = check_stencil(f, xs, boundary, fill_value, axes, constants, like_xs=count != 1)
+    check = functools.partial(
+        check_stencil, f, boundary=boundary, fill_value=fill_value, axes=axes, constants=constants, like_xs=not _is(count, 1)
+    )
+    make = run
+    if axis_name is not None:
+        rank = len(check(xs).grid)
+        names = sharded_stencil.mesh_axes(axis_name, rank)
+        check = functools.partial(check, first_cell=functools.partial(sharded_stencil.first_cell, names))
+        make = functools.partial(sharded_stencil.sharded, names=names)
+        sharded_stencil.check(check(xs), names, boundary)
+    call = check(xs)
     if isinstance(count, int):
-        out = run(call, count)
-    else:
-        out = _blocks(f, xs, boundary, fill_value, axes, constants, count)
-    return jax.tree.unflatten(call.tree, out)
+        return jax.tree.unflatten(call.tree, make(call, count))
+    if any(w.shrink != (0, 0) for w in call.window):
+        raise ValueError('steps must be known when the function is traced where boundary is "valid": shapes depend on it')
+
+    def block(n: int, arrays: Any) -> list[Any]:
+        rest = iter(arrays)
+        given = jax.tree.map(lambda x: x if x is positions else next(rest), xs, is_leaf=lambda x: x is None)
+        return list(make(check(given), n))
+
+    arrays = call.arrays[: len(call.closed.out_avals)]
+    arrays = lax.fori_loop(0, count // BLOCK, lambda _, a: block(BLOCK, a), arrays)
+    arrays = lax.fori_loop(0, count % BLOCK, lambda _, a: block(1, a), arrays)
+    return jax.tree.unflatten(call.tree, arrays)
+
+
+def _is(count: Any, n: int) -> bool:
+    return isinstance(count, int) and count == n
 
 
 def _steps(steps: Any) -> Any:
@@ -42,14 +112,10 @@ def _steps(steps: Any) -> Any:
         raise TypeError(f"steps must be an integer, got {steps!r:.100}")
     try:
         count = operator.index(steps)
-    except TypeError:  # a tracer
-        if steps.shape != () or not jnp.issubdtype(steps.dtype, jnp.integer):
+    except TypeError:  # a tracer, or no integer
+        if not isinstance(steps, jax.core.Tracer) or steps.shape != () or not jnp.issubdtype(steps.dtype, jnp.integer):
             raise TypeError(f"steps must be one integer, got {steps!r:.100}") from None
         return steps
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}")
     return count
-
-
-def _blocks(*args: Any) -> Any:
-    raise NotImplementedError

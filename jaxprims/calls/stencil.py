@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from ..primitives import stencil_xla
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
 from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
+from ..tracing.jaxprs import with_arguments
 from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.varying import Axes, axes_of, element_aval, vary
@@ -79,9 +79,19 @@ class Stencil:
 
 
 def check_stencil(
-    f: Any, xs: Any, boundary: Any, fill_value: Any, axes: Any, constants: Any, *, like_xs: bool, name: str = "f"
+    f: Any,
+    xs: Any,
+    boundary: Any,
+    fill_value: Any,
+    axes: Any,
+    constants: Any,
+    *,
+    like_xs: bool,
+    first_cell: Callable[[tuple[Any, ...]], Sequence[Any]] | None = None,
 ) -> Stencil:
-    """``like_xs``: f's results have to be what its arrays are."""
+    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, the coordinates of its first cell, where
+    they are not 0."""
+    name = "f"
     if not callable(f):
         raise TypeError(f"{name} must be a function of a cell's neighbourhood, got {f!r:.100}")
     given, trees = _arguments(xs, "xs"), []
@@ -104,7 +114,8 @@ def check_stencil(
     grid, cells = _grid(arrays, numbers, places)
     rank = len(grid)
     modes = _modes(boundary, rank)
-    varying = axes_of(arrays)
+    starts = None if first_cell is None else first_cell(grid)
+    varying = axes_of([*arrays, *(x for x in starts or () if isinstance(x, jax.Array))])
 
     found: dict[Read, int] = {}
     centre = [element_aval(s, x.dtype, varying) for s, x in zip(cells, arrays, strict=True)]
@@ -117,7 +128,9 @@ def check_stencil(
             for _ in range(tree.num_leaves):
                 what, x = next(rest)
                 if x is positions:
-                    members.append(coordinates)
+                    members.append(
+                        coordinates if starts is None else tuple(c + s for c, s in zip(coordinates, starts, strict=True))
+                    )
                 else:
                     members.append(View(what, number, rank, read))
                     number += 1
@@ -151,7 +164,7 @@ def check_stencil(
     seen = varying | axes_of(closed.consts)
     if seen != varying:  # inside shard_map, and a captured array varies over more than the operands: once more
         again = jax.tree.map(lambda x: x if x is positions else vary(as_array(x, "xs"), seen), xs, is_leaf=lambda x: x is None)
-        return check_stencil(f, again, boundary, fill_value, axes, constants, like_xs=like_xs, name=name)
+        return check_stencil(f, again, boundary, fill_value, axes, constants, like_xs=like_xs, first_cell=first_cell)
     n = numbers.count("xs")
     keeps = "keep" in modes
     if like_xs or keeps:
@@ -249,7 +262,9 @@ def _like_arrays(closed: ClosedJaxpr, flat: Any, wanted: Any, avals: Any, name: 
     why = "cells that keep their value" if keeps else "the next step"
     got = closed.out_avals
     if len(got) != len(wanted):
-        raise TypeError(f"{name} must return a result for each of the {len(wanted)} arrays of xs, which are {why}, got {len(got)}")
+        raise TypeError(
+            f"{name} must return a result for each of the {len(wanted)} arrays of xs, which are {why}, got {len(got)}"
+        )
     for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
         if g.shape != w.shape or (g.dtype != w.dtype and not g.weak_type):
             what = f"{g.dtype}{list(g.shape)}; wanted {w.dtype}{list(w.shape)}"
@@ -278,28 +293,34 @@ def run(call: Stencil, steps: int) -> list[Any]:
     """So many steps: the results, with the grid's axes where the call's ``axes`` say."""
     if steps == 0:
         return call.arrays[: len(call.closed.out_avals)]
+    return run_in(call, steps, call.bounds, [after_steps(w, steps) for w in call.window])
+
+
+def after_steps(window: Window, steps: int) -> Window:
+    """Of the results, given what there is before the first step."""
+    left = window.size - steps * sum(window.shrink)
+    size = max(0, left) if isinstance(left, int) else left
+    return dataclasses.replace(window, start=window.start + steps * window.shrink[0], size=size)
+
+
+def run_in(call: Stencil, steps: int, own_bounds: Sequence[Bounds], own_window: Sequence[Window]) -> list[Any]:
+    """The same for arrays with these bounds, all of them, and results in this window."""
     form = _form(call)
     if form is None:
-        return _plainly(call, steps)
+        return _plainly(call, steps, own_bounds, own_window)
     try:
         pre, inner = hoist(form.closed)
         traced, reads, coordinates = _used(inner, call)
     except Unsupported as e:
         warn_user(f"f cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
-        return _plainly(call, steps)
+        return _plainly(call, steps, own_bounds, own_window)
     captured = list(pre(*form.closed.consts))
     arrays = [_laid_out(x, order, form, call, k) for k, (x, order) in enumerate(zip(call.arrays, form.order, strict=True))]
-    changed = len(call.closed.out_avals) if steps > 1 or any(w.keep != (0, 0) for w in call.window) else 0
+    changed = len(call.closed.out_avals) if steps > 1 or any(w.keep != (0, 0) for w in own_window) else 0
     needed = sorted({*range(changed), *(k for k, _ in reads)} or {0})
-    grid_shape = arrays[0].shape[form.batch : form.batch + len(form.between)]
-    window, bounds = [], []
-    for axis, size in zip(form.between, grid_shape, strict=True):
-        w = Window(0, size) if axis < 0 else call.window[axis]
-        total = steps * sum(w.shrink)
-        left = w.size - total
-        size = max(0, left) if isinstance(left, int) else left
-        window.append(dataclasses.replace(w, start=w.start + steps * w.shrink[0], size=size))
-        bounds.append(Bounds("nothing") if axis < 0 else call.bounds[axis])
+    sizes = arrays[0].shape[form.batch : form.batch + len(form.between)]
+    window = [Window(0, n) if a < 0 else own_window[a] for a, n in zip(form.between, sizes, strict=True)]
+    bounds = [Bounds("nothing") if a < 0 else own_bounds[a] for a in form.between]
     static = StencilCall(
         traced,
         tuple((needed.index(k), tuple(0 if a < 0 else o[a] for a in form.between)) for k, o in reads),
@@ -318,8 +339,6 @@ def run(call: Stencil, steps: int) -> list[Any]:
 
 def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[int]]:
     """f without the arguments that it does not look at."""
-    from ..tracing.jaxprs import with_arguments
-
     jaxpr = inner.jaxpr
     looked = {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | {
         v for v in jaxpr.outvars if not hasattr(v, "val")
@@ -329,7 +348,9 @@ def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[i
     narrow = with_arguments(jaxpr, jaxpr.constvars, [jaxpr.invars[k] for k in used])
     for v in (*narrow.invars, *narrow.outvars):
         if slots_of(v.aval.shape, v.aval.dtype) > MAX_STRUCT_SLOTS:
-            raise Unsupported("cell", f"of {math.prod(v.aval.shape)} numbers that f does not treat alike; {MAX_STRUCT_SLOTS} is the most")
+            raise Unsupported(
+                "cell", f"of {math.prod(v.aval.shape)} numbers that f does not treat alike; {MAX_STRUCT_SLOTS} is the most"
+            )
         if slots_of(v.aval.shape, v.aval.dtype) == 0:
             raise Unsupported("cell", "without numbers")
         try:
@@ -407,26 +428,16 @@ def with_axes(out: Any, axes: tuple[int, ...], rank: int, cell_rank: int) -> Any
     return jnp.moveaxis(out, range(rank), own)
 
 
-def _plainly(call: Stencil, steps: int) -> list[Any]:
+def _plainly(call: Stencil, steps: int, bounds: Sequence[Bounds], window: Sequence[Window]) -> list[Any]:
     """By plain XLA."""
     rank = len(call.grid)
     arrays = [jnp.moveaxis(x, own, range(rank)) for x, own in zip(call.arrays, call.places, strict=True)]
     jaxpr = call.closed.jaxpr
-    from ..tracing.jaxprs import with_arguments
-
     traced = Traced(with_arguments(jaxpr, jaxpr.constvars, jaxpr.invars), NO_PROGRAM, None)
-    window = []
-    for w in call.window:
-        left = w.size - steps * sum(w.shrink)
-        size = max(0, left) if isinstance(left, int) else left
-        window.append(dataclasses.replace(w, start=w.start + steps * w.shrink[0], size=size))
+    fills = tuple(fill_of(call.fill, x.dtype) for x in arrays)
+    coordinates = tuple(call.coordinates)
     static = StencilCall(
-        traced, tuple(call.reads), tuple(call.coordinates), (call.bounds,) * len(arrays),
-        tuple(fill_of(call.fill, x.dtype) for x in arrays), tuple(window), steps, plans=(),
-    )  # fmt: skip
+        traced, tuple(call.reads), coordinates, (tuple(bounds),) * len(arrays), fills, tuple(window), steps, plans=()
+    )
     outs = stencil_xla.stencil(static, *arrays, *call.closed.consts)
     return [with_axes(o, call.axes, rank, len(a.shape)) for o, a in zip(outs, call.closed.out_avals, strict=True)]
-
-
-__all__: Sequence[str] = ["BOUNDARIES", "Stencil", "View", "check_stencil", "run"]
-_ = functools

@@ -3,6 +3,6 @@
 Importing the package registers all of them with JAX.
 """
 
-from . import histogram_ad, histogram_lowering, reduce_ad, scan_ad, segments
+from . import histogram_ad, histogram_lowering, reduce_ad, scan_ad, segments, stencil_ad
 
-__all__ = ["histogram_ad", "histogram_lowering", "reduce_ad", "scan_ad", "segments"]
+__all__ = ["histogram_ad", "histogram_lowering", "reduce_ad", "scan_ad", "segments", "stencil_ad"]

@@ -147,5 +147,3 @@ def result_shapes(call: StencilCall, avals: Sequence[Any], masks: Sequence[int],
 def widest(call: StencilCall) -> tuple[Any, ...]:
     """The grid's size before the first step."""
     return tuple(w.size + call.steps * sum(w.shrink) for w in call.window)
-
-

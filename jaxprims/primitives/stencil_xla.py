@@ -34,14 +34,11 @@ def after(call: StencilCall, k: int) -> StencilCall:
     left = call.steps - k
     window = tuple(Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), keep=w.keep) for w in call.window)
     bounds = call.bounds
-    if k > 1:
-        moved = [tuple(_shrunk(b, w, k - 1) for b, w in zip(row, call.window, strict=True)) for row in bounds[: call.changed]]
-        bounds = (*moved, *bounds[call.changed :])
+    if k > 1:  # results of the step before
+        before = [w.start - (left + 1) * w.shrink[0] for w in call.window]
+        own = tuple(Bounds(b.mode, -first) for b, first in zip(bounds[0], before, strict=True))
+        bounds = (*(own,) * call.changed, *bounds[call.changed :])
     return dataclasses.replace(call, steps=1, window=window, bounds=bounds)
-
-
-def _shrunk(bounds: Bounds, window: Window, steps: int) -> Bounds:
-    return dataclasses.replace(bounds, origin=bounds.origin - steps * window.shrink[0])
 
 
 def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:

@@ -54,8 +54,14 @@ class Stencils:
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
         native, plan = self._native(problem)
-        reason = "each cell is read from memory once" if problem.steps == 1 else (
-            f"a pass through memory makes {plan.depth} of {problem.steps} steps" if plan.depth > 1 else "a step is worth a pass"
+        reason = (
+            "each cell is read from memory once"
+            if problem.steps == 1
+            else (
+                f"a pass through memory makes {plan.depth} of {problem.steps} steps"
+                if plan.depth > 1
+                else "a step is worth a pass"
+            )
         )
         return Explanation(str(self.plan(problem)), reason, _cpu.stencil_workspace_bytes(native, plan), 0)
 
