@@ -34,22 +34,22 @@ def stencil(
     """``f`` of the neighbourhood of every cell of a grid; of its results again, ``steps`` times in all.
 
     Args:
-      f: a function of a view for each array of ``xs``, then for each of ``constants``. ``view[-1, 0]`` is what the cell one before
-        on the first axis holds: offsets are integers that are known when f is traced, one for each axis, and may differ from
-        array to array. It returns a pytree of one cell's results.
-      xs: an array, or a tuple or list of arrays (or pytrees of them), an argument each; all with one grid. :data:`positions` among
-        them: the cell's coordinates, a tuple of int32, one for each axis.
+      f: a function of a view for each array of ``xs``, then for each of ``constants``. ``view[-1, 0]`` is what the cell one
+        before on the first axis holds: offsets are integers that are known when f is traced, one for each axis, and may differ
+        from array to array. It returns a pytree of one cell's results.
+      xs: an array, or a tuple or list of arrays (or pytrees of them), an argument each; all with one grid. :data:`positions`
+        among them: the cell's coordinates, a tuple of int32, one for each axis.
       boundary: what is read beyond the grid: "edge", "wrap", "reflect", "symmetric" as :func:`numpy.pad` has them; "constant",
-        ``fill_value``; or nothing, since cells whose neighbourhood is not all inside are left out ("valid": the result shrinks) or
-        keep their value ("keep": f's results are then like ``xs``). One for all axes, or a tuple with one for each.
+        ``fill_value``; or nothing, since cells whose neighbourhood is not all inside are left out ("valid": the result shrinks)
+        or keep their value ("keep": f's results are then like ``xs``). One for all axes, or a tuple with one for each.
       fill_value: a number, for "constant".
       axes: the grid's axes, in the order of the offsets (default: all). What the others hold is one cell: a slice, as in
         :func:`scan`. Results have the grid's axes in the same places, or first if they have fewer axes.
       steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one,
         which excludes "valid" and reverse differentiation.
       constants: more arrays, which steps do not change.
-      axis_name: inside ``shard_map``, the mesh axis over which each axis of the grid is sharded, or None: a tuple with one for each;
-        one name stands for the first axis. Devices exchange halos once for a block of steps.
+      axis_name: inside ``shard_map``, the mesh axis over which each axis of the grid is sharded, or None: a tuple with one for
+        each; one name stands for the first axis. Devices exchange halos once for a block of steps.
 
     Returns:
       A pytree like f's results, each ``[*grid, *cell]``, in the order of ``axes``.
@@ -59,8 +59,9 @@ def stencil(
       ValueError: offsets of another rank, unknown boundaries, arrays of different grids, a fill value that a dtype cannot hold.
 
     Cost: work O(steps · cells), span O(steps · cells / T); every cell is read from memory and written once for as many steps as
-    pay (on a CPU as many planes stay in its caches as these steps want); memory beside the result: a ring of rows for each thread,
-    and one more grid where there are more steps than that (two with "valid"). Gradients of several steps remember O(√steps) grids.
+    pay (on a CPU as many planes stay in its caches as these steps want); memory beside the result: rings of rows for each
+    thread, and one more grid where there are more steps than that (two with "valid"). Gradients of several steps remember
+    O(√steps) grids.
 
     The result has the same bits for any number of threads, and however many steps are made in a pass.
 

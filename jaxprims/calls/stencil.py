@@ -43,7 +43,7 @@ class View:
         wanted = f"{self._rank} integer{'s' if self._rank != 1 else ''}, relative to the cell"
         numbers = []
         for o in given:
-            if isinstance(o, (bool, np.bool_)) or isinstance(o, jax.core.Tracer) or not hasattr(o, "__index__"):
+            if isinstance(o, (bool, np.bool_, jax.core.Tracer)) or not hasattr(o, "__index__"):
                 raise TypeError(f"offsets of {self._name} must be {wanted} and known when f is traced, got {offsets!r:.100}")
             numbers.append(operator.index(o))
         if len(numbers) != self._rank:
@@ -124,7 +124,7 @@ def check_stencil(
     def run(read: Callable[[int, tuple[int, ...]], Any], coordinates: tuple[Any, ...]) -> list[Any]:
         rest, number, views = iter(leaves), 0, []
         for tree in trees:
-            members = []
+            members: list[Any] = []
             for _ in range(tree.num_leaves):
                 what, x = next(rest)
                 if x is positions:
@@ -274,7 +274,7 @@ def _like_arrays(closed: ClosedJaxpr, flat: Any, wanted: Any, avals: Any, name: 
     return jax.make_jaxpr(lambda *v: [x.astype(w.dtype) for x, w in zip(flat(*v), wanted, strict=True)])(*avals)
 
 
-# --- the call of the primitive ----------------------------------------------------------------------------------------------------
+# --- the call of the primitive -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -415,7 +415,7 @@ def _as_given(out: Any, form: Form, call: Stencil, cell_rank: int) -> Any:
     if form.broadcast:  # laid out as the arrays are, whose axes went where order says
         order = form.order[max(range(len(form.order)), key=lambda k: len([a for a in form.order[k] if a >= 0]))]
         back = np.argsort(order)
-        return out if list(back) == list(range(out.ndim)) else jnp.transpose(out, back)
+        return out if list(back) == list(range(out.ndim)) else jnp.transpose(out, [int(a) for a in back])
     return with_axes(out, call.axes, rank, cell_rank)
 
 

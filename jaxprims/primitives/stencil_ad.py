@@ -21,10 +21,10 @@ from jax.extend.core import Jaxpr
 from jax.interpreters import ad
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
-from ..operators.operator import NO_PROGRAM, Traced, make_traced, slots_of
+from ..operators.operator import NO_PROGRAM, make_traced, slots_of
 from ..tracing.jaxprs import with_arguments
-from ..tracing.lower import Unsupported, hoist, to_program
-from ..tracing.varying import axes_of, vary
+from ..tracing.lower import Unsupported, to_program
+from ..tracing.varying import axes_of, element_aval, vary
 from . import stencil_xla
 from .batches import over_batch
 from .stencil import bind, stencil_p
@@ -42,7 +42,7 @@ MOST_CAPTURED = 64
 """Numbers of a captured array whose derivative is made cell by cell, and summed."""
 
 
-# --- JVP --------------------------------------------------------------------------------------------------------------------------
+# --- JVP -----------------------------------------------------------------------------------------------------------------------
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
@@ -194,7 +194,7 @@ def _looked(jaxpr: Jaxpr) -> set[Any]:
     }
 
 
-# --- several steps ----------------------------------------------------------------------------------------------------------------
+# --- several steps -------------------------------------------------------------------------------------------------------------
 
 
 def _jvp_of_steps(primals: list[Any], dots: list[Any], call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
@@ -212,17 +212,14 @@ def _jvp_of_steps(primals: list[Any], dots: list[Any], call: StencilCall, masks:
 
 def by_steps(operands: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:
     """The steps one by one, in a form whose reverse remembers O(sqrt(steps)) grids."""
-    changed, rest = list(operands[: call.changed]), list(operands[call.changed :])
-    full = (1 << rank) - 1
-    own = [full if call.steps > 1 else m for m in masks[: call.changed]]
+    rest = list(operands[call.changed :])
     first = bind(stencil_xla.after(call, 1), operands, masks, rank)
-    masks = (*own, *masks[call.changed :])
+    masks = (*((1 << rank) - 1,) * call.changed, *masks[call.changed :])
     if any(w.shrink != (0, 0) for w in call.window):
         xs = first
         for k in range(2, call.steps + 1):
             xs = jax.checkpoint(functools.partial(_one, call=stencil_xla.after(call, k), masks=masks, rank=rank))(xs, rest)
         return xs
-    del changed
     one = functools.partial(_one, call=stencil_xla.after(call, 1), masks=masks, rank=rank)
     left = call.steps - 1
     block = max(1, math.isqrt(left))
@@ -239,7 +236,7 @@ def _one(xs: list[Any], rest: list[Any], *, call: StencilCall, masks: Sequence[i
     return bind(call, [*xs, *rest], masks, rank)
 
 
-# --- transposition ----------------------------------------------------------------------------------------------------------------
+# --- transposition -------------------------------------------------------------------------------------------------------------
 
 
 def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
@@ -370,7 +367,6 @@ class _Adjoint:
             return [*reads, *captured]
 
         avals = [*(consts[k] for k in fixed_consts), *results, *(cells[r] for r in fixed)]
-        # what depends on captured arrays alone stays with the element: captured arrays are arguments here
         return jax.make_jaxpr(flat)(*avals)
 
     def _spots(self, shift: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
@@ -385,9 +381,8 @@ class _Adjoint:
     @property
     def _nonlinear(self) -> bool:
         """Does pulling back look at more than cotangents and captured arrays?"""
-        n, m = len(self.held), len(self.held) + len(self.cts)
         looked = _looked(_pruned(self.pulled.jaxpr))
-        return any(v in looked for v in self.pulled.jaxpr.invars[m:]) and n >= 0
+        return any(v in looked for v in self.pulled.jaxpr.invars[len(self.held) + len(self.cts) :])
 
     # --- arrays -----------------------------------------------------------------------------------------------------------------
 
@@ -396,11 +391,8 @@ class _Adjoint:
         reads = [r for r in self.moving if self.call.reads[r][0] == k]
         aval = self.operands[k].aval
         if not reads:
-            every = 1 << self.rank
-            full = self.arrays[0][1].shape[: self.rank]
-            base = jnp.zeros((*full, *aval.shape[self.masks[k].bit_count() :]), aval.dtype)
-            out = vary(base, axes_of(self.cts))
-            del every
+            batch = self.cts[0].shape[: self.rank]
+            out = vary(jnp.zeros((*batch, *aval.shape[self.masks[k].bit_count() :]), aval.dtype), axes_of(self.cts))
         else:
             out = self._gathered(k, reads)
         return self._with_kept(k, out)
@@ -458,7 +450,7 @@ class _Adjoint:
         for s, (begin, end), (lo, hi), b in zip(sides, there, beyond, self.call.bounds[k], strict=True):
             cells = range(begin - lo, begin) if s < 0 else range(end, end + hi) if s > 0 else range(begin, end)
             window.append(Window(cells.start, len(cells)))
-            places.append([stencil_xla.place(b.mode, c, begin, end) for c in cells] if s else [begin])
+            places.append([stencil_xla.place(b.mode, c, begin, end) or 0 for c in cells] if s else [begin])
         piece = terms.stencil(window)
         axes = [a for a, s in enumerate(sides) if s]
         for at in itertools.product(*(range(len(places[a])) for a in axes)):
@@ -468,7 +460,7 @@ class _Adjoint:
                 start[self.rank + a] = b.lo if not sides[a] else 0
             for a, i in zip(axes, at, strict=True):
                 part = lax.slice_in_dim(part, i, i + 1, axis=self.rank + a)
-                start[self.rank + a] = places[a][i] + self.call.bounds[k][a].origin
+                start[self.rank + a] = int(places[a][i]) + self.call.bounds[k][a].origin
             old = lax.slice(main, start, [s + n for s, n in zip(start, part.shape, strict=True)])
             main = lax.dynamic_update_slice(main, old + part, start)
         return main
@@ -509,18 +501,13 @@ class _Adjoint:
         closed = jax.extend.core.ClosedJaxpr(only, self.pulled.consts)
         window = [Window(first, last - first) for first, last in self.inside]
         spots = self._spots((0,) * self.call.rank)
-        made = _bound(closed, self._ordered(), self.arrays, spots, self._told(), self.bounds, window, self.call, self.rank)
+        told = list(self.call.coordinates)
+        made = _bound(closed, self.held, self.arrays, spots, told, self.bounds, window, self.call, self.rank)
         out = []
         for k, x in zip(self.captured, made, strict=True):
             cells = tuple(range(self.rank, self.rank + self.call.rank + self.call.lanes_rank))
             out.append(summed_to(jnp.sum(x, cells), self.masks[k], self.rank))
         return out
-
-    def _ordered(self) -> list[tuple[Any, int]]:
-        return self.held
-
-    def _told(self) -> list[int]:
-        return list(self.call.coordinates)
 
 
 class _Terms:
@@ -552,7 +539,7 @@ class _Terms:
             for spot, aval in zip(a._spots(shift), [*avals[n : n + c], *fixed], strict=True):
                 by_spot[self.spots[spot]] = aval
         axes = axes_of(avals)
-        at = [_int32(axes) for _ in range(d)]
+        at = [element_aval((), np.int32, axes)] * d
 
         def flat(*args: Any) -> list[Any]:
             held, values, told = args[:n], args[n : n + len(by_spot)], args[n + len(by_spot) :]
@@ -624,12 +611,6 @@ class _Written(_Terms):
         return made
 
 
-def _int32(axes: Any) -> Any:
-    from ..tracing.varying import element_aval
-
-    return element_aval((), np.int32, axes)
-
-
 def _outputs(closed: Any, which: Sequence[int]) -> Callable[..., list[Any]]:
     """A function of some of its results, with the equations that they need."""
     jaxpr = _pruned(closed.jaxpr.replace(outvars=[closed.jaxpr.outvars[k] for k in which]))
@@ -638,4 +619,3 @@ def _outputs(closed: Any, which: Sequence[int]) -> Callable[..., list[Any]]:
 
 ad.primitive_jvps[stencil_p] = _jvp
 ad.primitive_transposes[stencil_p] = _transpose
-__all__ = ["Traced", "by_steps", "hoist"]

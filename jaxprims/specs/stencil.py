@@ -25,8 +25,8 @@ class StencilSpec(KernelSpec):
     """A kernel that makes every cell of a grid of ``rank`` axes from cells around it.
 
     A cell of array k is ``unit`` lanes, each of so many scalars (slots); what is done to a lane depends on that lane of other
-    cells alone. ``f`` takes the slots of each of ``reads``, then the cell's coordinate (s32) on each of ``coordinates``, and gives
-    the slots of each of ``leaves``. What lies beyond the arrays, and how large they are, is the call's affair.
+    cells alone. ``f`` takes the slots of each of ``reads``, then the cell's coordinate (s32) on each of ``coordinates``, and
+    gives the slots of each of ``leaves``. What lies beyond the arrays, and how large they are, is the call's affair.
     """
 
     rank: int
