@@ -180,6 +180,9 @@ class StencilTile {
     filled_.resize(rows_.size());
     starts_.resize(rows_.size());
     reads_.resize(shape.reads.size());
+    row_steps_.resize(rows_.size());
+    read_steps_.resize(shape.reads.size());
+    out_steps_.resize(shape.leaf_bytes.size());
     here_.resize(shape.leaf_bytes.size());
     row_.resize(shape.leaf_bytes.size());
     at_.resize(grid.rank);
@@ -190,12 +193,12 @@ class StencilTile {
            char* work) {
     Place(fills, tile, first, depth, work);
     const int64_t lag = grid_.halo[0], last = levels_.back().region[0].end + (depth - 1) * lag;
-    for (int64_t front = levels_[0].region[0].begin; front < last; front += kTogether) {
+    const int64_t together = depth == 1 ? levels_[0].region[0].size() : kTogether;
+    for (int64_t front = levels_[0].region[0].begin; front < last; front += together) {
       for (size_t k = 0; k < levels_.size(); ++k) {
         const Level& level = levels_[k];
         const int64_t begin = front - static_cast<int64_t>(k) * lag;
-        const int64_t end = std::min(begin + kTogether, level.region[0].end);
-        for (at_[0] = std::max(begin, level.region[0].begin); at_[0] < end; ++at_[0]) Plane(level);
+        Planes(level, {std::max(begin, level.region[0].begin), std::min(begin + together, level.region[0].end)});
       }
     }
   }
@@ -319,36 +322,65 @@ class StencilTile {
     return m;
   }
 
-  // The rows of plane at_[0].
-  void Plane(const Level& level) {
-    for (size_t a = 1; a < axis_; ++a) at_[a] = level.region[a].begin;
-    known_ = false;
-    for (bool more = true; more;) {
-      RowOfCells(level);
-      more = false;
-      for (size_t a = axis_; a-- > 1 && !more;) {
-        more = ++at_[a] < level.region[a].end;
-        if (more) continue;
-        at_[a] = level.region[a].begin;
-        known_ = false;
+  // The planes of a step, row by row, or many rows at a time.
+  void Planes(const Level& level, Interval planes) {
+    const size_t before = axis_ - 1;
+    auto rows_of = [&](Interval wanted) {
+      for (at_[before] = wanted.begin; at_[before] < wanted.end;) {
+        const int64_t count = Alike(level, wanted.end);
+        RowsOfCells(level, count);
+        at_[before] += count;
+      }
+    };
+    if (before == 0) return rows_of(planes);
+    for (at_[0] = planes.begin; at_[0] < planes.end; ++at_[0]) {
+      for (size_t a = 1; a < before; ++a) at_[a] = level.region[a].begin;
+      for (bool more = true; more;) {
+        rows_of(level.region[before]);
+        more = false;
+        for (size_t a = before; a-- > 1 && !more;) {
+          more = ++at_[a] < level.region[a].end;
+          if (!more) at_[a] = level.region[a].begin;
+        }
       }
     }
   }
 
-  // The row at at_.
-  void RowOfCells(const Level& level) {
+  // How many rows from at_ on, up to `end` of the last axis but one, lie as far from each other as those that they read: none of
+  // these is outside, and no ring starts anew.
+  int64_t Alike(const Level& level, int64_t end) const {
+    const size_t before = axis_ - 1;
+    const int64_t at = at_[before];
+    if ((before == 0 && levels_.size() > 1) || !level.calm.holds(at) || !level.inside[before].holds(at)) return 1;
+    end = std::min({end, level.calm.end, level.inside[before].end});
+    if (shape_.coordinates && grid_.Wraps(before)) {
+      if (!level.all[before].holds(at)) return 1;
+      end = std::min(end, level.all[before].end);
+    }
+    return end - at;
+  }
+
+  // `count` rows from that at at_ on.
+  void RowsOfCells(const Level& level, int64_t count) {
     bool computed = level.run.size() > 0;
     for (size_t a = 0; a < axis_; ++a) computed = computed && level.inside[a].holds(at_[a]);
     for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
       char* p = level.to[leaf].origin;
       for (size_t a = 0; a < axis_; ++a) p += Distance(level.to[leaf], at_[a], a);
       row_[leaf] = p;
+      out_steps_[leaf] = level.to[leaf].stride[axis_ - 1];
     }
-    if (!computed || level.run.size() < level.region[axis_].size()) {
-      Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
+    if (computed) Compute(level, count);
+    const bool keeps = !computed || level.run.size() < level.region[axis_].size();
+    if (!keeps && level.last) return;
+    const int64_t first = at_[axis_ - 1];
+    for (int64_t i = 0; i < count; ++i) {
+      if (keeps) Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
+      if (!level.last) Pad(level);
+      ++at_[axis_ - 1];
+      for (size_t leaf = 0; leaf < row_.size(); ++leaf) row_[leaf] += out_steps_[leaf];
     }
-    if (computed) Compute(level);
-    if (!level.last) Pad(level);
+    at_[axis_ - 1] = first;
   }
 
   // Cells of the row outside `run`: as they were.
@@ -372,49 +404,38 @@ class StencilTile {
     }
   }
 
-  void Compute(const Level& level) {
-    Find(level);
+  void Compute(const Level& level, int64_t count) {
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Cells& cells = *level.from[rows_[r].array];
+      bases_[r] = RowAt(cells, rows_[r]);
+      filled_[r] = bases_[r] == nullptr ? 1 : 0;
+      if (filled_[r] != 0) bases_[r] = cells.fill;
+      row_steps_[r] = filled_[r] != 0 ? 0 : cells.stride[axis_ - 1];
+    }
     if (shape_.coordinates) {
       for (size_t a = 0; a < axis_; ++a) told_[a] = Told(level, at_[a], a);
     }
-    for (const Margin& m : level.margins) One(level, m);
+    for (const Margin& m : level.margins) One(level, m, count);
     if (level.vectors.size() <= 0) return;
     for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
     told_[axis_] = level.vectors.begin;
     Move(level.vectors.begin);
-    kernel_.row(starts_.data(), uniforms_.data(), here_.data(), told_.data(), level.vectors.size() * shape_.unit,
-                level.last && stream_ ? 1 : 0);
+    kernel_.row(starts_.data(), row_steps_.data(), uniforms_.data(), here_.data(), out_steps_.data(), told_.data(),
+                level.vectors.size() * shape_.unit, count, level.last && stream_ ? 1 : 0);
   }
 
-  // Where the rows are that the row at at_ reads: next to where those of the one before are, if none of either is outside.
-  void Find(const Level& level) {
-    const size_t before = axis_ - 1;
-    const bool calm = before > 0 && level.calm.holds(at_[before]);
-    const bool next = known_ && calm;
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      const Cells& cells = *level.from[rows_[r].array];
-      if (next) {
-        if (filled_[r] == 0) bases_[r] += cells.stride[before];
-        continue;
-      }
-      bases_[r] = RowAt(cells, rows_[r]);
-      filled_[r] = bases_[r] == nullptr ? 1 : 0;
-      if (filled_[r] != 0) bases_[r] = cells.fill;
-    }
-    known_ = calm;
-  }
-
-  void One(const Level& level, const Margin& m) {
+  void One(const Level& level, const Margin& m, int64_t count) {
     for (size_t r = 0; r < reads_.size(); ++r) {
       const auto& read = shape_.reads[r];
       const auto row = static_cast<size_t>(read.row);
       const bool filled = filled_[row] != 0 || m.outside[r] != 0;
       reads_[r] = filled ? level.from[rows_[row].array]->fill + (m.x + read.offset) * rows_[row].bytes : bases_[row] + m.place[r];
+      read_steps_[r] = filled ? 0 : row_steps_[row];
     }
     told_[axis_] = m.told;
     Move(m.x);
     for (int64_t lane = 0; lane < shape_.unit; ++lane) {
-      kernel_.cell(reads_.data(), uniforms_.data(), here_.data(), told_.data());
+      kernel_.cell(reads_.data(), read_steps_.data(), uniforms_.data(), here_.data(), out_steps_.data(), told_.data(), count);
       if (shape_.unit == 1) break;
       for (size_t r = 0; r < reads_.size(); ++r) {
         const size_t array = rows_[static_cast<size_t>(shape_.reads[r].row)].array;
@@ -483,9 +504,9 @@ class StencilTile {
   std::vector<int64_t> at_, told_;  // its coordinates, which pass the grid's ends on an axis that wraps around; as f is told them
   std::vector<const char*> bases_;  // by row that is read: where its cell 0 would be
   std::vector<char> filled_;        // is it outside, and so the fill value?
-  bool known_ = false;              // were those of the row before found, and none outside on the last axis but one?
   std::vector<char*> row_;          // by leaf: where cell 0 of the row would be
   std::vector<const void*> starts_, reads_;
+  std::vector<int64_t> row_steps_, read_steps_, out_steps_;
   std::vector<void*> here_;
 };
 

@@ -89,7 +89,7 @@ def check_stencil(
     like_xs: bool,
     first_cell: Callable[[tuple[Any, ...]], Sequence[Any]] | None = None,
 ) -> Stencil:
-    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, the coordinates of its first cell, where
+    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of a grid, the coordinates of its first cell where
     they are not 0."""
     name = "f"
     if not callable(f):

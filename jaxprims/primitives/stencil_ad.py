@@ -1,6 +1,6 @@
-"""Derivatives of stencils. A JVP is a stencil, which reads tangents beside the arrays. Its transpose is the adjoint stencil: every
-cell gathers what the cells that read it make of it (Hückelheim et al. 2019), so nothing is scattered; only what is read beyond
-an edge, which is some cell's within, is added to that cell afterwards. Several steps are differentiated step by step, and
+"""Derivatives of stencils. A JVP is a stencil, which reads tangents beside the arrays. Its transpose is the adjoint stencil:
+every cell gathers what the cells that read it make of it (Hückelheim et al. 2019), so nothing is scattered; only what is read
+beyond an edge, which is some cell's within, is added to that cell afterwards. Several steps are differentiated step by step, and
 remembered at every square root of their number.
 """
 
@@ -35,7 +35,7 @@ MOST_EQUATIONS = 1500
 """Of an adjoint that makes each read's derivative where it is gathered; if there are more, they are made first, once for each
 cell, and written."""
 
-SMALL = 4096
+SMALL = 16_384
 """Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
 
 MOST_CAPTURED = 64

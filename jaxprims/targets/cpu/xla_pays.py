@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...specs.problems import HistogramProblem, OrderedProblem, Problem
+import math
+
+from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 
 SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
@@ -20,10 +22,19 @@ MANY, SHORT_ROWS_OF_MANY = 2**18, 512
 """With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
 
 
+SMALL_GRID, SMALL_GRID_OF_STEPS = 16_384, 1024
+"""Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out."""
+
+SHORT_ROW_OF_CELLS = 40
+"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
+
+
 def xla_pays(problem: Problem, operation: str) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, HistogramProblem):
         return _scatter(problem, operation)
+    if isinstance(problem, StencilProblem):
+        return _stencil(problem)
     return _reduction(problem, operation) if isinstance(problem, OrderedProblem) and problem.family == "reduce" else None
 
 
@@ -48,3 +59,9 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
     short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
     return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
+
+
+def _stencil(problem: StencilProblem) -> str | None:
+    if problem.members * math.prod(problem.size) <= (SMALL_GRID if problem.steps == 1 else SMALL_GRID_OF_STEPS):
+        return "few cells: XLA's loop is done before a kernel's tiles are laid out"
+    return "short rows" if problem.size[-1] * problem.spec.unit <= SHORT_ROW_OF_CELLS else None

@@ -47,14 +47,15 @@ def generate(spec: StencilSpec, vector_bytes: int) -> ir.Module:
 
 
 class _Cells:
-    """Lanes of cells side by side: f of what they read, and where its results go."""
+    """Lanes of cells side by side, in row ``i``: f of what they read, and where its results go."""
 
-    def __init__(self, b: ir.IRBuilder, spec: StencilSpec, rows: ir.Value, uniforms: ir.Value, outs: ir.Value, at: ir.Value):
+    def __init__(self, b: ir.IRBuilder, spec: StencilSpec, args: Sequence[ir.Value], i: ir.Value):
+        rows, row_steps, uniforms, outs, out_steps, at = args
         self.b, self.spec = b, spec
-        self.rows = [pointer(b, rows, k) for k in range(len(spec.rows))]
+        self.rows = [moved(b, rows, row_steps, k, i) for k in range(len(spec.rows))]
         self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        self.outs = [pointer(b, outs, k) for k in range(len(spec.leaves))]
-        self.at = [coordinate(b, spec, at, axis) for axis in spec.coordinates]
+        self.outs = [moved(b, outs, out_steps, k, i) for k in range(len(spec.leaves))]
+        self.at = [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
 
     def make(self, j: ir.Value, width: int, streams: bool = False) -> None:
         """``width`` lanes from lane ``j`` of the row on. ``streams``: past the caches, each vector at a multiple of its size."""
@@ -65,7 +66,7 @@ class _Cells:
             dtype, count = spec.arrays[array]
             size = itemsize(dtype) * count
             row = address(b, self.rows[spec.rows.index((array, offsets[:-1]))], scaled(b, j, size))
-            p = b.gep(row, [i64(offsets[-1] * spec.unit * size)], source_etype=ir.IntType(8))
+            p = address(b, row, i64(offsets[-1] * spec.unit * size))
             loaded = load_row(b, p, dtype, width, count, wanted) if wanted else {}
             blank = ir.Constant(expr.register_type(dtype, width), ir.Undefined)
             args += [loaded.get(s, blank) for s in range(count)]
@@ -83,10 +84,17 @@ class _Cells:
             store_row(b, [next(values) for _ in range(count)], p, dtype, width, streams=streams)
 
 
-def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int) -> ir.Value:
-    """The first cell's, of the coordinates that the driver gives: those of a grid of two axes at least."""
+def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value) -> ir.Value:
+    """Pointer k, ``i`` of its steps on."""
+    step = b.load(b.gep(steps, [i64(k)], source_etype=I64), typ=I64)
+    return address(b, pointer(b, pointers, k), b.mul(i, step))
+
+
+def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int, i: ir.Value) -> ir.Value:
+    """The first cell's in row ``i``, of the coordinates that the driver gives: those of a grid of two axes at least."""
     place = axis + (spec.rank == 1)
-    return b.trunc(b.load(b.gep(at, [i64(place)], source_etype=I64), typ=I64), I32)
+    first = b.load(b.gep(at, [i64(place)], source_etype=I64), typ=I64)
+    return b.trunc(b.add(first, i) if axis == spec.rank - 2 else first, I32)
 
 
 def wanted_slots(spec: StencilSpec) -> list[list[int]]:
@@ -100,40 +108,43 @@ def wanted_slots(spec: StencilSpec) -> list[list[int]]:
     return out
 
 
+_SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps, at
+
+
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
     """Vectors from lane ``start`` on, several together; those that are left, one by one; the last one ends where the row ends."""
     one = _one(module, spec, width)
-    b, (rows, uniforms, outs, at, n, stream) = declare(module, "row", [PTR, PTR, PTR, PTR, I64, I64])
-    cells = _Cells(b, spec, rows, uniforms, outs, at)
-    others = [rows, uniforms, outs, at]
+    b, (*shared, n, count, stream) = declare(module, "row", [*_SHARED, I64, I64, I64])
     together = min(SIDE_BY_SIDE, max(1, FEW // (len(spec.f.body) + len(spec.leaves)))) if width > 1 else 1
-    start, streams = _aligned(b, spec, cells.outs, width, stream)
-    with b.if_then(b.icmp_signed(">", start, i64(0))):
-        b.call(one, [*others, i64(0)])
     left = alloca(b, I64)
-    last = b.sub(n, i64(together * width - 1))
-    for streaming in (False, True):
-        begin = b.select(streams, start, last) if streaming else b.select(streams, last, start)
-        with loop(b, begin, last, together * width) as j:
-            for k in range(together):
-                cells.make(b.add(j, i64(k * width)), width, streaming)
-    done = b.and_(b.sub(n, start), i64(-together * width))
-    b.store(b.add(start, done), left)
-    with loop(b, b.load(left, typ=I64), b.sub(n, i64(width - 1)), width) as j:
-        b.call(one, [*others, j])
-        b.store(b.add(j, i64(width)), left)
-    with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), n)):
-        b.call(one, [*others, b.sub(n, i64(width))])
+    with loop(b, i64(0), count) as i:
+        cells = _Cells(b, spec, shared, i)
+        start, streams = _aligned(b, spec, cells.outs, width, stream)
+        with b.if_then(b.icmp_signed(">", start, i64(0))):
+            b.call(one, [*shared, i, i64(0)])
+        last = b.sub(n, i64(together * width - 1))
+        for streaming in (False, True):
+            begin = b.select(streams, start, last) if streaming else b.select(streams, last, start)
+            with loop(b, begin, last, together * width) as j:
+                for k in range(together):
+                    cells.make(b.add(j, i64(k * width)), width, streaming)
+        done = b.and_(b.sub(n, start), i64(-together * width))
+        b.store(b.add(start, done), left)
+        with loop(b, b.load(left, typ=I64), b.sub(n, i64(width - 1)), width) as j:
+            b.call(one, [*shared, i, j])
+            b.store(b.add(j, i64(width)), left)
+        with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), n)):
+            b.call(one, [*shared, i, b.sub(n, i64(width))])
     b.ret_void()
 
 
 def _one(module: ir.Module, spec: StencilSpec, width: int) -> ir.Function:
     """A vector, as a function: it is wanted in three places, seldom."""
-    b, (rows, uniforms, outs, at, j) = declare(module, "one", [PTR, PTR, PTR, PTR, I64])
+    b, (*shared, i, j) = declare(module, "one", [*_SHARED, I64, I64])
     fn = b.function
     fn.linkage = "internal"
     fn.attributes.add("noinline")
-    _Cells(b, spec, rows, uniforms, outs, at).make(j, width)
+    _Cells(b, spec, shared, i).make(j, width)
     b.ret_void()
     return fn
 
@@ -158,15 +169,16 @@ def _aligned(
 
 
 def _cell(module: ir.Module, spec: StencilSpec) -> None:
-    b, (reads, uniforms, outs, at) = declare(module, "cell", [PTR, PTR, PTR, PTR])
+    b, (reads, read_steps, uniforms, outs, out_steps, at, count) = declare(module, "cell", [*_SHARED, I64])
     captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-    args: list[ir.Value] = []
-    for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec), strict=True)):
-        dtype, count = spec.arrays[array]
-        loaded = load_row(b, pointer(b, reads, k), dtype, 1, count, wanted)
-        args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(count)]
-    args += [coordinate(b, spec, at, axis) for axis in spec.coordinates]
-    values = iter(expr.emit(b, spec.f, args, captured, 1))
-    for k, (dtype, count) in enumerate(spec.leaves):
-        store_row(b, [next(values) for _ in range(count)], pointer(b, outs, k), dtype, 1)
+    with loop(b, i64(0), count) as i:
+        args: list[ir.Value] = []
+        for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec), strict=True)):
+            dtype, slots = spec.arrays[array]
+            loaded = load_row(b, moved(b, reads, read_steps, k, i), dtype, 1, slots, wanted)
+            args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(slots)]
+        args += [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
+        values = iter(expr.emit(b, spec.f, args, captured, 1))
+        for k, (dtype, slots) in enumerate(spec.leaves):
+            store_row(b, [next(values) for _ in range(slots)], moved(b, outs, out_steps, k, i), dtype, 1)
     b.ret_void()
