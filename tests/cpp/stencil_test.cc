@@ -1,0 +1,322 @@
+// RunStencil: whatever the plan, the pool and the boundaries, every step is what a plain loop over the whole grid makes of it.
+
+#include "stencil.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "pools.h"
+
+namespace jaxprims::test::stencil_test {
+namespace {
+
+using Grid = std::vector<uint32_t>;
+
+constexpr int64_t kWidth = 4;
+
+// A stencil of numbers of 32 bits: the sum of what is read, each times its number, of the coordinates, and of a captured number.
+// The kernel below has no state of its own: which stencil it is, it knows from here, which no thread changes while it runs.
+struct Problem {
+  StencilShape shape;
+  StencilCall call;
+  std::vector<Grid> arrays;  // by array, with all batch members that it has
+  Grid out, scale;
+  std::vector<int64_t> extent;
+};
+const Problem* running = nullptr;
+
+uint32_t Cell(const std::vector<uint32_t>& read, const int64_t* at, uint32_t scale) {
+  uint32_t sum = scale;
+  for (size_t r = 0; r < read.size(); ++r) sum += (2 * static_cast<uint32_t>(r) + 3) * read[r];
+  if (running->shape.coordinates) {
+    for (size_t a = 0; a < running->call.window.size(); ++a) sum = sum * 31 + static_cast<uint32_t>(at[a]);
+  }
+  return sum;
+}
+
+uint32_t Load(const void* p) {
+  uint32_t value = 0;
+  std::memcpy(&value, p, 4);
+  return value;
+}
+
+void RowKernel(const void* const* rows, const int64_t* row_steps, const void* const* uniforms, void* const* outs,
+               const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t /*stream*/) {
+  const StencilShape& shape = running->shape;
+  CHECK(n >= kWidth);
+  std::vector<int64_t> here(at, at + running->call.window.size());
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      std::vector<uint32_t> read;
+      for (const auto& r : shape.reads) {
+        const auto row = static_cast<size_t>(r.row);
+        read.push_back(Load(static_cast<const char*>(rows[row]) + i * row_steps[row] + 4 * (j + r.offset * shape.unit)));
+      }
+      here.back() = at[here.size() - 1] + j / shape.unit;
+      const uint32_t value = Cell(read, here.data(), Load(uniforms[0]));
+      std::memcpy(static_cast<char*>(outs[0]) + i * out_steps[0] + 4 * j, &value, 4);
+    }
+    ++here[here.size() - 2];
+  }
+}
+
+void CellKernel(const void* const* reads, const int64_t* read_steps, const void* const* uniforms, void* const* outs,
+                const int64_t* out_steps, const int64_t* at, int64_t count) {
+  std::vector<int64_t> here(at, at + running->call.window.size());
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<uint32_t> read;
+    for (size_t r = 0; r < running->shape.reads.size(); ++r) {
+      read.push_back(Load(static_cast<const char*>(reads[r]) + i * read_steps[r]));
+    }
+    const uint32_t value = Cell(read, here.data(), Load(uniforms[0]));
+    std::memcpy(static_cast<char*>(outs[0]) + i * out_steps[0], &value, 4);
+    ++here[here.size() - 2];
+  }
+}
+
+// Where coordinate x lies among n cells, by going back one cell at a time.
+int64_t Walked(Boundary boundary, int64_t x, int64_t n) {
+  while (x < 0 || x >= n) {
+    switch (boundary) {
+      case Boundary::kEdge:
+        x = x < 0 ? 0 : n - 1;
+        break;
+      case Boundary::kWrap:
+        x += x < 0 ? n : -n;
+        break;
+      case Boundary::kReflect:
+        x = n == 1 ? 0 : x < 0 ? -x : 2 * (n - 1) - x;
+        break;
+      case Boundary::kSymmetric:
+        x = x < 0 ? -x - 1 : 2 * n - 1 - x;
+        break;
+      default:
+        return -1;
+    }
+  }
+  return x;
+}
+
+// Steps over the whole grid of one member of the batch.
+Grid Plain(const Problem& p, std::vector<Grid> arrays, uint32_t scale) {
+  const auto& window = p.call.window;
+  const size_t rank = window.size();
+  std::vector<int64_t> begin(rank, 0), end = p.extent;  // of what the steps change; what does not is always whole
+  for (int64_t step = 0; step < p.call.steps; ++step) {
+    std::vector<int64_t> first(rank), last(rank);
+    int64_t cells = p.shape.unit;
+    for (size_t a = 0; a < rank; ++a) {
+      first[a] = begin[a] + window[a].shrink_lo;
+      last[a] = end[a] - window[a].shrink_hi;
+      cells *= last[a] - first[a];
+    }
+    Grid next(static_cast<size_t>(cells));
+    for (int64_t cell = 0; cell < cells; ++cell) {
+      std::vector<int64_t> at(rank);
+      const int64_t lane = cell % p.shape.unit;
+      int64_t rest = cell / p.shape.unit;
+      bool kept = false;
+      for (size_t a = rank; a-- > 0;) {
+        at[a] = first[a] + rest % (last[a] - first[a]);
+        rest /= last[a] - first[a];
+        kept = kept || at[a] < first[a] + window[a].keep_lo || at[a] >= last[a] - window[a].keep_hi;
+      }
+      auto value = [&](size_t array, const std::vector<int64_t>& offset) {
+        int64_t place = 0;
+        for (size_t a = 0; a < rank; ++a) {
+          const int64_t b = array == 0 ? begin[a] : 0, e = array == 0 ? end[a] : p.extent[a];
+          const int64_t x = Walked(p.call.axes[array][a].boundary, at[a] + offset[a] - b, e - b);
+          if (x < 0) return static_cast<uint32_t>(p.call.fills[array][0]);
+          place = place * (e - b) + x;
+        }
+        return arrays[array][static_cast<size_t>(place * p.shape.unit + lane)];
+      };
+      std::vector<uint32_t> read;
+      for (const auto& r : p.shape.reads) {
+        const auto& row = p.shape.rows[static_cast<size_t>(r.row)];
+        std::vector<int64_t> offset = row.offset;
+        if (offset.empty()) offset.push_back(0);
+        offset.push_back(r.offset);
+        read.push_back(value(static_cast<size_t>(row.array), offset));
+      }
+      const std::vector<int64_t> here(rank, 0);
+      next[static_cast<size_t>(cell)] = kept ? value(0, here) : Cell(read, at.data(), scale);
+    }
+    arrays[0] = next;
+    begin = first;
+    end = last;
+  }
+  return arrays[0];
+}
+
+int64_t Draw(std::mt19937& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+// A batch of three members. Array 0 is what steps change, array 1 does not have the batch axis.
+Problem Drawn(std::mt19937& random) {
+  Problem p;
+  p.shape.rank = Draw(random, 1, 4);
+  const auto rank = static_cast<size_t>(p.shape.rank);
+  p.shape.unit = Draw(random, 0, 3) == 0 ? 3 : 1;
+  p.shape.width = kWidth;
+  p.shape.coordinates = p.shape.unit == 1 && Draw(random, 0, 2) == 0;
+  p.shape.array_bytes = {4, 4};
+  p.shape.leaf_bytes = {4};
+  const int64_t most = rank == 1 ? 60 : rank == 2 ? 17 : rank == 3 ? 9 : 6;
+  p.extent.assign(rank == 1 ? 1 : 0, 1);
+  for (size_t a = 0; a < rank; ++a) p.extent.push_back(Draw(random, 1, most));
+  const int64_t reads = Draw(random, 0, 6);
+  std::vector<std::vector<int64_t>> offsets;
+  for (int64_t r = 0; r < reads; ++r) {
+    const int64_t array = Draw(random, 0, 3) == 0 ? 1 : 0;
+    std::vector<int64_t> offset;
+    for (size_t a = 0; a < rank; ++a) offset.push_back(Draw(random, -2, 2));
+    StencilShape::Row row{array, {offset.begin(), offset.end() - 1}};
+    auto same = [&](const auto& other) { return other.array == row.array && other.offset == row.offset; };
+    auto known = std::ranges::find_if(p.shape.rows, same);
+    if (known == p.shape.rows.end()) known = p.shape.rows.insert(known, row);
+    p.shape.reads.push_back({known - p.shape.rows.begin(), offset.back()});
+    offsets.push_back(offset);
+  }
+  p.call.steps = Draw(random, 1, 7);
+  p.call.batch = {3};
+  p.call.axes.resize(2);
+  if (rank == 1) {
+    for (auto& axes : p.call.axes) axes.emplace_back();
+    p.call.window.emplace_back();
+  }
+  const size_t outer = rank == 1 ? 1 : 0;
+  for (size_t a = 0; a < rank; ++a) {
+    const int64_t kind = Draw(random, 0, 6);  // a boundary; valid; keep
+    int64_t low = 0, high = 0;
+    for (const auto& offset : offsets) {
+      low = std::max(low, -offset[a]);
+      high = std::max(high, offset[a]);
+    }
+    StencilWindow w;
+    const int64_t size = p.extent[a + outer];
+    w.size = size;
+    if (kind == 5) {
+      w.shrink_lo = low;
+      w.shrink_hi = high;
+      w.start = p.call.steps * low;
+      w.size = std::max<int64_t>(0, size - p.call.steps * (low + high));
+    }
+    if (kind == 6) {
+      w.keep_lo = low;
+      w.keep_hi = high;
+    }
+    p.call.window.push_back(w);
+    const Boundary boundary = kind < 5 ? static_cast<Boundary>(kind) : Boundary::kNothing;
+    for (auto& axes : p.call.axes) axes.push_back({boundary, size, 0, 0, 0});
+  }
+  int64_t cells = p.shape.unit, results = p.shape.unit;
+  for (size_t a = 0; a < p.extent.size(); ++a) {
+    cells *= p.extent[a];
+    results *= p.call.window[a].size;
+  }
+  for (const int64_t members : {int64_t{3}, int64_t{1}}) {
+    Grid& grid = p.arrays.emplace_back(static_cast<size_t>(members * cells));
+    for (auto& value : grid) value = static_cast<uint32_t>(random());
+  }
+  p.out.resize(static_cast<size_t>(3 * results));
+  p.scale = {static_cast<uint32_t>(random())};
+  p.call.fills = {{7 + (int64_t{7} << 32), 7 + (int64_t{7} << 32)}, {9 + (int64_t{9} << 32), 9 + (int64_t{9} << 32)}};
+  return p;
+}
+
+Operand At(const Grid& grid, int64_t stride) {
+  Operand operand;
+  operand.data = reinterpret_cast<char*>(const_cast<uint32_t*>(grid.data()));
+  operand.strides[0] = 4 * stride;
+  return operand;
+}
+
+Grid Run(Problem& p, Pool& pool, const StencilPlan& plan) {
+  std::ranges::fill(p.out, 0xABABABAB);
+  const auto members = static_cast<int64_t>(p.arrays[0].size()) / 3;
+  p.call.arrays = {At(p.arrays[0], members), At(p.arrays[1], 0)};
+  p.call.uniforms = {At(p.scale, 0)};
+  p.call.outs = {At(p.out, static_cast<int64_t>(p.out.size()) / 3)};
+  const StencilGrid grid(p.shape, p.call);
+  const StencilKernel kernel{RowKernel, CellKernel};
+  running = &p;
+  RunStencil(pool, p.shape, p.call, grid, grid.Problem(), kernel, plan);
+  return p.out;
+}
+
+TEST(StencilsOfEveryKindArePlainLoops) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 400; ++round) {
+    Problem p = Drawn(random);
+    if (p.out.empty()) continue;
+    running = &p;
+    Grid want;
+    const size_t cells = p.arrays[0].size() / 3;
+    for (size_t member = 0; member < 3; ++member) {
+      const auto first = p.arrays[0].begin() + static_cast<std::ptrdiff_t>(member * cells);
+      const Grid made = Plain(p, {Grid(first, first + static_cast<std::ptrdiff_t>(cells)), p.arrays[1]}, p.scale[0]);
+      want.insert(want.end(), made.begin(), made.end());
+    }
+    const StencilGrid grid(p.shape, p.call);
+    const StencilProblem problem = grid.Problem();
+    Machine machine;
+    machine.threads = 3;
+    StencilPlan plan = MakeStencilPlan(problem, machine);
+    InlinePool inline_pool;
+    CHECK(Run(p, inline_pool, plan) == want);
+    plan = ForcedStencil(problem, plan, Draw(random, 1, 5), Draw(random, 1, 7), Draw(random, 1, 4), Draw(random, 1, 20), -1);
+    plan.threads = 4;
+    NeverPool never;
+    CHECK(Run(p, never, plan) == want);
+    if (round % 4 == 0) {
+      QueuePool threads(3);
+      CHECK(Run(p, threads, plan) == want);
+    }
+  }
+}
+
+TEST(WhatIsReadBeyondAnAxis) {
+  for (const Boundary b : {Boundary::kEdge, Boundary::kWrap, Boundary::kReflect, Boundary::kSymmetric, Boundary::kConstant}) {
+    for (int64_t n = 1; n < 6; ++n) {
+      for (int64_t x = -17; x < 23; ++x) {
+        const int64_t walked = Walked(b, x, n);
+        CHECK_EQ(Mapped(b, x + 5, 5, 5 + n), walked < 0 ? kFillValue : walked + 5);
+      }
+    }
+  }
+  CHECK_EQ(Mapped(Boundary::kEdge, 0, 3, 3), kFillValue);
+}
+
+TEST(StencilPlansFitTheirProblems) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    StencilProblem p;
+    const int64_t rank = Draw(random, 2, 4);
+    for (int64_t a = 0; a < rank; ++a) {
+      p.size.push_back(int64_t{1} << Draw(random, 0, 60 / rank / 2));
+      p.halo.push_back(Draw(random, 0, 3));
+    }
+    p.widest = p.size;
+    p.steps = Draw(random, 1, 100);
+    p.array_bytes = p.leaf_bytes = {4};
+    p.changed = p.steps > 1 ? 1 : 0;
+    p.work = Draw(random, 1, 200);
+    p.width = 8;
+    Machine machine;
+    machine.threads = static_cast<int>(Draw(random, 1, 64));
+    const StencilPlan plan = MakeStencilPlan(p, machine);
+    CHECK(plan.depth >= 1 && plan.depth <= p.steps);
+    CHECK(plan.threads >= 1 && plan.threads <= machine.threads);
+    for (size_t a = 0; a < p.size.size(); ++a) CHECK(plan.tile[a] >= 1 && plan.tile[a] <= p.size[a]);
+  }
+}
+
+}  // namespace
+}  // namespace jaxprims::test::stencil_test
