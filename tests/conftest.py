@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ if [int(part) for part in version("jaxlib").split(".")[:2]] < [0, 11]:
     QUICK.append("--xla_cpu_use_fusion_emitters=false")
 DEVICES = "--xla_force_host_platform_device_count=8"  # what is not sharded runs on the first
 os.environ["XLA_FLAGS"] = " ".join([*QUICK, DEVICES, os.environ.get("XLA_FLAGS", "")])
+# What is traced and compiled here is kept for the process's life: to look through it again and again for what nobody wants any
+# more takes a twentieth of the time.
+gc.set_threshold(50_000, 20, 100)
 # As errors pass through JAX it asks the file system about every frame, which takes longer than most of what raises them.
 jax.config.update("jax_traceback_filtering", "off")
 
@@ -48,6 +52,13 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with forced(AnyKernel()):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_for_good() -> None:
+    """What is there when a file's tests begin: modules, and what other files had compiled."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

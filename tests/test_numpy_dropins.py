@@ -340,9 +340,9 @@ def test_histograms_of_every_integer(dtype):
 def test_histograms_of_16_bits(dtype, n):
     x = jnp.asarray(np.random.default_rng(0).normal(size=N), dtype)
     counts, edges = jp.histogram(x, n)
-    np.testing.assert_array_equal(edges, jnp.histogram(x, n)[1])
+    np.testing.assert_array_equal(edges, jax.jit(lambda x: jnp.histogram(x, n)[1])(x))
     # jax.numpy's sums of ones in 16 bits stop early: its bins are the same, counted in float32
-    want = jnp.histogram(x.astype(np.float32), edges.astype(np.float32))[0].astype(dtype)
+    want = jax.jit(jnp.histogram)(np.asarray(x, np.float32), np.asarray(edges, np.float32))[0].astype(dtype)
     np.testing.assert_array_equal(counts, want)
 
 

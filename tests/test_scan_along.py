@@ -200,9 +200,9 @@ def check(kernel_: Kernel, op: Callable[..., Any], exclusive: bool, lengths: Seq
     rows = [rng.integers(0, 2 if t == "b1" else 100, n_max).astype(P.numpy_dtype(t)) for t in spec.state]
     init = [r.dtype.type(v) for r, v in zip(rows, rng.integers(0, 2, len(rows)), strict=True)]
     flags = (rng.random(n_max) < 0.05) & spec.restarts
+    alone = fold(op, rows, flags, None)
     for prefix in (None, init):
-        want = last = fold(op, rows, flags, prefix)
-        alone = fold(op, rows, flags, None)
+        want = last = alone if prefix is None else fold(op, rows, flags, prefix)
         if exclusive:
             want = shifted(last, identity if prefix is None else init, identity, flags)
         for n in lengths:

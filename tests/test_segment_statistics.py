@@ -82,6 +82,7 @@ def test_positions_without_nan(name: str, axis: int | None, keep: bool) -> None:
     x = rng.integers(0, 9, (5, 6)).astype(np.float32)
     x[rng.random((5, 6)) < 0.4] = np.nan
     worst = -np.inf if name == "nanargmax" else np.inf
+    theirs = jax.jit(lambda a: getattr(jnp, name)(a, axis, keepdims=keep))
     for a in (
         x,
         np.where(np.arange(6) == 2, np.nan, x),
@@ -90,8 +91,8 @@ def test_positions_without_nan(name: str, axis: int | None, keep: bool) -> None:
         x > 3,
     ):
         for dtype in (a.dtype, np.dtype(np.float16)):
-            got, want = (getattr(m, name)(a.astype(dtype), axis, keepdims=keep) for m in (jp, jnp))
-            np.testing.assert_array_equal(got, want)
+            got = getattr(jp, name)(a.astype(dtype), axis, keepdims=keep)
+            np.testing.assert_array_equal(got, theirs(a.astype(dtype)))
 
 
 @pytest.mark.parametrize("bins", [1, 7, [0.0, 2.0, 2.5]], ids=str)

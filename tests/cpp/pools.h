@@ -14,6 +14,14 @@ namespace jaxprims::test {
 
 using Helper = std::function<void()>;
 
+// The thread sanitizer is slow, and looks for races alone: runs in which one thread does everything are left to the other build,
+// which makes every one.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kRacesOnly = true;
+#else
+constexpr bool kRacesOnly = false;
+#endif
+
 // One type for all of them, so that drivers are compiled once.
 struct Pool {
   Pool() = default;

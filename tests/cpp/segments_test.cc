@@ -96,19 +96,19 @@ SegmentsPlan Small(const SegmentsCase& c, SegmentsPlan plan, int64_t items, int6
 
 void CheckSegments(const SegmentsCase& c) {
   const AffineResult want = c.Expected();
+  NeverPool never;
+  QueuePool queue(3);
   for (const int64_t path : {kAutomatic, kShortSegments, kLongSegments}) {
-    NeverPool never;
-    QueuePool queue(3);
-    const AffineResult first = c.Run(never, c.Plan(1, path));
+    const AffineResult first = c.Run(queue, c.Plan(4, path));
     CHECK(first.SameMaps(want));
-    CHECK(c.Run(queue, c.Plan(4, path)) == first);
+    if (!kRacesOnly) CHECK(c.Run(never, c.Plan(1, path)) == first);
     for (const int64_t items : {3, 64, 1000}) {
       const SegmentsPlan plan = Small(c, c.Plan(1, path), items, items == 1000 ? 100 : 16, 40);
-      const AffineResult got = c.Run(never, plan);
-      CHECK(got.SameMaps(want));
       SegmentsPlan threads = plan;
       threads.threads = 4;
-      CHECK(c.Run(queue, threads) == got);
+      const AffineResult got = c.Run(queue, threads);
+      CHECK(got.SameMaps(want));
+      if (!kRacesOnly) CHECK(c.Run(never, plan) == got);
     }
   }
 }
@@ -165,7 +165,7 @@ TEST(SegmentsOfManyTasks) {
       QueuePool queue(2);
       const AffineResult got = c.Run(queue, c.Plan(3));
       CHECK(got.SameMaps(c.Expected()));
-      CHECK(c.Run(never, c.Plan(1)) == got);
+      if (!kRacesOnly) CHECK(c.Run(never, c.Plan(1)) == got);
     });
   }
 }
@@ -245,7 +245,7 @@ TEST(SegmentsOfOperandsThatAreNotWhatTheyShouldBe) {
         plan.threads = 3;
         const AffineResult a = c.Run(queue, plan);
         plan.threads = 1;
-        CHECK(c.Run(queue, plan) == a);  // nothing is left as it was by chance
+        if (!kRacesOnly) CHECK(c.Run(queue, plan) == a);  // nothing is left as it was by chance
         for (size_t i = 1; i < a.leaves[2].size(); i += 2)
           CHECK((a.leaves[2][i - 1] & 1) == 1);  // an odd factor: all are written
       }
