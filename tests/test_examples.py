@@ -30,7 +30,7 @@ def test_small_examples_are_small() -> None:
 
 
 def test_state_space_layer_learns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert importlib.import_module("state_space").main(epochs=2) > 0.5  # by guessing: 0.1
+    assert importlib.import_module("state_space").main(epochs=3) > 0.7  # by guessing: 0.1
     assert "of 360 unseen digits" in capsys.readouterr().out
 
 
