@@ -358,3 +358,111 @@ def test_fallback() -> None:
     with pytest.warns(jp.FallbackWarning, match="of 8281 numbers that f does not treat alike"):
         got = jp.stencil(lambda a: a[1] @ a[0], floats(3, 91, 91) / 91, axes=0)
     assert got.shape == (3, 91, 91)
+
+
+# --- errors --------------------------------------------------------------------------------------------------------------------
+
+GRID = np.zeros((3, 4), np.float32)
+KEY = jax.random.key(0)
+
+
+def near(a: Any) -> Any:
+    return a[0, 1]
+
+
+ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"f": 3}, TypeError, "f must be a function of a cell's neighbourhood, got 3"),
+    ({"f": lambda a: ()}, TypeError, "f must return at least one number, got none"),
+    ({"f": lambda a: None}, TypeError, "f's result: NoneType is not an array"),
+    ({"f": lambda a: "x"}, TypeError, "f's result: str is not an array"),
+    ({"f": lambda a: a[0, 0] + KEY}, TypeError, "key"),
+    ({"f": lambda a: KEY}, TypeError, "f's results must be numbers, got key"),
+    ({"f": lambda a: a}, TypeError, r"a view of xs, to be read at offsets such as view\[0, 0\]; it is no array itself"),
+    ({"f": lambda a: jnp.sin(a)}, TypeError, "View|a view of xs"),
+    ({"f": lambda a: np.sin(a)}, TypeError, "a view of xs"),
+    ({"f": lambda a: sum(a)}, TypeError, "a view of xs"),
+    ({"f": lambda a: a + 1.0}, TypeError, "unsupported operand"),
+    ({"f": lambda a: a[0, 0] * a}, TypeError, "View|a view of xs"),
+    ({"f": lambda a: a[0]}, ValueError, "offsets of xs must be 2 integers, relative to the cell, one for each axis of the grid, got 0"),
+    ({"f": lambda a: a[0, 1.0]}, TypeError, r"offsets of xs must be 2 integers, .* known when f is traced, got \(0, 1.0\)"),
+    ({"f": lambda a: a[True, 0]}, TypeError, r"offsets of xs must be 2 integers, .*, got \(True, 0\)"),
+    ({"f": lambda a: a[0, a[0, 0].astype(int)]}, TypeError, "offsets of xs must be 2 integers"),
+    ({"f": lambda a: a[0, :]}, TypeError, "offsets of xs must be 2 integers"),
+    ({"f": lambda a: a[0, 1 << 30]}, ValueError, r"offsets of xs must be less than 2\^30, got \(0, 1073741824\)"),
+    ({"f": lambda a, w: w[0], "constants": GRID}, ValueError, "offsets of constants must be 2 integers"),
+    ({"xs": ()}, ValueError, r"xs must hold at least one array, got \(\)"),
+    ({"constants": []}, ValueError, r"constants must hold at least one array, got \[\]"),
+    ({"xs": {}}, ValueError, "xs: at least one array is needed to know the grid, got none"),
+    ({"xs": jp.positions}, ValueError, "xs: at least one array is needed to know the grid, got none"),
+    ({"constants": jp.positions}, TypeError, "constants must be arrays; positions are given among xs"),
+    ({"xs": [None]}, TypeError, "xs: NoneType is not an array"),
+    ({"xs": jax.random.split(KEY, (3, 4))}, TypeError, "xs must be numbers, got key"),
+    ({"xs": np.zeros((3, 4), jax.dtypes.float0)}, TypeError, "xs"),
+    ({"xs": (GRID, GRID[0])}, ValueError, r"the grid's shape where axes is not given, got shapes \(3, 4\), \(4,\)"),
+    ({"constants": GRID[0]}, ValueError, r"constants: all arrays must have the grid's shape"),
+    ({"xs": (GRID, GRID[:2])}, ValueError, r"xs: all arrays must have one grid, got grids \(3, 4\), \(2, 4\)"),
+    ({"xs": 1.0}, ValueError, "axes must name at least one axis of the grid; xs without an axis have none"),
+    ({"axes": ()}, ValueError, "axes must name at least one axis of the grid"),
+    ({"axes": 1.0}, TypeError, "axes must be integers, got 1.0"),
+    ({"axes": (0, True)}, TypeError, r"axes must be integers, got \(0, True\)"),
+    ({"axes": 2}, ValueError, r"axes must be in range for xs of shape \(3, 4\), got 2"),
+    ({"axes": (0, -3)}, ValueError, r"axes must be in range for xs of shape \(3, 4\)"),
+    ({"axes": (1, -1)}, ValueError, r"axes must be different axes, got \(1, -1\)"),
+    ({"xs": np.zeros((1,) * 16)}, ValueError, "axes: a grid has 15 axes at most, got 16"),
+    ({"boundary": "mirror"}, ValueError, "boundary must be one of 'edge', 'wrap', .*'valid', 'keep', got 'mirror'"),
+    ({"boundary": None}, ValueError, "boundary must be one of .*, got None"),
+    ({"boundary": ("edge",)}, ValueError, r"boundary must be one for all axes or one for each of 2, got \('edge',\)"),
+    ({"boundary": ("edge", ["wrap"])}, ValueError, r"boundary must be one of .*, got \['wrap'\]"),
+    ({"boundary": "constant", "fill_value": "a"}, TypeError, "fill_value must be a number, got 'a'"),
+    ({"boundary": "constant", "fill_value": None}, TypeError, "fill_value must be a number, got None"),
+    ({"boundary": "constant", "fill_value": [0, 0]}, TypeError, r"fill_value must be a number, got \[0, 0\]"),
+    ({"boundary": "constant", "fill_value": 1j}, ValueError, "fill_value must be a number that float32 can hold, got 1j"),
+    ({"xs": GRID.astype(np.uint8), "boundary": "constant", "fill_value": -1}, ValueError, "that uint8 can hold, got -1"),
+    ({"xs": GRID.astype(np.int8), "boundary": "constant", "fill_value": np.nan}, ValueError, "that int8 can hold, got nan"),
+    ({"xs": GRID.astype(bool), "boundary": "constant", "fill_value": 2}, ValueError, "that bool can hold, got 2"),
+    ({"steps": 1.5}, TypeError, "steps must be an integer, got 1.5"),
+    ({"steps": True}, TypeError, "steps must be an integer, got True"),
+    ({"steps": "1"}, TypeError, "steps must be an integer, got '1'"),
+    ({"steps": -1}, ValueError, "steps must not be negative, got -1"),
+    ({"steps": jnp.array(2.0)}, TypeError, "steps must be one integer"),
+    ({"steps": jnp.arange(2)}, TypeError, "steps must be one integer"),
+    ({"f": lambda a: (near(a), 1.0), "steps": 2}, TypeError, "a result for each of the 1 arrays of xs, which are the next step, got 2"),
+    ({"f": lambda a: near(a) > 0, "steps": 2}, TypeError, r"result 0 is bool\[\]; wanted float32\[\]"),
+    ({"f": lambda a: jnp.stack([near(a)] * 2), "steps": 0}, TypeError, r"result 0 is float32\[2\]; wanted float32\[\]"),
+    ({"f": lambda a: (near(a), near(a)), "boundary": "keep"}, TypeError, "which are cells that keep their value, got 2"),
+    ({"f": lambda a: near(a) > 0, "boundary": ("keep", "edge")}, TypeError, "f's results must be like xs, for they are cells that keep"),
+    ({"axis_name": ("x", None, None)}, ValueError, "axis_name must be one name, .* for each of 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), ERRORS)
+def test_errors(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"f": lambda a, *_: near(a), "xs": GRID} | arguments
+    with pytest.raises(error, match=message):
+        jp.stencil(given.pop("f"), given.pop("xs"), **given)
+
+
+def test_errors_under_jit() -> None:
+    with pytest.raises(ValueError, match='steps must be known when the function is traced where boundary is "valid"'):
+        jax.jit(lambda n: jp.stencil(near, GRID, boundary=("edge", "valid"), steps=n))(3)
+    for n in (2.0, True, jnp.arange(2)):
+        with pytest.raises(TypeError, match="steps must be one integer, got"):
+            jax.jit(lambda n: jp.stencil(near, GRID, steps=n))(n)
+    with pytest.raises(TypeError, match="fill_value must be a number that is known when the function is traced"):
+        jax.jit(lambda v: jp.stencil(near, GRID, boundary="constant", fill_value=v))(1.0)
+
+    def wrong(a: Any) -> Any:
+        raise RuntimeError("from f")
+
+    with pytest.raises(RuntimeError, match="from f") as e:
+        jp.stencil(wrong, GRID)
+    assert any("while tracing f" in note for note in e.value.__notes__)
+
+
+def test_views_are_no_arrays() -> None:
+    """Views say what they are; one that is kept when f has returned is of no use."""
+    kept: list[Any] = []
+    jp.stencil(lambda a: kept.append(a) or a[0, 0], GRID)  # type: ignore[func-returns-value]
+    assert repr(kept[0]) == "a view of xs, to be read at offsets such as view[0, 0]"
+    with pytest.raises(Exception, match="UnexpectedTracerError|leaked|traced"):
+        jnp.asarray(kept[-1][0, 0]) + 1

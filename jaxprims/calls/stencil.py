@@ -55,8 +55,11 @@ class View:
     def __repr__(self) -> str:
         return f"a view of {self._name}, to be read at offsets such as view[{', '.join('0' * self._rank)}]"
 
-    def __jax_array__(self) -> Any:
+    def __iter__(self) -> Any:
         raise TypeError(f"f got {self!r}; it is no array itself")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.__iter__()
 
 
 @dataclasses.dataclass
@@ -246,14 +249,13 @@ def _fill(value: Any, arrays: Sequence[Any]) -> Any:
     if isinstance(value, jax.core.Tracer):
         raise TypeError("fill_value must be a number that is known when the function is traced")
     number = np.asarray(value)
-    if number.shape != () or number.dtype == object:
+    if number.shape != () or not (jnp.issubdtype(number.dtype, jnp.number) or number.dtype == bool):
         raise TypeError(f"fill_value must be a number, got {value!r:.100}")
     for dtype in {x.dtype for x in arrays}:
+        fits = jnp.issubdtype(dtype, jnp.complexfloating) or not np.iscomplexobj(number)
         with np.errstate(all="ignore"):
-            there = number.astype(dtype)
-        exact = jnp.issubdtype(dtype, jnp.inexact) or bool(there == number)
-        if not exact or (np.iscomplexobj(number) and not jnp.issubdtype(dtype, jnp.complexfloating)):
-            raise ValueError(f"fill_value must be a number that {dtype} can hold, got {value!r:.100}")
+            if not fits or not (jnp.issubdtype(dtype, jnp.inexact) or bool(number.astype(dtype) == number)):
+                raise ValueError(f"fill_value must be a number that {dtype} can hold, got {value!r:.100}")
     return number
 
 
