@@ -45,8 +45,8 @@ def stencil(
       fill_value: a number, for "constant".
       axes: the grid's axes, in the order of the offsets (default: all). What the others hold is one cell: a slice, as in
         :func:`scan`. Results have the grid's axes in the same places, or first if they have fewer axes.
-      steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one,
-        which excludes "valid" and reverse differentiation.
+      steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one (of
+        which negative ones are 0), which excludes "valid" and reverse differentiation.
       constants: more arrays, which steps do not change.
       axis_name: inside ``shard_map``, the mesh axis over which each axis of the grid is sharded, or None: a tuple with one for
         each; one name stands for the first axis. Devices exchange halos once for a block of steps.
@@ -116,7 +116,7 @@ def _steps(steps: Any) -> Any:
     except TypeError:  # a tracer, or no integer
         if not isinstance(steps, jax.core.Tracer) or steps.shape != () or not jnp.issubdtype(steps.dtype, jnp.integer):
             raise TypeError(f"steps must be one integer, got {steps!r:.100}") from None
-        return steps
+        return jnp.maximum(steps, 0).astype(jnp.promote_types(jnp.int32, steps.dtype) if steps.dtype.kind == "i" else jnp.int32)
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}")
     return count

@@ -50,9 +50,12 @@ def called(name: str, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     except Exception as e:
         if not any(note.startswith(NOTE) for note in getattr(e, "__notes__", ())):
-            on = ", ".join(f"{jax.typeof(x).str_short()}" for x in jax.tree.leaves(args))
-            e.add_note(f"{NOTE} {name} on {on}")
+            e.add_note(f"{NOTE} {name} on {', '.join(map(_shown, jax.tree.leaves(args)))}")
         raise
+
+
+def _shown(x: Any) -> str:
+    return jax.typeof(x).str_short() if isinstance(x, _ARRAY_LIKE) else repr(x)
 
 
 def as_array(x: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from jax import lax
 
 from ..primitives.stencil_call import Bounds, Window
 from ..tracing.varying import axes_of, vary
-from .stencil import Stencil, run_in
+from .stencil import Stencil, after_steps, run_in
 
 MOST_STEPS = 8
 """Between two exchanges: what devices compute twice grows with their number."""
@@ -46,9 +46,9 @@ def check(call: Stencil, names: Sequence[Any], boundary: Any) -> None:
             raise ValueError('boundary must not be "valid" on an axis with axis_name: devices would have results of other shapes')
 
 
-def first_cell(names: Sequence[Any], grid: Sequence[int]) -> list[Any]:
-    """The coordinates of this device's first cell."""
-    return [0 if name is None else lax.axis_index(name) * n for name, n in zip(names, grid, strict=True)]
+def first_cell(names: Sequence[Any], grid: Sequence[int]) -> list[tuple[Any, int]]:
+    """The coordinates of this device's first cell, and the whole grid's sizes; 0: those of the device."""
+    return [(0, 0) if name is None else (lax.axis_index(name) * n, n * size_of(name)) for name, n in zip(names, grid, strict=True)]
 
 
 def sharded(call: Stencil, steps: int, names: Sequence[Any]) -> list[Any]:
@@ -62,14 +62,27 @@ def sharded(call: Stencil, steps: int, names: Sequence[Any]) -> list[Any]:
             raise ValueError(f"axis_name: f reads {far} cells away along axis {a} of the grid, of which a device has only {n}")
         block = min(block, n // far if far else block)
     changed = len(call.closed.out_avals)
-    xs = call.arrays
     done = 0
     while done < steps:
         now = min(block, steps - done)
-        out = _block(dataclasses.replace(call, arrays=xs), now, split, ends, names)
-        xs = [*out, *xs[changed:]] if steps > 1 else out
+        out = _block(call, now, split, ends, names)
         done += now
-    return xs[:changed]
+        if done == steps:
+            return out
+        call = _after(call, now, [*out, *call.arrays[changed:]], changed)
+    return call.arrays[:changed]
+
+
+def _after(call: Stencil, steps: int, arrays: list[Any], changed: int) -> Stencil:
+    """The call of further steps, of these arrays; of those that do not change, what lies beside the others' cells is cut off."""
+    bounds, window = list(call.bounds), [after_steps(w, steps) for w in call.window]
+    for a, (old, new) in enumerate(zip(call.window, window, strict=True)):
+        if new.shrink != (0, 0):
+            bounds[a] = dataclasses.replace(bounds[a], origin=-new.start)
+            begin = min(new.start - old.start, old.size - new.size)
+            for k in range(changed, len(arrays)):
+                arrays[k] = lax.slice_in_dim(arrays[k], begin, begin + new.size, axis=call.places[k][a])
+    return dataclasses.replace(call, arrays=arrays, bounds=tuple(bounds), window=tuple(window))
 
 
 def _block(call: Stencil, steps: int, split: Sequence[int], ends: Sequence[tuple[int, int]], names: Sequence[Any]) -> list[Any]:
@@ -88,7 +101,7 @@ def _block(call: Stencil, steps: int, split: Sequence[int], ends: Sequence[tuple
         at = at * 3 + side
 
     def branch(sides: tuple[int, ...]) -> Any:
-        bounds, window = list(call.bounds), list(call.window)
+        bounds, window = list(call.bounds), [after_steps(w, steps) for w in call.window]
         for a, side in zip(split, sides, strict=True):
             bounds[a], window[a] = _shard(call.bounds[a], call.window[a], steps, ends[a], side)
         return lambda: [vary(x, axes) for x in run_in(call, steps, bounds, window)]

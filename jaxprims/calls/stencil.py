@@ -55,8 +55,11 @@ class View:
     def __repr__(self) -> str:
         return f"a view of {self._name}, to be read at offsets such as view[{', '.join('0' * self._rank)}]"
 
-    def __jax_array__(self) -> Any:
+    def __iter__(self) -> Any:
         raise TypeError(f"f got {self!r}; it is no array itself")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.__iter__()
 
 
 @dataclasses.dataclass
@@ -87,10 +90,10 @@ def check_stencil(
     constants: Any,
     *,
     like_xs: bool,
-    first_cell: Callable[[tuple[Any, ...]], Sequence[Any]] | None = None,
+    first_cell: Callable[[tuple[Any, ...]], Sequence[tuple[Any, int]]] | None = None,
 ) -> Stencil:
-    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of a grid, the coordinates of its first cell where
-    they are not 0."""
+    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, if it is part of a larger one, its first
+    cell's coordinate on each axis and the larger one's size (0: it is all there)."""
     name = "f"
     if not callable(f):
         raise TypeError(f"{name} must be a function of a cell's neighbourhood, got {f!r:.100}")
@@ -115,7 +118,7 @@ def check_stencil(
     rank = len(grid)
     modes = _modes(boundary, rank)
     starts = None if first_cell is None else first_cell(grid)
-    varying = axes_of([*arrays, *(x for x in starts or () if isinstance(x, jax.Array))])
+    varying = axes_of([*arrays, *(x for x, _ in starts or () if isinstance(x, jax.Array))])
 
     found: dict[Read, int] = {}
     centre = [element_aval(s, x.dtype, varying) for s, x in zip(cells, arrays, strict=True)]
@@ -128,9 +131,7 @@ def check_stencil(
             for _ in range(tree.num_leaves):
                 what, x = next(rest)
                 if x is positions:
-                    members.append(
-                        coordinates if starts is None else tuple(c + s for c, s in zip(coordinates, starts, strict=True))
-                    )
+                    members.append(coordinates if starts is None else tuple(map(_of_whole, coordinates, starts, modes)))
                 else:
                     members.append(View(what, number, rank, read))
                     number += 1
@@ -242,18 +243,25 @@ def _modes(boundary: Any, rank: int) -> tuple[str, ...]:
     return modes
 
 
+def _of_whole(coordinate: Any, start: tuple[Any, int], mode: str) -> Any:
+    """A coordinate in the larger grid; of what was received from the other end, that there."""
+    first, size = start
+    if size == 0:
+        return coordinate
+    return (coordinate + first) % np.int32(size) if mode == "wrap" else coordinate + first
+
+
 def _fill(value: Any, arrays: Sequence[Any]) -> Any:
     if isinstance(value, jax.core.Tracer):
         raise TypeError("fill_value must be a number that is known when the function is traced")
     number = np.asarray(value)
-    if number.shape != () or number.dtype == object:
+    if number.shape != () or not (jnp.issubdtype(number.dtype, jnp.number) or number.dtype == bool):
         raise TypeError(f"fill_value must be a number, got {value!r:.100}")
     for dtype in {x.dtype for x in arrays}:
+        fits = jnp.issubdtype(dtype, jnp.complexfloating) or not np.iscomplexobj(number)
         with np.errstate(all="ignore"):
-            there = number.astype(dtype)
-        exact = jnp.issubdtype(dtype, jnp.inexact) or bool(there == number)
-        if not exact or (np.iscomplexobj(number) and not jnp.issubdtype(dtype, jnp.complexfloating)):
-            raise ValueError(f"fill_value must be a number that {dtype} can hold, got {value!r:.100}")
+            if not fits or not (jnp.issubdtype(dtype, jnp.inexact) or bool(number.astype(dtype) == number)):
+                raise ValueError(f"fill_value must be a number that {dtype} can hold, got {value!r:.100}")
     return number
 
 
