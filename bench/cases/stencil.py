@@ -24,10 +24,11 @@ GROUP = "40 million"
 STEPS = "several steps"
 GRADIENTS = "gradients"
 
-NINE = np.float32([1, 8, 28, 56, 70, 56, 28, 8, 1]) / np.float32(256)
-FIVE = np.float32([[0, 0.1, 0], [0.1, 0.6, 0.1], [0, 0.1, 0]])
-ENDS = [[0, 0, 0], [0, 0.1, 0], [0, 0, 0]]
-SEVEN = np.float32([ENDS, [[0, 0.1, 0], [0.1, 0.4, 0.1], [0, 0.1, 0]], ENDS])
+NINE = np.array([1, 8, 28, 56, 70, 56, 28, 8, 1], np.float32) / 256
+FIVE = np.array([[0, 0.1, 0], [0.1, 0.6, 0.1], [0, 0.1, 0]], np.float32)
+"""A step of heat: 0.1 times what the neighbours are warmer is added."""
+FACE = np.array([[0, 0, 0], [0, 0.1, 0], [0, 0, 0]], np.float32)
+SEVEN = np.stack([FACE, FIVE - 2 * FACE, FACE])
 
 Shape = tuple[int, ...]
 
