@@ -100,6 +100,8 @@ class Case:
     """How many times faster than these contestants jaxprims shall be."""
     seconds_over: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """How many seconds jaxprims may take longer than these contestants."""
+    beside: Mapping[str, Prepare] = dataclasses.field(default_factory=dict)
+    """What takes turns with the contestants for comparison, but does other work: its answer is not looked at."""
     exact: Callable[[Inputs], Answer] | None = None
     """The answer in higher precision: each contestant's relative error is reported."""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -19,8 +19,9 @@ from .peers.arrays import threads
 
 PACKAGES = ("jaxprims", "jax", "jaxlib", "llvmlite", "numpy", "torch", "boost-histogram", "pybind11")
 COLUMNS = (
-    OURS, "xla", "xla matmul", "numpy", "torch", "boost", "native", "tbb", "sequential", "futhark", "futhark loops",
-    "row-wise", "column-wise", "sequential rows", "floor", LIMIT,
+    OURS, "xla", "xla matmul", "xla: pad", "xla: slices", "xla: roll", "xla: set", "xla: window", "xla: conv",
+    "numpy", "scipy", "numba", "torch", "boost", "native", "tbb", "sequential", "futhark", "futhark loops",
+    "row-wise", "column-wise", "sequential rows", "floor", "copy", LIMIT,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ sys.path.append(str(ROOT))  # bench is not installed
 
 from bench import contestant, harness  # noqa: E402
 from bench.__main__ import main  # noqa: E402
-from bench.cases import hist, reduce, scan, segment  # noqa: E402
+from bench.cases import hist, reduce, scan, segment, stencil  # noqa: E402
 from bench.peers import build  # noqa: E402
 
 pytestmark = pytest.mark.strategies
@@ -106,6 +106,7 @@ def test_a_wrong_answer_is_reported_and_not_timed() -> None:
         ),
         ("reduce", "million: (sum|argmax|log|prod)|axes: sum, 200"),
         ("segment", "max, segments (of 3|one giant)|ids: far.* 20|applications"),
+        ("stencil", "nine|kept|torus|maximum|convolution|seven|steps: |of one step"),
     ],
 )
 def test_the_ordered_family(suite: str, cases: str, tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_everyday_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_cases_are_the_papers() -> None:
-    for suite in (hist, scan, reduce, segment):
+    for suite in (hist, scan, reduce, segment, stencil):
         titles = [c.title for c in suite.cases(quick=False)]
         assert len(titles) == len(set(titles))
     assert sum(c.group == "Henriksen et al. 2020" for c in hist.cases(quick=False)) == 12 * 2 * 3

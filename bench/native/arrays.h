@@ -23,6 +23,7 @@ Array<T> empty(Dim... dim) {
 void add_scans(py::module_& m);
 void add_reductions(py::module_& m);
 void add_segments(py::module_& m);
+void add_stencils(py::module_& m);
 void add_memory(py::module_& m);
 
 }  // namespace bench

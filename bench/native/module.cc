@@ -263,5 +263,6 @@ PYBIND11_MODULE(bench_native, m) {
   add_scans(m);
   add_reductions(m);
   add_segments(m);
+  add_stencils(m);
   add_memory(m);
 }
