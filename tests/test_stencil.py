@@ -15,7 +15,7 @@ from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
 from jaxprims.targets.cpu.plans import StencilPlan
-from jaxprims.targets.plans import forced
+from jaxprims.targets.plans import AnyKernel, forced
 
 
 def integers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -67,7 +67,7 @@ def test_boundaries(rank: int) -> None:
     """Every one, mixed by axis, on grids that are smaller than the neighbourhood and larger."""
     f = NEAR[rank]
     modes = mixed(rank)
-    cases = [(shape, b) for k, shape in enumerate(SHAPES[rank]) for b in (modes[: 7] + modes[7 + k % 5 :: 5])]
+    cases = [(shape, b) for k, shape in enumerate(SHAPES[rank]) for b in (modes[:7] + modes[7 + k % 5 :: 5])]
     arrays = [integers(*shape) for shape in SHAPES[rank]]
     given = dict(zip(SHAPES[rank], arrays, strict=True))
     run = jax.jit(lambda xs: [jp.stencil(f, xs[SHAPES[rank].index(s)], boundary=b, fill_value=-7) for s, b in cases])
@@ -81,7 +81,13 @@ def assert_shape(got: Any, f: Any, x: np.ndarray, boundary: Any) -> None:
 
 @pytest.mark.parametrize(
     "offsets",
-    [((5, 0),), ((-9, 2),), ((0, 13), (1, 0)), ((-25, 31), (25, 0), (0, -31)), tuple((i, j) for i in range(-3, 4) for j in range(4))],
+    [
+        ((5, 0),),
+        ((-9, 2),),
+        ((0, 13), (1, 0)),
+        ((-25, 31), (25, 0), (0, -31)),
+        tuple((i, j) for i in range(-3, 4) for j in range(4)),
+    ],
 )
 def test_neighbourhoods(offsets: Any) -> None:
     """To one side only, far away, one cell alone, windows."""
@@ -133,9 +139,13 @@ def test_several_arrays() -> None:
     def f(p: Any, q: Any, w: Any) -> Any:
         return {"less": p["a"][0, 1] < w[-1, 0], "sum": (q[1, 1] + q[0, -3], p["a"][2, 0] - p["c"][0, 0] * w[0, 4])}
 
-    run = jax.jit(lambda a, b, c: [jp.stencil(f, ({"a": a, "c": c}, b), boundary=m, constants=c, fill_value=2) for m in BOUNDARIES[:6]])
+    run = jax.jit(
+        lambda a, b, c: [jp.stencil(f, ({"a": a, "c": c}, b), boundary=m, constants=c, fill_value=2) for m in BOUNDARIES[:6]]
+    )
     for got, m in zip(run(a, b, c), BOUNDARIES, strict=False):
-        less, added, product = stencil(lambda a, c, q, w: jax.tree.leaves(f({"a": a, "c": c}, q, w)), [a, c, b], m, fill=2, constants=[c])
+        less, added, product = stencil(
+            lambda a, c, q, w: jax.tree.leaves(f({"a": a, "c": c}, q, w)), [a, c, b], m, fill=2, constants=[c]
+        )
         assert set(got) == {"less", "sum"} and isinstance(got["sum"], tuple)
         assert_same((got["less"], got["sum"][1]), (less, product))
         assert_close(got["sum"][0], added)
@@ -149,7 +159,10 @@ def wave(u: Any, v: Any, speed: Any) -> Any:
 def test_constants_and_steps() -> None:
     """Two arrays that change, and one that is read all the time; what is left out shrinks from step to step."""
     u, v, speed = (integers(13, 30, seed=k) for k in range(3))
-    cases = [*((b, n) for b in BOUNDARIES for n in (1, 2, 5)), *(((a, b), 3) for a, b in itertools.permutations(BOUNDARIES[1:], 2))]
+    cases = [
+        *((b, n) for b in BOUNDARIES for n in (1, 2, 5)),
+        *(((a, b), 3) for a, b in itertools.permutations(BOUNDARIES[1:], 2)),
+    ]
     run = jax.jit(lambda u, v, s: [jp.stencil(wave, (u, v), boundary=b, steps=n, constants=s, fill_value=3) for b, n in cases])
     for got, (b, n) in zip(run(u, v, speed), cases, strict=True):
         assert isinstance(got, tuple)
@@ -165,7 +178,7 @@ def test_constants_and_steps() -> None:
     ],
 )  # fmt: skip
 def test_cells(shape: tuple[int, ...], axes: tuple[int, int]) -> None:
-    """Axes that are no part of the grid, before it, between its axes and behind; lane by lane, and where f mixes a cell's numbers."""
+    """Axes that are no part of the grid, before it, between its axes and behind; lane by lane, and where f mixes numbers."""
     x = integers(*shape)
     cell = [n for a, n in enumerate(shape) if a not in [k % len(shape) for k in axes]]
     weights = integers(cell[-1], 2, seed=1) % 5
@@ -202,7 +215,7 @@ def test_positions() -> None:
     x = integers(7, 5, 23)
     f = lambda a, at: a[-1, 0, 2] * at[2] + at[0] - 7 * at[1] * a[0, 1, 0]  # noqa: E731
     cases = [(b, n) for b in BOUNDARIES for n in (1, 2)] + [(("valid", "wrap", "keep"), 3), (("keep", "valid", "constant"), 2)]
-    run = jax.jit(lambda x: [jp.stencil(f, (x, jp.positions), boundary=b, steps=n)for b, n in cases])
+    run = jax.jit(lambda x: [jp.stencil(f, (x, jp.positions), boundary=b, steps=n) for b, n in cases])
     for got, (b, n) in zip(run(x), cases, strict=True):
         assert_same(got, *stencil(f, [x], b, steps=n, places=True))
     lanes = lambda a, at: a[0] * at[0] + a[-1]  # noqa: E731
@@ -240,13 +253,15 @@ def test_plans(f: Any, shape: tuple[int, ...]) -> None:
     """However many steps are made in a pass, on tiles of any size: the bits of the plan that is chosen, and right."""
     x = floats(*shape)
     modes = mixed(len(shape))
-    cases = [(b, (1, 2, 5, 50)[k % 4]) for k, b in enumerate(modes[7 + len(shape) :: 4])] + [(b, n) for b in BOUNDARIES for n in (2, 5)]
+    cases = [(b, (1, 2, 5, 50)[k % 4]) for k, b in enumerate(modes[7 + len(shape) :: 4])] + [
+        (b, n) for b in BOUNDARIES for n in (2, 5)
+    ]
 
     def run(plans: Sequence[StencilPlan]) -> list[Any]:
         def every(x: Any) -> list[Any]:
             out = []
             for k, (b, n) in enumerate(cases):
-                with forced(*plans[k % len(PLANS) :][:1]):
+                with forced(*(plans[k % len(PLANS) :][:1] or [AnyKernel()])):
                     out.append(jp.stencil(f, x, boundary=b, steps=n, fill_value=0.25))
             return out
 
@@ -275,7 +290,7 @@ def test_step_counts(steps: int) -> None:
 def test_traced_steps() -> None:
     """With constants, positions, several arrays; of any integer dtype; batched."""
     u, v, speed = (integers(13, 30, seed=k) for k in range(3))
-    f = lambda p, at, w: wave(*p, w)[:1] + (wave(*p, w)[1] + at[0],)  # noqa: E731
+    f = lambda p, at, w: (*wave(*p, w)[:1], wave(*p, w)[1] + at[0])  # noqa: E731
     flat = lambda a, b, at, w: f((a, b), at, w)  # noqa: E731
     run = jax.jit(lambda u, v, s, n: jp.stencil(f, ((u, v), jp.positions), constants=s, steps=n))
     for n in (np.uint8(11), np.int32(3), np.int16(0), np.int8(-5)):
@@ -313,7 +328,10 @@ def test_captured_arrays() -> None:
     table, scale, matrix = integers(5), np.int32(7), integers(3, 3)
 
     def run(x: Any, table: Any, scale: Any, matrix: Any) -> Any:
-        f = lambda a: jnp.asarray(table)[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731
+        def f(a: Any) -> Any:
+            box = sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
+            return jnp.asarray(table)[a[0, 1]] * scale + box
+
         return [jp.stencil(f, x, boundary=b) for b in BOUNDARIES]
 
     wanted = lambda a: table[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731
@@ -323,7 +341,7 @@ def test_captured_arrays() -> None:
 
 
 def test_f_of_little() -> None:
-    """f that reads nothing, returns constants, a captured array or what it was given; that loops and branches; with custom rules."""
+    """f that reads nothing, returns constants, a captured array, what it was given; that loops, branches; with custom rules."""
     x = floats(5, 19)
     captured = jnp.arange(3.0)
     assert_close(jp.stencil(lambda a: 2.0, x), np.full((5, 19), 2.0))
@@ -383,7 +401,7 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"f": lambda a: sum(a)}, TypeError, "a view of xs"),
     ({"f": lambda a: a + 1.0}, TypeError, "unsupported operand"),
     ({"f": lambda a: a[0, 0] * a}, TypeError, "View|a view of xs"),
-    ({"f": lambda a: a[0]}, ValueError, "offsets of xs must be 2 integers, relative to the cell, one for each axis of the grid, got 0"),
+    ({"f": lambda a: a[0]}, ValueError, "offsets of xs must be 2 integers, .*, one for each axis of the grid, got 0"),
     ({"f": lambda a: a[0, 1.0]}, TypeError, r"offsets of xs must be 2 integers, .* known when f is traced, got \(0, 1.0\)"),
     ({"f": lambda a: a[True, 0]}, TypeError, r"offsets of xs must be 2 integers, .*, got \(True, 0\)"),
     ({"f": lambda a: a[0, a[0, 0].astype(int)]}, TypeError, "offsets of xs must be 2 integers"),
@@ -426,11 +444,11 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"steps": -1}, ValueError, "steps must not be negative, got -1"),
     ({"steps": jnp.array(2.0)}, TypeError, "steps must be one integer"),
     ({"steps": jnp.arange(2)}, TypeError, "steps must be one integer"),
-    ({"f": lambda a: (near(a), 1.0), "steps": 2}, TypeError, "a result for each of the 1 arrays of xs, which are the next step, got 2"),
+    ({"f": lambda a: (near(a), 1.0), "steps": 2}, TypeError, "a result for each of the 1 arrays of xs, .*, got 2"),
     ({"f": lambda a: near(a) > 0, "steps": 2}, TypeError, r"result 0 is bool\[\]; wanted float32\[\]"),
     ({"f": lambda a: jnp.stack([near(a)] * 2), "steps": 0}, TypeError, r"result 0 is float32\[2\]; wanted float32\[\]"),
     ({"f": lambda a: (near(a), near(a)), "boundary": "keep"}, TypeError, "which are cells that keep their value, got 2"),
-    ({"f": lambda a: near(a) > 0, "boundary": ("keep", "edge")}, TypeError, "f's results must be like xs, for they are cells that keep"),
+    ({"f": lambda a: near(a) > 0, "boundary": ("keep", "edge")}, TypeError, "f's results must be like xs, for they are cells"),
     ({"axis_name": ("x", None, None)}, ValueError, "axis_name must be one name, .* for each of 2"),
 ]  # fmt: skip
 
@@ -464,5 +482,5 @@ def test_views_are_no_arrays() -> None:
     kept: list[Any] = []
     jp.stencil(lambda a: kept.append(a) or a[0, 0], GRID)  # type: ignore[func-returns-value]
     assert repr(kept[0]) == "a view of xs, to be read at offsets such as view[0, 0]"
-    with pytest.raises(Exception, match="UnexpectedTracerError|leaked|traced"):
+    with pytest.raises(Exception, match=r"UnexpectedTracerError|leaked|traced"):
         jnp.asarray(kept[-1][0, 0]) + 1

@@ -45,8 +45,8 @@ def stencil(
       fill_value: a number, for "constant".
       axes: the grid's axes, in the order of the offsets (default: all). What the others hold is one cell: a slice, as in
         :func:`scan`. Results have the grid's axes in the same places, or first if they have fewer axes.
-      steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one (of
-        which negative ones are 0), which excludes "valid" and reverse differentiation.
+      steps: how often; f's results (structure, shapes, dtypes as ``xs``) are the next step's ``xs``. An integer, or a traced one
+        (of which negative ones are 0), which excludes "valid" and reverse differentiation.
       constants: more arrays, which steps do not change.
       axis_name: inside ``shard_map``, the mesh axis over which each axis of the grid is sharded, or None: a tuple with one for
         each; one name stands for the first axis. Devices exchange halos once for a block of steps.
@@ -65,7 +65,7 @@ def stencil(
 
     The result has the same bits for any number of threads, and however many steps are made in a pass.
 
-    Source: Larsen 2011 (Barracuda), stencils by way of fast memory; temporal blocking: Wonnacott 2000, Matsumura et al. 2020;
+    Source: Larsen 2010 (Barracuda), stencils by way of fast memory; temporal blocking: Wonnacott 2000, Matsumura et al. 2020;
     adjoint stencils: Hückelheim et al. 2019.
 
     >>> import jax.numpy as jnp

@@ -92,8 +92,8 @@ def check_stencil(
     like_xs: bool,
     first_cell: Callable[[tuple[Any, ...]], Sequence[tuple[Any, int]]] | None = None,
 ) -> Stencil:
-    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, if it is part of a larger one, its first
-    cell's coordinate on each axis and the larger one's size (0: it is all there)."""
+    """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, if it is part of a larger one, its
+    first cell's coordinate on each axis and the larger one's size (0: it is all there)."""
     name = "f"
     if not callable(f):
         raise TypeError(f"{name} must be a function of a cell's neighbourhood, got {f!r:.100}")

@@ -1,5 +1,5 @@
-"""``stencil_p``: every cell of a grid from the cells around it, as a jax primitive (Larsen 2011; ``docs/stencils.md``). Operands: see
-``stencil_call``.
+"""``stencil_p``: every cell of a grid from the cells around it, as a jax primitive (Larsen 2010; ``docs/stencils.md``).
+Operands: see ``stencil_call``.
 """
 
 from __future__ import annotations
