@@ -102,9 +102,9 @@ inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& ti
 
 namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
-inline constexpr double kInstruction = 0.12;  // of one vector, in the first-level cache
-inline constexpr double kByteL2 = 0.008;      // of a cell
-inline constexpr double kByteL3 = 0.04;
+inline constexpr double kInstruction = 0.2;  // of one vector, in the first-level cache
+inline constexpr double kByteL2 = 0.008;     // of a cell
+inline constexpr double kByteL3 = 0.06;
 inline constexpr double kByteMemory = 0.1;
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells

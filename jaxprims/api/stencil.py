@@ -14,12 +14,14 @@ from jax import lax
 
 from ..arguments.positions import positions
 from ..calls import sharded_stencil
+from ..calls.kept import kept
 from ..calls.stencil import check_stencil, run
 
 BLOCK = 8
 """Steps that are made together where their number is only known when the call runs."""
 
 
+@kept("xs", "constants")
 def stencil(
     f: Callable[..., Any],
     xs: Any,
