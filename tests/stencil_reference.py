@@ -27,7 +27,9 @@ class _Recorder:
 class _View:
     """An array [*grid, *cell] whose first cells are the grid's cells ``origin``; read around the cells of ``window``."""
 
-    def __init__(self, xp: Any, x: Any, modes: Sequence[str], fill: Any, origin: Sequence[int], window: Sequence[tuple[int, int]]):
+    def __init__(
+        self, xp: Any, x: Any, modes: Sequence[str], fill: Any, origin: Sequence[int], window: Sequence[tuple[int, int]]
+    ):
         self.xp, self.x, self.modes, self.fill, self.origin, self.window = xp, x, modes, fill, origin, window
 
     def __getitem__(self, offsets: Any) -> Any:
@@ -73,7 +75,10 @@ def _step(
     f: Any, xs: list[Any], constants: list[Any], modes: Any, fill: Any, origin: list[int], rank: int, places: bool, xp: Any
 ) -> tuple[list[Any], list[int]]:
     sizes = xs[0].shape[:rank]
-    recorders = [_Recorder(x, rank) for x in xs], [_Recorder(xp.zeros((*sizes, *x.shape[rank:]), x.dtype), rank) for x in constants]
+    recorders = (
+        [_Recorder(x, rank) for x in xs],
+        [_Recorder(xp.zeros((*sizes, *x.shape[rank:]), x.dtype), rank) for x in constants],
+    )
     everywhere = [tuple(np.indices(sizes, np.int32))] if places else []
     likes = jax.tree.leaves(f(*recorders[0], *everywhere, *recorders[1]))
     window, inner, left = [], [], []  # what is computed: as coordinates; of what there is; what there is after the step
@@ -85,7 +90,9 @@ def _step(
         inner.append(slice(begin, end) if mode == "keep" else slice(None))
     kept = [x[tuple(left)] for x in xs]
     if any(e == b for b, e in window):
-        outs = [xp.zeros((*k.shape[:rank], *np.shape(y)[rank:]), y.dtype) for k, y in zip(kept[:1] * len(likes), likes, strict=True)]
+        outs = [
+            xp.zeros((*k.shape[:rank], *np.shape(y)[rank:]), y.dtype) for k, y in zip(kept[:1] * len(likes), likes, strict=True)
+        ]
         outs = kept if "keep" in modes else outs
     else:
         near = [_View(xp, x, modes, fill, origin, window) for x in xs]

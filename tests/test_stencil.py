@@ -67,7 +67,7 @@ def test_boundaries(rank: int) -> None:
     """Every one, mixed by axis, on grids that are smaller than the neighbourhood and larger."""
     f = NEAR[rank]
     modes = mixed(rank)
-    cases = [(shape, b) for k, shape in enumerate(SHAPES[rank]) for b in (modes[: 7] + modes[7 + k % 5 :: 5])]
+    cases = [(shape, b) for k, shape in enumerate(SHAPES[rank]) for b in (modes[:7] + modes[7 + k % 5 :: 5])]
     arrays = [integers(*shape) for shape in SHAPES[rank]]
     given = dict(zip(SHAPES[rank], arrays, strict=True))
     run = jax.jit(lambda xs: [jp.stencil(f, xs[SHAPES[rank].index(s)], boundary=b, fill_value=-7) for s, b in cases])
@@ -81,7 +81,13 @@ def assert_shape(got: Any, f: Any, x: np.ndarray, boundary: Any) -> None:
 
 @pytest.mark.parametrize(
     "offsets",
-    [((5, 0),), ((-9, 2),), ((0, 13), (1, 0)), ((-25, 31), (25, 0), (0, -31)), tuple((i, j) for i in range(-3, 4) for j in range(4))],
+    [
+        ((5, 0),),
+        ((-9, 2),),
+        ((0, 13), (1, 0)),
+        ((-25, 31), (25, 0), (0, -31)),
+        tuple((i, j) for i in range(-3, 4) for j in range(4)),
+    ],
 )
 def test_neighbourhoods(offsets: Any) -> None:
     """To one side only, far away, one cell alone, windows."""
@@ -90,6 +96,15 @@ def test_neighbourhoods(offsets: Any) -> None:
     cases = [(b, c, 1 + k % 3) for k, (b, c) in enumerate(zip(BOUNDARIES, BOUNDARIES[3:] + BOUNDARIES[:3], strict=True))]
     for got, (b, c, n) in zip(run(x), cases, strict=True):
         assert_same(got, *stencil(f, [x], (b, c), steps=n))
+
+
+@pytest.mark.parametrize("reads", range(1, 10))
+def test_row_lengths(reads: int) -> None:
+    """Around multiples of the vectors that are made together, whose number depends on how long f is."""
+    f, sizes = weighed(*((k,) for k in range(reads))), [*range(reads, 40), 63, 64, 65, 66, 95, 97, 129, 200]
+    xs = [integers(n) for n in sizes]
+    got = jax.jit(lambda xs: [jp.stencil(f, x, boundary="valid") for x in xs])(xs)
+    assert_same(got, [stencil(f, [x], "valid")[0] for x in xs])
 
 
 DTYPES = (
@@ -133,9 +148,13 @@ def test_several_arrays() -> None:
     def f(p: Any, q: Any, w: Any) -> Any:
         return {"less": p["a"][0, 1] < w[-1, 0], "sum": (q[1, 1] + q[0, -3], p["a"][2, 0] - p["c"][0, 0] * w[0, 4])}
 
-    run = jax.jit(lambda a, b, c: [jp.stencil(f, ({"a": a, "c": c}, b), boundary=m, constants=c, fill_value=2) for m in BOUNDARIES[:6]])
+    run = jax.jit(
+        lambda a, b, c: [jp.stencil(f, ({"a": a, "c": c}, b), boundary=m, constants=c, fill_value=2) for m in BOUNDARIES[:6]]
+    )
     for got, m in zip(run(a, b, c), BOUNDARIES, strict=False):
-        less, added, product = stencil(lambda a, c, q, w: jax.tree.leaves(f({"a": a, "c": c}, q, w)), [a, c, b], m, fill=2, constants=[c])
+        less, added, product = stencil(
+            lambda a, c, q, w: jax.tree.leaves(f({"a": a, "c": c}, q, w)), [a, c, b], m, fill=2, constants=[c]
+        )
         assert set(got) == {"less", "sum"} and isinstance(got["sum"], tuple)
         assert_same((got["less"], got["sum"][1]), (less, product))
         assert_close(got["sum"][0], added)
@@ -149,7 +168,10 @@ def wave(u: Any, v: Any, speed: Any) -> Any:
 def test_constants_and_steps() -> None:
     """Two arrays that change, and one that is read all the time; what is left out shrinks from step to step."""
     u, v, speed = (integers(13, 30, seed=k) for k in range(3))
-    cases = [*((b, n) for b in BOUNDARIES for n in (1, 2, 5)), *(((a, b), 3) for a, b in itertools.permutations(BOUNDARIES[1:], 2))]
+    cases = [
+        *((b, n) for b in BOUNDARIES for n in (1, 2, 5)),
+        *(((a, b), 3) for a, b in itertools.permutations(BOUNDARIES[1:], 2)),
+    ]
     run = jax.jit(lambda u, v, s: [jp.stencil(wave, (u, v), boundary=b, steps=n, constants=s, fill_value=3) for b, n in cases])
     for got, (b, n) in zip(run(u, v, speed), cases, strict=True):
         assert isinstance(got, tuple)
@@ -202,7 +224,7 @@ def test_positions() -> None:
     x = integers(7, 5, 23)
     f = lambda a, at: a[-1, 0, 2] * at[2] + at[0] - 7 * at[1] * a[0, 1, 0]  # noqa: E731
     cases = [(b, n) for b in BOUNDARIES for n in (1, 2)] + [(("valid", "wrap", "keep"), 3), (("keep", "valid", "constant"), 2)]
-    run = jax.jit(lambda x: [jp.stencil(f, (x, jp.positions), boundary=b, steps=n)for b, n in cases])
+    run = jax.jit(lambda x: [jp.stencil(f, (x, jp.positions), boundary=b, steps=n) for b, n in cases])
     for got, (b, n) in zip(run(x), cases, strict=True):
         assert_same(got, *stencil(f, [x], b, steps=n, places=True))
     lanes = lambda a, at: a[0] * at[0] + a[-1]  # noqa: E731
@@ -240,7 +262,9 @@ def test_plans(f: Any, shape: tuple[int, ...]) -> None:
     """However many steps are made in a pass, on tiles of any size: the bits of the plan that is chosen, and right."""
     x = floats(*shape)
     modes = mixed(len(shape))
-    cases = [(b, (1, 2, 5, 50)[k % 4]) for k, b in enumerate(modes[7 + len(shape) :: 4])] + [(b, n) for b in BOUNDARIES for n in (2, 5)]
+    cases = [(b, (1, 2, 5, 50)[k % 4]) for k, b in enumerate(modes[7 + len(shape) :: 4])] + [
+        (b, n) for b in BOUNDARIES for n in (2, 5)
+    ]
 
     def run(plans: Sequence[StencilPlan]) -> list[Any]:
         def every(x: Any) -> list[Any]:
@@ -313,7 +337,9 @@ def test_captured_arrays() -> None:
     table, scale, matrix = integers(5), np.int32(7), integers(3, 3)
 
     def run(x: Any, table: Any, scale: Any, matrix: Any) -> Any:
-        f = lambda a: jnp.asarray(table)[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731
+        f = lambda a: (
+            jnp.asarray(table)[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
+        )  # noqa: E731
         return [jp.stencil(f, x, boundary=b) for b in BOUNDARIES]
 
     wanted = lambda a: table[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731

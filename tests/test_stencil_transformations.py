@@ -92,10 +92,14 @@ def test_control_flow_and_modes_of_jax() -> None:
     wanted = stencil(curved, [x.astype(np.float64)], "edge", steps=6)[0]
     step = lambda x: jp.stencil(curved, x, steps=2)  # noqa: E731
     assert_close(jax.jit(lambda x: jax.lax.scan(lambda x, _: (step(x), None), x, None, length=3)[0])(x), wanted, 1e-5)
-    assert_close(jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: step(x), x), donate_argnums=0)(jnp.array(x)), wanted, 1e-5)
+    assert_close(
+        jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: step(x), x), donate_argnums=0)(jnp.array(x)), wanted, 1e-5
+    )
     inside = jax.vmap(jax.jit(lambda x: jax.lax.scan(lambda x, _: (jax.jit(step)(x), x[0, 0]), x, None, length=3)[0]))
     assert_close(inside(jnp.stack([2 * x, x]))[1], wanted, 1e-5)
-    assert_close(jax.jit(lambda x, b: jax.lax.cond(b, step, lambda x: x, x))(x, True), stencil(curved, [wide(x)], "edge", steps=2)[0], 1e-5)
+    assert_close(
+        jax.jit(lambda x, b: jax.lax.cond(b, step, lambda x: x, x))(x, True), stencil(curved, [wide(x)], "edge", steps=2)[0], 1e-5
+    )
     assert jax.eval_shape(step, jax.ShapeDtypeStruct((3, 4), jnp.float32)) == jax.ShapeDtypeStruct((3, 4), jnp.float32)
     with jax.disable_jit():
         assert_close(jp.stencil(curved, x, steps=6), wanted, 1e-5)
@@ -244,7 +248,9 @@ def test_errors_of_sharding() -> None:
 
     with pytest.raises(ValueError, match='boundary must not be "valid" on an axis with axis_name'):
         run(("valid", "edge"), "x")
-    with pytest.raises(ValueError, match="axis_name: f reads 3 cells away along axis 0 of the grid, of which a device has only 2"):
+    with pytest.raises(
+        ValueError, match="axis_name: f reads 3 cells away along axis 0 of the grid, of which a device has only 2"
+    ):
         run("edge", "x")
     with pytest.raises(ValueError, match="axis_name must be one name, of the first axis, or one .or None. for each of 2"):
         run("edge", ("x",))
@@ -327,7 +333,9 @@ def cases(draw: st.DrawFn) -> Case:
     side = st.sampled_from([1, 2, 3, 5, 100])
     plan = StencilPlan(draw(st.integers(1, 9)), (draw(side), draw(side), draw(side)), draw(st.booleans()))
     dtype = draw(st.sampled_from(["int8", "uint16", "int32", "uint32"]))
-    return Case(shape, offsets, boundary, draw(st.integers(0, 9)), dtype, plan, draw(st.sampled_from([0, 0, 1, 3])), draw(st.booleans()))
+    return Case(
+        shape, offsets, boundary, draw(st.integers(0, 9)), dtype, plan, draw(st.sampled_from([0, 0, 1, 3])), draw(st.booleans())
+    )
 
 
 @given(cases())

@@ -48,7 +48,9 @@ def check(call: Stencil, names: Sequence[Any], boundary: Any) -> None:
 
 def first_cell(names: Sequence[Any], grid: Sequence[int]) -> list[tuple[Any, int]]:
     """The coordinates of this device's first cell, and the whole grid's sizes; 0: those of the device."""
-    return [(0, 0) if name is None else (lax.axis_index(name) * n, n * size_of(name)) for name, n in zip(names, grid, strict=True)]
+    return [
+        (0, 0) if name is None else (lax.axis_index(name) * n, n * size_of(name)) for name, n in zip(names, grid, strict=True)
+    ]
 
 
 def sharded(call: Stencil, steps: int, names: Sequence[Any]) -> list[Any]:
