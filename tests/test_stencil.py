@@ -98,10 +98,10 @@ def test_neighbourhoods(offsets: Any) -> None:
         assert_same(got, *stencil(f, [x], (b, c), steps=n))
 
 
-@pytest.mark.parametrize("reads", range(1, 10))
+@pytest.mark.parametrize("reads", [1, 3, 4, 5, 9])
 def test_row_lengths(reads: int) -> None:
-    """Around multiples of the vectors that are made together, whose number depends on how long f is."""
-    f, sizes = weighed(*((k,) for k in range(reads))), [*range(reads, 40), 63, 64, 65, 66, 95, 97, 129, 200]
+    """Around multiples of the vectors that are made together: four, three, two or one of them, by how long f is."""
+    f, sizes = lambda a: sum(a[k] for k in range(reads)), [*range(reads, 40), 63, 64, 65, 66, 95, 97, 129, 200]
     xs = [integers(n) for n in sizes]
     got = jax.jit(lambda xs: [jp.stencil(f, x, boundary="valid") for x in xs])(xs)
     assert_same(got, [stencil(f, [x], "valid")[0] for x in xs])
