@@ -98,6 +98,15 @@ def test_neighbourhoods(offsets: Any) -> None:
         assert_same(got, *stencil(f, [x], (b, c), steps=n))
 
 
+@pytest.mark.parametrize("reads", [1, 3, 4, 5, 9])
+def test_row_lengths(reads: int) -> None:
+    """Around multiples of the vectors that are made together: four, three, two or one of them, by how long f is."""
+    f, sizes = lambda a: sum(a[k] for k in range(reads)), [*range(reads, 40), 63, 64, 65, 66, 95, 97, 129, 200]
+    xs = [integers(n) for n in sizes]
+    got = jax.jit(lambda xs: [jp.stencil(f, x, boundary="valid") for x in xs])(xs)
+    assert_same(got, [stencil(f, [x], "valid")[0] for x in xs])
+
+
 DTYPES = (
     "bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",
     "complex128",
@@ -328,10 +337,9 @@ def test_captured_arrays() -> None:
     table, scale, matrix = integers(5), np.int32(7), integers(3, 3)
 
     def run(x: Any, table: Any, scale: Any, matrix: Any) -> Any:
-        def f(a: Any) -> Any:
-            box = sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
-            return jnp.asarray(table)[a[0, 1]] * scale + box
-
+        f = lambda a: (
+            jnp.asarray(table)[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
+        )  # noqa: E731
         return [jp.stencil(f, x, boundary=b) for b in BOUNDARIES]
 
     wanted = lambda a: table[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731
@@ -480,7 +488,7 @@ def test_errors_under_jit() -> None:
 def test_views_are_no_arrays() -> None:
     """Views say what they are; one that is kept when f has returned is of no use."""
     kept: list[Any] = []
-    jp.stencil(lambda a: kept.append(a) or a[0, 0], GRID)  # type: ignore[func-returns-value]
+    jax.jit(lambda x: jp.stencil(lambda a: kept.append(a) or a[0, 0], x))(GRID)  # type: ignore[func-returns-value]
     assert repr(kept[0]) == "a view of xs, to be read at offsets such as view[0, 0]"
     with pytest.raises(Exception, match=r"UnexpectedTracerError|leaked|traced"):
         jnp.asarray(kept[-1][0, 0]) + 1

@@ -14,7 +14,7 @@ from ... import kernel_cache
 
 _PACKAGE = Path(__file__).parents[3]
 
-_CPU = ("targets/cpu", "targets/cpu/histogram", "targets/cpu/llvm", "targets/cpu/ordered")
+_CPU = ("targets/cpu", "targets/cpu/histogram", "targets/cpu/llvm", "targets/cpu/ordered", "targets/cpu/stencil")
 SOURCES = ("ir", "operators", "specs", "tracing", "targets", *_CPU)
 """The folders of the package whose modules have a part in making machine code of a spec's text."""
 

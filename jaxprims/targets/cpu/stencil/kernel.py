@@ -128,8 +128,7 @@ def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
             with loop(b, begin, last, together * width) as j:
                 for k in range(together):
                     cells.make(b.add(j, i64(k * width)), width, streaming)
-        done = b.and_(b.sub(n, start), i64(-together * width))
-        b.store(b.add(start, done), left)
+        b.store(b.sub(n, b.urem(b.sub(n, start), i64(together * width))), left)
         with loop(b, b.load(left, typ=I64), b.sub(n, i64(width - 1)), width) as j:
             b.call(one, [*shared, i, j])
             b.store(b.add(j, i64(width)), left)

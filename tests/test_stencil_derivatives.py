@@ -1,0 +1,286 @@
+"""Derivatives of stencils: of each boundary, both modes, first and second order, against JAX's of the definition."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from stencil_reference import BOUNDARIES, stencil
+
+import jaxprims as jp
+
+pytestmark = pytest.mark.usefixtures("x64")
+MIXED = [
+    *((b, b) for b in BOUNDARIES),
+    ("wrap", "valid"),
+    ("keep", "reflect"),
+    ("constant", "wrap"),
+    ("symmetric", "keep"),
+    ("valid", "keep"),
+]
+
+
+def doubles(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.asarray(np.random.default_rng(seed).uniform(0.2, 0.9, shape))
+
+
+def assert_close(got: Any, wanted: Any, rtol: float = 1e-9) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-10), got, wanted)
+
+
+def total(tree: Any) -> Any:
+    """A number that depends on every result, not linearly."""
+    return sum(jnp.sum(jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) * x * x) for x in jax.tree.leaves(tree))
+
+
+def f(a: Any, w: Any, scale: Any) -> Any:
+    """Of a cell to the one side and three to the other, and of an array that does not change; not linear in anything."""
+    return a[0, 1] * w[0, 0] * scale + 0.3 * a[-1, -2] * a[0, 0] + 0.1 * a[1, 0] - 0.2 * w[0, 1] ** 2
+
+
+def both(boundary: Any, steps: int, f: Any = f) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """As a function of an array, one that does not change and a captured number: the stencil; by definition."""
+
+    def ours(x: Any, w: Any, s: Any) -> Any:
+        return jp.stencil(lambda a, w: f(a, w, s), x, constants=w, boundary=boundary, steps=steps, fill_value=0.5)
+
+    def plain(x: Any, w: Any, s: Any) -> Any:
+        g = lambda a, w: f(a, w, s)  # noqa: E731
+        return stencil(g, [x], boundary, constants=[w], steps=steps, fill=0.5, xp=jnp)[0]
+
+    return ours, plain
+
+
+@pytest.mark.parametrize("boundary", MIXED)
+def test_gradients(boundary: Any) -> None:
+    """Of the array, of what does not change and of a captured number."""
+    points = doubles(5, 9), doubles(5, 9, seed=1), np.asarray(0.7)
+    ours, plain = (jax.jit(jax.value_and_grad(lambda *p, g=g: total(g(*p)), (0, 1, 2))) for g in both(boundary, 1))
+    assert_close(ours(*points), plain(*points))
+
+
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "valid", ("keep", "reflect"), ("constant", "symmetric")])
+def test_gradients_of_steps(boundary: Any) -> None:
+    """Those of steps one by one: of the array, of what does not change and of a captured number."""
+    points = doubles(5, 18), doubles(5, 18, seed=1), np.asarray(0.7)
+    if boundary == "valid":
+        points = doubles(7, 12), doubles(7, 12, seed=1), np.asarray(0.7)
+        ours, plain = (jax.jit(jax.grad(lambda *p, g=g: total(g(*p)), (0, 1, 2))) for g in both(boundary, 2))
+        return assert_close(ours(*points), plain(*points))
+    one = both(boundary, 1)[0]
+    loop = lambda x, w, s: jax.lax.scan(lambda x, _: (one(x, w, s), None), x, None, length=7)[0]  # noqa: E731
+    ours, plain = (jax.jit(jax.grad(lambda *p, g=g: total(g(*p)), (0, 1, 2))) for g in (both(boundary, 7)[0], loop))
+    return assert_close(ours(*points), plain(*points))
+
+
+@pytest.mark.parametrize("boundary", [("keep", "reflect"), ("valid", "wrap")])
+def test_both_modes_and_second_order(boundary: Any) -> None:
+    """jvp, Hessians by their products with a vector, vmap of gradients, checkpoints."""
+    points, dots = ((doubles(4, 7, seed=n), doubles(4, 7, seed=n + 1), np.asarray(0.7)) for n in (0, 5))
+    made = []
+    for g in both(boundary, 1):
+        loss = lambda *p, g=g: total(g(*p))  # noqa: E731
+        grad = jax.grad(loss, (0, 1, 2))
+
+        @jax.jit
+        def every(p: Any, d: Any, g: Any = g, loss: Any = loss, grad: Any = grad) -> list[Any]:
+            batch = tuple(jnp.stack([x, 0.5 * x]) for x in p)
+            return [
+                jax.jvp(g, p, d),
+                jax.jvp(grad, p, d)[1],
+                jax.grad(lambda x: jnp.vdot(grad(x, *p[1:])[0], d[0]))(p[0]),
+                jax.vmap(grad)(*batch),
+                jax.vmap(grad, (None, None, 0))(*p[:2], batch[2]),
+                jax.grad(jax.checkpoint(loss))(*p),
+            ]
+
+        made.append(every(points, dots))
+    assert_close(made[0], made[1], 1e-8)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_small_grids(boundary: str) -> None:
+    """Smaller than the neighbourhood, of lopsided, far and overlapping reads."""
+    g = lambda a, at: jnp.sin(a[-3]) * a[0] + a[4] * a[-3] + 0.1 * at[0] * a[1]  # noqa: E731
+    sizes = (1, 2, 3, 9)
+
+    @jax.jit
+    def both(xs: Any) -> Any:
+        ours = lambda x: total(jp.stencil(g, (x, jp.positions), boundary=boundary))  # noqa: E731
+        plain = lambda x: total(stencil(g, [x], boundary, places=True, xp=jnp))  # noqa: E731
+        return [jax.grad(ours)(x) for x in xs], [jax.grad(plain)(x) for x in xs]
+
+    assert_close(*both([doubles(n) for n in sizes]))
+
+
+def test_finite_differences() -> None:
+    run = lambda x: jp.stencil(lambda a: jnp.sin(a[-3]) * a[0] + a[2], x, boundary="reflect", steps=2)  # noqa: E731
+    check_grads(jax.jit(run), (doubles(7),), order=2, eps=1e-4, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("boundary", ["symmetric", "valid"])
+def test_many_reads(boundary: str) -> None:
+    """A window and a box, whose derivatives would be too many equations where they are gathered."""
+    weights = doubles(7, 7) - 0.5
+    window = lambda a: sum(weights[i, j] * jnp.tanh(a[i - 3, j - 3]) for i in range(7) for j in range(7))  # noqa: E731
+    ours = jax.jit(jax.grad(lambda x: total(jp.stencil(window, x, boundary=boundary))))
+    plain = jax.jit(jax.grad(lambda x: total(stencil(window, [x], boundary, xp=jnp))))
+    assert_close(ours(doubles(9, 12)), plain(doubles(9, 12)), 1e-8)
+
+
+def test_several_results_and_integers() -> None:
+    """Results that are not used, or are integers, have no derivative; integer arrays among those that are differentiated."""
+    x, n, table = doubles(6, 9), np.arange(54, dtype=np.int32).reshape(6, 9) % 5, doubles(5, seed=2)
+    xp_table = jnp.asarray(table)
+
+    def g(a: Any, k: Any) -> Any:
+        return {"used": a[0, 1] * a[-1, 0] * k[0, 0], "counted": k[0, 1] + 1, "unused": a[0, 0] ** 3}
+
+    for b in ("edge", "wrap", "constant", "valid"):
+
+        def ours(x: Any) -> Any:
+            return total(jp.stencil(g, (x, n), boundary=b, fill_value=1)["used"])
+
+        def plain(x: Any) -> Any:
+            return total(stencil(lambda a, k: g(a, k)["used"], [x, jnp.asarray(n)], b, fill=1, xp=jnp))
+
+        assert_close(jax.jit(jax.grad(ours))(x), jax.jit(jax.grad(plain))(x))
+        looked = lambda t, stencil: total(stencil(lambda k, a: t[k[0, 1]] * a[1, 0]))  # noqa: E731
+        got = jax.jit(jax.grad(lambda t: looked(t, lambda g: jp.stencil(g, (n, x), boundary=b, fill_value=1))))(xp_table)
+        wanted = jax.jit(jax.grad(lambda t: looked(t, lambda g: stencil(g, [jnp.asarray(n), x], b, fill=1, xp=jnp))))(xp_table)
+        assert_close(got, wanted)
+
+    def kept(a: Any, k: Any) -> Any:
+        return a[0, 1] * a[1, 0] * k[0, 0], k[0, 2] + 1
+
+    for steps, b in ((1, "keep"), (2, ("edge", "keep")), (3, "wrap")):
+        mine = jax.jit(jax.grad(lambda x: total(jp.stencil(kept, (x, n), boundary=b, steps=steps)[0])))
+        other = jax.jit(jax.grad(lambda x: total(stencil(kept, [x, jnp.asarray(n)], b, steps=steps, xp=jnp)[0])))
+        assert_close(mine(x), other(x))
+
+
+def test_cells() -> None:
+    """Lane by lane, and where f mixes a cell's numbers; a captured matrix."""
+    x, m = doubles(5, 3, 8), doubles(3, 3, seed=1)
+    lanes = lambda a, m: a[0, 1] * a[-1, 0] + 0.1 * a[1, 1]  # noqa: E731
+    product = lambda a, m: a[0, 1] @ m + jnp.tanh(a[-1, 0])  # noqa: E731
+    for g in (lanes, product):
+        for b, steps in (("edge", 1), ("wrap", 2), ("keep", 1), ("valid", 2)):
+            ours = lambda x, m: total(jp.stencil(lambda a: g(a, m), x, axes=(0, 2), boundary=b, steps=steps))  # noqa: E731
+            plain = lambda x, m: total(  # noqa: E731
+                jnp.moveaxis(stencil(lambda a: g(a, m), [jnp.moveaxis(x, 2, 1)], b, steps=steps, rank=2, xp=jnp)[0], 1, 2)
+            )
+            assert_close(jax.jit(jax.grad(ours, (0, 1)))(x, m), jax.jit(jax.grad(plain, (0, 1)))(x, m))
+
+
+def test_complex() -> None:
+    x = doubles(4, 7) + 1j * doubles(4, 7, seed=1)
+    g = lambda a: a[0, 1] * a[-1, 0] * (0.5 + 0.25j) + jnp.conj(a[0, 0])  # noqa: E731
+    for b in ("edge", "wrap", "keep"):
+        ours, plain = lambda x: jp.stencil(g, x, boundary=b), lambda x: stencil(g, [x], b, xp=jnp)[0]  # noqa: E731
+        grads = [jax.jit(jax.grad(lambda x, run=run: jnp.sum(jnp.abs(run(x)) ** 2)))(x) for run in (ours, plain)]
+        assert_close(*grads)
+
+
+@pytest.mark.parametrize("boundary", ["wrap", "reflect", "constant", "valid", "keep"])
+def test_linear_transpose(boundary: str) -> None:
+    """Of functions that are linear: <y, A x> = <A^T y, x>; in other words of the others."""
+    x, w = doubles(6, 11), doubles(6, 11, seed=1)
+    for steps in (1, 3):
+        g = lambda a, w: 2.0 * a[0, 1] * w[1, 0] - a[-1, 2]  # noqa: E731
+        run = functools.partial(lambda x, n: jp.stencil(g, x, constants=w, boundary=boundary, steps=n), n=steps)
+        y = doubles(*run(x).shape, seed=2)
+        (back,) = jax.linear_transpose(run, x)(y)
+        np.testing.assert_allclose(np.vdot(back, x), np.vdot(y, run(x)), rtol=1e-10)
+    with pytest.raises(NotImplementedError, match="linear_transpose: stencil of .* is not linear in what is transposed"):
+        jax.linear_transpose(lambda x: jp.stencil(lambda a: a[0, 0] * a[0, 0], x, boundary=boundary), x)(x)
+    with pytest.raises(NotImplementedError, match="is not linear"):
+        jax.linear_transpose(lambda x: jp.stencil(lambda a: a[0, 0] + 1.0, x, boundary=boundary), x)(x)
+
+
+def test_fill_values_are_no_part_of_arrays() -> None:
+    with pytest.raises(NotImplementedError, match="linear_transpose"):
+        jax.linear_transpose(lambda x: jp.stencil(lambda a: a[1], x, boundary="constant", fill_value=1), np.ones(5))(np.ones(5))
+
+
+def test_rules_of_f() -> None:
+    """custom_jvp and custom_vjp inside f, loops and branches."""
+
+    @jax.custom_jvp
+    def clipped(x: Any) -> Any:
+        return jnp.clip(x, 0.4, 0.8)
+
+    clipped.defjvp(lambda p, t: (clipped(p[0]), 10.0 * t[0]))
+
+    @jax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * 2
+
+    scaled.defvjp(lambda x: (x * 2, x), lambda x, ct: (ct * 5 * x,))
+
+    def g(a: Any) -> Any:
+        s = jax.lax.fori_loop(0, 3, lambda k, s: s * a[0, 1] + k, a[0, 0])
+        return jnp.where(s > 1.5, scaled(a[-1, 0]), clipped(s)) + jax.nn.relu(a[1, 1] - 0.5)
+
+    x = doubles(5, 8)
+    for b in ("edge", "wrap", "keep"):
+        grad = jax.jit(jax.grad(lambda x: total(jp.stencil(g, x, boundary=b))))(x)
+        cells = jax.vmap(jax.vmap(lambda a, r, u, d: g({(0, 0): a, (0, 1): r, (-1, 0): u, (1, 1): d})))
+
+        def plain(x: Any) -> Any:
+            reads = [
+                stencil(lambda a, o=o: a[o] + 0 * (a[0, 1] + a[-1, 0] + a[1, 1]), [x], b, xp=jnp)[0]
+                for o in ((0, 0), (0, 1), (-1, 0), (1, 1))
+            ]
+            if b != "keep":
+                return total(cells(*reads))
+            inner = (slice(1, -1), slice(0, -1))
+            return total(x.at[inner].set(cells(*(r[inner] for r in reads))))
+
+        assert_close(grad, jax.jit(jax.grad(plain))(x))
+
+
+@pytest.mark.parametrize("steps", [10, 11])
+def test_long_runs(steps: int) -> None:
+    """Gradients remember few grids, and are those of a plain loop."""
+    g = lambda a: 0.5 * a[0, 0] + 0.2 * a[1, 0] * a[0, -1] + 0.1  # noqa: E731
+    x = doubles(20, 30)
+    got = jax.jit(jax.grad(lambda x: total(jp.stencil(g, x, steps=steps))))(x)
+    step = lambda x, _: (jp.stencil(g, x), None)  # noqa: E731
+    wanted = jax.jit(jax.grad(lambda x: total(jax.lax.scan(step, x, None, length=steps)[0])))(x)
+    assert_close(got, wanted)
+
+
+def test_traced_steps() -> None:
+    """Forward mode is JAX's own; there is no reverse."""
+    g = lambda a: 0.5 * a[0] + 0.2 * a[1] * a[-1]  # noqa: E731
+    x = doubles(9)
+    run = lambda x, n: jp.stencil(g, x, steps=n)  # noqa: E731
+    got = jax.jit(lambda x, n: jax.jvp(lambda x: run(x, n), (x,), (x,)))(x, 11)
+    assert_close(got, jax.jvp(lambda x: run(x, 11), (x,), (x,)))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.jit(jax.grad(lambda x, n: jnp.sum(run(x, n))))(x, 3)
+
+
+def test_nothing_to_differentiate() -> None:
+    """Grids without cells, f that reads nothing, zero tangents, NaN beside the grid's ends."""
+    for boundary in BOUNDARIES:
+        for shape in ((0, 4), (4, 0), (1, 1)):
+            x = doubles(*shape)
+            got = jax.eval_shape(jax.grad(lambda x: total(jp.stencil(lambda a: a[0, 1] * a[-1, 0], x, boundary=boundary))), x)
+            assert got.shape == shape
+    x = doubles(4)
+    assert jax.grad(lambda x: jnp.sum(jp.stencil(lambda a: 1.0, x)))(x).tolist() == [0] * 4
+    assert jax.grad(lambda x: jnp.sum(jp.stencil(lambda a: jax.lax.stop_gradient(a[1]), x)))(x).tolist() == [0] * 4
+    # where f of what lies beyond is not finite, cells within do not see it
+    g = lambda a: jnp.log(a[0]) + jnp.log(a[1])  # noqa: E731
+    for boundary in ("edge", "wrap", "valid", "keep", "reflect", "symmetric"):
+        got = jax.grad(lambda x: jnp.sum(jp.stencil(g, x, boundary=boundary)))(x)
+        assert np.isfinite(got).all(), boundary
