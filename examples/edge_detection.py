@@ -1,4 +1,4 @@
-"""Edges in a photograph (Canny, 1986), as four stencils: blur, Sobel's slopes, the ridges of these, and what hangs on strong ones.
+"""Edges in a photograph (Canny, 1986), as four stencils: blur, Sobel's slopes, their ridges, and what hangs on strong ones.
 
 The last one takes many steps: a weak edge stays if a strong one is beside it, or one that has stayed.
 
@@ -95,9 +95,7 @@ def draw(image: np.ndarray, steep: np.ndarray, direction: np.ndarray, found: np.
     plt.close(figure)
 
 
-def main(
-    image: np.ndarray | None = None, plot: Path | None = Path(__file__).parent / "out" / "edge_detection.png"
-) -> np.ndarray:
+def main(image: np.ndarray | None = None, plot: Path | None = Path(__file__).parent / "out" / "edge_detection.png") -> np.ndarray:
     """Returns where the edges are."""
     image = photograph() if image is None else image
     check(image)

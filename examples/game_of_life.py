@@ -1,7 +1,7 @@
 """Conway's game of life around a torus, a byte for each cell, with an afterglow: 255 is alive, what is less died some steps ago.
 
-The picture shows a random soup after 0, 100 and 2000 steps: bright cells live, and a glow is left where they were. What remains in
-the end are blocks, blinkers and a few gliders, each with the trail of where it came from.
+The picture shows a random soup after 0, 100 and 2000 steps: bright cells live, and a glow is left where others were. In the end
+most of the world is blocks and blinkers, which are small and have no glow; a few places still boil.
 
 Run it with ``python examples/game_of_life.py``. It writes ``examples/out/game_of_life.png``.
 """

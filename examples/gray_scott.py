@@ -1,8 +1,8 @@
 """Gray and Scott's reaction and diffusion: two substances, of which one feeds on the other, make spots, stripes and mazes.
 
 How fast one is fed and the other is removed differs from place to place: ``jp.positions`` gives each cell its coordinates, so the
-picture is a map of patterns (Pearson, 1993). The feed grows downwards, the removal to the right. To the upper left all is eaten,
-to the right it starves; between them one sees spots that divide, worms, and mazes.
+picture is a map of patterns (Pearson, 1993). The feed grows downwards, the removal to the right. To the lower left the one that
+feeds is everywhere, to the right it starves; between them one sees holes, mazes, worms, and spots that divide.
 
 Run it with ``python examples/gray_scott.py``. It writes ``examples/out/gray_scott.png``.
 """
@@ -49,7 +49,8 @@ def react_and_spread(u: jax.Array, v: jax.Array, steps: int) -> State:
     side = len(u)
 
     def cell(u: Any, v: Any, at: Any) -> State:
-        return react(u[0, 0], v[0, 0], spread(u), spread(v), *rates(*(x.astype(jnp.float32) for x in at), side))
+        row, column = (x.astype(jnp.float32) for x in at)
+        return react(u[0, 0], v[0, 0], spread(u), spread(v), *rates(row, column, side))
 
     return tuple(jp.stencil(cell, (u, v, jp.positions), boundary="wrap", steps=steps))
 
@@ -62,7 +63,8 @@ def by_rolls(u: np.ndarray, v: np.ndarray, steps: int) -> State:
         def __getitem__(self, offsets: Any) -> np.ndarray:
             return np.roll(self.a, [-o for o in offsets], (0, 1))
 
-    feed, removal = rates(*np.indices(u.shape), len(u))
+    rows, columns = np.indices(u.shape)
+    feed, removal = rates(rows, columns, len(u))
     for _ in range(steps):
         u, v = react(u, v, spread(Rolled(u)), spread(Rolled(v)), feed, removal)
     return u, v
@@ -91,9 +93,7 @@ def draw(v: np.ndarray, path: Path) -> None:
     plt.close(figure)
 
 
-def main(
-    side: int = 1000, steps: int = 6000, plot: Path | None = Path(__file__).parent / "out" / "gray_scott.png"
-) -> None:
+def main(side: int = 1000, steps: int = 6000, plot: Path | None = Path(__file__).parent / "out" / "gray_scott.png") -> None:
     small = drops(60)
     for got, expected in zip(react_and_spread(*small, 50), by_rolls(*small, 50), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-4)
