@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SMALL = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in ("registration", "state_space"))
+STENCILS: dict[str, dict[str, Any]] = {
+    "edge_detection": {},
+    "game_of_life": {"side": 64, "times": (0, 10)},
+    "gray_scott": {"side": 80, "steps": 100},
+    "heat_diffusivity": {"side": 24, "rounds": 60},
+    "wave_tank": {"side": 80, "times": (0, 60)},
+}
+"""Those that draw a picture, and with what they are quick."""
+SMALL = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in ("registration", "state_space", *STENCILS))
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +36,19 @@ def test_small_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_small_examples_are_small() -> None:
     lengths = {name: len((EXAMPLES / f"{name}.py").read_text().splitlines()) for name in SMALL}
     assert len(lengths) >= 9 and np.median(list(lengths.values())) < 60 and max(lengths.values()) < 120, lengths
+
+
+@pytest.mark.parametrize("name", STENCILS)
+def test_stencil_example(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / f"{name}.png"
+    found = importlib.import_module(name).main(**STENCILS[name], plot=plot)
+    assert 0 < capsys.readouterr().out.count("\n") <= 6
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    if name == "heat_diffusivity":
+        assert found > 0.8
+    if name == "edge_detection":
+        assert 0.01 < np.mean(found) < 0.1
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 150, "a page or so"
 
 
 def test_state_space_layer_learns(capsys: pytest.CaptureFixture[str]) -> None:
