@@ -167,8 +167,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   best.tile = p.size;
   const int64_t vectors = std::max<int64_t>(1, p.Cells() * p.unit / p.width);
   const int64_t instructions = vectors * p.steps * p.work;
-  const int64_t wanted = std::clamp<int64_t>(instructions / kGrain, 1, machine.threads > 1 ? kTasks * machine.threads : 1);
-  const int64_t few = std::max<int64_t>(1, (wanted + p.members - 1) / p.members);
+  auto tasks_of = [&](int64_t each) {
+    return std::clamp<int64_t>(instructions / kGrain, 1, machine.threads > 1 ? each * machine.threads : 1);
+  };
   double least = -1;
   bool middle = false;
   for (size_t a = 1; a + 1 < rank; ++a) middle = middle || p.size[a] > 1;
@@ -184,15 +185,18 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           plan.tile[a] = std::min(p.size[a], mid);
           tiles *= (p.size[a] + plan.tile[a] - 1) / plan.tile[a];
         }
-        const int64_t chunks = std::min(p.size[0], (few + tiles - 1) / tiles);
-        plan.tile[0] = (p.size[0] + chunks - 1) / chunks;
-        // Tiles that are few leave threads without work.
-        const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
-        const auto busy = static_cast<double>(std::min<int64_t>(tasks, std::min<int64_t>(wanted, machine.threads)));
-        const double cost = Cost(p, plan.tile, depth, machine) / busy;
-        if (least < 0 || cost < least * 0.97) {
-          least = cost;
-          best = plan;
+        for (const int64_t each : {kTasks, int64_t{1}}) {
+          const int64_t wanted = tasks_of(each), few = std::max<int64_t>(1, (wanted + p.members - 1) / p.members);
+          const int64_t chunks = std::min(p.size[0], (few + tiles - 1) / tiles);
+          plan.tile[0] = (p.size[0] + chunks - 1) / chunks;
+          // Tiles that are few leave threads without work.
+          const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
+          const auto busy = static_cast<double>(std::min<int64_t>(tasks, std::min<int64_t>(wanted, machine.threads)));
+          const double cost = Cost(p, plan.tile, depth, machine) / busy;
+          if (least < 0 || cost < least * 0.97) {
+            least = cost;
+            best = plan;
+          }
         }
         if (mid <= 4) break;
       }
@@ -201,7 +205,7 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
     if (passes == 1) break;
     while ((p.steps + passes - 1) / passes == depth) --passes;
   }
-  best.threads = static_cast<int>(std::min<int64_t>(wanted, machine.threads));
+  best.threads = static_cast<int>(std::min<int64_t>(tasks_of(1), machine.threads));
   // Rows that end within a line of the cache would write it in two ways, which waits for memory.
   int64_t least_row = INT64_MAX;
   for (const int64_t lane : p.leaf_bytes) least_row = std::min(least_row, lane * p.unit * best.tile.back());

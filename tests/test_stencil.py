@@ -337,9 +337,10 @@ def test_captured_arrays() -> None:
     table, scale, matrix = integers(5), np.int32(7), integers(3, 3)
 
     def run(x: Any, table: Any, scale: Any, matrix: Any) -> Any:
-        f = lambda a: (
-            jnp.asarray(table)[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
-        )  # noqa: E731
+        def f(a: Any) -> Any:
+            box = sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))
+            return jnp.asarray(table)[a[0, 1]] * scale + box
+
         return [jp.stencil(f, x, boundary=b) for b in BOUNDARIES]
 
     wanted = lambda a: table[a[0, 1]] * scale + sum(matrix[i, j] * a[i - 1, j - 1] for i in range(3) for j in range(3))  # noqa: E731

@@ -29,7 +29,7 @@ from . import stencil_xla
 from .batches import over_batch
 from .stencil import bind, stencil_p
 from .stencil_call import Bounds, StencilCall, Window
-from .tangents import is_inexact, summed_to, zeros_if_none
+from .tangents import is_inexact, summed_to
 
 MOST_EQUATIONS = 1500
 """Of an adjoint that makes each read's derivative where it is gathered; if there are more, they are made first, once for each
@@ -62,13 +62,40 @@ def _tangents(
     zeros = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
     if not wanted:
         return zeros
+    still = call.keeps and any(dots[k] is None for k in wanted)  # zero is kept of some: no array of zeros is made for it
     try:
-        made = _tangent_stencil(primals, dots, wanted, call, masks, rank)
+        run = _tangents_within if still else _tangent_stencil
+        made = run(primals, dots, wanted, call, masks, rank)
     except Unsupported:
         made = _plain_tangents(primals, dots, wanted, call, masks, rank)
     for k, dot in zip(wanted, made, strict=True):
         zeros[k] = dot
     return zeros
+
+
+def _tangents_within(
+    primals: Sequence[Any], dots: Sequence[Any], wanted: Sequence[int], call: StencilCall, masks: Sequence[int], rank: int
+) -> list[Any]:
+    """Those of the cells that are computed, among what is kept."""
+    inner = [Window(w.start + w.keep[0], w.size - sum(w.keep)) for w in call.window]
+    if any(not isinstance(w.size, int) or w.size <= 0 for w in inner):
+        raise Unsupported("derivative", "of cells that all keep their value")
+    made = _tangent_stencil(primals, dots, wanted, dataclasses.replace(call, window=tuple(inner)), masks, rank)
+    at = [w.keep[0] for w in call.window]
+
+    def among(k: int, x: Any, *own: Any) -> Any:
+        if own:
+            kept = stencil_xla.own_cells(own[0], call.bounds[k], call.window)
+            return lax.dynamic_update_slice(kept, x, [*at, *[0] * (x.ndim - len(at))])
+        widths = [(*w.keep, 0) for w in call.window] + [(0, 0, 0)] * (x.ndim - len(at))
+        return lax.pad(x, jnp.zeros((), x.dtype), widths)
+
+    out, full = [], (1 << rank) - 1
+    for k, x in zip(wanted, made, strict=True):
+        own = [] if dots[k] is None else [(dots[k], masks[k])]
+        fn = over_batch(functools.partial(among, k), [full, *(m for _, m in own)], rank)
+        out.append(fn(x, *(d for d, _ in own)))
+    return out
 
 
 def _plain_tangents(
@@ -92,7 +119,6 @@ def _tangent_stencil(
     n = call.num_arrays
     active = [k for k in range(n) if dots[k] is not None]
     if call.keeps:  # what is kept of a tangent is an array's
-        dots = [zeros_if_none(d, x) if k in wanted else d for k, (d, x) in enumerate(zip(dots, primals, strict=True))]
         active = [*wanted, *(k for k in active if k not in wanted)]
     captured = [k for k in range(n, len(primals)) if dots[k] is not None]
     moving = [r for r, (k, _) in enumerate(call.reads) if k in active]

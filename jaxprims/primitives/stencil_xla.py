@@ -44,7 +44,7 @@ def after(call: StencilCall, k: int) -> StencilCall:
 def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
     inner = [(w.start + w.keep[0], w.start + w.size - w.keep[1]) for w in call.window]
     rank, lanes = call.rank, arrays[0].shape[call.rank : call.rank + call.lanes_rank]
-    kept = [_own(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
+    kept = [own_cells(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
     if any(isinstance(end - begin, int) and end <= begin for begin, end in inner):
         if call.keeps:
             return kept[: len(call.results)]
@@ -77,7 +77,7 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> 
     return [x.at[at].set(o) for x, o in zip(kept, outs, strict=False)]
 
 
-def _own(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any:
+def own_cells(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any:
     """The array's cells in the window."""
     for axis, (b, w) in enumerate(zip(bounds, window, strict=True)):
         x = lax.slice_in_dim(x, w.start + b.origin, w.start + b.origin + w.size, axis=axis)
