@@ -203,7 +203,7 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
       if (inner <= 512) break;
     }
     if (passes == 1) break;
-    while ((p.steps + passes - 1) / passes == depth) --passes;
+    passes = (p.steps - 1) / depth;  // the most that make more steps each
   }
   best.threads = static_cast<int>(std::min<int64_t>(tasks_of(1), machine.threads));
   // Rows that end within a line of the cache would write it in two ways, which waits for memory.

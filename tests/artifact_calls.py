@@ -123,6 +123,29 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
             ((floats(3, n), floats(3, n)), index),
         ),
         "group": (lambda i: jp.group_by_index(i, h), (index,)),
+        "stencil": (lambda x: jp.stencil(lambda a: a[0, -1] * a[1, 2] - a[-1, 0], x, boundary=("edge", "valid")), (floats(6, 40),)),
+        "stencil steps": (
+            lambda x, y, c: jp.stencil(
+                lambda a, b, at, w: (a[0, 1] + b[-2, 0] * at[1], b[0, -1] + w[1, 1]),
+                (x, y, jp.positions), constants=c, boundary=("wrap", "keep"), steps=5,
+            ),
+            (floats(7, 40), floats(7, 40), floats(7, 40)),
+        ),
+        "stencil lanes": (
+            lambda x: jp.stencil(lambda a: a[-3] + 2 * a[2], x, axes=1, boundary="symmetric", steps=3), (floats(2, 9, 3),)),
+        "stencil shrinks": (
+            lambda x, u: jp.stencil(lambda a: u[jnp.abs(a[1]).astype(jnp.int32) & 3] + a[-1], x, boundary="valid", steps=7),
+            (one, floats(4)),
+        ),
+        "stencil batched": (
+            jax.vmap(
+                lambda x, c: jp.stencil(
+                    lambda a, w: a[0, 0, 1] * w[1, 0, 0] + a[0, -1, 0], x, constants=c, boundary="constant", fill_value=2, steps=2
+                ),
+                **batched,
+            ),
+            (floats(3, 4, 5, 19), floats(4, 5, 19)),
+        ),
         "group batched": (jax.vmap(lambda i: jp.group_by_index(i, h)), (np.stack([index, index[::-1]]),)),
     }  # fmt: skip
 
@@ -252,13 +275,14 @@ def mutant(r: random.Random, call: Call, texts: bool) -> Call:
     elif kind == "attribute" and single:
         name = r.choice(single)
         if r.random() < 0.9:
-            attributes[name] = np.int64(_odd(r, int(attributes[name])))
+            new = _odd(r, int(attributes[name]))
+            attributes[name] = np.int64(7 if name == "steps" and 1 << 16 <= new < 1 << 40 else new)  # it would take forever
         elif r.random() < 0.5:
             del attributes[r.choice(list(attributes))]
         else:
             attributes[name] = r.choice([np.float32(1), np.int32(attributes[name] % 7), "text", np.array([1, 2])])
     elif kind == "list" and single:
-        name = r.choice(["masks", "plan"])
+        name = r.choice(["masks", "plan", *(n for n in ("bounds", "fills", "window", "window") if n in attributes)])
         row = attributes[name].tolist()
         if name == "plan":
             row = [r.choice([-1, 0, 1, 2, 3, 7, 100, 5000, _odd(r, 4)]) for _ in range(r.choice([1, 2, 4, 5, 5, 6, 9]))]
@@ -298,7 +322,8 @@ def mutant(r: random.Random, call: Call, texts: bool) -> Call:
 def same_question(a: Call, b: Call) -> bool:
     """Are they told of the same operands, results and spec?"""
     types = [[(x.shape, x.dtype) for x in c.operands] for c in (a, b)]
-    return a.attributes.get("spec") == b.attributes.get("spec") and a.results == b.results and types[0] == types[1]
+    asked = [[np.asarray(c.attributes.get(n, 0)).tolist() for n in ("spec", "bounds", "fills", "window", "steps")] for c in (a, b)]
+    return asked[0] == asked[1] and a.results == b.results and types[0] == types[1]
 
 
 def main() -> None:

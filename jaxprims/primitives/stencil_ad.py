@@ -277,7 +277,8 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
         return _transpose_plainly(cts, operands, lambda xs: plain(*xs))
     captured = [k for k in range(call.num_arrays, len(operands)) if linear[k]]
     small = math.prod(sizes) <= SMALL and not call.plans
-    if small or 0 in sizes or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
+    empty = any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
+    if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
         return _transpose_plainly(cts, operands, lambda xs: plain(*xs))
     try:
         return _Adjoint(cts, operands, linear, call, masks, rank).all()
