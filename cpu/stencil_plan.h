@@ -104,7 +104,7 @@ namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
 inline constexpr double kInstruction = 0.2;  // of one vector, in the first-level cache
 inline constexpr double kByteL2 = 0.008;     // of a cell
-inline constexpr double kByteL3 = 0.06;
+inline constexpr double kByteL3 = 0.03;
 inline constexpr double kByteMemory = 0.1;
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells
@@ -143,14 +143,17 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   const int64_t used = InUse(p, tile, depth);
   const auto bytes = static_cast<double>(p.Bytes());
   if (depth > 1 || p.planes > 1) {
-    step += used > machine.l2 * 3 / 4 ? bytes * stencil_cost::kByteL3 : used > machine.l1 ? bytes * stencil_cost::kByteL2 : 0;
+    step += bytes * (used * machine.threads > machine.l3 * 3 / 4 ? stencil_cost::kByteMemory
+                     : used > machine.l2 * 3 / 4                 ? stencil_cost::kByteL3
+                     : used > machine.l1                         ? stencil_cost::kByteL2
+                                                                 : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
   const double byte = all > machine.l3   ? stencil_cost::kByteMemory
                       : all > machine.l2 ? stencil_cost::kByteL3
                                          : stencil_cost::kByteL2;
-  // Hardware prefetchers start anew with every row.
-  const double rows = 1 + 4096 / (row * bytes / 2);
+  // Hardware prefetchers start anew where a tile has less than a row.
+  const double rows = tile.back() < p.size.back() ? 1 + 4096 / (row * bytes / 2) : 1;
   const double fresh =
       depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
   return step * again + bytes * byte * rows / static_cast<double>(depth) * (1 + (again - 1) / static_cast<double>(depth)) +
