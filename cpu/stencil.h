@@ -249,9 +249,13 @@ class StencilTile {
       Cells& input = inputs_[array];
       const int64_t bytes = FillBytes(problem_, sizes[axis_], depth, array);
       // What is never read need only be there.
-      const bool read = std::ranges::find(input.boundary, Boundary::kConstant) != input.boundary.end();
+      const Interval widest = levels_[0].region[axis_], there = input.there[axis_];
+      const bool ends = widest.begin + grid_.low[axis_] < there.begin || widest.end + grid_.high[axis_] > there.end;
+      const auto inner = input.boundary.begin() + static_cast<std::ptrdiff_t>(axis_);
+      const bool read =
+          std::find(input.boundary.begin(), inner, Boundary::kConstant) != inner || (ends && *inner == Boundary::kConstant);
       for (int64_t i = 0; read && i < bytes; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
-      input.fill = work - (levels_[0].region[axis_].begin + grid_.low[axis_]) * input.stride[axis_];
+      input.fill = work - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
       work += bytes;
     }
     char* const rings = work;

@@ -41,7 +41,7 @@ enum class Boundary : uint8_t { kEdge, kWrap, kReflect, kSymmetric, kConstant, k
 // An array on one axis of the grid: its cell number `origin` is the grid's cell 0, and all but the first `lo` and the last `hi`
 // of its `size` cells are there.
 struct StencilAxis {
-  Boundary boundary = Boundary::kConstant;
+  Boundary boundary = Boundary::kNothing;
   int64_t size = 1, origin = 0, lo = 0, hi = 0;
   int64_t begin() const { return lo - origin; }  // coordinates of the cells that are there
   int64_t end() const { return size - hi - origin; }

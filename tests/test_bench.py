@@ -106,7 +106,7 @@ def test_a_wrong_answer_is_reported_and_not_timed() -> None:
         ),
         ("reduce", "million: (sum|argmax|log|prod)|axes: sum, 200"),
         ("segment", "max, segments (of 3|one giant)|ids: far.* 20|applications"),
-        ("stencil", "nine|kept|torus|maximum|convolution|seven|steps: |of one step"),
+        ("stencil", "nine|kept|torus|maximum|convolution|seven|steps: |gradients"),
     ],
 )
 def test_the_ordered_family(suite: str, cases: str, tmp_path: Path) -> None:
