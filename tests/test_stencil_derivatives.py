@@ -284,3 +284,8 @@ def test_nothing_to_differentiate() -> None:
     for boundary in ("edge", "wrap", "valid", "keep", "reflect", "symmetric"):
         got = jax.grad(lambda x: jnp.sum(jp.stencil(g, x, boundary=boundary)))(x)
         assert np.isfinite(got).all(), boundary
+    # f of a cell that is not computed may be anything
+    ratio = lambda a: a[1] / a[0]  # noqa: E731
+    for boundary, wanted in (("keep", [-1, -0.0625, 0.25, 1 + 1 / 9]), ("valid", [-1, -0.0625, 0.25, 1 / 9])):
+        got = jax.grad(lambda x: jnp.sum(jp.stencil(ratio, x, boundary=boundary)))(np.array([2.0, 4, 9, 0]))
+        np.testing.assert_allclose(got, wanted)

@@ -296,7 +296,7 @@ class Terms:
         """Zero where the cell is none that was computed, of which f may make anything."""
         there = None
         for axis, (first, last) in enumerate(self.a.inside):
-            if self.around[axis] or shift[axis] == 0:
+            if self.around[axis]:
                 continue
             at = told[axis] + np.int32(shift[axis])
             here = (at >= np.int32(first)) & (at < np.int32(last))
