@@ -123,7 +123,8 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
             ((floats(3, n), floats(3, n)), index),
         ),
         "group": (lambda i: jp.group_by_index(i, h), (index,)),
-        "stencil": (lambda x: jp.stencil(lambda a: a[0, -1] * a[1, 2] - a[-1, 0], x, boundary=("edge", "valid")), (floats(6, 40),)),
+        "stencil": (
+            lambda x: jp.stencil(lambda a: a[0, -1] * a[1, 2] - a[-1, 0], x, boundary=("edge", "valid")), (floats(6, 40),)),
         "stencil steps": (
             lambda x, y, c: jp.stencil(
                 lambda a, b, at, w: (a[0, 1] + b[-2, 0] * at[1], b[0, -1] + w[1, 1]),
@@ -322,7 +323,9 @@ def mutant(r: random.Random, call: Call, texts: bool) -> Call:
 def same_question(a: Call, b: Call) -> bool:
     """Are they told of the same operands, results and spec?"""
     types = [[(x.shape, x.dtype) for x in c.operands] for c in (a, b)]
-    asked = [[np.asarray(c.attributes.get(n, 0)).tolist() for n in ("spec", "bounds", "fills", "window", "steps")] for c in (a, b)]
+    asked = [
+        [np.asarray(c.attributes.get(n, 0)).tolist() for n in ("spec", "bounds", "fills", "window", "steps")] for c in (a, b)
+    ]
     return asked[0] == asked[1] and a.results == b.results and types[0] == types[1]
 
 

@@ -252,7 +252,7 @@ def test_errors_of_sharding() -> None:
         ValueError, match="axis_name: f reads 3 cells away along axis 0 of the grid, of which a device has only 2"
     ):
         run("edge", "x")
-    with pytest.raises(ValueError, match="axis_name must be one name, of the first axis, or one .or None. for each of 2"):
+    with pytest.raises(ValueError, match=r"axis_name must be one name, of the first axis, or one .or None. for each of 2"):
         run("edge", ("x",))
 
 

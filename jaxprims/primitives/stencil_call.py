@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from ..operators.operator import Traced, scalar_name, slots_of
