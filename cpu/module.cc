@@ -332,6 +332,7 @@ NB_MODULE(_cpu, m) {
       .def(nb::init<>())
       .def_rw("size", &StencilProblem::size)
       .def_rw("widest", &StencilProblem::widest)
+      .def_rw("wraps", &StencilProblem::wraps)
       .def_rw("halo", &StencilProblem::halo)
       .def_rw("members", &StencilProblem::members)
       .def_rw("steps", &StencilProblem::steps)

@@ -115,6 +115,7 @@ class StencilGrid {
     StencilProblem p;
     for (const StencilWindow& w : call_.window) p.size.push_back(w.size);
     for (size_t a = 0; a < rank; ++a) p.widest.push_back(Domain(0, a).size());
+    for (size_t a = 0; a < rank; ++a) p.wraps.push_back(Wraps(a) ? 1 : 0);
     p.halo = halo;
     for (const int64_t n : call_.batch) p.members *= n;
     p.steps = call_.steps;

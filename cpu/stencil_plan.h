@@ -18,6 +18,7 @@ inline constexpr int64_t kTogether = 4;  // planes of a step that are made one a
 struct StencilProblem {
   std::vector<int64_t> size;    // cells of the result, by axis; at least two axes
   std::vector<int64_t> widest;  // cells before the first step; more where the grid shrinks
+  std::vector<int64_t> wraps;   // by axis, 1: it wraps around, so that a tile goes on past its end
   std::vector<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
   int64_t members = 1;          // of the batch
   int64_t steps = 1;
@@ -116,7 +117,8 @@ inline constexpr double kRow = 60;         // a call of the kernel and what is a
 inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k) {
   double cells = 1;
   for (size_t a = 1; a < tile.size(); ++a) {
-    const int64_t wide = std::min(tile[a] + 2 * (depth - k) * p.halo[a], std::max(p.size[a], tile[a]));
+    const int64_t all = tile[a] + 2 * (depth - k) * p.halo[a],
+                  wide = p.wraps[a] != 0 ? all : std::min(all, std::max(p.size[a], tile[a]));
     cells *= static_cast<double>(wide);
   }
   return cells;
@@ -160,6 +162,15 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
          fresh + stencil_cost::kTile / (cells * static_cast<double>(depth));
 }
 
+// Is a tile so small beside what further steps want around it that these would do little else, or their rings have no end?
+inline bool MostlyAround(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+  for (size_t a = 0; depth > 1 && a < tile.size(); ++a) {
+    const int64_t around = 2 * (depth - 1) * p.halo[a];
+    if (around > (p.wraps[a] != 0 ? tile[a] / 2 : 2 * tile[a] + 64)) return true;
+  }
+  return false;
+}
+
 inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
   constexpr int64_t kGrain = 1 << 15;      // vectors' instructions that are worth a task
   constexpr int64_t kStreamedRow = 16384;  // bytes
@@ -192,6 +203,7 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           const int64_t wanted = tasks_of(each), few = std::max<int64_t>(1, (wanted + p.members - 1) / p.members);
           const int64_t chunks = std::min(p.size[0], (few + tiles - 1) / tiles);
           plan.tile[0] = (p.size[0] + chunks - 1) / chunks;
+          if (MostlyAround(p, plan.tile, depth)) continue;
           // Tiles that are few leave threads without work.
           const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
           const auto busy = static_cast<double>(std::min<int64_t>(tasks, std::min<int64_t>(wanted, machine.threads)));

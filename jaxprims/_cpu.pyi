@@ -164,6 +164,7 @@ def add_stencil_kernel(key: int, row: int, cell: int) -> None: ...
 class StencilProblem:
     size: list[int]
     widest: list[int]
+    wraps: list[int]
     halo: list[int]
     members: int
     steps: int

@@ -75,8 +75,8 @@ def stencil(
     >>> jp.stencil(lambda a: a[-1] + a[1], jnp.array([1, 2, 3, 4]), boundary="constant").tolist()
     [2, 4, 6, 3]
     >>> heat = lambda t: t[0, 0] + 0.1 * (t[-1, 0] + t[1, 0] + t[0, -1] + t[0, 1] - 4 * t[0, 0])
-    >>> jp.stencil(heat, jnp.eye(3), steps=10, boundary="wrap").round(3)[0].tolist()
-    [0.352, 0.324, 0.324]
+    >>> [round(x, 3) for x in jp.stencil(heat, jnp.eye(3), steps=2, boundary="wrap")[0].tolist()]
+    [0.44, 0.28, 0.28]
     """
     count = _steps(steps)
     check = functools.partial(

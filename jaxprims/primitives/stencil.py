@@ -60,7 +60,8 @@ class Stencils(Family):
         masks, rank = params["masks"], params["rank"]
         size = tuple(w.size for w in call.window)
         spec = call_spec(call, avals, masks)
-        return StencilProblem(spec, batch_shape(avals, masks, rank), call.plans, size, widest(call), call.steps, call.changed)
+        batch, wraps = batch_shape(avals, masks, rank), tuple(call.changed > 0 and b.mode == "wrap" for b in call.bounds[0])
+        return StencilProblem(spec, batch, call.plans, size, widest(call), call.steps, call.changed, wraps)
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return stencil_xla.stencil(params["call"], *operands)

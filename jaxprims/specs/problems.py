@@ -103,6 +103,7 @@ class StencilProblem(Problem):
     widest: tuple[Any, ...]  # before the first step; larger where the grid shrinks
     steps: int
     changed: int = 0  # arrays that steps change, or whose values are kept at the border: the first ones
+    wraps: tuple[bool, ...] = ()  # axes around which these wrap
     family: ClassVar[str] = "stencil"
 
     @property

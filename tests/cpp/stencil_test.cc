@@ -302,6 +302,7 @@ TEST(StencilPlansFitTheirProblems) {
     for (int64_t a = 0; a < rank; ++a) {
       p.size.push_back(int64_t{1} << Draw(random, 0, 60 / rank / 2));
       p.halo.push_back(Draw(random, 0, 3));
+      p.wraps.push_back(Draw(random, 0, 1));
     }
     p.widest = p.size;
     p.steps = Draw(random, 1, 100);

@@ -71,6 +71,7 @@ class Stencils:
         alone = [1] * (spec.rank == 1)
         p.size = [*alone, *problem.size]
         p.widest = [*alone, *problem.widest]
+        p.wraps = [*(0 for _ in alone), *map(int, problem.wraps)]
         p.halo = [*(0 for _ in alone), *(max(max(o), -min(o)) for o in moved)]
         p.members, p.steps, p.unit = problem.members, problem.steps, spec.unit
         p.array_bytes = [itemsize(dtype) * slots for dtype, slots in spec.arrays]
