@@ -15,7 +15,8 @@ from jax import lax
 from ..arguments.positions import positions
 from ..calls import sharded_stencil
 from ..calls.kept import kept
-from ..calls.stencil import check_stencil, run
+from ..calls.stencil import check_stencil
+from ..calls.stencil_form import run
 
 BLOCK = 8
 """Steps that are made together where their number is only known when the call runs."""

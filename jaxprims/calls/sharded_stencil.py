@@ -17,7 +17,8 @@ from jax import lax
 
 from ..primitives.stencil_call import Bounds, Window
 from ..tracing.varying import axes_of, vary
-from .stencil import Stencil, after_steps, run_in
+from .stencil import Stencil
+from .stencil_form import after_steps, run_in
 
 MOST_STEPS = 8
 """Between two exchanges: what devices compute twice grows with their number."""
