@@ -127,7 +127,7 @@ inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& 
 // Bytes of the planes that one thread has in use.
 inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
   return TileBytes(p, tile, depth) +
-         static_cast<int64_t>(static_cast<double>(p.planes * p.Bytes() / 2) * CellsOfPlane(p, tile, depth, 1));
+         static_cast<int64_t>(static_cast<double>(p.planes * p.Bytes()) / 2 * CellsOfPlane(p, tile, depth, 1));
 }
 
 // Nanoseconds for a step of a cell.
