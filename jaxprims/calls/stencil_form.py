@@ -1,4 +1,4 @@
-"""A checked stencil in the form for kernels: cells as lanes where f treats all of their numbers alike, as structs, or plain XLA."""
+"""A checked stencil in the form for kernels: cells are lanes where f treats all of their numbers alike, else structs."""
 
 from __future__ import annotations
 
