@@ -80,17 +80,17 @@ def stencil(
     [0.44, 0.28, 0.28]
     """
     count = _steps(steps)
+    again = not isinstance(count, int) or count != 1
     check = functools.partial(
-        check_stencil, f, boundary=boundary, fill_value=fill_value, axes=axes, constants=constants, like_xs=not _is(count, 1)
+        check_stencil, f, boundary=boundary, fill_value=fill_value, axes=axes, constants=constants, like_xs=again
     )
-    make = run
+    call, make = check(xs), run
     if axis_name is not None:
-        rank = len(check(xs).grid)
-        names = sharded_stencil.mesh_axes(axis_name, rank)
+        names = sharded_stencil.mesh_axes(axis_name, len(call.grid))
+        sharded_stencil.check_boundary(names, boundary)
         check = functools.partial(check, first_cell=functools.partial(sharded_stencil.first_cell, names))
         make = functools.partial(sharded_stencil.sharded, names=names)
-        sharded_stencil.check(check(xs), names, boundary)
-    call = check(xs)
+        call = check(xs)
     if isinstance(count, int):
         return jax.tree.unflatten(call.tree, make(call, count))
     if any(w.shrink != (0, 0) for w in call.window):
@@ -105,10 +105,6 @@ def stencil(
     arrays = lax.fori_loop(0, count // BLOCK, lambda _, a: block(BLOCK, a), arrays)
     arrays = lax.fori_loop(0, count % BLOCK, lambda _, a: block(1, a), arrays)
     return jax.tree.unflatten(call.tree, arrays)
-
-
-def _is(count: Any, n: int) -> bool:
-    return isinstance(count, int) and count == n
 
 
 def _steps(steps: Any) -> Any:

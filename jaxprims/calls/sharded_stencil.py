@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..primitives.stencil_call import Bounds, Window
+from ..primitives.stencil_call import Bounds, Window, ends_of
 from ..tracing.varying import axes_of, vary
 from .stencil import Stencil
 from .stencil_form import after_steps, run_in
@@ -36,11 +36,8 @@ def mesh_axes(axis_name: Any, rank: int) -> list[Any]:
     return names
 
 
-def size_of(name: Any) -> int:
-    return int(lax.psum(1, name))
-
-
-def check(call: Stencil, names: Sequence[Any], boundary: Any) -> None:
+def check_boundary(names: Sequence[Any], boundary: Any) -> None:
+    """Raises ValueError for one that devices cannot have."""
     modes = boundary if isinstance(boundary, (tuple, list)) else [boundary] * len(names)
     for mode, name in zip(modes, names, strict=True):
         if name is not None and mode == "valid":
@@ -50,14 +47,15 @@ def check(call: Stencil, names: Sequence[Any], boundary: Any) -> None:
 def first_cell(names: Sequence[Any], grid: Sequence[int]) -> list[tuple[Any, int]]:
     """The coordinates of this device's first cell, and the whole grid's sizes; 0: those of the device."""
     return [
-        (0, 0) if name is None else (lax.axis_index(name) * n, n * size_of(name)) for name, n in zip(names, grid, strict=True)
+        (0, 0) if name is None else (lax.axis_index(name) * n, n * lax.axis_size(name))
+        for name, n in zip(names, grid, strict=True)
     ]
 
 
 def sharded(call: Stencil, steps: int, names: Sequence[Any]) -> list[Any]:
     """So many steps."""
-    split = [a for a, name in enumerate(names) if name is not None and size_of(name) > 1]
-    ends = [(max([0, *(-o[a] for _, o in call.reads)]), max([0, *(o[a] for _, o in call.reads)])) for a in range(len(names))]
+    split = [a for a, name in enumerate(names) if name is not None and lax.axis_size(name) > 1]
+    ends = ends_of([offsets for _, offsets in call.reads], len(names))
     block = min(steps, MOST_STEPS)
     for a in split:
         n, far = call.grid[a], max(ends[a])
@@ -98,7 +96,7 @@ def _block(call: Stencil, steps: int, split: Sequence[int], ends: Sequence[tuple
     axes = axes_of(arrays)
     at: Any = jnp.zeros((), jnp.int32)
     for a in split:
-        index, count = lax.axis_index(names[a]), size_of(names[a])
+        index, count = lax.axis_index(names[a]), lax.axis_size(names[a])
         inner = call.bounds[a].mode == "wrap"
         side = INNER if inner else jnp.where(index == 0, FIRST, jnp.where(index == count - 1, LAST, INNER))
         at = at * 3 + side
@@ -126,7 +124,7 @@ def _shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], si
 def _with_halos(x: Any, axis: int, low: int, high: int, name: Any) -> Any:
     """With the last ``low`` cells of the device before and the first ``high`` of the next, the first device's being next to the
     last one's."""
-    count, n = size_of(name), x.shape[axis]
+    count, n = lax.axis_size(name), x.shape[axis]
     pieces = []
     if low:
         sent = lax.slice_in_dim(x, n - low, n, axis=axis)

@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr
 
 from ..arguments.checks import as_array, called
 from ..arguments.positions import positions
-from ..primitives.stencil_call import Bounds, Window
+from ..primitives.stencil_call import Bounds, Window, ends_of
 from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 
@@ -162,7 +162,7 @@ def check_stencil(
     for v in closed.out_avals:
         if v.dtype == jax.dtypes.float0 or jnp.issubdtype(v.dtype, jax.dtypes.extended):
             raise TypeError(f"{name}'s results must be numbers, got {v.dtype}")
-    ends = [(max([0, *(-o[a] for _, o in reads)]), max([0, *(o[a] for _, o in reads)])) for a in range(rank)]
+    ends = ends_of([offsets for _, offsets in reads], rank)
     window, bounds = [], []
     for size, mode, end in zip(grid, modes, ends, strict=True):
         bounds.append(Bounds("nothing" if mode in ("valid", "keep") else mode))

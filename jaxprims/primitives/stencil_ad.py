@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jax.interpreters import ad
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import NO_PROGRAM, slots_of
 from ..tracing.lower import Unsupported
-from ..tracing.varying import axes_of, vary
+from ..tracing.varying import axes_of
 from . import stencil_xla
 from .batches import over_batch
 from .stencil import bind, stencil_p
@@ -27,6 +27,7 @@ from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import bound
 from .tangents import is_inexact
+from .transposition import pulled_back
 
 SMALL = 16_384
 """Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
@@ -206,20 +207,20 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
     if not _is_linear(call, linear):
         raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
     if call.steps > 1:
-        return _transpose_plainly(cts, operands, functools.partial(by_steps, call=call, masks=masks, rank=rank))
+        return pulled_back(cts, operands, functools.partial(by_steps, call=call, masks=masks, rank=rank))
     plain = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
     sizes = [w.size for w in call.window]
     if not all(isinstance(n, int) for n in (*sizes, *(d for x in operands for d in _shape(x)))):
-        return _transpose_plainly(cts, operands, lambda xs: plain(*xs))
+        return pulled_back(cts, operands, lambda xs: plain(*xs))
     captured = [k for k in range(call.num_arrays, len(operands)) if linear[k]]
     small = math.prod(sizes) <= SMALL and not call.plans
     empty = any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
     if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
-        return _transpose_plainly(cts, operands, lambda xs: plain(*xs))
+        return pulled_back(cts, operands, lambda xs: plain(*xs))
     try:
         return Adjoint(cts, operands, linear, call, masks, rank).all()
     except Unsupported:
-        return _transpose_plainly(cts, operands, lambda xs: plain(*xs))
+        return pulled_back(cts, operands, lambda xs: plain(*xs))
 
 
 def _shape(x: Any) -> tuple[Any, ...]:
@@ -240,25 +241,6 @@ def _is_linear(call: StencilCall, linear: Sequence[bool]) -> bool:
     if call.keeps or call.steps > 1:  # what is kept is linear if, and only if, all of the results are
         return all(linear[: call.changed]) and all(d in (0, LINEAR) for d in found)
     return all(d in (0, LINEAR) for d in found) and OTHER not in found
-
-
-def _transpose_plainly(cts: Sequence[Any], operands: Sequence[Any], run: Callable[..., list[Any]]) -> list[Any]:
-    moved = [k for k, x in enumerate(operands) if ad.is_undefined_primal(x)]
-
-    def of(*xs: Any) -> list[Any]:
-        full = list(operands)
-        for k, x in zip(moved, xs, strict=True):
-            full[k] = x
-        return [y for y in run(full) if is_inexact(y.dtype)]
-
-    avals = [operands[k].aval for k in moved]
-    outs, pull = jax.vjp(of, *(vary(jnp.zeros(a.shape, a.dtype), axes_of([a])) for a in avals))
-    given = [c for c in cts if is_inexact((c.aval if isinstance(c, ad.Zero) else c).dtype)]
-    pulled = pull([jnp.zeros_like(o) if isinstance(c, ad.Zero) else c for c, o in zip(given, outs, strict=True)])
-    out: list[Any] = [None] * len(operands)
-    for k, ct in zip(moved, pulled, strict=True):
-        out[k] = ct
-    return out
 
 
 ad.primitive_jvps[stencil_p] = _jvp

@@ -45,6 +45,11 @@ class Window:
     keep: tuple[int, int] = (0, 0)
 
 
+def ends_of(offsets: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:
+    """How far these are before and behind the cell, on each axis: numbers from 0 on."""
+    return [(max([0, *(-o[a] for o in offsets)]), max([0, *(o[a] for o in offsets)])) for a in range(rank)]
+
+
 Fill = tuple[int, int]
 """16 bytes of a fill value, again and again."""
 
@@ -97,8 +102,7 @@ class StencilCall:
 
     def ends(self, arrays: Sequence[int]) -> list[tuple[int, int]]:
         """How far these arrays are read before and behind the cell, on each axis: numbers from 0 on."""
-        mine = [offsets for k, offsets in self.reads if k in arrays]
-        return [(max([0, *(-o[a] for o in mine)]), max([0, *(o[a] for o in mine)])) for a in range(self.rank)]
+        return ends_of([offsets for k, offsets in self.reads if k in arrays], self.rank)
 
 
 def array_cells(call: StencilCall, avals: Sequence[Any], masks: Sequence[int]) -> list[tuple[tuple[int, ...], np.dtype]]:

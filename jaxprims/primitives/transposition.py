@@ -36,24 +36,29 @@ def transpose_rule(
             return of_sums(cotangents, *operands, call=call, masks=masks, rank=rank)
         if not is_linear(call, linear):
             raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
-        moved = [k for k, mine in enumerate(linear) if mine]
-
-        def run(*xs: Any) -> Leaves:
-            full = list(operands)
-            for k, x in zip(moved, xs, strict=True):
-                full[k] = x
-            return [y for y in primitive.bind(*full, call=call, masks=masks, rank=rank) if is_inexact(y.dtype)]
-
-        avals = [operands[k].aval for k in moved]
-        outs, pull = jax.vjp(run, *(vary(jnp.zeros(a.shape, a.dtype), axes_of([a])) for a in avals))
-        cts = [c for c in cotangents if is_inexact((c.aval if isinstance(c, ad.Zero) else c).dtype)]
-        pulled = pull([jnp.zeros_like(o) if isinstance(c, ad.Zero) else c for c, o in zip(cts, outs, strict=True)])
-        out: Leaves = [None] * len(operands)
-        for k, ct in zip(moved, pulled, strict=True):
-            out[k] = ct
-        return out
+        return pulled_back(cotangents, operands, lambda xs: primitive.bind(*xs, call=call, masks=masks, rank=rank))
 
     return rule
+
+
+def pulled_back(cotangents: Sequence[Any], operands: Sequence[Any], run: Callable[[list[Any]], Leaves]) -> Leaves:
+    """The transpose of ``run``, which is linear in the operands that are to be transposed: its pullback at zero."""
+    moved = [k for k, x in enumerate(operands) if ad.is_undefined_primal(x)]
+
+    def of(*xs: Any) -> Leaves:
+        full = list(operands)
+        for k, x in zip(moved, xs, strict=True):
+            full[k] = x
+        return [y for y in run(full) if is_inexact(y.dtype)]
+
+    avals = [operands[k].aval for k in moved]
+    outs, pull = jax.vjp(of, *(vary(jnp.zeros(a.shape, a.dtype), axes_of([a])) for a in avals))
+    cts = [c for c in cotangents if is_inexact((c.aval if isinstance(c, ad.Zero) else c).dtype)]
+    pulled = pull([jnp.zeros_like(o) if isinstance(c, ad.Zero) else c for c, o in zip(cts, outs, strict=True)])
+    out: Leaves = [None] * len(operands)
+    for k, ct in zip(moved, pulled, strict=True):
+        out[k] = ct
+    return out
 
 
 def of_f(call: ElementFunctionCall, arrays: Sequence[bool], captured: Sequence[bool]) -> list[list[int]]:
