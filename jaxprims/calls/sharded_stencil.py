@@ -46,10 +46,8 @@ def check_boundary(names: Sequence[Any], boundary: Any) -> None:
 
 def first_cell(names: Sequence[Any], grid: Sequence[int]) -> list[tuple[Any, int]]:
     """The coordinates of this device's first cell, and the whole grid's sizes; 0: those of the device."""
-    return [
-        (0, 0) if name is None else (lax.axis_index(name) * n, n * lax.axis_size(name))
-        for name, n in zip(names, grid, strict=True)
-    ]
+    sizes = [0 if name is None else n * lax.axis_size(name) for name, n in zip(names, grid, strict=True)]
+    return [(lax.axis_index(name) * n if size else 0, size) for name, n, size in zip(names, grid, sizes, strict=True)]
 
 
 def sharded(call: Stencil, steps: int, names: Sequence[Any]) -> list[Any]:
