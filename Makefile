@@ -11,6 +11,7 @@ EXTRAS ?= test demo bench nvrtc
 JOBS := $(shell getconf _NPROCESSORS_ONLN)
 BIN := $(VENV)/bin
 SANITIZERS := address,undefined thread
+LINTED := build/cpp-address,undefined
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What XLA compiled once serves every process that tests, and the next Python.
 KEEP_COMPILED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
@@ -21,7 +22,9 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
   known = {**p["optional-dependencies"], "needed": p["dependencies"], "build": t["build-system"]["requires"]}; \
   print(*(f"\"{r}\"" for name in sys.argv[1:] for r in known[name] if not r.startswith("jaxlib==")))' $(1)
 
-.PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint lint-python lint-cpp format bench gpu clean
+NOTEBOOKS := $(patsubst docs/notebooks/%.md,build/notebooks/%.ipynb,$(wildcard docs/notebooks/*.md))
+
+.PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint lint-python lint-cpp format bench gpu docs gallery wheels wheels-in-containers clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,13 +32,16 @@ help:
 	@echo "make test    the linters, the C++ tests under sanitizers and the Python tests"
 	@echo "make bench   the benchmarks of every family, against every alternative on this machine (BENCH_ARGS=--quick: a smoke run)"
 	@echo "make gpu     on a machine with a GPU: build, tests, compute-sanitizer, benchmarks, in nine minutes and without a network"
+	@echo "make docs    the site, its notebooks executed, in build/site; make gallery runs the examples anew for it, in five minutes"
+	@echo "make wheels  an sdist and wheels for the Pythons that are there, in dist, each of them installed and tried"
 	@echo "also: setup, lint, format, cpp-test, python-test, clean"
 
 demo: $(VENV)/package
 	$(BIN)/python examples/registration.py
 
-test: setup
-	@$(SIDE_BY_SIDE) $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python
+# What needs no package is done while packages are installed, which keeps one process waiting.
+test:
+	@$(SIDE_BY_SIDE) setup $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python
 	@$(MAKE) python-test
 
 python-test: $(VENV)/package
@@ -48,14 +54,35 @@ bench: $(VENV)/package
 gpu:
 	$(PYTHON) bench/gpu_run.py $(GPU_ARGS)
 
-cpp-test: $(VENV)/package
+# Strict: a link that leads nowhere is an error.
+docs: $(VENV)/package $(VENV)/docs
+	@$(SIDE_BY_SIDE) $(NOTEBOOKS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+build/notebooks/%.ipynb: docs/notebooks/%.md $(VENV)/package $(VENV)/docs
+	@mkdir -p $(@D)
+	$(BIN)/jupytext --quiet --to ipynb --execute --output $@ $< 2>$@.log || { cat $@.log; exit 1; }
+
+# An sdist and wheels, each installed where no compiler is, with the oldest JAX and the newest (WHEELS_ARGS=--quick: the newest).
+wheels:
+	$(PYTHON) .ci/wheels.py $(WHEELS_ARGS)
+
+# The wheels that everybody can use, by cibuildwheel; on Linux it wants Docker.
+wheels-in-containers: | $(VENV)/python
+	$(PIP) "cibuildwheel>=3"
+	$(BIN)/cibuildwheel --output-dir dist
+
+gallery: $(VENV)/package $(VENV)/docs
+	$(BIN)/python docs/site/gallery.py
+
+cpp-test: $(VENV)/cmake
 	@$(SIDE_BY_SIDE) $(SANITIZERS:%=cpp-test-%)
 
 $(SANITIZERS:%=cpp-test-%): cpp-test-%: build/cpp-%/compile_commands.json
 	$(BIN)/cmake --build build/cpp-$* --parallel $(JOBS)
 	build/cpp-$*/drivers_test
 
-build/cpp-%/compile_commands.json: CMakeLists.txt | $(VENV)/package
+build/cpp-%/compile_commands.json: CMakeLists.txt | $(VENV)/cmake
 	$(BIN)/cmake -S . -B $(@D) -DJAXPRIMS_CXX_TESTS=ON -DJAXPRIMS_SANITIZE=$* >/dev/null
 	touch $@
 
@@ -68,9 +95,9 @@ lint-python: $(VENV)/linters
 	$(BIN)/mypy
 
 # clang-tidy reads the C++ tests as they are compiled, in a few units that include every header of cpu/ and need no JAX.
-lint-cpp: build/cpp-thread/compile_commands.json $(VENV)/linters
+lint-cpp: $(LINTED)/compile_commands.json $(VENV)/linters
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
-	printf '%s\n' build/cpp-thread/CMakeFiles/drivers_test.dir/Unity/*.cxx | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/cpp-thread
+	printf '%s\n' $(LINTED)/CMakeFiles/drivers_test.dir/Unity/*.cxx | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p $(LINTED)
 
 format: $(VENV)/linters
 	$(BIN)/ruff check --fix --exit-zero
@@ -84,17 +111,26 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/requirements: pyproject.toml | $(VENV)/python
+# The C++ tests want no other package.
+$(VENV)/cmake: | $(VENV)/python
+	$(call REQUIREMENTS,test) | xargs -n 1 | grep '^cmake' | xargs $(PIP)
+	touch $@
+
+$(VENV)/requirements: pyproject.toml | $(VENV)/cmake
 	$(call REQUIREMENTS,build needed $(EXTRAS)) | xargs $(PIP)
 	touch $@
 
 # Editable: Python files are used where they lie; a change to the C++ half builds it again.
 $(VENV)/package: $(VENV)/requirements CMakeLists.txt $(wildcard ffi/* cpu/* cuda/*/* cuda/*/*/*)
-	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) --no-deps --no-build-isolation --editable .
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) --no-deps --no-build-isolation --config-settings=cmake.define.JAXPRIMS_STRICT=ON --editable .
 	touch $@
 
 $(VENV)/linters: pyproject.toml | $(VENV)/requirements
 	$(call REQUIREMENTS,lint) | xargs $(PIP)
+	touch $@
+
+$(VENV)/docs: pyproject.toml | $(VENV)/requirements
+	$(call REQUIREMENTS,docs) | xargs $(PIP)
 	touch $@
 
 clean:

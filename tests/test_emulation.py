@@ -549,6 +549,14 @@ def test_limits_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPRIMS_EMULATION_DEVICE", "shared=65536 major=8")
     refused("attribute 8", "SmallBlock", 1, 64, shared=65_537)
     refused("clusters of 2", "SmallBlock", 4, 64, cluster=2)
+    for device, clusters in (  # blocks of a cluster are in one group of multiprocessors
+        ("multiprocessors=132 group=18", {1: 132, 2: 66, 4: 4 * 7 + 1, 8: 2 * 7 + 0}),
+        ("multiprocessors=4 group=2 threads=64", {2: 2, 4: 0}),
+        ("multiprocessors=4 major=8", {2: 0}),
+    ):
+        monkeypatch.setenv("JAXPRIMS_EMULATION_DEVICE", f"{device} blocks=1")
+        for cluster, most in clusters.items():
+            assert wrong().clusters("SmallBlock", 64, cluster) == most
     with pytest.raises(emulator.LaunchError, match="no kernel Missing"):
         wrong().launch("Missing", 1, 32, [out, 0])
 
@@ -659,7 +667,7 @@ def test_the_same_names_as_on_hardware() -> None:
 DEVICES = {
     "sm_90": "",
     "small": "multiprocessors=1 threads=1024 blocks=16 shared=49152 shared_multiprocessor=65536 l2=65536",
-    "passes": "multiprocessors=2 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
+    "passes": "multiprocessors=8 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
 CALLS = int(os.environ.get("JAXPRIMS_EXAMPLES", "0")) // 4

@@ -13,6 +13,7 @@ import pytest
 
 import jaxprims as jp
 from jaxprims.targets.cpu.target import Cpu
+from jaxprims.targets.cuda import compiler
 
 N = 50_000_000
 X = jax.ShapeDtypeStruct((N,), jnp.float32)
@@ -36,6 +37,25 @@ def test_where_subhistograms_lie(bins: int, space: str) -> None:
     assert "HistShared" in planned.cuda()
     assert (planned.llvm(), planned.assembly()) == ("", "")
     assert f"{N} elements into {bins} bins; op add (HDW)" == planned.summary
+
+
+def clustered(dtype: Any, op: Any = jnp.add, **options: Any) -> bool:
+    with jax.enable_x64(True):
+        x = jax.ShapeDtypeStruct((N,), dtype)
+        planned = call(lambda x, i: jp.reduce_by_index(x, i, 80_000, op, **options), x, I)
+    assert ("cluster of blocks" in planned.strategy) == ("HistCluster" in compiler.kernels(planned.spec))
+    return "cluster of blocks" in planned.strategy
+
+
+def test_clusters_are_for_updates_that_reach_other_blocks() -> None:
+    """See docs/gpu.md: no instruction is known to do so of 64-bit integers and of 128 bits."""
+    for dtype in (jnp.float32, jnp.int32, jnp.uint8, jnp.float64, jnp.float16):
+        assert clustered(dtype), dtype
+    assert clustered(jnp.float32, jnp.maximum)
+    for dtype in (jnp.int64, jnp.uint64):
+        assert not clustered(dtype), dtype
+    for dtype in (jnp.int64, jnp.float64):
+        assert not clustered(dtype, jnp.maximum), dtype
 
 
 def test_tiny_histograms() -> None:

@@ -32,15 +32,16 @@ H200 = {
     "multiprocessors": 132, "threads_per_multiprocessor": 2048, "blocks_per_multiprocessor": 32, "shared_per_block": 227 * K,
     "shared_per_multiprocessor": 228 * K, "l2_bytes": 50 * K * K, "major": 9, "minor": 0,
 }  # fmt: skip
+DEVICES = (A100, H200)
 SPACES = ("tiny", "shared", "cluster", "global")
 MOST = 64 * K * K
 
 
-def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True):
+def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True, clusters=True):
     return {
         "leaf_bytes": [size * lanes], "entry_bytes": size * lanes, "lanes": lanes, "updates": updates, "slots": 1,
         "dest": not identity, "identity": identity, "in_place": True, "table_bytes": size,
-        "atomic": atomic, "direct": direct, "slot_bytes": [size],
+        "atomic": atomic, "direct": direct, "clusters": clusters, "slot_bytes": [size],
     }  # fmt: skip
 
 
@@ -54,6 +55,11 @@ def spec(*parts):
 def plan(described, n, bins, members=1, forced=(), device=H200):
     numbers = dict(_cuda.explain_histogram(described, _cuda.DeviceInfo(**device), n, bins, members, list(forced)))
     return {**numbers, "space": SPACES[numbers["space"]]}
+
+
+def workspace(described, n, bins, members=1, devices=(), forced=()):
+    infos = [_cuda.DeviceInfo(**device) for device in devices]
+    return _cuda.histogram_workspace(described, n, bins, members, infos, list(forced))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,44 @@ def test_spaces(n, bins, members, space):
 
 def test_clusters_need_compute_capability_9():
     assert plan(spec(part()), N, [192 * K], device=A100)["space"] == "global"
+
+
+def test_updates_that_do_not_reach_other_blocks_need_no_clusters():
+    for parts, space in (([part(), part()], "cluster"), ([part(), part(clusters=False)], "global")):
+        for forced in ((), (3,)):
+            assert plan(spec(*parts), N, [96 * K] * len(parts), forced=forced)["space"] == space
+
+
+@pytest.mark.parametrize("bins", [100, 12 * K, 40 * K])
+def test_the_workspace_is_no_more_than_the_devices_take(bins):
+    given = workspace(spec(part()), N, [bins], devices=DEVICES)[0]
+    assert given <= min(132 * 4, 2 * 132 * 227 * K // (4 * bins)) * 4 * (bins + 64) + 16 * K + bins // 2
+    for device in DEVICES:
+        assert plan(spec(part()), N, [bins], device=device)["workspace bytes"] <= given
+    assert given < workspace(spec(part()), N, [bins])[0] / 2
+
+
+@given(
+    st.lists(st.tuples(st.deferred(lambda: parts), st.integers(0, 10**7)), min_size=1, max_size=2), st.integers(1, 10**9),
+    st.integers(1, 10**4), st.one_of(st.just(()), st.tuples(st.just(0), st.integers(0, 9), st.just(0), st.integers(0, 9))),
+    st.sampled_from(DEVICES),
+)  # fmt: skip
+def test_the_workspace_of_known_devices_suffices(parts, n, members, forced, device):
+    """Nothing is smaller for it: alone, in a batch, or a part of a batch that is divided among devices."""
+    described, bins = spec(*(p for p, _ in parts)), [h for _, h in parts]
+    table = sum(-(-p["table_bytes"] * p["lanes"] * h // 256) * 256 for p, h in parts)
+    assume(members * table < 2**50)
+    given = workspace(described, n, bins, members, DEVICES, forced)[0]
+    most = workspace(described, n, bins, members)[0]
+    assert given <= most
+    for some in {members, -(-members // 8), 1}:
+        owns = [plan(described, n, bins, some, forced, device)]
+        if owns[0]["race factor"] == 0:  # which takes all the room that there is, and chooses on the device
+            given_too = (*forced, 0, 0, 0, 0)[:4]
+            owns = [plan(described, n, bins, some, (*given_too, factor), device) for factor in (1, 8, 64)]
+        for own in owns:
+            once = 4 * own["locks"] + max(bins) + 4096  # the batch's, locks and what samples hit: fewer suffice
+            assert min(own["workspace bytes"], some * most) - once <= some * given
 
 
 def test_the_result_is_the_table_where_it_can_be():
@@ -128,7 +172,7 @@ def test_plans_are_possible(parts, n, members, forced, device):
     assert p["shared bytes"] <= device["shared_per_block"]
     assert p["grid"] % p["cluster"] == 0
     assert p["threads"] <= 1024
-    given, per, _ = _cuda.histogram_workspace(described, n, bins, members)
+    given, per, _ = workspace(described, n, bins, members)
     assert per == 0
     assert p["workspace bytes"] <= given * members
     own = 0 if all(p["direct"] for p, _ in parts) else table * members
@@ -140,4 +184,4 @@ def test_plans_are_possible(parts, n, members, forced, device):
 def test_the_workspace_holds_a_table_whatever_is_known(p, bins, n, members):
     table = 0 if p["direct"] else p["table_bytes"] * p["lanes"] * bins
     for n_, members_ in ((n, members), (-1, members), (n, -1), (-1, -1)):
-        assert _cuda.histogram_workspace(spec(p), n_, [bins], members_)[0] >= table + (256 if members_ < 0 else 0)
+        assert workspace(spec(p), n_, [bins], members_, DEVICES)[0] >= table + (256 if members_ < 0 else 0)

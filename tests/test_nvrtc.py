@@ -15,11 +15,21 @@ def test_architectures_younger_than_nvrtc_get_ptx() -> None:
     cubin, ptx = nvrtc.compile_cubin(SOURCE, "sm_90"), nvrtc.compile_cubin(SOURCE, "sm_999")
     assert cubin.image.startswith(b"\x7fELF")
     assert [used.kernel for used in cubin.resources] == ["twice"]
-    assert f".target sm_{nvrtc.youngest()}".encode() in ptx.image
+    assert f".target sm_{max(nvrtc.supported())}".encode() in ptx.image
     assert ptx.image.endswith(b"\0")  # the driver looks for the end of a text
     assert ptx.resources == ()
+    assert nvrtc.compile_cubin(SOURCE, "sm_90a").image.startswith(b"\x7fELF")
     with pytest.raises(RuntimeError, match="sm_999 by PTX of compute_"):
         nvrtc.compile_cubin("nonsense", "sm_999")
+
+
+def test_architectures_between_those_that_nvrtc_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A younger one's PTX would not do."""
+    monkeypatch.setattr(nvrtc, "supported", lambda: (80, 90, 120))
+    assert b".target sm_90" in nvrtc.compile_cubin(SOURCE, "sm_103").image
+    monkeypatch.setattr(nvrtc, "supported", lambda: (100, 120))
+    with pytest.raises(RuntimeError, match=r"does not compile for sm_80: .* as old"):
+        nvrtc.compile_cubin(SOURCE, "sm_80")
 
 
 def test_gpus_and_drivers_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,25 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     assert run_python(one_core).strip() == str(here["hashes"])
 
 
+@pytest.mark.cpu
+@pytest.mark.strategies
+@pytest.mark.parametrize("n", [3, 20, 33, 257, 1000, 5000])
+@pytest.mark.parametrize("count", [5, 67])
+def test_equal_rows_have_equal_bits(n: int, count: int) -> None:
+    """But scans of short ones along the last axis (docs/semantics.md)."""
+    row = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    x = jnp.asarray(np.tile(row, (count, 1)))
+    outs = [jp.reduce(x, op, axis=1) for op in (jnp.add, jnp.logaddexp)]
+    outs += [jp.reduce(x.T, op, axis=0) for op in (jnp.add, jnp.logaddexp)]
+    outs += [jp.scan(x.T, op, axis=0).T for op in (jnp.add, jnp.logaddexp)]
+    outs += [jax.vmap(jp.reduce)(x), jax.vmap(jp.scan, 1, 1)(x.T).T]
+    if n > 256:
+        outs += [jp.scan(x, op, axis=1) for op in (jnp.add, jnp.logaddexp)]
+        outs += [jax.vmap(jp.scan)(x), jp.scan(x, axis=1, reverse=True), jp.scan((x, x), affine, axis=1)[1]]
+    for k, y in enumerate(map(np.asarray, outs)):
+        assert (y == y[:1]).all(), k
+
+
 def calls(x: Any, offsets: Any) -> list[Any]:
     return [
         jp.scan(x, reverse=True),

@@ -15,8 +15,9 @@ import pytest
 import jaxprims
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/fusion.md", "docs/semantics.md"]
-PROSE = ["README.md", "bench/README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+DOCS = sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
+PROSE = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", *DOCS]
+PAGES = [page for page in PROSE if "```python\n" in (ROOT / page).read_text()]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = sorted(
     m.name for m in pkgutil.walk_packages(jaxprims.__path__, "jaxprims.") if not m.ispkg and m.name != "jaxprims._cpu"
@@ -32,7 +33,7 @@ def run(text: str, **names: object) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page: str) -> None:
-    """The page's Python blocks are one session."""
+    """The page's Python blocks are one session. (Notebooks are executed when the site is built.)"""
     run((ROOT / page).read_text())
 
 
@@ -60,8 +61,33 @@ def test_the_version_is_said_once() -> None:
 def test_several_devices_may_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests see eight devices: so do the pages, but for this."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    section = (ROOT / "README.md").read_text().split("\n## Several devices\n")[1].split("\n## ")[0]
-    run(section, jax=jax, jnp=jax.numpy, jp=jaxprims)
+    run((ROOT / "docs" / "howto" / "devices.md").read_text())
+
+
+def test_pages_are_found() -> None:
+    assert {"README.md", "docs/tour.md", "docs/semantics.md", "docs/fusion.md", "docs/howto/group-by.md"} <= set(PAGES)
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    assert sorted(re.findall(r"^::: jaxprims\.(\w+)$", pages, flags=re.MULTILINE)) == sorted(jaxprims.__all__)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    assert [page for page in DOCS if not re.search(rf"[ :]{re.escape(page.removeprefix('docs/'))}\n", navigation)] == []
+
+
+def test_every_example_is_in_the_gallery() -> None:
+    kept = {path.stem for path in (ROOT / "docs" / "gallery").glob("*.txt")}
+    assert kept == {path.stem for path in (ROOT / "examples").glob("*.py")}
+
+
+def test_the_citation_has_the_version_and_the_references() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {jaxprims.__version__}\n" in citation
+    titles = re.findall(r"^\|.*?\*([^*|]+?)\.?\*", (ROOT / "docs" / "references.md").read_text(), flags=re.MULTILINE)
+    assert len(titles) >= 11 and [title for title in titles if title not in citation] == []
 
 
 @pytest.mark.parametrize("name", MODULES)

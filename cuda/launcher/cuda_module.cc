@@ -45,6 +45,7 @@ CudaHistShape HistShapeOf(const nb::dict& described) {
     Get(h, "table_bytes", part.entry_bytes);
     Get(h, "atomic", part.atomic);
     Get(h, "direct", part.direct);
+    Get(h, "clusters", part.clusters);
     Get(h, "slot_bytes", part.slot_bytes);
   }
   return shape;
@@ -206,10 +207,11 @@ NB_MODULE(_cuda, m) {
       nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("segments"), nb::arg("members"));
   m.def(
       "histogram_workspace",
-      [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members) {
-        return BytesOf(HistWorkspace(HistShapeOf(described), n, bins, members));
+      [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members,
+         const std::vector<DeviceInfo>& devices, const std::vector<int64_t>& plan) {
+        return BytesOf(HistWorkspace(HistShapeOf(described), n, bins, members, devices, plan));
       },
-      nb::arg("described"), nb::arg("n"), nb::arg("bins"), nb::arg("members"));
+      nb::arg("described"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("devices"), nb::arg("plan"));
 
   // For jaxprims.explain: the numbers of the plan that a device would follow, by name.
   m.def(

@@ -53,6 +53,7 @@ Opened Open() {
   JAXPRIMS_FIND(cuKernelGetAttribute);
   JAXPRIMS_FIND(cuKernelSetAttribute);
   JAXPRIMS_FIND(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+  JAXPRIMS_FIND(cuOccupancyMaxActiveClusters);
   JAXPRIMS_FIND(cuLaunchKernelEx);
   JAXPRIMS_FIND(cuMemsetD8Async);
 #undef JAXPRIMS_FIND

@@ -38,7 +38,8 @@ enum CUfunction_attribute : int {
 };
 // NOLINTEND(performance-enum-size)
 
-inline constexpr int kClusterDimension = 4;  // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+inline constexpr int kClusterDimension = 4;      // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+inline constexpr CUresult kNoSuchCluster = 912;  // CUDA_ERROR_INVALID_CLUSTER_SIZE
 
 struct CUlaunchAttribute {
   int id;
@@ -79,6 +80,7 @@ struct Driver {
   CUresult (*cuKernelSetAttribute)(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
   CUresult (*cuKernelGetParamInfo)(CUkernel kernel, size_t number, size_t* offset, size_t* bytes);  // null before CUDA 12.4
   CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, CUfunction function, int threads, size_t shared_bytes);
+  CUresult (*cuOccupancyMaxActiveClusters)(int* clusters, CUfunction function, const CUlaunchConfig* config);
   CUresult (*cuLaunchKernelEx)(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra);
   CUresult (*cuMemsetD8Async)(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream);
 

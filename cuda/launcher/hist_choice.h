@@ -26,8 +26,12 @@ inline constexpr int64_t kMaxHistLocks = int64_t{1} << 20;  // in global memory
 
 enum class HistSpace : int64_t { kTiny, kShared, kCluster, kGlobal };
 
-// Blocks of a kernel that are resident in a multiprocessor, by threads and dynamic shared memory.
-using Residency = std::function<int64_t(const char* kernel, int threads, int64_t shared)>;
+struct Residency {
+  // Blocks of a kernel in a multiprocessor, by threads and dynamic shared memory.
+  std::function<int64_t(const char* kernel, int threads, int64_t shared)> blocks;
+  // Clusters of a grid's size, threads and shared memory in the device; 0: none can be.
+  std::function<int64_t(const char* kernel, const Grid& grid)> clusters;
+};
 
 struct HistProblem {
   struct Part {
@@ -40,6 +44,7 @@ struct HistProblem {
   int64_t f_length = 1;            // instructions
   int64_t atomic = jp::kClassHdw;  // the slowest part's
   bool identity = true;            // of all parts
+  bool clusters = true;            // each part's updates reach other blocks' shared memory as one
   bool direct = true;              // the result can be a table
 
   int64_t lanes() const;
@@ -118,6 +123,7 @@ inline HistProblem DescribeHist(const CudaHistShape& shape, int64_t n, std::span
     p.parts.push_back({bins[g], of.lanes, part.entry_bytes, of.updates});
     p.atomic = std::max<int64_t>(p.atomic, part.atomic);
     p.identity = p.identity && of.identity;
+    p.clusters = p.clusters && part.clusters;
     p.direct = p.direct && part.direct;
   }
   return p;
@@ -131,7 +137,8 @@ inline jp::ModelDevice ModelOf(const DeviceInfo& d, int64_t shared, int64_t bloc
 
 // What can be told without a kernel.
 inline Residency ResidencyOf(const DeviceInfo& d) {
-  return [d](const char*, int threads, int64_t shared) { return LikelyOccupancy(d, threads, shared); };
+  return {[d](const char*, int threads, int64_t shared) { return LikelyOccupancy(d, threads, shared); },
+          [d](const char*, const Grid& grid) { return LikelyClusters(d, grid.cluster); }};
 }
 
 namespace internal {
@@ -242,7 +249,7 @@ class Planner {
     if (free && entries > kFewEntries && 4 * paid < Multiprocessors() / p_.members) return false;
     if (SharedBytes(p_, 1, std::min(max_passes, entries), SharedLocks(1)) > d_.shared_per_block) return false;
     // The paper's footnote 7: as many blocks in a multiprocessor as there may be, unless only a whole one's memory suffices.
-    for (int64_t blocks = std::max<int64_t>(1, residency_("HistShared", threads, 0)); blocks > 0; --blocks) {
+    for (int64_t blocks = std::max<int64_t>(1, residency_.blocks("HistShared", threads, 0)); blocks > 0; --blocks) {
       const int64_t memory = std::min(d_.shared_per_block, d_.shared_per_multiprocessor / blocks - kSystemShared);
       const int64_t resident = Multiprocessors() * blocks;
       jp::ModelDevice device = ModelOf(d_, memory, threads);
@@ -280,16 +287,20 @@ class Planner {
   }
 
   bool Cluster(bool free) {
-    if (d_.major < 9) return false;
+    if (d_.major < 9 || !p_.clusters) return false;
     const int threads = HistBlock(p_);
     for (int64_t size = Forced(5) > 0 ? Forced(5) : 2; size <= 2 * kMaxCluster; size *= 2) {
       if (Forced(5) == 0 && size > kMaxCluster) return false;
       const int64_t locks = SharedLocks(jp::CeilDiv(p_.entries(), size)), passes = std::max<int64_t>(1, Forced(2));
       const int64_t bytes = ClusterBytes(p_, size, passes, locks);
       if (bytes > d_.shared_per_block) continue;
-      const int64_t all = std::max<int64_t>(1, Multiprocessors() / size / (p_.members * passes));
+      const int64_t units = p_.members * passes;
       const int64_t paid = std::max<int64_t>(1, 4 * p_.n * p_.updates() / p_.entries());
-      if (free && 4 * paid < all) return false;
+      if (free && 4 * paid < Multiprocessors() / size / units) return false;  // asked before the kernel is
+      // Fewer than there are multiprocessors for: a cluster's blocks are in one group of them.
+      const int64_t resident = residency_.clusters("HistCluster", {size, threads, bytes, static_cast<int>(size)});
+      if (resident < 1) return false;
+      const int64_t all = std::max<int64_t>(1, resident / units);
       int64_t shares = std::min({all, paid, std::max<int64_t>(1, jp::CeilDiv(p_.n, threads * size))});
       if (Forced(3) > 0) shares = Forced(3);
       plan_ = {};
@@ -316,7 +327,7 @@ class Planner {
 
   void Global() {
     plan_ = {};
-    const int64_t resident = Multiprocessors() * std::max<int64_t>(1, residency_("HistGlobal", jp::kGlobalThreads, 0));
+    const int64_t resident = Multiprocessors() * std::max<int64_t>(1, residency_.blocks("HistGlobal", jp::kGlobalThreads, 0));
     const int64_t wanted = std::max<int64_t>(1, jp::CeilDiv(p_.n * p_.lanes(), jp::kGlobalThreads * ItemsOfRun()));
     int64_t shares = std::clamp<int64_t>(resident / p_.members, 1, wanted);
     if (Forced(3) > 0) shares = Forced(3);

@@ -18,8 +18,35 @@ namespace jaxprims::cuda {
 // Bytes of tables beyond one for each member, all members together.
 inline constexpr int64_t kHistTableBudget = int64_t{64} << 20;
 
-// Enough for every plan's one table, where the result cannot be it, and some 64 MB of more tables. -1: not known.
-inline Workspace HistWorkspace(const CudaHistShape& shape, int64_t n, std::span<const int64_t> bins, int64_t members) {
+namespace internal {
+
+// Tables beyond the result's that a device would fill for each member, of any race factor.
+inline int64_t MostTables(const DeviceInfo& device, const HistProblem& p, int64_t workspace_bytes,
+                          std::span<const int64_t> forced) {
+  // Registers may allow more resident blocks than are likely: only threads and shared memory bound them.
+  const Residency residency = {[&](const char*, int threads, int64_t shared) {
+                                 return std::min<int64_t>(device.threads_per_multiprocessor / threads,
+                                                          device.shared_per_multiprocessor / (shared + kSystemShared));
+                               },
+                               ResidencyOf(device).clusters};
+  const HistPlan plan = PlanHist(device, p, workspace_bytes, residency, forced);
+  if (!plan.sampled) return plan.tables;
+  std::vector<int64_t> of(forced.begin(), forced.end());
+  of.resize(std::max<size_t>(of.size(), 5));
+  int64_t most = 0;
+  for (int64_t race_factor = 1; race_factor < 2 * plan.group_size; race_factor *= 2) {
+    of[4] = race_factor;
+    most = std::max(most, PlanHist(device, p, workspace_bytes, residency, of).tables);
+  }
+  return most;
+}
+
+}  // namespace internal
+
+// Enough for every plan's one table, where the result cannot be it, and some 64 MB of more tables; of sizes that are known no
+// more than plans for the devices take, where any are given. -1: not known. forced: as PlanHist's.
+inline Workspace HistWorkspace(const CudaHistShape& shape, int64_t n, std::span<const int64_t> bins, int64_t members,
+                               std::span<const DeviceInfo> devices = {}, std::span<const int64_t> forced = {}) {
   HistProblem p = DescribeHist(shape, n, bins, members);
   const int64_t table = p.table_bytes(), known = std::max<int64_t>(1, members);
   const int64_t once = 256 + jp::RoundUp(jp::kRaceGroups * 4 * internal::SeenWords(p), 256) + 4 * internal::GlobalLocks(p);
@@ -30,6 +57,15 @@ inline Workspace HistWorkspace(const CudaHistShape& shape, int64_t n, std::span<
     more = std::min(more, bytes + table);
   }
   more = std::min(more, 2048 * table);  // no device has more blocks at once
+  if (n > 0 && members > 0 && !devices.empty()) {
+    int64_t most = 0;
+    for (p.members = members;; p.members = jp::CeilDiv(p.members, 2)) {  // a batch may be divided among devices
+      const int64_t bytes = HistPlan::kStateBytes + once + p.members * (2 * table + more);
+      for (const DeviceInfo& device : devices) most = std::max(most, internal::MostTables(device, p, bytes, forced));
+      if (p.members == 1) break;
+    }
+    more = std::min(more, most * table);
+  }
   return {.base = jp::RoundUp(jp::CeilDiv(once, known) + (p.direct ? 0 : table) + more, 256)};
 }
 
@@ -92,9 +128,9 @@ inline void LaunchHist(Launcher& launcher, const CudaHistShape& shape, const His
   for (const int64_t size : call.batch) members *= size;
   const HistProblem p = DescribeHist(shape, call.elements, call.bins, members);
   if (members == 0 || std::ranges::all_of(call.bins, [](int64_t bins) { return bins == 0; })) return;
-  const Residency residency = [&](const char* kernel, int threads, int64_t shared) {
-    return launcher.Occupancy(kernel, threads, shared);
-  };
+  const Residency residency = {
+      [&](const char* kernel, int threads, int64_t shared) { return launcher.Occupancy(kernel, threads, shared); },
+      [&](const char* kernel, const Grid& grid) { return launcher.Clusters(kernel, grid); }};
   const HistPlan plan = PlanHist(device, p, workspace_bytes, residency, forced);
   if (plan.bytes > workspace_bytes) throw std::runtime_error("the workspace is too small");
 

@@ -4,6 +4,24 @@
 #include <limits>
 
 namespace jaxprims::cuda {
+namespace {
+
+// cluster: where the attribute lies for as long as the configuration is used.
+CUlaunchConfig ConfigOf(const Grid& grid, CUstream stream, CUlaunchAttribute& cluster) {
+  cluster.id = kClusterDimension;
+  cluster.value.cluster = {static_cast<unsigned>(grid.cluster), 1, 1};
+  CUlaunchConfig config{};
+  config.grid_x = static_cast<unsigned>(grid.blocks);
+  config.block_x = static_cast<unsigned>(grid.threads);
+  config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(grid.shared);
+  config.stream = stream;
+  config.attributes = &cluster;
+  config.attribute_count = grid.cluster > 1 ? 1 : 0;
+  return config;
+}
+
+}  // namespace
 
 DeviceInfo DescribeDevice(const Driver& driver, CUdevice device) {
   DeviceInfo info;
@@ -87,6 +105,28 @@ std::map<std::string, KernelInfo> Library::Describe() {
   return described;
 }
 
+int Library::Clusters(const char* kernel, const Grid& grid) {
+  Kernel& k = Find(kernel);
+  const std::lock_guard lock(k.mutex);
+  Load(k, kernel);
+  const std::tuple key{grid.threads, grid.shared, grid.cluster};
+  const auto known = k.clusters.find(key);
+  if (known != k.clusters.end()) return known->second;
+  AllowShared(k, grid.shared);
+  AllowClusters(k, grid.cluster);
+  CUlaunchAttribute cluster{};
+  const CUlaunchConfig config = ConfigOf(grid, nullptr, cluster);
+  int clusters = 0;
+  const CUresult result = driver_.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(k.handle), &config);
+  if (result == kNoSuchCluster) {
+    clusters = 0;
+  } else {
+    driver_.Check(result, "cuOccupancyMaxActiveClusters");
+  }
+  k.clusters.insert({key, clusters});
+  return clusters;
+}
+
 int Library::Occupancy(const char* kernel, int threads, int64_t shared) {
   Kernel& k = Find(kernel);
   const std::lock_guard lock(k.mutex);
@@ -115,27 +155,14 @@ CUkernel Library::Prepare(const char* kernel, const Grid& grid, const Words& wor
                            std::to_string(words.bytes()));
   }
   AllowShared(k, grid.shared);
-  if (grid.cluster > 8 && !k.wide_clusters) {
-    driver_.Check(driver_.cuKernelSetAttribute(kNonPortableClusterSizeAllowed, 1, k.handle, cu_device_),
-                  "cuKernelSetAttribute of clusters");
-    k.wide_clusters = true;
-  }
+  AllowClusters(k, grid.cluster);
   return k.handle;
 }
 
 void Library::Launch(CUstream stream, const char* kernel, const Grid& grid, const Words& words) {
   CUkernel handle = Prepare(kernel, grid, words);
   CUlaunchAttribute cluster{};
-  cluster.id = kClusterDimension;
-  cluster.value.cluster = {static_cast<unsigned>(grid.cluster), 1, 1};
-  CUlaunchConfig config{};
-  config.grid_x = static_cast<unsigned>(grid.blocks);
-  config.block_x = static_cast<unsigned>(grid.threads);
-  config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
-  config.shared_bytes = static_cast<unsigned>(grid.shared);
-  config.stream = stream;
-  config.attributes = &cluster;
-  config.attribute_count = grid.cluster > 1 ? 1 : 0;
+  const CUlaunchConfig config = ConfigOf(grid, stream, cluster);
   void* parameters[] = {const_cast<uint64_t*>(words.data())};
   const CUresult result = driver_.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle), parameters, nullptr);
   if (result != 0) driver_.Check(result, (std::string("the launch of ") + kernel).c_str());
@@ -147,6 +174,13 @@ void Library::AllowShared(Kernel& kernel, int64_t bytes) {
   driver_.Check(driver_.cuKernelSetAttribute(kMaxDynamicSharedSizeBytes, limit, kernel.handle, cu_device_),
                 "cuKernelSetAttribute of shared memory");
   kernel.shared_limit = limit;
+}
+
+void Library::AllowClusters(Kernel& kernel, int blocks) {
+  if (blocks <= 8 || kernel.wide_clusters) return;
+  driver_.Check(driver_.cuKernelSetAttribute(kNonPortableClusterSizeAllowed, 1, kernel.handle, cu_device_),
+                "cuKernelSetAttribute of clusters");
+  kernel.wide_clusters = true;
 }
 
 int Library::Attribute(const Kernel& kernel, CUfunction_attribute attribute) const {
@@ -161,6 +195,10 @@ int LikelyOccupancy(const DeviceInfo& device, int threads, int64_t shared) {
       std::min({int64_t{device.threads_per_multiprocessor} / threads, int64_t{device.blocks_per_multiprocessor},
                 kRegisters / (int64_t{64} * threads), device.shared_per_multiprocessor / (shared + kSystemShared)});
   return static_cast<int>(fit);
+}
+
+int LikelyClusters(const DeviceInfo& device, int blocks) {
+  return device.major < 9 ? 0 : device.multiprocessors / std::max(1, blocks);
 }
 
 void Launcher::Launch(const char* kernel, const Grid& grid, const Words& words) {

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,8 @@ class Library {
   const Driver& driver() const { return driver_; }
   const DeviceInfo& device() const { return device_; }
   int Occupancy(const char* kernel, int threads, int64_t shared);
+  // Clusters of a grid's size, threads and shared memory that are resident in the device; 0: none can be.
+  int Clusters(const char* kernel, const Grid& grid);
   // Loads what Launch would launch.
   CUkernel Prepare(const char* kernel, const Grid& grid, const Words& words);
   void Launch(CUstream stream, const char* kernel, const Grid& grid, const Words& words);
@@ -105,12 +108,14 @@ class Library {
     size_t parameter_bytes = 0;  // 0: the driver cannot tell
     int shared_limit = 0;
     bool wide_clusters = false;
-    std::map<std::pair<int, int64_t>, int> occupancy;  // of threads and dynamic shared memory
+    std::map<std::pair<int, int64_t>, int> occupancy;       // of threads and dynamic shared memory
+    std::map<std::tuple<int, int64_t, int>, int> clusters;  // likewise, and of blocks of a cluster
   };
 
   Kernel& Find(const std::string& name);
   void Load(Kernel& kernel, const std::string& name);
   void AllowShared(Kernel& kernel, int64_t bytes);
+  void AllowClusters(Kernel& kernel, int blocks);
   int Attribute(const Kernel& kernel, CUfunction_attribute attribute) const;
 
   const Driver& driver_;
@@ -123,6 +128,10 @@ class Library {
 
 // Blocks of a kernel that a multiprocessor holds, as far as that can be told without it: of threads with 64 registers.
 int LikelyOccupancy(const DeviceInfo& device, int threads, int64_t shared);
+
+// Clusters of one block for each multiprocessor that a device holds, as far as that can be told without it: it may be fewer, as
+// all of a cluster's blocks are in one of its groups of multiprocessors.
+int LikelyClusters(const DeviceInfo& device, int blocks);
 
 // What the launch functions see: a library and the stream that they work in; or, in a rehearsal, neither.
 class Launcher {
@@ -139,6 +148,10 @@ class Launcher {
   // Blocks that are resident in a multiprocessor.
   int Occupancy(const char* kernel, int threads, int64_t shared) {
     return library_ == nullptr ? LikelyOccupancy(device_, threads, shared) : library_->Occupancy(kernel, threads, shared);
+  }
+  // Clusters that are resident in the device.
+  int Clusters(const char* kernel, const Grid& grid) {
+    return library_ == nullptr ? LikelyClusters(device_, grid.cluster) : library_->Clusters(kernel, grid);
   }
   // Throws std::runtime_error with the driver's words. No blocks: does nothing.
   void Launch(const char* kernel, const Grid& grid, const Words& words);

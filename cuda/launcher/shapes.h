@@ -13,6 +13,7 @@
 //     table_bytes: int         of one lane of a bin in a table: Part<g>::kEntryBytes
 //     atomic: int              0: hardware, 1: compare and swap, 2: locks
 //     direct: bool             Part<g>::kDirect
+//     clusters: bool           updates reach the shared memory of a cluster's other blocks as one
 //     slot_bytes: list[int]    of the working copies' slots
 //   positions, index64: as for the CPU
 //   in_bytes: int        of one element, all arrays
@@ -36,6 +37,7 @@ struct CudaHistShape {
     int64_t entry_bytes = 0;  // of one lane of a bin in a table
     int atomic = 0;           // 0: hardware, 1: compare and swap, 2: locks
     bool direct = false;      // a table's entry looks like the result's
+    bool clusters = true;     // updates reach the shared memory of a cluster's other blocks as one
     std::vector<int64_t> slot_bytes;
   };
   HistShape shape;

@@ -16,10 +16,13 @@ from ..calls.element import ElementFunction
 from ..calls.genhist import run
 from ..calls.kept import kept
 from ..calls.segments import reduce_sorted
+from ..primitives import devices
 
 
 @kept("arrays")
-def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, deterministic: bool = False) -> Any:
+def genhist(
+    f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, deterministic: bool = False, axis_name: Any = None
+) -> Any:
     """Generalized histograms: ``bins[i] = bins[i] ⊕ v`` for the pairs (i, v) that ``f`` makes from each element.
 
     ``f`` and every operator are traced once and compiled into one kernel; neither indices nor values are written to memory.
@@ -33,6 +36,8 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, 
       bins: a :class:`Bins`, and ``f`` returns one pair; or a sequence of them, and ``f`` returns as many.
       deterministic: the same bits on every run on GPUs too, where the elements are sorted by index for it; on a CPU it is always
         so, and costs nothing.
+      axis_name: inside ``shard_map``, the mesh axis (or axes) over which the elements are sharded; the result is that of all
+        devices' elements, on every device. The identity must be known; ``dest`` is combined in once.
 
     Returns:
       For one Bins its histogram, a pytree like the value with leaves ``[*num_bins, *bin_shape]``; for a sequence, a tuple of
@@ -61,7 +66,8 @@ def genhist(f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, 
         raise TypeError(f"bins must be a jp.Bins or a sequence of them, got {bins!r}")
     leaves, tree = jax.tree.flatten(arrays, is_leaf=lambda x: x is None)
     call = ElementFunction(f, arrays, leaves, tree, "arrays")
-    out = run(call, group, single, deterministic=flag(deterministic, "deterministic"))
+    names = devices.names_of(axis_name)
+    out = run(call, group, single, deterministic=flag(deterministic, "deterministic"), names=names)
     return out[0] if single else tuple(out)
 
 
@@ -77,6 +83,7 @@ def reduce_by_index(
     mode: str = "drop",
     indices_are_sorted: bool = False,
     deterministic: bool = False,
+    axis_name: Any = None,
 ) -> Any:
     """Combines the values that share an index: ``result[i] = dest[i] ⊕ (⊕ of values[n] where indices[n] == i)``.
 
@@ -94,6 +101,8 @@ def reduce_by_index(
       indices_are_sorted: a promise that ``indices`` ascend, which saves work; if it is broken the result is undefined
         (:func:`debug_checks` tells).
       deterministic: the same bits on every run on GPUs too, as for :func:`genhist`.
+      axis_name: inside ``shard_map``, the mesh axis (or axes) over which values and indices are sharded; the result is that of
+        all devices' elements, on every device. The identity must be known; ``dest`` is combined in once.
 
     Returns:
       A pytree like ``values`` with leaves ``[*num_bins, *bin_shape]``; bins without elements hold the identity (or ``dest``).
@@ -138,9 +147,10 @@ def reduce_by_index(
 
     call = ElementFunction(pass_on, None, [*index, *leaves], None, "values", num_index=len(index))
     bins = Bins(num_bins, op, identity, dest)
+    names = devices.names_of(axis_name)
     straight = indices_are_sorted and len(index) == 1 and mode == "drop"
-    if straight and dest is None:
+    if straight and dest is None and not names:
         found = reduce_sorted(values, index[0], sizes[0], op, identity)
         if found is not None:
             return found
-    return run(call, (bins,), True, straight, deterministic)[0]
+    return run(call, (bins,), True, straight, deterministic, names)[0]

@@ -13,6 +13,8 @@ from ..arguments.monoid import Monoid
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.reduce import reduced
+from ..calls.sharded import sharded_reduce
+from ..primitives import devices
 
 
 @kept("xs", "init")
@@ -25,6 +27,7 @@ def reduce(
     init: Any = None,
     map: Callable[..., Any] | None = None,
     keepdims: bool = False,
+    axis_name: Any = None,
 ) -> Any:
     """All elements combined: ``y = init ⊕ x[0] ⊕ x[1] ⊕ ...``, in this order; ``op`` need not commute.
 
@@ -41,6 +44,8 @@ def reduce(
       map: a function of one element (a slice of ``xs``; of a tuple or list, one argument for each member if it takes
         that many), applied in the kernel; what it returns is reduced.
       keepdims: the reduced axes stay, of length 1.
+      axis_name: inside ``shard_map``, the mesh axis (or axes) over which the (first) reduced axis is sharded; the result is
+        that of all devices' elements, in the mesh's order, on every device.
 
     Returns:
       A pytree like a slice of ``xs``, or like ``map``'s results.
@@ -68,12 +73,10 @@ def reduce(
         raise TypeError(f"keepdims must be True or False, got {keepdims!r}")
     if isinstance(axis, list):
         axis = tuple(axis)
-    call = check_ordered(xs, op, axis, identity, map, several=True)
+    names = devices.names_of(axis_name)
+    call = check_ordered(xs, op, axis, identity, map, several=True, names=names)
     start = None if init is None else call.start_leaves(init)
-    leaves = reduced(call, start)
+    leaves = sharded_reduce(call, start, names) if names else reduced(call, start)
     if keepdims:
         leaves = [jnp.expand_dims(x, call.elements.removed(x.ndim)) for x in leaves]
     return jax.tree.unflatten(call.values.tree, leaves)
-
-
-# --- segments -----------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from ..arguments.monoid import Monoid
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.scan import restart_flags, run
+from ..calls.sharded_scan import sharded_scan
+from ..primitives import devices
 
 
 @kept("xs", "init", "segment_starts", unless=lambda arguments: arguments.get("in_place", False) is not False)
@@ -75,11 +77,10 @@ def scan(
     for name, flag in (("exclusive", exclusive), ("reverse", reverse), ("in_place", in_place)):
         if not isinstance(flag, (bool, np.bool_)):
             raise TypeError(f"{name} must be True or False, got {flag!r}")
-    call = check_ordered(xs, op, axis, identity, map)
+    names = devices.names_of(axis_name)
+    call = check_ordered(xs, op, axis, identity, map, names=names)
     flags = None if segment_starts is None else restart_flags(segment_starts, call)
     start = None if init is None else call.start_leaves(init)
-    if axis_name is not None:
-        from ..calls.sharded_scan import sharded_scan
-
-        return sharded_scan(call, start, flags, bool(exclusive), bool(reverse), axis_name)
+    if names:
+        return sharded_scan(call, start, flags, bool(exclusive), bool(reverse), names)
     return run(call, start, flags, bool(exclusive), bool(reverse), bool(in_place))

@@ -15,6 +15,8 @@ from ..arguments.promises import promised_ascending
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.segments import count_of, largest, segments_reduced, signed
+from ..calls.sharded import sharded_segments
+from ..primitives import devices
 from ..tracing.varying import vary
 
 
@@ -32,6 +34,7 @@ def segment_reduce(
     num_segments: int | None = None,
     identity: Any = None,
     map: Callable[..., Any] | None = None,
+    axis_name: Any = None,
 ) -> Any:
     """Each segment's elements combined, in their order; ``op`` need not commute.
 
@@ -47,6 +50,8 @@ def segment_reduce(
       identity: op's neutral element, what empty segments hold. Recognised operators bring their own.
       map: a function of one element (a slice of ``values``; of a tuple or list, one argument for each member if it takes
         that many), applied in the kernel; what it returns is reduced.
+      axis_name: inside ``shard_map``, the mesh axis (or axes) over which the elements, and their ids, are sharded (offsets are
+        those of all devices' elements). A segment may go on from one device to the next; the result is the same on every device.
 
     Returns:
       A pytree like ``values``, or like ``map``'s results, leaves [num_segments, ...].
@@ -70,13 +75,14 @@ def segment_reduce(
     >>> jp.segment_reduce(jnp.array([3., 1., 4.]), jnp.array([0, 0, 2]), jnp.maximum, num_segments=3).tolist()
     [3.0, -inf, 4.0]
     """
-    call = check_ordered(values, op, 0, identity, map, name="values")
+    names = devices.names_of(axis_name)
+    call = check_ordered(values, op, 0, identity, map, name="values", names=names)
     n = call.elements.n
     if isinstance(segments, Offsets):
         count = segments.offsets.shape[0] - 1
         if num_segments is not None and count_of(num_segments) != count:
             raise ValueError(f"num_segments={num_segments!r} contradicts offsets of {count} segments")
-        kind, cut = "offsets", signed(segments.offsets, n)
+        kind, cut = "offsets", signed(segments.offsets, n * jax.lax.axis_size(names) if names else n)
     else:
         ids = as_array(segments, "segments")
         check_index(ids.dtype, "segments")
@@ -85,4 +91,6 @@ def segment_reduce(
         count = largest(ids) + 1 if num_segments is None else count_of(num_segments)
         kind, cut = "ids", signed(ids, count)
     promised_ascending(cut, "segments")
-    return jax.tree.unflatten(call.values.tree, segments_reduced(call, kind, vary(cut, call.axes), count))
+    cut = vary(cut, call.axes)
+    leaves = sharded_segments(call, kind, cut, count, names) if names else segments_reduced(call, kind, cut, count)
+    return jax.tree.unflatten(call.values.tree, leaves)

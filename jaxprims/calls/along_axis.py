@@ -15,6 +15,7 @@ import numpy as np
 
 from ..arguments.checks import as_array, called
 from ..arguments.positions import position_dtype, positions
+from ..primitives import devices
 from ..tracing.varying import Axes, vary
 from .element import takes
 
@@ -104,6 +105,23 @@ class Elements:
         """The axis becomes the first one."""
         self.given = [self.in_front(x, self.axes) for x in self.given]
         self.axes = (0,)
+
+    def numbered(self, names: devices.Names) -> None:
+        """Positions become arrays: those among the elements of all devices along these mesh axes."""
+        if not any(self.is_position):
+            return
+        self.position_dtype = position_dtype(self.n * jax.lax.axis_size(names), self.name, wanted=True)
+        if len({shape for p, (shape, _) in zip(self.is_position, self.slices(), strict=True) if not p}) > 1:
+            self.moved_to_front()
+        sizes = [self.given[0].shape[a] for a in self.axes]
+        rest, out = iter(self.given), []
+        for p, (shape, dtype) in zip(self.is_position, self.slices(), strict=True):
+            if not p:
+                out.append(next(rest))
+                continue
+            at = devices.numbered((self.n, *shape), dtype, names).reshape(*sizes, *shape)
+            out.append(jnp.moveaxis(at, range(len(sizes)), self.axes))
+        self.given, self.is_position = out, [False] * len(out)
 
     def on_slices(self, axes: Axes) -> list[Any]:
         """Every leaf, positions too, with the axis first."""

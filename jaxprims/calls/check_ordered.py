@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arguments.monoid import Monoid, as_monoid
 from ..arguments.warnings import FallbackWarning, warn_user
+from ..primitives import devices
 from ..tracing.lower import Unsupported
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 from .along_axis import Elements, Values, flat_map
@@ -18,10 +19,18 @@ from .ordered import Ordered
 
 
 def check_ordered(
-    xs: Any, op: Any, axis: Any, identity: Any, map: Any, name: str = "xs", several: bool = False, whole: bool = False
+    xs: Any,
+    op: Any,
+    axis: Any,
+    identity: Any,
+    map: Any,
+    name: str = "xs",
+    several: bool = False,
+    whole: bool = False,
+    names: devices.Names = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it."""
+    is one element, however the operator treats it; ``names``: mesh axes over which the elements are sharded."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)
@@ -31,6 +40,8 @@ def check_ordered(
     if not leaves:
         raise TypeError(f"{name} must hold at least one array, got none")
     elements = Elements(leaves, tree, name, axis, several)
+    if names:
+        elements.numbered(names)
     axes = axes_of(x for x in [*elements.given, *jax.tree.leaves(monoid.identity)] if isinstance(x, jax.Array))
     while True:
         call = _traced(elements, monoid, map, axes)

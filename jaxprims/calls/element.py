@@ -14,6 +14,7 @@ import numpy as np
 from ..arguments.bins import Bins
 from ..arguments.checks import as_array, called, check_index, flat_index, sizes_of
 from ..arguments.positions import position_dtype, positions
+from ..primitives import devices
 from ..tracing.varying import Axes, element_aval, vary
 
 
@@ -50,6 +51,13 @@ class ElementFunction:
         self.given = given
         self.elements = given[0].shape[0]
         self.position_dtype = position_dtype(self.elements, self.name, wanted=any(self.is_position))
+
+    def numbered(self, names: devices.Names) -> None:
+        """Positions become arrays: those among the elements of all devices along these mesh axes."""
+        self.position_dtype = position_dtype(self.elements * jax.lax.axis_size(names), self.name, wanted=any(self.is_position))
+        rest = iter(self.given)
+        at = [devices.numbered((self.elements,), self.position_dtype, names) if p else next(rest) for p in self.is_position]
+        self.given, self.is_position = at, [False] * len(at)
 
     def avals(self, axes: Axes) -> list[Any]:
         """Of one element."""

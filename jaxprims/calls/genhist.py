@@ -11,23 +11,32 @@ import jax.numpy as jnp
 from ..arguments.bins import Bins
 from ..arguments.checks import sizes_of
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
-from ..primitives import histogram_xla
+from ..primitives import devices, histogram_xla
 from ..primitives.histogram import bind
 from ..primitives.histogram_call import HistogramCall, Part, can_fuse
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.varying import axes_of, vary
 from .element import ElementFunction, Pair, flat_function
 from .histogram import Histogram, make_histogram, warn_fallback
+from .sharded import sharded_histogram
 
 
 def run(
-    call: ElementFunction, group: Sequence[Bins], single: bool, sorted_indices: bool = False, deterministic: bool = False
+    call: ElementFunction,
+    group: Sequence[Bins],
+    single: bool,
+    sorted_indices: bool = False,
+    deterministic: bool = False,
+    names: devices.Names = (),
 ) -> list[Any]:
+    """The histograms, of all devices' elements where these are sharded over the mesh axes ``names``."""
+    if names:
+        call.numbered(names)
     axes = axes_of(x for x in jax.tree.leaves([call.given, [[b.dest, b.identity] for b in group]]) if isinstance(x, jax.Array))
     while True:
         found: list[Pair] = []
         closed = jax.make_jaxpr(flat_function(call, group, single, axes, found))(*call.avals(axes))
-        histograms = [make_histogram(b, p, axes) for b, p in zip(group, found, strict=True)]
+        histograms = [make_histogram(b, p, axes, names=names) for b, p in zip(group, found, strict=True)]
         seen = axes | axes_of([*closed.consts, *(c for h in histograms for c in h.closed.consts)])
         if seen == axes:
             break
@@ -85,7 +94,7 @@ def _fused(
             op.lanes > 1 and slots_of(op.shapes[0], op.dtypes[0]) <= MAX_STRUCT_SLOTS for op in (p.operator for p in parts)
         ):
             return None
-        structs = [make_histogram(h.bins, h.pair, axes_of(call.given), rows=False) for h in histograms]
+        structs = [make_histogram(h.bins, h.pair, axes_of(call.given), rows=False, names=h.names) for h in histograms]
         return _fused(call, closed, structs, starts, sorted_indices, deterministic)
     flat = bind(static, [*call.given, *pre(*closed.consts), *operator_arrays, *dests])
     outs = []
@@ -97,6 +106,8 @@ def _fused(
 
 def _shaped(h: Histogram, leaves: Sequence[Any]) -> Any:
     sizes = sizes_of(h.bins.num_bins)
+    if h.names:
+        leaves = sharded_histogram(h, leaves)
     return jax.tree.unflatten(h.pair.tree, [x.reshape((*sizes, *s)) for x, s in zip(leaves, h.pair.shapes, strict=True)])
 
 
@@ -149,6 +160,10 @@ def _one_part(
 ) -> list[Any]:
     elements = tuple((x.shape[1:], x.dtype) for x in (index, *values))
     part = Part(h.total, op, len(captured), 0, tuple(range(1, len(elements))), 1, h.dest is not None)
-    static = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)
     dest = [h.dest[k] for k in members] if h.dest is not None else []
+    try:
+        f = passing(elements)
+    except Unsupported:  # rows of thousands of numbers, which XLA's scatter takes one by one as well
+        return histogram_xla.of_part(part, captured, index, values, dest or None)
+    static = HistogramCall(f, (None,) * len(elements), (part,), deterministic=deterministic)
     return bind(static, [index, *values, *captured, *dest])

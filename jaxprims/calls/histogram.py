@@ -16,6 +16,7 @@ from ..arguments.monoid import Monoid, as_monoid
 from ..arguments.warnings import FallbackWarning, IdentityWarning, warn_user
 from ..operators import classify
 from ..operators.operator import Operator, make_operators
+from ..primitives import devices
 from ..tracing.lower import Unsupported
 from ..tracing.varying import Axes
 from .element import Pair
@@ -32,18 +33,22 @@ class Histogram:
     parts: list[tuple[tuple[int, ...], Operator, list[Any]]] | None
     identity: list[Any] | None
     dest: list[Any] | None
+    names: devices.Names = ()  # mesh axes over which the elements are sharded
+    after: list[Any] | None = None  # then the dest, combined in once
 
     @property
     def total(self) -> int:
         return int(np.prod(sizes_of(self.bins.num_bins), dtype=object))
 
 
-def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True) -> Histogram:
+def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True, names: devices.Names = ()) -> Histogram:
     """``rows``: an array-valued leaf is updated lane by lane, however short it is; no kernel that computes it can do so."""
     monoid = as_monoid(bins.op, bins.identity)
     sizes = sizes_of(bins.num_bins)
     closed = checked_operator(monoid, pair, axes)
-    dest = _checked_dest(bins, pair, sizes)
+    dest, after = _checked_dest(bins, pair, sizes), None
+    if names:
+        dest, after = None, dest
     identity, concrete = checked_identity(monoid, pair)
     if identity is not None and not concrete:  # one that is only known at run time: the bins start from it
         full = [jnp.broadcast_to(i, (int(np.prod(sizes, dtype=object)), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
@@ -60,10 +65,11 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True) -> His
     if not complete and dest is None:
         unknown = f"op's neutral element on {_avals_text(pair)} is not known"
         hints = {classify.why_no_identity(op.name) for _, op, _ in parts or () if op.identity is None}
-        raise ValueError(f"identity: bins may stay empty, and {unknown}; give identity or dest{''.join(sorted(hints))}")
+        needed = "identity" if names else "identity or dest"
+        raise ValueError(f"identity: bins may stay empty, and {unknown}; give {needed}{''.join(sorted(hints))}")
     if parts is not None and known is not None:
         _check_neutral(parts)
-    return Histogram(bins, pair, closed, parts, identity, dest)
+    return Histogram(bins, pair, closed, parts, identity, dest, names, after)
 
 
 def _avals_text(pair: Pair) -> str:

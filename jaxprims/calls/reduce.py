@@ -17,7 +17,7 @@ from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.reduce import reduce_p
 from ..primitives.scan import bind
-from ..tracing.varying import vary
+from ..tracing.varying import sharded_axes, vary
 from .ordered import Ordered
 from .scan import identity_on_slices
 
@@ -37,35 +37,51 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     if call.operator is None or any(0 in s for s in call.values.shapes):
         return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)
     assert call.f is not None
-    if len(_runs(call.elements.axes)) > 1 and _one_pass(call):
+    once = _one_pass(call)
+    if len(_runs(call.elements.axes)) > 1 and once:
         call.elements.moved_together()
     static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
     operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
-    return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes)
+    alone = frozenset() if once else _sharded_alone(call.elements.given[0], call.elements.axes)
+    return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
 
 
 def _one_pass(call: Ordered) -> bool:
     """Positions count along all axes at once, and what is rounded is rounded once."""
     assert call.operator is not None
-    return any(call.elements.is_position) or call.operator.represent(ordered=False).finish is not None
+    return any(call.elements.is_position) or call.operator.represent().finish is not None
 
 
-def _runs(axes: Sequence[int]) -> list[tuple[int, int]]:
-    """(first axis, number of axes) of each run of neighbouring axes, the last run first."""
+LONG = 4096
+"""Elements along an axis from which on a reduction of its own costs nothing."""
+
+
+def _sharded_alone(x: Any, axes: Sequence[int]) -> frozenset[int]:
+    """Axes that may be sharded where those in front of them are not: as one axis with these they would be gathered."""
+    explicit = sharded_axes(x)
+    long = [a for a in axes if isinstance(x.shape[a], int) and x.shape[a] >= LONG] if jax.device_count() > 1 else []
+    return frozenset({*long, *(a for a in axes if a in explicit)})
+
+
+def _runs(axes: Sequence[int], alone: frozenset[int] = frozenset()) -> list[tuple[int, int]]:
+    """(first axis, number of axes) of each run of neighbouring axes, the last run first; nothing is in front of one that is to be
+    ``alone``."""
     out: list[tuple[int, int]] = []
     for a in reversed(axes):
-        if out and out[-1][0] == a + 1:
+        if out and out[-1][0] == a + 1 and a + 1 not in alone:
             out[-1] = (a, out[-1][1] + 1)
         else:
             out.append((a, 1))
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("static", "axes", "lanes"), inline=True)
-def _by_runs(operands: tuple[list[Any], ...], *, static: OrderedCall, axes: tuple[int, ...], lanes: int) -> list[Any]:
+@functools.partial(jax.jit, static_argnames=("static", "axes", "lanes", "alone"), inline=True)
+def _by_runs(
+    operands: tuple[list[Any], ...], *, static: OrderedCall, axes: tuple[int, ...], lanes: int, alone: frozenset[int]
+) -> list[Any]:
     """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
-    runs = _runs(axes)
+    runs = _runs(axes, alone)
     left = len(axes)
     for first, count in runs:
         left -= count

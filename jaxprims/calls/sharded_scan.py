@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..primitives import scan_xla
+from ..primitives import devices, scan_xla
 from ..tracing.varying import axes_of, vary
 from . import scan as _scan
 from .check_ordered import check_ordered
@@ -19,12 +19,11 @@ from .ordered import Ordered
 Leaves = list[Any]
 
 
-def sharded_scan(call: Ordered, start: Leaves | None, flags: Any, exclusive: bool, reverse: bool, axis_name: Any) -> Any:
-    """``call`` is one device's part; the parts lie along ``axis_name`` in the mesh's order.
+def sharded_scan(call: Ordered, start: Leaves | None, flags: Any, exclusive: bool, reverse: bool, names: devices.Names) -> Any:
+    """``call`` is one device's part; the parts lie along the mesh axes ``names`` in the mesh's order.
 
     Cost: that of the local scan, at most one more pass over the elements, and an all-gather of one slice from each device.
     """
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if call.elements.n == 0:
         return _scan.run(call, start, flags, exclusive, reverse)
     neutral = exclusive and start is None
@@ -37,7 +36,7 @@ def sharded_scan(call: Ordered, start: Leaves | None, flags: Any, exclusive: boo
         return _restarting(call, start, neutral, flags, exclusive, reverse, names, device)
     op = call.plain_operator()
     inclusive = _inclusive(call, None, reverse)
-    before, first = _before(op, _last(inclusive, reverse), None, device, names, reverse)
+    before, first = devices.before(op, _last(inclusive, reverse), names, reverse)
     if start is None:
         combined = op([jnp.broadcast_to(b[None], x.shape) for b, x in zip(before, inclusive, strict=True)], inclusive)
         return call.restored([jnp.where(first, x, y) for x, y in zip(inclusive, combined, strict=True)], 0)
@@ -62,7 +61,7 @@ def _restarting(
     if full is not None and not neutral:
         values = scan_xla.where(begins, op(full, values), values)
     inclusive = _inclusive(_same_call(call, values), begins, reverse)
-    before, _ = _before(op, _last(inclusive, reverse), jnp.any(begins), device, names, reverse)
+    before, _ = devices.before(op, _last(inclusive, reverse), names, reverse, jnp.any(begins))
     met = scan_xla.scan(lambda a, b: [a[0] | b[0]], [begins], reverse=reverse)[0]
     combined = op([jnp.broadcast_to(b[None], x.shape) for b, x in zip(before, inclusive, strict=True)], inclusive)
     out = scan_xla.where(met, inclusive, combined)
@@ -83,16 +82,6 @@ def _inclusive(call: Ordered, flags: Any, reverse: bool) -> Leaves:
 
 def _last(leaves: Leaves, reverse: bool) -> Leaves:
     return [x[0] if reverse else x[-1] for x in leaves]
-
-
-def _before(op: scan_xla.Op, totals: Leaves, restarted: Any, device: Any, names: Any, reverse: bool) -> tuple[Leaves, Any]:
-    """What the devices before this one amount to (anything on the first), and whether this is the first one."""
-    gathered = [jax.lax.all_gather(t, names) for t in totals]
-    flags = None if restarted is None else jax.lax.all_gather(restarted, names)
-    prefixes = scan_xla.scan(op, gathered, reverse=reverse, flags=flags)
-    count = gathered[0].shape[0]
-    previous = device + 1 if reverse else device - 1
-    return [p[jnp.clip(previous, 0, count - 1)] for p in prefixes], device == (count - 1 if reverse else 0)
 
 
 def _same_call(call: Ordered, values: Sequence[Any]) -> Ordered:

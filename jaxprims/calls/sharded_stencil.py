@@ -1,29 +1,20 @@
-"""Stencils on a grid that is sharded over devices, inside ``shard_map``: halos are exchanged once for a block of steps.
-
-A device's cells and ``steps`` halos around them are a grid that loses a halo with every step, at the ends where there are
-neighbours; at the ends of the whole grid its boundary holds. Which of the two it is depends on the device: each has a branch.
+"""Stencils on a grid that is sharded over devices, inside ``shard_map``: a block of steps after the other, each after an exchange
+of halos (``primitives.stencil_divided``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 
-from ..primitives.stencil_call import Bounds, Window, ends_of
-from ..tracing.varying import axes_of, vary
+from ..primitives.stencil_call import ends_of
+from ..primitives.stencil_divided import MOST_STEPS, by_side, exchanged, shard
+from ..tracing.varying import axes_of
 from .stencil import Stencil
 from .stencil_form import after_steps, run_in
-
-MOST_STEPS = 8
-"""Between two exchanges: what devices compute twice grows with their number."""
-
-FIRST, INNER, LAST = 0, 1, 2
 
 
 def mesh_axes(axis_name: Any, rank: int) -> list[Any]:
@@ -89,46 +80,14 @@ def _block(call: Stencil, steps: int, split: Sequence[int], ends: Sequence[tuple
     arrays = list(call.arrays)
     for a in split:
         low, high = (steps * n for n in ends[a])
-        arrays = [_with_halos(x, own[a], low, high, names[a]) for x, own in zip(arrays, call.places, strict=True)]
+        arrays = [exchanged(x, own[a], low, high, names[a]) for x, own in zip(arrays, call.places, strict=True)]
     call = dataclasses.replace(call, arrays=arrays)
-    axes = axes_of(arrays)
-    at: Any = jnp.zeros((), jnp.int32)
-    for a in split:
-        index, count = lax.axis_index(names[a]), lax.axis_size(names[a])
-        inner = call.bounds[a].mode == "wrap"
-        side = INNER if inner else jnp.where(index == 0, FIRST, jnp.where(index == count - 1, LAST, INNER))
-        at = at * 3 + side
 
-    def branch(sides: tuple[int, ...]) -> Any:
+    def branch(sides: tuple[int, ...]) -> list[Any]:
         bounds, window = list(call.bounds), [after_steps(w, steps) for w in call.window]
         for a, side in zip(split, sides, strict=True):
-            bounds[a], window[a] = _shard(call.bounds[a], call.window[a], steps, ends[a], side)
-        return lambda: [vary(x, axes) for x in run_in(call, steps, bounds, window)]
+            bounds[a], window[a] = shard(call.bounds[a], call.window[a], steps, ends[a], side)
+        return run_in(call, steps, bounds, window)
 
-    branches = [branch(sides) for sides in itertools.product((FIRST, INNER, LAST), repeat=len(split))]
-    return branches[0]() if not split else list(lax.switch(at, branches))
-
-
-def _shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], side: int) -> tuple[Bounds, Window]:
-    """Of a device at one end of the axis, or between others. Where the grid ends, what was received is not there."""
-    low, high = (steps * n for n in ends)
-    first, last = side == FIRST, side == LAST
-    keep = (window.keep[0] if first else 0, window.keep[1] if last else 0)
-    shrink = (0 if first else ends[0], 0 if last else ends[1])
-    mode = bounds.mode if first or last else "nothing"
-    return Bounds(mode, low, low if first else 0, high if last else 0), Window(0, window.size, shrink, keep)
-
-
-def _with_halos(x: Any, axis: int, low: int, high: int, name: Any) -> Any:
-    """With the last ``low`` cells of the device before and the first ``high`` of the next, the first device's being next to the
-    last one's."""
-    count, n = lax.axis_size(name), x.shape[axis]
-    pieces = []
-    if low:
-        sent = lax.slice_in_dim(x, n - low, n, axis=axis)
-        pieces.append(lax.ppermute(sent, name, [(i, (i + 1) % count) for i in range(count)]))
-    pieces.append(x)
-    if high:
-        sent = lax.slice_in_dim(x, 0, high, axis=axis)
-        pieces.append(lax.ppermute(sent, name, [(i, (i - 1) % count) for i in range(count)]))
-    return jax.lax.concatenate(pieces, axis) if len(pieces) > 1 else x
+    wraps = [call.bounds[a].mode == "wrap" for a in split]
+    return by_side([names[a] for a in split], wraps, branch, axes_of(arrays))

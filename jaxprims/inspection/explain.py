@@ -22,7 +22,8 @@ from ..targets.words import bytes_in_words
 @dataclasses.dataclass(frozen=True)
 class PlannedCall:
     """One primitive of a function. ``strategy`` and ``reason`` say what is done and why; ``spec`` is the kernel's text; ``hint``
-    says what would make the call faster, if anything is known."""
+    says what would make the call faster, if anything is known; ``devices``, where there are several, what combining sharded
+    elements takes."""
 
     primitive: str
     summary: str
@@ -33,6 +34,7 @@ class PlannedCall:
     variant: int = -1
     target: str = "cpu"
     hint: str = ""
+    devices: str = ""
 
     def cuda(self) -> str:
         """The kernels' CUDA C++."""
@@ -52,6 +54,8 @@ class PlannedCall:
     def __str__(self) -> str:
         lines = [f"{self.primitive}: {self.summary}", f"  strategy: {self.strategy}", f"  because: {self.reason}"]
         lines.append(f"  workspace: {bytes_in_words(self.workspace_bytes)}")
+        if self.devices:
+            lines.append(f"  sharded elements: {self.devices}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         if self.spec is not None:
@@ -150,7 +154,8 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
     if other is not None:
         return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
     e, hint = explanation, _hint(eqn) if where == "cpu" else ""
-    return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where, hint)
+    over = family.over_devices(avals, **eqn.params) if jax.device_count() > 1 else ""
+    return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where, hint, over)
 
 
 FRESH_PAGES = 32 << 20

@@ -19,8 +19,8 @@ from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, 
 from .known import Known, neutral_bits, rows
 
 __all__ = [
-    "atomic_class", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify", "why_no_identity",
-    "wrong_identity",
+    "atomic_class", "decisions", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify",
+    "why_no_identity", "wrong_identity",
 ]  # fmt: skip
 
 
@@ -53,13 +53,12 @@ def recognise(op: Program) -> str | None:
 def _match(op: Program) -> Known | None:
     """The first row that fits an operator of one part."""
     dtypes = op.result_dtypes
-    normal = simplify(op)
-    decisions = _decisions(normal) if _only_decides(normal) else None
+    normal, made = simplify(op), decisions(op)
     for known in rows(dtypes):
         if known.match == "text":
             if normal.text in _texts(known, dtypes, _constants(normal) if known.bound else (None,)):
                 return known
-        elif decisions is not None and _agree(known.match, decisions, _reference(known, dtypes), dtypes):
+        elif made is not None and _agree(known.match, made, _reference(known, dtypes), dtypes):
             return known
     return None
 
@@ -112,6 +111,13 @@ def _orders(params: Sequence[str]) -> list[np.ndarray]:
 
 def _decisions(p: Program) -> list[np.ndarray]:
     return evaluate(p, _orders(p.params))
+
+
+def decisions(op: Program) -> list[np.ndarray] | None:
+    """What an operator returns for arguments in every order, floats also NaN and both zeros: all that there is to know of it, if
+    it only decides; else None."""
+    normal = simplify(op)
+    return _decisions(normal) if _only_decides(normal) else None
 
 
 @functools.lru_cache

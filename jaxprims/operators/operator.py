@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, dtype_name, from_bits, numpy_dtype, to_bits
-from ..tracing.jaxprs import RULES, with_arguments
+from ..tracing.jaxprs import RULES, with_arguments, without_mesh
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
 from ..tracing.varying import axes_of, element_aval, vary
@@ -84,6 +84,7 @@ class SameObject:
 
 
 def make_traced(jaxpr: Jaxpr, program: Program, arrays: ArrayProgram | None = None) -> Traced:
+    jaxpr = without_mesh(jaxpr)
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
     own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
     return Traced(jaxpr, program, (program, arrays, signature, SameObject(jaxpr) if own else None), arrays)
@@ -145,13 +146,21 @@ class Operator:
         """Dtype of a scalar and number of slots (in a lane), by leaf."""
         return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
 
-    def represent(self, ordered: bool, keyed: bool = False) -> Representation:
-        """What working copies hold. ``ordered``: the second slot is the element's own position; ``keyed``: floats may be integers
+    def represent(self, position: int | None = None, keyed: bool = False) -> Representation:
+        """What working copies hold. ``position``: the slot that is the element's own position; ``keyed``: floats may be integers
         of the same order."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
         if self.large:
             return Representation(dtypes, self.program, self.identity)
-        return represent(self.program, dtypes, self.identity, ordered, keyed)
+        return represent(self.program, dtypes, self.identity, position, keyed)
+
+    @functools.cached_property
+    def leaf_names(self) -> tuple[str | None, ...]:
+        """For each leaf the name of what the operator does to it alone, where it does and that has one."""
+        if len(self.shapes) == 1:
+            return (self.name,)
+        alone = {group.leaves: group.name for group in self.derivative_groups}
+        return tuple(alone.get((k,)) for k in range(len(self.shapes)))
 
     @functools.cached_property
     def derivative_groups(self) -> tuple[DerivativeGroup, ...]:

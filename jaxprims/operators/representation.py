@@ -12,10 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ir.evaluate import evaluate
-from ..ir.program import Builder, Program, from_bits, is_float, itemsize, numpy_dtype, to_bits
-from . import classify
-
-INDEX_MAX = 0x7FFFFFFF
+from ..ir.program import Builder, Program, from_bits, numpy_dtype, to_bits
+from . import classify, packed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +28,23 @@ class Representation:
 
 
 def represent(
-    op: Program, dtypes: Sequence[str], identity: tuple[int, ...] | None, ordered: bool, keyed: bool = False
+    op: Program,
+    dtypes: Sequence[str],
+    identity: tuple[int, ...] | None,
+    position: int | None = None,
+    keyed: bool = False,
 ) -> Representation:
-    """The form for an operator. ``ordered``: the struct's second slot is the element's own position, below 2^31 - 1. ``keyed``:
-    maxima and minima of floats are to be integers of the same order: worth it where an element is compared several times."""
+    """The form for an operator. ``position``: the struct's slot that is the element's own position, below 2^31 - 1, if one is.
+    ``keyed``: maxima and minima of floats are to be integers of the same order: worth it where an element is compared several
+    times."""
     dtypes = tuple(dtypes)
     name = classify.recognise(op)
     if keyed and name in ("max", "min") and dtypes in (("f32",), ("f64",)):
         return _keyed(name, dtypes[0], identity)
-    if name in ("argmax", "argmin") and ordered and dtypes[1] == "s32" and itemsize(dtypes[0]) <= 4 and dtypes[0] != "b1":
-        packed = _packed_arg(name, dtypes[0])
-        if identity == packed.identity:
-            assert packed.start is not None
-            neutral = evaluate(packed.start, [np.asarray(from_bits(b, t)) for b, t in zip(identity or (), dtypes, strict=True)])
-            return dataclasses.replace(packed, identity=(to_bits(neutral[0], "s64"),))
+    if position is not None and identity is not None:
+        form = packed.form_of(op, dtypes, position, identity)
+        if form is not None:
+            return Representation(("s64",), *form)
     halves = [s for s, t in enumerate(dtypes) if t in ("f16", "bf16")]
     wide = {s for s in halves if (s,) in classify.parts(op) and classify.recognise(classify.restrict(op, (s,))) == "add"}
     if wide and identity is not None:  # without one, bins start from dest, where the result lies
@@ -99,65 +100,3 @@ def _keyed(name: str, dtype: str, identity: tuple[int, ...] | None) -> Represent
     if identity is not None:
         neutral = (to_bits(evaluate(start, [np.asarray(from_bits(identity[0], dtype))])[0], t),)
     return Representation((t,), op, neutral, start, finish)
-
-
-def _packed_arg(name: str, dtype: str) -> Representation:
-    """argmax and argmin with positions: one 64-bit maximum (Henriksen et al. 2020, III-B, pack such pairs for compare-and-swap).
-
-    High half: the value as an integer of the same order, complemented for argmin, NaN above all, both zeros alike. Low half: the
-    position, complemented, so that the smaller one wins; and, in the last bit, whether the value was -0.0. ``identity`` is the
-    pair's own here.
-    """
-    b = Builder((dtype, "s32"))
-    value, position = b.arg(0), b.arg(1)
-    top, one, zero = b.const(INDEX_MAX, "s32"), b.const(1, "s32"), b.const(0, "s32")
-    minus_zero = zero
-    if is_float(dtype):
-        wide = value if dtype == "f32" else b.emit("convert", "f32", value)
-        bits = b.emit("bitcast", "s32", wide)
-        key = b.emit("select", "s32", b.emit("lt", "b1", bits, zero), b.emit("xor", "s32", bits, top), bits)
-        key = b.emit("select", "s32", b.emit("eq", "b1", wide, b.const(0.0, "f32")), zero, key)
-        minus_zero = b.emit("select", "s32", b.emit("eq", "b1", bits, b.const(-(2**31), "s32")), one, zero)
-    elif dtype == "u32":
-        key = b.emit("xor", "s32", b.emit("bitcast", "s32", value), b.const(-(2**31), "s32"))
-    else:
-        key = value if dtype == "s32" else b.emit("convert", "s32", value)
-    if name == "argmin":
-        key = b.emit("not", "s32", key)
-    if is_float(dtype):
-        key = b.emit("select", "s32", b.emit("ne", "b1", wide, wide), top, key)
-    place = b.emit("sub", "s32", top, position)
-    low = b.emit("or", "s32", b.emit("shift_left", "s32", place, one), minus_zero)
-    high = b.emit("shift_left", "s64", b.emit("convert", "s64", key), b.const(32, "s64"))
-    low = b.emit("convert", "s64", b.emit("bitcast", "u32", low))
-    start = b.finish([b.emit("or", "s64", high, low)])
-
-    b = Builder(("s64",))
-    code = b.arg(0)
-    top, one, zero = b.const(INDEX_MAX, "s32"), b.const(1, "s32"), b.const(0, "s32")
-    key = b.emit("convert", "s32", b.emit("shift_right_arithmetic", "s64", code, b.const(32, "s64")))
-    low = b.emit("bitcast", "s32", b.emit("convert", "u32", b.emit("and", "s64", code, b.const(0xFFFFFFFF, "s64"))))
-    position = b.emit("sub", "s32", top, b.emit("shift_right_logical", "s32", low, one))
-    plain = b.emit("not", "s32", key) if name == "argmin" else key
-    if is_float(dtype):
-        bits = b.emit("select", "s32", b.emit("lt", "b1", plain, zero), b.emit("xor", "s32", plain, top), plain)
-        minus = b.emit("ne", "b1", b.emit("and", "s32", low, one), zero)
-        bits = b.emit("select", "s32", minus, b.const(-(2**31), "s32"), bits)
-        value = b.emit("bitcast", "f32", bits)
-        value = b.emit("select", "f32", b.emit("eq", "b1", key, top), b.const(np.nan, "f32"), value)
-        value = value if dtype == "f32" else b.emit("convert", dtype, value)
-    elif dtype == "u32":
-        value = b.emit("bitcast", "u32", b.emit("xor", "s32", plain, b.const(-(2**31), "s32")))
-    else:
-        value = plain if dtype == "s32" else b.emit("convert", dtype, plain)
-    finish = b.finish([value, position])
-
-    b = Builder(("s64", "s64"))
-    op = b.finish([b.emit("max", "s64", b.arg(0), b.arg(1))])
-    least = name == "argmax"
-    if is_float(dtype):
-        worst = -np.inf if least else np.inf
-    else:
-        info = np.iinfo(numpy_dtype(dtype))
-        worst = info.min if least else info.max
-    return Representation(("s64",), op, (to_bits(worst, dtype), to_bits(INDEX_MAX, "s32")), start, finish)

@@ -3,6 +3,26 @@
 Importing the package registers all of them with JAX.
 """
 
-from . import histogram_ad, histogram_lowering, reduce_ad, scan_ad, segments, stencil_ad
+from . import (
+    histogram_ad,
+    histogram_divided,
+    histogram_lowering,
+    ordered_divided,
+    reduce_ad,
+    scan_ad,
+    segments,
+    stencil_ad,
+    stencil_divided,
+)
 
-__all__ = ["histogram_ad", "histogram_lowering", "reduce_ad", "scan_ad", "segments", "stencil_ad"]
+__all__ = [
+    "histogram_ad",
+    "histogram_divided",
+    "histogram_lowering",
+    "ordered_divided",
+    "reduce_ad",
+    "scan_ad",
+    "segments",
+    "stencil_ad",
+    "stencil_divided",
+]

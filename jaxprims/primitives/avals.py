@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax import lax
 
 
-def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, batch_axes: int) -> Any:
+def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, axes: Sequence[int | None]) -> Any:
     """A result's aval, made from an operand's (which carries what ``shard_map`` wants to know). Where a mesh has explicit axes,
-    the operand's ``batch_axes`` leading axes keep their sharding; no other is sharded."""
+    the result's leading axes are sharded as these of the operand's; no other is sharded."""
     sharding = like.sharding
     if getattr(sharding, "mesh", None) is None or sharding.mesh.empty:
         return like.update(shape=shape, dtype=dtype, weak_type=False)
-    spec = (*sharding.spec[:batch_axes], *(None,) * (len(shape) - batch_axes))
+    spec = (*(None if a is None else sharding.spec[a] for a in axes), *(None,) * (len(shape) - len(axes)))
     return like.update(
         shape=shape, dtype=dtype, weak_type=False, sharding=sharding.update(spec=jax.sharding.PartitionSpec(*spec))
     )

@@ -59,8 +59,11 @@ class ElementFunctionCall:
         full = [vary(jax.lax.broadcasted_iota(p, steps, 0), axes) if p is not None else next(rest) for p in self.positions]
         return list(mapped(lambda *xs: tuple(self.f(captured, *xs)), 1 + inner_rank)(*full))
 
-    def is_narrow_position(self, instr: Instr) -> bool:
-        """Is this value of f's the element's own position, in 32 bits?"""
+    def position_among(self, values: Sequence[Instr]) -> int | None:
+        """Which of these values of f's is the element's own position, in 32 bits: the last, of several."""
+        return max((k for k, value in enumerate(values) if self._is_narrow_position(value)), default=None)
+
+    def _is_narrow_position(self, instr: Instr) -> bool:
         first = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in self.f.jaxpr.invars])])
         narrow = {int(k) for k, t in zip(first, self.positions, strict=False) if t == np.int32}
         return instr.op == "arg" and instr.attr in narrow

@@ -17,6 +17,7 @@ from jax.interpreters import mlir
 
 from ..specs.problems import Problem
 from ..targets.target import Explanation, Target
+from . import divided
 from .batches import batched_alike, over_batch
 from .tangents import taylor_by
 
@@ -86,8 +87,18 @@ class Family(abc.ABC):
         """The same in plain XLA."""
         return over_batch(functools.partial(self.plain_one, **params), params["masks"], params["rank"])(*operands)
 
+    def over_devices(self, avals: Sequence[Any], **params: Any) -> str:
+        """What it takes, in words, where several devices have parts of the elements."""
+        layout = divided.layouts.get(self.primitive)
+        return "the elements are gathered" if layout is None else layout(avals, **params).communication
+
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         masks, rank = self.batch(ctx.avals_in, **params)
+        count = divided.devices_of(ctx)
+        layout = divided.layouts.get(self.primitive) if count > 1 else None
+        if layout is not None and self.instead(target, ctx.avals_in, **params) is None:
+            whole = lambda *xs: tuple(self.primitive.bind(*xs, **params))  # noqa: E731
+            return divided.lower(ctx, operands, layout(ctx.avals_in, **params), whole, count)
         full = ((1 << rank) - 1,) * len(masks)
         if masks != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
             # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.

@@ -38,7 +38,7 @@ def group(indices: Any, num_bins: int) -> tuple[Any, Any]:
 @group_p.def_abstract_eval
 def _abstract_eval(indices: Any, *, num_bins: int) -> list[Any]:
     *batch, n = indices.shape
-    return [result_aval(indices, (*batch, m), _dtype_of(n), len(batch)) for m in (n, num_bins + 1)]
+    return [result_aval(indices, (*batch, m), _dtype_of(n), range(len(batch))) for m in (n, num_bins + 1)]
 
 
 def _dtype_of(n: Any) -> np.dtype:

@@ -73,8 +73,10 @@ def _by_xla(op: Callable[..., Any], index: Any, value: Any, num_bins: int, start
 @histogram_p.def_abstract_eval
 def _abstract_eval(*avals: Any, call: HistogramCall, masks: tuple[int, ...], rank: int) -> list[Any]:
     batch = batch_shape(avals, masks, rank)
+    like = next((k for k, m in enumerate(masks) if m == (1 << rank) - 1), 0)
+    axes = range(rank) if masks[like] == (1 << rank) - 1 else ()
     return [
-        result_aval(avals[0], (*batch, p.num_bins, *shape), dtype, masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0)
+        result_aval(avals[like], (*batch, p.num_bins, *shape), dtype, axes)
         for p in call.parts
         for shape, dtype in zip(p.operator.shapes, p.operator.dtypes, strict=True)
     ]

@@ -98,8 +98,8 @@ def spec_of(
                 n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
                 row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
             rows.append(row)
-        ordered = len(rows[0]) > 1 and call.is_narrow_position(builder.body[rows[0][1]])
-        form = p.operator.represent(packed and p.updates == 1 and ordered, keyed=packed and p.operator.lanes == 1)
+        own = call.position_among([builder.body[v] for v in rows[0]]) if packed and p.updates == 1 else None
+        form = p.operator.represent(own, keyed=packed and p.operator.lanes == 1)
         if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
             rows = [builder.inline(form.start, row) for row in rows]
         forms.append(form)
@@ -149,7 +149,7 @@ def can_fuse(call: HistogramCall) -> bool:
     )
     unknown = any(p.operator.identity is None for p in call.parts)  # then all work on the result's own arrays
     for p in call.parts:
-        if unknown and p.operator.represent(ordered=False).finish is not None:
+        if unknown and p.operator.represent().finish is not None:
             return False
         if p.operator.lanes == 1:
             continue

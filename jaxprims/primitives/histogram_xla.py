@@ -29,8 +29,7 @@ def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any]
     """One part of a call."""
     op = part.operator
     identity = None if op.identity is None else identity_leaves(op)
-    alone = {group.leaves: group.name for group in op.derivative_groups} if len(values) > 1 else {(0,): op.name}
-    names = [alone.get((k,)) or "" for k in range(len(values))]
+    names = [name or "" for name in op.leaf_names]
     if all(n in SCATTERS and (v.dtype.kind != "c" or n == "add") for n, v in zip(names, values, strict=True)):
         starts = identity if dest is None else dest
         assert starts is not None

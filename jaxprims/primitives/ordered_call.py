@@ -201,9 +201,9 @@ def spec_of(
 def _form(call: OrderedCall) -> Representation:
     """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
     program = call.f.program
-    ordered = len(program.results) > 1 and call.is_narrow_position(program.body[program.results[1]])
+    position = call.position_among([program.body[r] for r in program.results])
     return call.operator.represent(
-        ordered and call.kind != "scan" and not call.init, keyed=call.kind != "reduce" and not call.init
+        position if call.kind != "scan" and not call.init else None, keyed=call.kind != "reduce" and not call.init
     )
 
 

@@ -164,9 +164,9 @@ def _abstract_eval(*avals: Any, call: Recurrence, masks: tuple[int, ...], rank: 
     first, m = call.step.factors, masks[call.step.factors].bit_count()
     steps = avals[first].shape[m : m + 1]
     batch = batch_shape(avals, masks, rank)
-    whole = masks[first].bit_count() if masks[first] == (1 << rank) - 1 else 0
+    axes = range(m + 1) if masks[first] == (1 << rank) - 1 else ()
     _, b, _, _, _ = call.split(list(zip(avals, masks, strict=True)))
-    return [result_aval(avals[first], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, whole) for x, mask in b]
+    return [result_aval(avals[first], (*batch, *steps, *x.shape[mask.bit_count() + 1 :]), x.dtype, axes) for x, mask in b]
 
 
 batching.primitive_batchers[recurrence_p] = batch_rule(recurrence_p, 1)

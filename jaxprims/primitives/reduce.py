@@ -47,9 +47,9 @@ class Reductions(OrderedFamily):
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
         plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuV"
-        return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self._extreme(call)
+        return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
-    def _extreme(self, call: OrderedCall) -> str | None:
+    def extreme(self, call: OrderedCall) -> str | None:
         """argmax or argmin, of one array's elements with their positions."""
         alone = [p is None for p in call.positions] == [True, False] and not call.init and not call.f.jaxpr.eqns
         in_order = list(call.f.jaxpr.outvars) == list(call.f.jaxpr.invars)
@@ -58,7 +58,7 @@ class Reductions(OrderedFamily):
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
         arrays, _, captured, consts, init = call.split(operands)
-        name = self._extreme(call)
+        name = self.extreme(call)
         if name is not None and arrays[0].shape[0] > 0:
             pair = scan_xla.extreme(arrays[0], name, call.positions[1])
             return [pair[k] for k in (call.wanted or (0, 1))]

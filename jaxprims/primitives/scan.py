@@ -47,9 +47,11 @@ def result_avals(avals: Sequence[Any], call: OrderedCall, masks: Sequence[int], 
     """Avals of results ``[*batch, *steps, *inner, *element]``."""
     m = masks[0].bit_count()
     inner = avals[0].shape[m + 1 : m + 1 + call.inner_rank]
-    whole = m if masks[0] == (1 << rank) - 1 else 0
+    batch = range(m) if masks[0] == (1 << rank) - 1 else (None,) * rank
+    along = (m if call.kind == "scan" else None,) * len(steps)
+    axes = (*batch, *along, *range(m + 1, m + 1 + call.inner_rank))
     return [
-        result_aval(avals[0], (*batch_shape(avals, masks, rank), *steps, *inner, *shape), dtype, whole)
+        result_aval(avals[0], (*batch_shape(avals, masks, rank), *steps, *inner, *shape), dtype, axes)
         for shape, dtype in call.results
     ]
 

@@ -39,8 +39,8 @@ def bind(call: StencilCall, operands: Sequence[Any], masks: Sequence[int] | None
 @stencil_p.def_abstract_eval
 def _abstract_eval(*avals: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
     shapes = result_shapes(call, avals, masks, rank)
-    whole = masks[0].bit_count() if masks[0] == (1 << rank) - 1 else 0
-    return [result_aval(avals[0], shape, dtype, whole) for shape, (_, dtype) in zip(shapes, call.results, strict=True)]
+    axes = range(rank) if masks[0] == (1 << rank) - 1 else ()
+    return [result_aval(avals[0], shape, dtype, axes) for shape, (_, dtype) in zip(shapes, call.results, strict=True)]
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:

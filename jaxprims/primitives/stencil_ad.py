@@ -25,7 +25,7 @@ from .batches import over_batch
 from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
-from .stencil_made import bound
+from .stencil_made import step
 from .tangents import is_inexact
 from .transposition import pulled_back
 
@@ -149,7 +149,7 @@ def _tangent_stencil(
     held = [(x, masks[n + k]) for k, x in enumerate(primals[n:])] + [(dots[k], masks[k]) for k in captured]
     bounds = [_flat_fill(call, k) for k in active] + list(zip(call.bounds, call.fills, strict=True))
     least = len(wanted) if call.keeps else 0
-    return bound(jaxpr, held, arrays, spots, list(call.coordinates), bounds, call.window, call, rank, least)
+    return step(jaxpr, held, arrays, spots, list(call.coordinates), bounds, call, rank, least)(call.window)
 
 
 def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int, int]]:

@@ -20,7 +20,7 @@ from jax.interpreters import ad
 from ..tracing.varying import axes_of, element_aval, vary
 from . import stencil_xla
 from .stencil_call import Bounds, StencilCall, Window
-from .stencil_made import bound, looked, outputs, pruned
+from .stencil_made import looked, outputs, pruned, step
 from .tangents import summed_to
 
 MOST_EQUATIONS = 1500
@@ -232,7 +232,7 @@ class Adjoint:
         window = [Window(first, last - first) for first, last in self.inside]
         spots = self._spots((0,) * self.call.rank)
         told = list(self.call.coordinates)
-        made = bound(closed, self.held, self.arrays, spots, told, self.bounds, window, self.call, self.rank)
+        made = step(closed, self.held, self.arrays, spots, told, self.bounds, self.call, self.rank)(window)
         out = []
         for k, x in zip(self.captured, made, strict=True):
             cells = tuple(range(self.rank, self.rank + self.call.rank + self.call.lanes_rank))
@@ -252,7 +252,8 @@ class Terms:
         for shift in shifts:
             for spot in adjoint._spots(shift):
                 self.spots.setdefault(spot, len(self.spots))
-        self.closed = self._traced(shifts)
+        a, told = adjoint, list(range(call.rank))
+        self.at = step(self._traced(shifts), a.held, a.arrays, list(self.spots), told, self.bounds, call, a.rank)
 
     def _bounds_of_cotangents(self, b: Any) -> Any:
         own = tuple(dataclasses.replace(x, mode="wrap") if w else x for x, w in zip(b[0], self.around, strict=True))
@@ -307,9 +308,7 @@ class Terms:
 
     def stencil(self, window: Sequence[Window]) -> Any:
         """At these cells."""
-        a = self.a
-        told = list(range(a.call.rank))
-        (made,) = bound(self.closed, a.held, a.arrays, list(self.spots), told, self.bounds, window, a.call, a.rank)
+        (made,) = self.at(window)
         return made
 
 
@@ -324,18 +323,12 @@ class Written(Terms):
         closed = ClosedJaxpr(only, adjoint.pulled.consts)
         window = [Window(first, last - first) for first, last in adjoint.inside]
         spots = adjoint._spots((0,) * call.rank)
-        made = bound(
-            closed, adjoint.held, adjoint.arrays, spots, list(call.coordinates), adjoint.bounds, window, call, adjoint.rank
-        )
+        told = list(call.coordinates)
+        made = step(closed, adjoint.held, adjoint.arrays, spots, told, adjoint.bounds, call, adjoint.rank)(window)
         full = (1 << adjoint.rank) - 1
-        self.made = [(-1, x, full) for x in made]
         modes = [Bounds("wrap" if w else "constant", -first) for w, (first, _) in zip(around, adjoint.inside, strict=True)]
-        self.own = [(tuple(modes), (0, 0)) for _ in made]
-        self.places = [(c, tuple(-o for o in call.reads[r][1])) for c, r in enumerate(reads)]
+        own = [(tuple(modes), (0, 0)) for _ in made]
+        places = [(c, tuple(-o for o in call.reads[r][1])) for c, r in enumerate(reads)]
         cell = jaxpr.outvars[adjoint.moving.index(reads[0])].aval
-        self.summed = jax.make_jaxpr(lambda *xs: [functools.reduce(jnp.add, xs)])(*[cell] * len(made))
-
-    def stencil(self, window: Sequence[Window]) -> Any:
-        a = self.a
-        (made,) = bound(self.summed, [], self.made, self.places, [], self.own, window, a.call, a.rank)
-        return made
+        summed = jax.make_jaxpr(lambda *xs: [functools.reduce(jnp.add, xs)])(*[cell] * len(made))
+        self.at = step(summed, [], [(-1, x, full) for x in made], places, [], own, call, adjoint.rank)

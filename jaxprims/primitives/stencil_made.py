@@ -14,20 +14,19 @@ from .stencil import bind
 from .stencil_call import StencilCall, Window
 
 
-def bound(
+def step(
     closed: Any,
     held: Sequence[tuple[Any, int]],
     arrays: Sequence[tuple[int, Any, int]],
     spots: Sequence[tuple[int, tuple[int, ...]]],
     coordinates: Sequence[int],
     bounds: Sequence[Any],
-    window: Sequence[Window],
     like: StencilCall,
     rank: int,
     least: int = 0,
-) -> list[Any]:
-    """One step of a stencil of a jaxpr of (held, what is read at ``spots``, coordinates), without what it does not need. The
-    first ``least`` arrays are wanted whatever it reads."""
+) -> Callable[[Sequence[Window]], list[Any]]:
+    """One step of a stencil of a jaxpr of (held, what is read at ``spots``, coordinates), without what it does not need: as a
+    function of the window. The first ``least`` arrays are wanted whatever it reads."""
     jaxpr, consts = pruned(closed.jaxpr), list(closed.consts)
     if consts:
         raise Unsupported("derivative", "that captures arrays of its own")
@@ -39,19 +38,23 @@ def bound(
     narrow = with_arguments(jaxpr, [jaxpr.invars[k] for k in constvars], [jaxpr.invars[k] for k in (*reads, *told)])
     traced = make_traced(narrow, to_program(narrow))
     needed = sorted({*range(least), *(spots[k - n][0] for k in reads)} or {0})
-    static = StencilCall(
-        traced,
-        tuple((needed.index(spots[k - n][0]), spots[k - n][1]) for k in reads),
-        tuple(coordinates[k - m] for k in told),
-        tuple(bounds[k][0] for k in needed),
-        tuple(bounds[k][1] for k in needed),
-        tuple(window),
-        lanes_rank=like.lanes_rank,
-        plans=like.plans,
-    )
     operands = [*(arrays[k][1] for k in needed), *(held[k][0] for k in constvars)]
     masks = [*(arrays[k][2] for k in needed), *(held[k][1] for k in constvars)]
-    return bind(static, operands, masks, rank)
+
+    def at(window: Sequence[Window]) -> list[Any]:
+        static = StencilCall(
+            traced,
+            tuple((needed.index(spots[k - n][0]), spots[k - n][1]) for k in reads),
+            tuple(coordinates[k - m] for k in told),
+            tuple(bounds[k][0] for k in needed),
+            tuple(bounds[k][1] for k in needed),
+            tuple(window),
+            lanes_rank=like.lanes_rank,
+            plans=like.plans,
+        )
+        return bind(static, operands, masks, rank)
+
+    return at
 
 
 def pruned(jaxpr: Jaxpr) -> Jaxpr:

@@ -31,10 +31,14 @@ def first_of(x: Any, reverse: bool, axis: int = 0) -> Any:
 
 def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
     """At each element what the one met before it has; at the first, ``first`` [1, ...]."""
-    n = x.shape[axis]
-    if reverse:
-        return jnp.concatenate([jax.lax.slice_in_dim(x, 1, n, axis=axis), first], axis)
-    return jnp.concatenate([first, jax.lax.slice_in_dim(x, 0, n - 1, axis=axis)], axis)
+    moved = [(0, 0, 0)] * x.ndim
+    moved[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
+    return _with_first(jax.lax.pad(x, jnp.zeros((), x.dtype), moved), first, reverse, axis)
+
+
+def _with_first(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
+    """With another element in the first one's place. Not by concatenation: XLA would gather a sharded axis for it."""
+    return jax.lax.dynamic_update_slice_in_dim(x, first, x.shape[axis] - 1 if reverse else 0, axis)
 
 
 def after(x: Any, mask: int, reverse: bool) -> Any:
@@ -48,9 +52,7 @@ def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any
     other = zeros_if_none(None, x) if instead is None else instead
     if flags is not None:
         x = jnp.where(like(flags, x), other, x)
-    first = first_of(other, reverse)
-    n = x.shape[0]
-    return jnp.concatenate([x[: n - 1], first]) if reverse else jnp.concatenate([first, x[1:]])
+    return _with_first(x, first_of(other, reverse), reverse)
 
 
 def like(flags: Any, x: Any) -> Any:

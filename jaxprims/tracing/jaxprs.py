@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Var
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with differentiation rules of their own."""
@@ -57,9 +59,52 @@ def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
 def subjaxprs(eqn: JaxprEqn) -> Iterator[Any]:
     """Every jaxpr among an equation's parameters."""
     for value in eqn.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, (Jaxpr, ClosedJaxpr)):
-                yield item
+        yield from _jaxprs_of(value if isinstance(value, (tuple, list)) else (value,))
+
+
+def _jaxprs_of(items: Sequence[Any]) -> Iterator[Any]:
+    return (item for item in items if isinstance(item, (Jaxpr, ClosedJaxpr)))
+
+
+def without_mesh(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr as if no mesh had been in use when it was traced: what a function does to elements does not depend on how arrays
+    of them are sharded."""
+    meshes = [v.aval.sharding.mesh for v in (*jaxpr.invars, *jaxpr.constvars)]
+    meshes += [eqn.ctx.cur_abstract_mesh for eqn in jaxpr.eqns]
+    if all(m.empty or AxisType.Manual in m.axis_types for m in meshes):
+        return jaxpr
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return _retyped(jaxpr, jax.make_jaxpr(jax.lax.neg)(0.0).eqns[0].ctx)
+
+
+def _retyped(jaxpr: Jaxpr, context: Any) -> Jaxpr:
+    known: dict[Var, Var] = {}
+
+    def typed(v: Any) -> Any:
+        if not isinstance(v, Var):
+            return v
+        if v not in known:
+            known[v] = Var(v.aval.update(sharding=NamedSharding(context.cur_abstract_mesh, P(*[None] * len(v.aval.shape)))))
+        return known[v]
+
+    def inside(param: Any) -> Any:
+        if isinstance(param, ClosedJaxpr):
+            return ClosedJaxpr(_retyped(param.jaxpr, context), param.consts)
+        if isinstance(param, Jaxpr):
+            return _retyped(param, context)
+        return tuple(map(inside, param)) if isinstance(param, tuple) and any(True for _ in _jaxprs_of(param)) else param
+
+    constvars, invars = [*map(typed, jaxpr.constvars)], [*map(typed, jaxpr.invars)]
+    eqns = [
+        eqn.replace(
+            invars=[*map(typed, eqn.invars)],
+            outvars=[*map(typed, eqn.outvars)],
+            params={name: inside(param) for name, param in eqn.params.items()},
+            ctx=context,
+        )
+        for eqn in jaxpr.eqns
+    ]
+    return assembled(constvars, invars, [*map(typed, jaxpr.outvars)], eqns)
 
 
 def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:

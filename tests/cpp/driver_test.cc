@@ -47,6 +47,7 @@ SAME(cuKernelGetFunction);
 SAME(cuKernelGetAttribute);
 SAME(cuKernelSetAttribute);
 SAME(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+SAME(cuOccupancyMaxActiveClusters);
 SAME(cuLaunchKernelEx);
 SAME(cuMemsetD8Async);
 #if CUDA_VERSION >= 12040

@@ -18,6 +18,7 @@
 #include "check.h"
 #include "launch.h"
 #include "ordered_words.h"
+#include "pools.h"
 
 namespace jaxprims::test::launcher_test {
 namespace {
@@ -144,6 +145,13 @@ Driver NotingDriver() {
   d.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction, int threads, size_t shared) -> CUresult {
     *blocks = shared > (200 << 10) ? 0 : 2048 / threads;
     return Note("occupancy");
+  };
+  d.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction, const CUlaunchConfig* config) -> CUresult {
+    Note("clusters");
+    const unsigned size = config->attribute_count > 0 ? config->attributes[0].value.cluster.x : 1;
+    if (config->shared_bytes > (200 << 10)) return kNoSuchCluster;
+    *clusters = static_cast<int>(100 / size + config->block_x / 1024);
+    return 0;
   };
   d.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction function, void** parameters, void**) -> CUresult {
     const auto* words = static_cast<const uint64_t*>(parameters[0]);
@@ -276,6 +284,21 @@ TEST(LibraryAllowsSharedMemoryOnce) {
   const int asked = Count("occupancy");
   for (int k = 0; k < 3; ++k) CHECK_EQ(launcher.Occupancy("Large", 128, 0), 16);
   CHECK_EQ(Count("occupancy"), asked + 1);
+}
+
+TEST(LibraryAsksOnceHowManyClustersThereCanBe) {
+  Library library(driver, 0, ImageOf);
+  Launcher launcher(library, nullptr);
+  const int asked = Count("clusters");
+  for (int k = 0; k < 3; ++k) {
+    CHECK_EQ(launcher.Clusters("Small", {.blocks = 4, .threads = 1024, .shared = 100 << 10, .cluster = 4}), 26);
+    CHECK_EQ(launcher.Clusters("Small", {.blocks = 4, .threads = 512, .shared = 100 << 10, .cluster = 4}), 25);
+    CHECK_EQ(launcher.Clusters("Small", {.blocks = 16, .threads = 512, .shared = 100 << 10, .cluster = 16}), 6);
+    CHECK_EQ(launcher.Clusters("Small", {.blocks = 8, .threads = 512, .shared = 220 << 10, .cluster = 8}), 0);  // not an error
+  }
+  CHECK_EQ(Count("clusters"), asked + 4);
+  const std::pair wide{std::string("Small"), static_cast<int>(kNonPortableClusterSizeAllowed)};
+  CHECK_EQ(notes.attributes[wide], 1);
 }
 
 TEST(LibraryFromManyThreads) {
@@ -488,6 +511,7 @@ void ExpectSamePlaces(const Call& call) {
 }
 
 TEST(PiecesOfABatchAreAllOfIt) {
+  if (kRacesOnly) return;
   static std::array<char, 1 << 20> memory;
   std::mt19937 random(1);
   auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };

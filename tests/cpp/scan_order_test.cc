@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "pools.h"
 
 namespace jaxprims::test::scan_order_test {
 namespace {
@@ -201,6 +202,7 @@ class Model {
 };
 
 TEST(ModelOfTheChainedScan) {
+  if (kRacesOnly) return;
   size_t worlds = 0;
   for (const ScanOrder order : {ScanOrder::kAssisting, ScanOrder::kRowWise, ScanOrder::kColumnWise}) {
     for (const int threads : {1, 2, 3}) {

@@ -34,6 +34,8 @@ struct DeviceAttribute {
   CUdevice_attribute number;
   int value;
 };
+// The driver has no number for it: how many multiprocessors lie together, so that clusters can be in them.
+constexpr auto kGroupOfMultiprocessors = static_cast<CUdevice_attribute>(-1);
 constexpr DeviceAttribute kDevice[] = {
     {"multiprocessors", kMultiprocessorCount, 4},
     {"threads", kMaxThreadsPerMultiprocessor, 2048},
@@ -43,6 +45,7 @@ constexpr DeviceAttribute kDevice[] = {
     {"l2", kL2CacheSize, 50 << 20},
     {"major", kComputeCapabilityMajor, 9},
     {"minor", kComputeCapabilityMinor, 0},
+    {"group", kGroupOfMultiprocessors, 16},
 };
 
 // -1: there is no such attribute.
@@ -315,6 +318,17 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
   const bool possible =
       threads > 0 && threads <= loaded.kernel->max_threads && shared_bytes <= static_cast<size_t>(loaded.shared_limit);
   *blocks = possible ? std::min({by_threads, by_shared, AttributeOf(kMaxBlocksPerMultiprocessor)}) : 0;
+  return kSuccess;
+}
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+  int cluster = 1, blocks = 0;
+  for (unsigned k = 0; k < config->attribute_count; ++k) {
+    if (config->attributes[k].id == kClusterDimension) cluster = static_cast<int>(config->attributes[k].value.cluster.x);
+  }
+  if (AttributeOf(kComputeCapabilityMajor) < 9 || cluster > (KernelOf(function).wide_clusters ? 16 : 8)) return kNoSuchCluster;
+  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, static_cast<int>(config->block_x), config->shared_bytes);
+  const int all = AttributeOf(kMultiprocessorCount), group = std::max(1, AttributeOf(kGroupOfMultiprocessors));
+  *clusters = all / group * (group * blocks / cluster) + all % group * blocks / cluster;
   return kSuccess;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {

@@ -13,6 +13,8 @@ import numpy as np
 
 from . import toolchain
 
+NO_SUCH_CLUSTER = 912
+
 
 class LaunchError(RuntimeError):
     """The driver's words."""
@@ -60,12 +62,26 @@ class Module:
         self._library = ctypes.c_void_p()
         _check(driver().cuLibraryLoadData(ctypes.byref(self._library), self.image, None, None, 0, None, None, 0))
 
+    def _kernel(self, name: str) -> ctypes.c_void_p:
+        kernel = ctypes.c_void_p()
+        _check(driver().cuLibraryGetKernel(ctypes.byref(kernel), self._library, name.encode()))
+        return kernel
+
+    def clusters(self, name: str, threads: int, cluster: int) -> int:
+        """How many of so many blocks there can be at once."""
+        attribute, found = _Attribute(id=4), ctypes.c_int()
+        attribute.value[:3] = (cluster, 1, 1)
+        config = _Config(cluster, 1, 1, threads, 1, 1, 0, None, ctypes.addressof(attribute), 1)
+        result = driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), self._kernel(name), ctypes.byref(config))
+        if result != NO_SUCH_CLUSTER:
+            _check(result)
+        return found.value
+
     def launch(
         self, name: str, blocks: int, threads: int, words: Sequence[int | np.ndarray], *, shared: int = 0, cluster: int = 1
     ) -> None:
         """``words``: the parameter's members, each 8 bytes; of an array, where it lies."""
-        kernel = ctypes.c_void_p()
-        _check(driver().cuLibraryGetKernel(ctypes.byref(kernel), self._library, name.encode()))
+        kernel = self._kernel(name)
         if shared > 48 * 1024:
             _check(driver().cuKernelSetAttribute(8, shared, kernel, 0))
         attribute = _Attribute(id=4)

@@ -29,6 +29,7 @@ KERNEL_FLAGS += ["-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS"]  # C's math.h: C++'s takes
 KERNEL_LIBRARIES = ["-lm", "-lc", "-lgcc"]
 DRIVER_FLAGS = ["-std=c++20", "-O1", *_COMMON]
 AT_ONCE = 2
+_SPEC = "\nnamespace spec {"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,12 @@ def compile_cubin(source: str, arch: str) -> Compiled:
         f"-DJP_ARCH={int(arch.removeprefix('sm_').rstrip('a'))}",
         f"-I{HERE}",
     ]
-    known = [source, *((HERE / name).read_text() for name in ("device.cuh", "thread.h", "undefined.h", "order.h"))]
-    path = _cached("kernel", known, flags, KERNEL_LIBRARIES)
+    headers = [(HERE / name).read_text() for name in ("device.cuh", "thread.h", "undefined.h", "order.h")]
+    same, spec, own = source.partition(_SPEC)
+    if spec:  # what is before it is the same in all kernels of the library, and is compiled once
+        head = _cached("head", [same, *headers], [*flags, "-x", "c++-header"], made=".h.gch")
+        source = f'#include "{head.name.removesuffix(".gch")}"{spec}{own}'
+    path = _cached("kernel", [source, *headers], flags, KERNEL_LIBRARIES)
     return Compiled(path.read_bytes(), "")
 
 
@@ -69,17 +74,19 @@ def driver_library() -> pathlib.Path:
     return _cached("driver", parts, [*DRIVER_FLAGS, f"-I{HERE}", f"-I{ROOT / 'cuda' / 'launcher'}"])
 
 
-def _cached(what: str, known: Sequence[str], flags: Sequence[str], libraries: Sequence[str] = ()) -> pathlib.Path:
+def _cached(
+    what: str, known: Sequence[str], flags: Sequence[str], libraries: Sequence[str] = (), made: str = ".so"
+) -> pathlib.Path:
     """Made from the first text; the others are those that it includes."""
     key = hashlib.sha256("\0".join([COMPILER, *flags, *known]).encode()).hexdigest()[:24]
-    out = cache_folder() / f"{what}-{key}.so"
+    out = cache_folder() / f"{what}-{key}{made}"
     if out.exists():
         return out
     with _turn():
         if not out.exists():
-            text = out.with_suffix(".cc")  # stays: messages quote its lines
+            text = out.with_suffix("" if made == ".h.gch" else ".cc")  # stays: messages quote its lines
             _write(text, known[0].encode())
-            fresh = out.with_suffix(f".{os.getpid()}.so")
+            fresh = out.with_suffix(f".{os.getpid()}{out.suffix}")
             command = [COMPILER, *flags, str(text), "-o", str(fresh), *libraries]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:

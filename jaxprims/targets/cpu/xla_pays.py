@@ -12,6 +12,10 @@ SMALL = 2048
 SMALL_IN_VECTORS = 32_768
 """The same where XLA's loop is one of vectors: sums of rows by index, reductions that it knows."""
 
+SPARSE = range(40_000, 400_000)
+"""Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
+memory accesses are the limit, with fewer one thread does all."""
+
 SHORT_ROW = {"argmax": 32, "argmin": 32}
 """Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them; or of columns that XLA unrolls."""
 
@@ -44,6 +48,8 @@ _FEW = "few elements: XLA's loop is done before a kernel is called"
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     lanes = problem.spec.bins[0].lanes
     in_vectors = lanes > 1 and operation == "add"  # XLA does the others number by number
+    if lanes == problem.members == 1 and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
+        return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
     return _FEW if problem.n * problem.members * lanes <= (SMALL_IN_VECTORS if in_vectors else SMALL) else None
 
 

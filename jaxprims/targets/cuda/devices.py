@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 from ... import _cuda
 
 _MB = 1 << 20
@@ -14,15 +17,40 @@ KNOWN = {
 """By architecture: name, multiprocessors, threads of one, shared memory of a block and of a multiprocessor, L2, major, minor."""
 
 
+ARCHITECTURES = (80, 90)
+"""An executable may run on another device than this machine's: workspaces are enough for all of these."""
+
+MULTIPROCESSORS = 192
+"""No GPU so far has more."""
+
+
+@functools.cache
+def planned_for(since: int) -> list[_cuda.DeviceInfo]:
+    """What a workspace has to suffice for, of the architectures from one on (80) to the next in ``ARCHITECTURES`` (below 90): the
+    known ones, also as large as any, and this machine's."""
+    until = min((a for a in ARCHITECTURES if a > since), default=math.inf)
+    larger = list(map(_known, KNOWN))
+    for device in larger:
+        device.multiprocessors = MULTIPROCESSORS
+    return [device for device in [*map(_known, KNOWN), *larger, *_here()] if since <= 10 * device.major + device.minor < until]
+
+
 def device_of(target: str) -> _cuda.DeviceInfo:
     """This machine's GPU of that architecture, or what is known of one. Raises ValueError."""
-    for k in range(_cuda.device_count() if _cuda.available() else 0):
-        device = _cuda.device(k)
+    for device in _here():
         if target == f"sm_{device.major}{device.minor}":
             return device
     if target not in KNOWN:
         raise ValueError(f"target must be 'cpu', one of {', '.join(KNOWN)}, or a GPU of this machine, got {target!r}")
-    _, multiprocessors, threads, shared, shared_per_multiprocessor, l2, major, minor = KNOWN[target]
+    return _known(target)
+
+
+def _here() -> list[_cuda.DeviceInfo]:
+    return [_cuda.device(k) for k in range(_cuda.device_count())] if _cuda.available() else []
+
+
+def _known(arch: str) -> _cuda.DeviceInfo:
+    _, multiprocessors, threads, shared, shared_per_multiprocessor, l2, major, minor = KNOWN[arch]
     return _cuda.DeviceInfo(
         ordinal=0,
         multiprocessors=multiprocessors,

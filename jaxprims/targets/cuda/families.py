@@ -38,6 +38,7 @@ class HistogramKind:
             "table_bytes": histograms.entry_bytes(part, arch),
             "atomic": ATOMICS.index(histograms.atomic_of(part, arch)),
             "direct": histograms.is_direct(part, arch),
+            "clusters": histograms.reaches_clusters(part),
             "slot_bytes": [itemsize(t) for t in part.acc],
         }
 
@@ -98,8 +99,11 @@ class Histograms(_Family):
         k = SPACES.index(plan.space or SPACES[0])
         return f"{self.WHERE[k]}; {plan}", self.REASONS[k]
 
-    def workspace(self, problem: HistogramProblem, described: dict[str, Any]) -> tuple[int, int, int]:
-        return _cuda.histogram_workspace(described, _known(problem.n), list(problem.bins), _known(problem.members))
+    def workspace(
+        self, problem: HistogramProblem, described: dict[str, Any], devices: list[_cuda.DeviceInfo]
+    ) -> tuple[int, int, int]:
+        sizes = _known(problem.n), list(problem.bins), _known(problem.members)
+        return _cuda.histogram_workspace(described, *sizes, devices, self.forced(problem))
 
     def kernels(self, problem: HistogramProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
         bins = list(problem.bins)
@@ -138,7 +142,7 @@ class Scans(_Ordered):
         numbers = _cuda.explain_scan(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
         return ScanPlan(numbers_by_name=tuple(numbers))
 
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
         return _cuda.scan_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
 
 
@@ -153,7 +157,7 @@ class Reductions(_Ordered):
         numbers = _cuda.explain_reduce(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
         return ReducePlan(numbers_by_name=tuple(numbers))
 
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
         return _cuda.reduce_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
 
 
@@ -168,6 +172,6 @@ class Segments(_Ordered):
         sizes = (problem.n, problem.lanes, problem.members, problem.ids, problem.num_segments)
         return SegmentsPlan(numbers_by_name=tuple(_cuda.explain_segments(described, device, *sizes, self.forced(problem))))
 
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any]) -> tuple[int, int, int]:
+    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
         sizes = map(_known, (problem.n, problem.lanes, problem.num_segments, problem.members))
         return _cuda.segments_workspace(described, *sizes)

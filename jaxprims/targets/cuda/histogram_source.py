@@ -59,6 +59,15 @@ def is_direct(bins: PartSpec, arch: int) -> bool:
     return one and entry_bytes(bins, arch) == itemsize(bins.acc[0]) * bins.slots
 
 
+def reaches_clusters(bins: PartSpec) -> bool:
+    """Do updates of an entry in another block's shared memory happen as one? What 32 bits, compare-and-swap of 64 and sums of
+    floats become makes that sure; for all else there may be no instruction, and the assembler's way around reads and writes."""
+    atomics = _hardware(bins, ARCHES[-1])
+    if atomics is None:
+        return atomic_of(bins, ARCHES[-1]) == "XCG" or entry_bytes(bins, ARCHES[-1]) <= 8
+    return all(itemsize(a.word) <= 4 or (a.name == "add" and is_float(a.word)) for a in atomics)
+
+
 def hdw_name(bins: PartSpec, arch: int) -> str | None:
     """The operators of the hardware's atomics, as explanations show them ("add", "max, add"), or None."""
     atomics = _hardware(bins, arch)

@@ -1,6 +1,6 @@
 """CUDA C++ -> cubin, by NVRTC through ``cuda-core``. It needs neither a GPU nor a driver.
 
-For an architecture that is younger than NVRTC the driver gets PTX instead, of the youngest that NVRTC knows.
+For an architecture that NVRTC does not know the driver gets PTX instead, of the youngest before it that NVRTC knows.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ OLDEST = 80
 
 
 @functools.cache
-def youngest() -> int:
-    """The greatest architecture that NVRTC makes code for: 90 for "sm_90"."""
+def supported() -> tuple[int, ...]:
+    """The architectures that NVRTC makes code for: 90 for "sm_90"."""
     version()
     from cuda.bindings import nvrtc
 
     _, known = nvrtc.nvrtcGetSupportedArchs()
-    return max(known)
+    return tuple(known)
 
 
 def driver_version() -> tuple[int, int] | None:
@@ -122,14 +122,13 @@ def check_usable(arch: str) -> None:
 
 
 def number_of(arch: str) -> int:
-    """90 for "sm_90"."""
-    return int(arch.removeprefix("sm_"))
+    """90 for "sm_90", and for "sm_90a"."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def compile_cubin(source: str, arch: str) -> Compiled:
     """Compiles for one architecture, "sm_90" say. Raises :class:`Unavailable`, and RuntimeError with the compiler's words."""
-    version()
-    if number_of(arch) > youngest():
+    if number_of(arch) not in supported():
         return Compiled(_ptx(source, arch), "")
     from cuda.core import Program, ProgramOptions
 
@@ -145,12 +144,16 @@ def _ptx(source: str, arch: str) -> bytes:
     """For the driver to assemble. ``cuda-core`` would ask the driver first whether it can, and there may be none."""
     from cuda.bindings import nvrtc
 
+    virtual = max((known for known in supported() if known <= number_of(arch)), default=None)
+    if virtual is None:
+        raise RuntimeError(f"a kernel does not compile for {arch}: NVRTC {version()} knows no architecture as old as that")
+
     def done(code: nvrtc.nvrtcResult, *results: Any) -> Any:
         if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise RuntimeError(f"a kernel does not compile for {arch} by PTX of compute_{youngest()}: {code.name}")
+            raise RuntimeError(f"a kernel does not compile for {arch} by PTX of compute_{virtual}: {code.name}")
         return results[0] if results else None
 
-    options = [f"--gpu-architecture=compute_{youngest()}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space"]
+    options = [f"--gpu-architecture=compute_{virtual}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space"]
     program = done(*nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         done(*nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options]))

@@ -67,9 +67,11 @@ def kernels_of(text: str) -> list[str]:
 
 def launched(spec: KernelSpec, kernels: Sequence[str]) -> list[str]:
     """Of a text's kernels those that calls of the spec may launch: some are for sequences side by side, the others for all else,
-    one is for segments that may be empty."""
+    one is for segments that may be empty, one for updates that reach other blocks' shared memory."""
 
     def may(kernel: str) -> bool:
+        if isinstance(spec, HistogramSpec) and kernel == "HistCluster":
+            return all(map(histogram_spec.reaches_clusters, spec.bins))
         if not isinstance(spec, OrderedSpec) or kernel == "SegmentsBorders":
             return True
         if kernel == "SegmentsIdentity":

@@ -40,10 +40,6 @@ def watched() -> Iterator[list[Any]]:
         _watchers.reset(token)
 
 
-ARCHITECTURES = (80, 90)
-"""An executable may run on another device than this machine's: workspaces are enough for all of these."""
-
-
 class Cuda(Target):
     """NVIDIA GPUs; of one architecture (``at``) where plans are wanted."""
 
@@ -102,10 +98,13 @@ class Cuda(Target):
 
     def workspace(self, problem: Any) -> jax.core.ShapedArray | None:
         family = self.families[problem.family]
-        found = [family.workspace(problem, compiler.described(problem.spec, arch)) for arch in ARCHITECTURES]
+        found = [self._workspace(family, problem, arch) for arch in devices.ARCHITECTURES]
         base, per, every = (max(column) for column in zip(*found, strict=True))
         bytes_ = base + per * (problem.n // every + 1) if per else base
         return jax.core.ShapedArray((*problem.batch, bytes_), np.dtype(np.uint8))
+
+    def _workspace(self, family: Any, problem: Any, arch: int) -> tuple[int, int, int]:
+        return family.workspace(problem, compiler.described(problem.spec, arch), devices.planned_for(arch))
 
     def lower(
         self,

@@ -1,0 +1,150 @@
+"""What the parts of several devices are together: the operator on parts, in the devices' order, by collectives.
+
+For code that runs device by device: inside ``shard_map``, and where a call is divided (``divided``). Here an operator takes two
+lists of leaves with a leading axis, as in ``scan_xla``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..tracing.varying import axes_of, vary
+from . import scan_xla
+
+Names = tuple[str, ...]
+
+LARGE = 1 << 16
+"""Bytes of a part from which on each device combines a share of it, so that twice its size is moved."""
+
+
+def names_of(axis_name: Any) -> Names:
+    """A mesh axis, or several, the first the slowest; none if that is None."""
+    return () if axis_name is None else tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+
+
+def together(
+    op: scan_xla.Op, leaves: Sequence[Any], names: Names, known: Sequence[str | None], axis: int | None, share: Names = ()
+) -> list[Any]:
+    """Each device's leaves, combined in the devices' order: the same on each.
+
+    ``known``: the operator by name, leaf by leaf, where it does to a leaf what a name says. ``axis``: of the leaves, along which
+    the operator does to each slice what it does to any. ``share``: mesh axes over which the results are sharded along that axis.
+    """
+    if axis is not None and share and share != names:
+        return [own_share(x, axis, share) for x in together(op, leaves, names, known, axis)]
+    by_name = [_collective(name, x.dtype) for name, x in zip(known, leaves, strict=True)]
+    if all(by_name) and not (share and by_name != [jax.lax.psum] * len(leaves)):
+        return [_by_name(collective, x, names, axis if share else None) for collective, x in zip(by_name, leaves, strict=True)]
+    count, size = jax.lax.axis_size(names), sum(x.size * x.dtype.itemsize for x in leaves)
+    if axis is None or not (share or (size >= LARGE and all(x.shape[axis] % count == 0 for x in leaves))):
+        return scan_xla.reduce(op, gathered(leaves, names))
+    shares = scan_xla.reduce(op, [jax.lax.all_to_all(_by_share(x, count, axis), names, 0, 0) for x in leaves])
+    return shares if share else [jax.lax.all_gather(x, names, axis=axis, tiled=True) for x in shares]
+
+
+def in_words(known: Sequence[str | None], dtypes: Sequence[Any]) -> str:
+    """How :func:`together` combines such leaves."""
+    if all(_collective(name, dtype) for name, dtype in zip(known, dtypes, strict=True)):
+        return "an all-reduce"
+    return "all-gathers of small parts, all-to-alls of shares of large ones, combined by the operator"
+
+
+def on_pairs(combine: Callable[[Any, Any], Sequence[Any]]) -> scan_xla.Op:
+    """An operator on two lists of leaves, on many such pairs: leaves with one more axis, leading."""
+    fn = jax.vmap(lambda a, b: tuple(combine(a, b)))
+    return lambda a, b: list(fn(list(a), list(b)))
+
+
+def gathered(leaves: Sequence[Any], names: Names) -> list[Any]:
+    """Each device's, in their order: one more axis, leading."""
+    return [jax.lax.all_gather(x, names) for x in leaves]
+
+
+def replicated(leaves: Sequence[Any], names: Names) -> list[Any]:
+    """Leaves that are the same on every device, typed as such: the first device's, and -0.0, which adds nothing, of others."""
+    out = []
+    for x in leaves:
+        if not axes_of([x]) & set(names):
+            out.append(x)
+            continue
+        kind = jnp.int8 if x.dtype == jnp.bool_ else x.dtype
+        nothing = jnp.asarray(-0.0 if jnp.issubdtype(kind, jnp.inexact) else 0, kind)
+        if jnp.issubdtype(kind, jnp.complexfloating):
+            nothing = jax.lax.complex(*[jnp.asarray(-0.0, x.real.dtype)] * 2)
+        first = jax.lax.axis_index(names) == 0
+        out.append(jax.lax.psum(jnp.where(first, x.astype(kind), nothing), names).astype(x.dtype))
+    return out
+
+
+def before(op: scan_xla.Op, totals: Sequence[Any], names: Names, reverse: bool, flags: Any = None) -> tuple[list[Any], Any]:
+    """What the devices before this one amount to (anything on the first), and whether this is the first one.
+
+    ``flags``: does something on this device start anew?
+    """
+    device, count = jax.lax.axis_index(names), jax.lax.axis_size(names)
+    restarts = None if flags is None else jax.lax.all_gather(flags, names)
+    prefixes = scan_xla.scan(op, gathered(totals, names), reverse=reverse, flags=restarts)
+    previous = device + 1 if reverse else device - 1
+    at = jax.lax.clamp(0, previous, count - 1)
+    return [jax.lax.dynamic_index_in_dim(p, at, keepdims=False) for p in prefixes], device == (count - 1 if reverse else 0)
+
+
+def numbered(shape: tuple[int, ...], dtype: Any, names: Names) -> Any:
+    """Along the first axis, the positions of this device's elements among those of all."""
+    first = jax.lax.axis_index(names).astype(dtype) * shape[0]
+    return first + vary(jax.lax.broadcasted_iota(dtype, shape, 0), axes_of([first]))
+
+
+def with_positions(
+    positions: Sequence[Any], arrays: Sequence[Any], masks: Sequence[int], names: Names, inner: tuple[int, ...] = ()
+) -> tuple[list[Any], list[int]]:
+    """f's arguments, all as arrays: where ``positions`` has a dtype, those of this device's elements among all."""
+    n, given = arrays[0].shape[masks[0].bit_count()], iter(zip(arrays, masks, strict=True))
+    out = [next(given) if dtype is None else (numbered((n, *inner), dtype, names), 0) for dtype in positions]
+    return [x for x, _ in out], [mask for _, mask in out]
+
+
+def _collective(name: str | None, dtype: Any) -> Callable[..., Any] | None:
+    """What XLA has for it, with the same result to the bit, or for a sum of floats in another order."""
+    kind = np.dtype(dtype).kind
+    if name == "add" and kind != "b":
+        return jax.lax.psum
+    extremes: dict[str | None, Callable[..., Any]] = {"min": jax.lax.pmin, "max": jax.lax.pmax}
+    return extremes.get(name) if kind not in "bc" else None
+
+
+def _by_name(collective: Any, x: Any, names: Names, scattered: int | None) -> Any:
+    """Halves are summed as float32, as kernels do it."""
+    wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating) else x
+    if collective is not jax.lax.psum and jnp.issubdtype(x.dtype, jnp.floating):
+        return _of_keys(collective, wide, names).astype(x.dtype)
+    if scattered is None:
+        return collective(wide, names).astype(x.dtype)
+    return jax.lax.psum_scatter(wide, names, scatter_dimension=scattered, tiled=True).astype(x.dtype)
+
+
+def _of_keys(collective: Any, x: Any, names: Names) -> Any:
+    """The least or greatest float by an integer of the same order, in which NaN is beyond all numbers, and -0 below 0: what XLA
+    does with these on the way depends on the platform."""
+    integer = jnp.int64 if x.dtype.itemsize == 8 else jnp.int32
+    rest = jnp.iinfo(integer).max  # all bits but the sign
+    bits = jax.lax.bitcast_convert_type(jnp.where(jnp.isnan(x), jnp.nan, x), integer)
+    bits = jnp.where(jnp.isnan(x), bits & rest if collective is jax.lax.pmax else bits | ~rest, bits)
+    key = collective(jnp.where(bits < 0, bits ^ rest, bits), names)
+    return jax.lax.bitcast_convert_type(jnp.where(key < 0, key ^ rest, key), x.dtype)
+
+
+def own_share(x: Any, axis: int, names: Names) -> Any:
+    """Of what every device has, the part along ``axis`` that is this one's."""
+    size = x.shape[axis] // jax.lax.axis_size(names)
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(names) * size, size, axis)
+
+
+def _by_share(x: Any, count: int, axis: int) -> Any:
+    """[..., count * share, ...]: [count, ..., share, ...], a share for each device."""
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]), axis, 0)

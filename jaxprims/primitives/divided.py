@@ -1,0 +1,165 @@
+"""A call whose elements, lanes or batch are sharded over devices: each device does its part, then the parts are combined.
+
+XLA's partitioner asks how (``custom_partitioning``) once shardings are known, so nobody has to say where the arrays are. A family
+says what an axis of an operand or a result is by a *factor*: ``b0, b1, ...`` its batch, ``l0, ...`` lanes that lie side by side,
+``n`` its elements, ``h`` the bins or segments of results; None is an axis that every device needs whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .devices import Names
+
+Factors = tuple[str | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The factors of every operand's and every result's axes. ``on_devices(axes, *operands)`` makes a device's part of the
+    results from its part of the operands; ``axes``: the mesh axes over which each factor is sharded. ``communication``: what it
+    takes to combine sharded elements, for explanations."""
+
+    operands: tuple[Factors, ...]
+    results: tuple[Factors, ...]
+    on_devices: Callable[..., list[Any]]
+    communication: str  # in words
+
+
+layouts: dict[Primitive, Callable[..., Layout]] = {}
+"""For primitives that can be divided: from the operands' avals and the primitive's parameters. Of any other, each device does its
+members of the batch."""
+
+
+def devices_of(ctx: Any) -> int:
+    """Over how many devices XLA will partition what is being lowered; 1 inside ``shard_map``, and where a module is exported,
+    which can hold no function of this process."""
+    context = ctx.module_context
+    if getattr(getattr(context, "lowering_parameters", None), "for_export", False):
+        return 1
+    return getattr(context.axis_context, "num_devices", 1)
+
+
+def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int) -> Any:
+    """``whole``: the call as it was."""
+    devices = tuple(jax.devices()[:count])  # only their number matters: shardings are in terms of their order
+    call = custom_partitioning(whole)
+    rule, private = _rule(layout)
+    call.def_partition(
+        partition=lambda _, operands, results: _partition(layout, devices, operands, results),
+        infer_sharding_from_operands=None,
+        decode_shardings=False,
+        sharding_rule=rule,
+        need_replication_factors=private,
+    )
+    context = ctx.module_context
+    axes = dataclasses.replace(context.axis_context, device_assignment=devices)
+    ctx = ctx.replace(module_context=context.replace(axis_context=axes))
+    return mlir.lower_fun(lambda *xs: list(call(*xs)), multiple_results=True)(ctx, *operands)
+
+
+def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
+    """Shardy's rule, and its factors that are not to be sharded."""
+    private: list[str] = []
+
+    def words(factors: Factors) -> str:
+        out = []
+        for f in factors:
+            if f is None:
+                private.append(f"p{len(private)}")
+            out.append(private[-1] if f is None else f)
+        return " ".join(out)
+
+    sides = [", ".join(map(words, side)) for side in (layout.operands, layout.results)]
+    return " -> ".join(sides), tuple(private)
+
+
+def _partition(layout: Layout, devices: Sequence[Any], operands: Any, results: Any) -> Any:
+    """What XLA's partitioner asks for: the mesh, what one device does, shardings of results and operands."""
+    arrays, factors_of = (*operands, *results), (*layout.operands, *layout.results)
+    mesh, specs = _mesh(devices, [(x.sharding, x.shape) for x in arrays])
+    axes: dict[str, Names] = {}
+    sizes: dict[str, int] = {}
+    for factors, spec, x in zip(factors_of, specs, arrays, strict=True):
+        for f, names, size in zip(factors, spec, x.shape, strict=True):
+            if f is not None:
+                sizes[f] = size
+                axes[f] = axes.get(f) or names
+    taken: set[str] = set()
+    for f in sorted(axes, key=lambda f: (f == "h", f)):  # the batch, lanes, elements; bins, which may be where elements are
+        parts = math.prod(mesh.shape[name] for name in axes[f])
+        free = taken - set(axes.get("n", ())) if f == "h" else taken
+        if free & set(axes[f]) or sizes[f] % parts:
+            axes[f] = ()
+        taken |= set(axes[f])
+
+    if not axes.get("n"):
+        axes["h"] = ()  # each device makes all bins
+
+    def sharded(factors: Factors) -> NamedSharding:
+        return NamedSharding(mesh, P(*(None if f is None else axes[f] or None for f in factors)))
+
+    ins, outs = (tuple(map(sharded, side)) for side in (layout.operands, layout.results))
+
+    def on_device(*parts: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
+            return tuple(layout.on_devices(axes, *parts))
+
+    return mesh, on_device, outs, ins
+
+
+def _mesh(devices: Sequence[Any], shardings: Sequence[tuple[Any, tuple[int, ...]]]) -> tuple[Mesh, list[list[Names]]]:
+    """A mesh in which these shardings can be said, and each of them as mesh axes for each axis of its array (none for one that
+    cannot)."""
+    tiles = [_tiles(s, shape, devices) for s, shape in shardings]
+    best: tuple[int, Any] = (-1, None)
+    for grid in sorted(set(itertools.permutations(_primes(len(devices))))):
+        specs = [[_names(tile, grid) for tile in of_axes] for of_axes in tiles]
+        said = sum(names is not None for spec in specs for names in spec)
+        best = max(best, (said, (grid, specs)), key=lambda pair: pair[0])
+        if said == sum(map(len, specs)):
+            break
+    grid, specs = best[1]
+    mesh = Mesh(np.array(devices).reshape(grid), tuple(f"d{a}" for a in range(len(grid))))
+    return mesh, [[names or () for names in spec] for spec in specs]
+
+
+def _tiles(sharding: Any, shape: tuple[int, ...], devices: Sequence[Any]) -> list[np.ndarray]:
+    """For each axis of an array, which tile each device has."""
+    like = (len(devices),) * len(shape)  # which every sharding divides
+    tile, slices = sharding.shard_shape(like), sharding.devices_indices_map(like)
+    return [np.array([(slices[d][a].start or 0) // tile[a] for d in devices]) for a in range(len(shape))]
+
+
+def _names(tile: np.ndarray, grid: tuple[int, ...]) -> Names | None:
+    """The grid's axes, the slowest first, whose coordinates number the tiles; None if none do."""
+    at = tile.reshape(grid)
+    origin = (0,) * len(grid)
+    weights = {a: int(at[tuple(int(b == a) for b in range(len(grid)))]) for a in range(len(grid))}
+    used = sorted((a for a, w in weights.items() if w), key=lambda a: -weights[a])
+    coordinates = np.indices(grid)
+    number = np.ravel_multi_index([coordinates[a] for a in used], [grid[a] for a in used]) if used else np.zeros(grid, int)
+    return tuple(f"d{a}" for a in used) if at[origin] == 0 and np.array_equal(number, at) else None
+
+
+def _primes(n: int) -> tuple[int, ...]:
+    """The prime factors: any division of the devices into axes is a division of these."""
+    out, p = [], 2
+    while n > 1:
+        while n % p == 0:
+            out.append(p)
+            n //= p
+        p += 1
+    return tuple(out) or (1,)

@@ -1,0 +1,220 @@
+"""Scans, reductions and segmented reductions of elements that are sharded over devices: each device its part, then the operator
+on all parts, in the devices' order; lanes that are sharded are each device's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..operators.commutes import commutes
+from ..operators.operator import identity_leaves
+from . import devices, divided, scan_xla
+from .batches import batch_shape, batched_alike, over_batch
+from .ordered_call import OrderedCall
+from .reduce import REDUCTIONS, reduce_p
+from .scan import scan_p
+from .segments import segments_p
+
+Masks = Sequence[int]
+
+
+@dataclasses.dataclass
+class Part:
+    """One device's part of a call."""
+
+    call: OrderedCall
+    masks: tuple[int, ...]
+    rank: int
+    axes: dict[str, devices.Names]
+    operands: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        call = self.call
+        self.names = self.axes["n"]
+        arrays, self.cut, self.captured, self.consts, self.init = call.split(self.operands)
+        array_masks, self.cut_mask, self.captured_masks, self.consts_masks, self.init_masks = call.split(self.masks)
+        self.n = arrays[0].shape[array_masks[0].bit_count()]
+        self.inner = arrays[0].shape[array_masks[0].bit_count() + 1 :][: call.inner_rank]
+        self.given, self.given_masks = arrays, array_masks
+        self.arrays, self.array_masks = devices.with_positions(call.positions, arrays, array_masks, self.names, self.inner)
+
+    def run(self, primitive: Any, call: OrderedCall, cut: Any = None, init: Sequence[Any] | None = None) -> list[Any]:
+        """``call``, a form of this one, on this device's elements. ``init`` has all batch axes."""
+        cuts, cut_masks = ([], []) if cut is None else ([cut], [self.cut_mask])
+        arrays, masks = (
+            (self.given, self.given_masks) if any(p is not None for p in call.positions) else (self.arrays, self.array_masks)
+        )
+        operands = [*arrays, *cuts, *self.captured, *self.consts, *(init or ())]
+        full = ((1 << self.rank) - 1,) * len(init or ())
+        every = (*masks, *cut_masks, *self.captured_masks, *self.consts_masks, *full)
+        return list(primitive.bind(*operands, call=dataclasses.replace(call, init=init is not None), masks=every, rank=self.rank))
+
+    @property
+    def whole(self) -> OrderedCall:
+        """The call with positions as an array and with all results, from no start."""
+        return dataclasses.replace(self.call, positions=(None,) * len(self.arrays), wanted=None, init=False)
+
+    def combine(self, depth: int, masks: Masks | None = None) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+        """The operator on two lists of leaves ``[*batch, *depth axes, *element]``; ``masks``: of the first's."""
+        many, n, full = len(self.consts), len(self.call.operator.shapes), (1 << self.rank) - 1
+
+        def one(*xs: Any) -> tuple[Any, ...]:
+            return tuple(self.call.combine(xs[:many], depth)(xs[many : many + n], xs[many + n :]))
+
+        fn = over_batch(one, (*self.consts_masks, *(masks or (full,) * n), *(full,) * n), self.rank)
+        return lambda a, b: list(fn(*self.consts, *a, *b))
+
+    def batched(self, leaves: Sequence[Any], masks: Masks) -> list[Any]:
+        """Leaves ``[*inner, *element]``, with the batch axes of their masks, with all of them."""
+        size = jnp.zeros(batch_shape(self.operands, self.masks, self.rank))
+        full = (1 << self.rank) - 1
+        return [batched_alike([x, size], (mask, full), self.rank)[0] for x, mask in zip(leaves, masks, strict=True)]
+
+    @property
+    def _totals(self) -> OrderedCall:
+        return dataclasses.replace(
+            self.whole, kind="reduce", exclusive=False, reverse=False, in_place=False, segmented_by="", plans=()
+        )
+
+    def totals(self) -> list[Any]:
+        """What this device's elements amount to."""
+        call = self.call
+        if not call.reverse or (not call.operator.large and commutes(call.operator.program)):
+            return self.run(reduce_p, self._totals)
+        scanned = self.run(scan_p, dataclasses.replace(self.whole, exclusive=False, in_place=False))
+        return [jax.lax.index_in_dim(x, 0, self.rank, keepdims=False) for x in scanned]
+
+
+def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
+    """Calls that start from states go along axes that are not sharded."""
+    n = None if call.init_is_state else "n"
+    lanes = tuple(f"l{a}" for a in range(call.inner_rank))
+    first_init = len(avals) - (len(call.operator.shapes) if call.init else 0)
+
+    def factors(k: int, aval: Any) -> tuple[str | None, ...]:
+        known: tuple[str | None, ...] = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
+        if k < call.num_arrays:
+            known += (n, *lanes)
+        elif k == call.num_arrays and call.segmented_by in ("flags", "ids"):
+            known += (n,)
+        elif k >= first_init:
+            known += lanes
+        return known + (None,) * (len(aval.shape) - len(known))
+
+    steps: tuple[str | None, ...] = {"scan": (n,), "reduce": (), "segments": ("h",)}[call.kind]
+    every = tuple(f"b{a}" for a in range(rank))
+    results = tuple((*every, *steps, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
+    if n is None:
+        words = "the elements are gathered"
+    elif call.kind == "scan":
+        words = "an all-gather of each device's total"
+    else:
+        words = devices.in_words(call.operator.leaf_names, call.operator.dtypes)
+    on_devices = functools.partial(_on_devices, call, masks, rank)
+    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+
+
+def _on_devices(
+    call: OrderedCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any
+) -> list[Any]:
+    if not axes.get("n"):
+        primitive = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}[call.kind]
+        return list(primitive.bind(*operands, call=call, masks=masks, rank=rank))
+    part = Part(call, masks, rank, axes, operands)
+    if call.kind == "scan":
+        return _scan(part)
+    out = _reduce(part) if call.kind == "reduce" else _segments(part)
+    return out if call.wanted is None else [out[k] for k in call.wanted]
+
+
+def _reduce(part: Part) -> list[Any]:
+    call, depth = part.call, part.call.inner_rank
+    if REDUCTIONS.extreme(call) is not None:  # positions are its second result alone: counted from this device's first
+        mine = part.run(reduce_p, dataclasses.replace(call, wanted=None))
+        mine[1] = mine[1] + jax.lax.axis_index(part.names).astype(mine[1].dtype) * part.n
+    else:
+        mine = part.run(reduce_p, part.whole)
+    op, lanes = devices.on_pairs(part.combine(depth)), part.rank if depth else None
+    out = devices.together(op, mine, part.names, call.operator.leaf_names, lanes)
+    return out if part.init is None else part.combine(depth, part.init_masks)(part.init, out)
+
+
+def _segments(part: Part) -> list[Any]:
+    call, depth = part.call, 1 + part.call.inner_rank
+    cut = part.cut
+    if call.segmented_by == "offsets":
+        first = jax.lax.axis_index(part.names).astype(cut.dtype) * part.n
+        cut = jax.lax.clamp(np.zeros((), cut.dtype), cut - first, np.array(part.n, cut.dtype))
+    mine, op = part.run(segments_p, part.whole, cut), devices.on_pairs(part.combine(depth))
+    if call.operator.identity is not None:
+        return devices.together(op, mine, part.names, part.call.operator.leaf_names, part.rank, part.axes["h"])
+    assert part.cut_mask is not None
+    some = over_batch(functools.partial(_some, call, part.n), (part.cut_mask,), part.rank)(cut)
+    if some.ndim == 1:
+        some = jnp.broadcast_to(some, mine[0].shape[: part.rank + 1])
+
+    def either(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        """Where one has no elements, the other; the operator sees what somebody gave."""
+        (*xs, left), (*ys, right) = a, b
+        both = op(scan_xla.where(left, xs, ys), scan_xla.where(right, ys, xs))
+        return [*scan_xla.where(left & right, both, scan_xla.where(left, xs, ys)), left | right]
+
+    return devices.together(either, [*mine, some], part.names, [None] * (len(mine) + 1), part.rank, part.axes["h"])[:-1]
+
+
+def _some(call: OrderedCall, n: int, cut: Any) -> Any:
+    """Which segments have elements."""
+    if call.segmented_by == "offsets":
+        return cut[1:] > cut[:-1]
+    at = jnp.where((cut >= 0) & (cut < call.num_segments), cut, call.num_segments)
+    return jnp.zeros(call.num_segments, jnp.bool_).at[at].set(True, mode="drop")
+
+
+def _scan(part: Part) -> list[Any]:
+    """Totals, what comes before each device, and one scan that starts from there: elements are read twice, written once."""
+    call, op = part.call, part.call.operator
+    if part.cut is not None:
+        return _restarting_scan(part)
+    mine = dataclasses.replace(part.whole, wanted=call.wanted)
+    before, first = devices.before(devices.on_pairs(part.combine(call.inner_rank)), part.totals(), part.names, call.reverse)
+    if part.init is None and op.identity is None:
+        return jax.lax.cond(first, lambda: part.run(scan_p, mine), lambda: part.run(scan_p, mine, init=before))
+    if part.init is not None:
+        start = part.batched(part.init, part.init_masks or ())
+        before = part.combine(call.inner_rank)(start, before)
+    else:
+        neutral = [jnp.broadcast_to(i, (*part.inner, *i.shape)) for i in identity_leaves(op)]
+        start = part.batched(neutral, (0,) * len(neutral))
+    return part.run(scan_p, mine, init=[jnp.where(first, s, b) for s, b in zip(start, before, strict=True)])
+
+
+def _restarting_scan(part: Part) -> list[Any]:
+    """As a device alone would from the first start on; from what comes before the device until then."""
+    call = part.call
+    start = None if part.init is None else part.batched(part.init, part.init_masks or ())
+    alone = part.run(scan_p, part.whole, part.cut, start)
+    inclusive = alone
+    if call.exclusive:
+        inclusive = part.run(scan_p, dataclasses.replace(part.whole, exclusive=False), part.cut, start)
+    last = [jax.lax.index_in_dim(x, 0 if call.reverse else part.n - 1, part.rank, keepdims=False) for x in inclusive]
+    begun = part.batched([jnp.asarray(part.cut)], [part.cut_mask or 0])[0]  # [*batch, n]
+    begins = jnp.any(begun, -1)
+    outermost = jax.lax.axis_index(part.names) == (jax.lax.axis_size(part.names) - 1 if call.reverse else 0)
+    restarts = begins | outermost
+    totals = scan_xla.where(restarts, last, part.totals()) if part.init is not None else last
+    before, _ = devices.before(devices.on_pairs(part.combine(call.inner_rank)), totals, part.names, call.reverse, restarts)
+    continued = part.run(scan_p, dataclasses.replace(part.whole, segmented_by=""), init=before)
+    at = jnp.arange(part.n)[::-1] if call.reverse else jnp.arange(part.n)  # counted from where the scan begins
+    met = (at >= jnp.min(jnp.where(begun, at, part.n), -1, keepdims=True)) | outermost
+    out = scan_xla.where(met, alone, continued)
+    return out if call.wanted is None else [out[k] for k in call.wanted]
+
+
+for primitive in (scan_p, reduce_p, segments_p):
+    divided.layouts[primitive] = layout

@@ -1,0 +1,153 @@
+"""A stencil on a grid that is sharded over devices: halos are exchanged once for a block of steps.
+
+A device's cells and ``steps`` halos around them are a grid that loses a halo with every step, at the ends where there are
+neighbours; at the ends of the whole grid its boundary holds. Which of the two it is depends on the device: each has a branch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..tracing.varying import vary
+from . import devices, divided
+from .stencil import stencil_p
+from .stencil_call import Bounds, StencilCall, Window
+
+MOST_STEPS = 8
+"""Between two exchanges: what devices compute twice grows with their number."""
+
+FIRST, INNER, LAST = 0, 1, 2
+
+
+def exchanged(x: Any, axis: int, low: int, high: int, name: Any) -> Any:
+    """With the last ``low`` cells of the device before and the first ``high`` of the next, the first device's being next to the
+    last one's."""
+    count, n = lax.axis_size(name), x.shape[axis]
+    pieces = []
+    if low:
+        sent = lax.slice_in_dim(x, n - low, n, axis=axis)
+        pieces.append(lax.ppermute(sent, name, [(i, (i + 1) % count) for i in range(count)]))
+    pieces.append(x)
+    if high:
+        sent = lax.slice_in_dim(x, 0, high, axis=axis)
+        pieces.append(lax.ppermute(sent, name, [(i, (i - 1) % count) for i in range(count)]))
+    return jax.lax.concatenate(pieces, axis) if len(pieces) > 1 else x
+
+
+def by_side(
+    names: Sequence[Any], wraps: Sequence[bool], branch: Callable[[tuple[int, ...]], list[Any]], axes: Any = frozenset()
+) -> list[Any]:
+    """``branch(sides)`` for this device's place along each of these mesh axes; a grid that wraps around has no ends."""
+    at: Any = jnp.zeros((), jnp.int32)
+    for name, wrap in zip(names, wraps, strict=True):
+        index, count = lax.axis_index(name), lax.axis_size(name)
+        at = at * 3 + (INNER if wrap else jnp.where(index == 0, FIRST, jnp.where(index == count - 1, LAST, INNER)))
+    branches = [
+        lambda sides=sides: [vary(x, axes) for x in branch(sides)]
+        for sides in itertools.product((FIRST, INNER, LAST), repeat=len(names))
+    ]
+    return branches[0]() if not names else list(lax.switch(at, branches))
+
+
+def shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], side: int) -> tuple[Bounds, Window]:
+    """Of a device at one end of the axis, or between others. Where the grid ends, what was received is not there."""
+    low, high = (steps * n for n in ends)
+    first, last = side == FIRST, side == LAST
+    keep = (window.keep[0] if first else 0, window.keep[1] if last else 0)
+    shrink = (0 if first else ends[0], 0 if last else ends[1])
+    mode = bounds.mode if first or last else "nothing"
+    return Bounds(mode, low, low if first else 0, high if last else 0), Window(0, window.size, shrink, keep)
+
+
+def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
+    """Axes whose results are the whole grid's cells, if f does not want their coordinates."""
+    lanes = tuple(f"l{a}" for a in range(call.lanes_rank))
+    shrinks = call.steps > MOST_STEPS and any(any(w.shrink) for w in call.window)
+
+    def divides(a: int) -> bool:
+        window, sizes = call.window[a], {aval.shape[m.bit_count() + a] for aval, m in arrays}
+        whole = all(own[a] == Bounds(own[a].mode) for own in call.bounds) and sizes == {window.size} and window.start == 0
+        return not shrinks and whole and not any(window.shrink) and a not in call.coordinates
+
+    arrays = list(zip(avals, masks, strict=True))[: call.num_arrays]
+    grid = tuple(f"g{a}" if divides(a) else None for a in range(call.rank))
+
+    def factors(k: int, aval: Any) -> divided.Factors:
+        known: divided.Factors = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
+        known += (*grid, *lanes) if k < call.num_arrays else ()
+        return known + (None,) * (len(aval.shape) - len(known))
+
+    every = tuple(f"b{a}" for a in range(rank))
+    results = tuple((*every, *grid, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
+    on_devices = functools.partial(_on_devices, call, masks, rank)
+    block = min(call.steps, MOST_STEPS)
+    words = f"halos of {block} step{'s' * (block > 1)} are exchanged" if any(grid) else "the grid is gathered"
+    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+
+
+def _on_devices(
+    call: StencilCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any
+) -> list[Any]:
+    names = {a: axes[f"g{a}"] for a in range(call.rank) if axes.get(f"g{a}")}
+    if not names:
+        return list(stencil_p.bind(*operands, call=call, masks=masks, rank=rank))
+    arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
+    ends = call.ends(range(call.num_arrays))
+    places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
+    sizes = [arrays[0].shape[places[0][a]] if a in names else w.size for a, w in enumerate(call.window)]
+    block = min([call.steps, MOST_STEPS, *(sizes[a] // max(ends[a]) for a in names if max(ends[a]))])
+    alone = block == 0 or (block < call.steps and any(any(w.shrink) for w in call.window))
+    for a in list(names) if alone else []:  # reads go beyond the next device: the whole axis, and of the results a share
+        wide = [lax.all_gather(x, names[a], axis=own[a], tiled=True) for x, own in zip(arrays, places, strict=True)]
+        out = _on_devices(call, masks, rank, axes | {f"g{a}": ()}, *wide, *captured)
+        return [devices.own_share(x, rank + a, names[a]) for x in out]
+    window = tuple(dataclasses.replace(w, size=n) for w, n in zip(call.window, sizes, strict=True))
+    local = dataclasses.replace(call, window=window)
+    done = 0
+    while done < call.steps:
+        steps = min(block, call.steps - done)
+        out = _block(local, masks, rank, names, ends, places, arrays, captured, steps)
+        done, arrays = done + steps, [*out, *arrays[len(out) :]]
+        masks = ((1 << rank) - 1,) * len(out) + tuple(masks[len(out) :])
+        places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
+    return out
+
+
+def _block(
+    call: StencilCall,
+    masks: tuple[int, ...],
+    rank: int,
+    names: dict[int, devices.Names],
+    ends: Sequence[tuple[int, int]],
+    places: Sequence[Sequence[int]],
+    arrays: Sequence[Any],
+    captured: Sequence[Any],
+    steps: int,
+) -> list[Any]:
+    """Steps after one exchange."""
+    wide = list(arrays)
+    for a, name in names.items():
+        low, high = (steps * n for n in ends[a])
+        wide = [exchanged(x, own[a], low, high, name) for x, own in zip(wide, places, strict=True)]
+
+    def branch(sides: tuple[int, ...]) -> list[Any]:
+        bounds, window = [list(own) for own in call.bounds], list(call.window)
+        for a, side in zip(names, sides, strict=True):
+            for own in bounds:
+                own[a], window[a] = shard(own[a], call.window[a], steps, ends[a], side)
+        mine = dataclasses.replace(call, bounds=tuple(map(tuple, bounds)), window=tuple(window), steps=steps)
+        return list(stencil_p.bind(*wide, *captured, call=mine, masks=masks, rank=rank))
+
+    wraps = [call.bounds[0][a].mode == "wrap" for a in names]
+    return by_side(list(names.values()), wraps, branch)
+
+
+divided.layouts[stencil_p] = layout

@@ -1,0 +1,319 @@
+"""Calls under plain ``jit`` on sharded elements, lanes or batches: each device its part, nothing large moved, the same result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from meshes import mesh
+from references import assert_close
+
+import jaxprims as jp
+from jaxprims.primitives import divided
+
+N, H = 1920, 24
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal(N).astype(np.float32)
+IDS = RNG.integers(-1, H + 1, N).astype(np.int32)
+SORTED = np.sort(IDS)
+OFFSETS = np.sort(RNG.integers(-5, N + 5, H)).astype(np.int32)
+ROWS = X.reshape(16, -1)
+
+
+def affine(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def further(a: Any, b: Any) -> Any:
+    return jnp.where(jnp.abs(a) >= jnp.abs(b), a, b)
+
+
+def product_and_sum(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] + b[1]
+
+
+def maps(x: Any) -> Any:
+    """Affine maps with factors near 1."""
+    return x * 0.1 + 0.9, x
+
+
+ONE = (np.float32(1), np.float32(0))
+CALLS: dict[str, Callable[..., Any]] = {
+    "sum by index": lambda x, i: jp.reduce_by_index(x, i, H),
+    "sum of bools by index": lambda x, i: jp.reduce_by_index(x > 0, i, H, jnp.logical_or),
+    "sum of halves by index": lambda x, i: jp.reduce_by_index(x.astype(jnp.bfloat16), i, H),
+    "logaddexp by index": lambda x, i: jp.reduce_by_index(x, i, H, jnp.logaddexp),
+    "argmax by index": lambda x, i: jp.reduce_by_index((x, jp.positions), i, H, jp.monoids.argmax),
+    "rows by index": lambda x, i: jp.reduce_by_index(x.reshape(-1, 4), i.reshape(-1, 4)[:, 0], H, jnp.maximum),
+    "into dest": lambda x, i: jp.reduce_by_index(x, i, H, dest=jnp.arange(H, dtype=jnp.float32)),
+    "into dest alone": lambda x, i: jp.reduce_by_index(x, i, H, further, dest=jnp.ones(H)),
+    "two histograms": lambda x, i: jp.genhist(
+        lambda p, x: ((p % 7, x), (p % 5, (x, 1))), (jp.positions, x),
+        (jp.Bins(7), jp.Bins(5, product_and_sum, identity=(1.0, 0))),
+    ),
+    "captured": lambda x, i: jp.genhist(lambda x, i: (i, x * jnp.linspace(0.5, 2, H)[i]), (x, i), jp.Bins(H)),
+    "sum": lambda x, i: jp.reduce(x),
+    "argmin": lambda x, i: jp.argmin(x),
+    "last": lambda x, i: jp.reduce(x, lambda a, b: b, init=np.float32(3)),
+    "affine": lambda x, i: jp.reduce(maps(x), affine, init=(np.float32(2), np.float32(3))),
+    "positions": lambda x, i: jp.reduce((x, jp.positions), map=lambda x, p: x * jnp.sin(p * 1e-3)),
+    "segments by ids": lambda x, i: jp.segment_reduce(x, i, num_segments=H),
+    "affine segments": lambda x, i: jp.segment_reduce(maps(x), i, affine, identity=ONE, num_segments=H),
+    "segments without identity": lambda x, i: jp.segment_reduce(
+        x, jp.Offsets(jnp.asarray(OFFSETS)), further, identity=jnp.float32(7) + 0 * x[0]
+    ),
+    "segments by offsets": lambda x, i: jp.segment_reduce(x, jp.Offsets(jnp.asarray(OFFSETS)), jnp.maximum),
+    "sums": lambda x, i: jp.scan(x),
+    "sums from the end": lambda x, i: jp.scan(x, reverse=True, exclusive=True),
+    "affine scan": lambda x, i: jp.scan(maps(x), affine),
+    "affine scan from the end": lambda x, i: jp.scan(maps(x), affine, reverse=True, exclusive=True, identity=ONE),
+    "no identity": lambda x, i: jp.scan(x, further),
+    "from a start": lambda x, i: jp.scan(maps(x), affine, init=(np.float32(2), np.float32(1))),
+    "recurrence": lambda x, i: jp.linear_recurrence(x * 0.1 + 0.9, x, np.float32(2), reverse=True),
+    "scan of positions": lambda x, i: jp.scan((x, jp.positions), map=lambda x, p: x * jnp.sin(p * 1e-3)),
+    "restarts": lambda x, i: jp.scan(x, segment_starts=i == 5),
+    "restarts from a start": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, init=ONE[::-1], exclusive=True),
+    "restarts from the end": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, reverse=True),
+    "gradient by index": lambda x, i: jax.grad(lambda x: jnp.sum(jp.reduce_by_index(x, i, H, jnp.logaddexp)[:10] ** 2))(x),
+    "gradient of a scan": lambda x, i: jax.grad(lambda x: jnp.sum(jp.scan(maps(x), affine)[1] ** 2))(x),
+}  # fmt: skip
+
+ALONG = {
+    "reduce": lambda x, axis: jp.reduce(x, jnp.logaddexp, axis=axis),
+    "scan": lambda x, axis: jp.scan(x, jnp.logaddexp, axis=axis),
+    "argmax": lambda x, axis: jp.argmax(x, axis),
+    "vmap": lambda x, axis: jax.vmap(lambda row: jp.scan(row, jnp.logaddexp, init=row[3]), 1 - axis)(x),
+}
+GATHERED = {"into dest alone"}
+
+
+def moved(compiled: Any) -> int:
+    """Numbers in the largest array that a collective makes."""
+    found = re.findall(
+        r"= \(?\w+\[([\d,]*)\]\S* (?:all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)", compiled.as_text()
+    )
+    return max([int(np.prod([int(d) for d in dims.split(",") if d])) for dims in found], default=0)
+
+
+def check(f: Callable[..., Any], args: tuple[np.ndarray, ...], m: Mesh, spec: P, most: int) -> None:
+    placed = [jax.device_put(a, NamedSharding(m, spec)) for a in args]
+    compiled = jax.jit(f).lower(*placed).compile()
+    assert moved(compiled) <= most
+    assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(*args)), 2e-4)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_sharded_elements(name: str) -> None:
+    """Over all devices, or over one of two axes of the mesh."""
+    most = 8 * 4 * H if name not in GATHERED else N
+    for spec in (P(("x", "y")), P("y")):
+        check(CALLS[name], (X, SORTED if "segments" in name else IDS), mesh(4, 2), spec, most)
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_sharded_rows_and_columns(name: str) -> None:
+    """Lanes and batches are each device's own; along a sharded axis one slice of each device is moved."""
+    for axis, spec, most in ((1, P("x", "y"), 16 * 8), (0, P("x", "y"), 4 * 120), (1, P("y"), 0), (0, P(None, "x"), 0)):
+        check(lambda x, axis=axis: ALONG[name](x, axis), (ROWS,), mesh(4, 2), spec, most)
+
+
+def test_several_axes() -> None:
+    """Reduced over both, of which the last is sharded: not as one axis, which would be gathered."""
+    x = RNG.standard_normal((8, 4096)).astype(np.float32)
+    check(lambda x: jp.reduce(x, jnp.logaddexp), (x,), mesh(8), P(None, "x"), 8 * 8)
+
+
+def test_six_devices() -> None:
+    """Axes of a mesh that are not powers of two, in either order."""
+    for sizes in ((2, 3), (3, 2)):
+        m = Mesh(np.array(jax.devices()[:6]).reshape(sizes), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+        for spec in (P("x"), P("y"), P(("y", "x"))):
+            check(lambda x, i: jp.scan(maps(x), affine), (X, IDS), m, spec, 6 * 2)
+
+
+@pytest.mark.parametrize("op", [jnp.add, jnp.logaddexp])
+def test_sharded_bins(op: Any) -> None:
+    """Bins that are wanted in parts are combined in parts; where elements are not sharded in the same way, everywhere."""
+    m = mesh(8)
+    rows = NamedSharding(m, P("x"))
+    for spec in (P("x"), P()):
+        v, i = (jax.device_put(a, NamedSharding(m, spec)) for a in (X, IDS))
+        f = jax.jit(lambda v, i: jp.reduce_by_index(v, i, H, op), out_shardings=rows)
+        got = f(v, i)
+        assert got.sharding.spec == P("x")
+        assert_close(got, np.asarray(jax.jit(lambda v, i: jp.reduce_by_index(v, i, H, op))(X, IDS)), 1e-4)
+
+
+def test_many_bins_are_combined_by_shares() -> None:
+    """An operator without a name: each device combines an eighth of the bins, then they are gathered."""
+    ids = (IDS * 733).astype(np.int32)
+    f = lambda v, i: jp.reduce_by_index(v, i, 17_600, jnp.logaddexp)  # noqa: E731
+    placed = [jax.device_put(a, NamedSharding(mesh(8), P("x"))) for a in (X, ids)]
+    compiled = jax.jit(f).lower(*placed).compile()
+    assert "all-to-all" in compiled.as_text() and moved(compiled) == 17_600
+    assert_close(compiled(*placed), np.asarray(jax.jit(f)(X, ids)), 1e-4)
+
+
+@pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None)])
+def test_explicit_axes(spec: P) -> None:
+    """Results keep what may stay sharded, in their types too."""
+    m = mesh(4, 2, explicit=True)
+    with jax.set_mesh(m):
+        x = jax.device_put(ROWS, NamedSharding(m, spec))
+        for f, wanted in (
+            (lambda x: jp.scan(x, jnp.logaddexp, axis=1), tuple(spec)),
+            (lambda x: jp.reduce(x, jnp.logaddexp, axis=0), (spec[1],)),
+            (lambda x: jp.reduce(x, further, axis=1), (spec[0],)),
+            (lambda x: jax.vmap(lambda r: jp.reduce_by_index(r, jnp.arange(120) % 5, 5, jnp.logaddexp))(x), (spec[0], None)),
+        ):
+            compiled = jax.jit(f).lower(x).compile()
+            got = compiled(x)
+            assert tuple(jax.typeof(got).sharding.spec) == wanted
+            assert moved(compiled) <= 4 * 120
+            assert_close(np.asarray(got), np.asarray(jax.jit(f)(ROWS)), 1e-4)
+
+
+NAMED = {
+    "reduce": (lambda n: lambda x, i: jp.reduce(maps(x), affine, init=ONE, axis_name=n)),
+    "positions": (lambda n: lambda x, i: jp.reduce((x, jp.positions), jp.monoids.argmax, axis_name=n)),
+    "rows": (
+        lambda n: lambda x, i: jp.reduce((x.reshape(-1, 2), jp.positions), map=lambda x, p: x * jnp.sin(p), axis=0, axis_name=n)
+    ),
+    "by index": (lambda n: lambda x, i: jp.reduce_by_index(x, i, H, axis_name=n)),
+    "sorted": (lambda n: lambda x, i: jp.reduce_by_index(x, jnp.sort(i), H, jnp.logaddexp, indices_are_sorted=True, axis_name=n)),
+    "into dest": (
+        lambda n: lambda x, i: jp.reduce_by_index(
+            (x, jp.positions), i, (H,), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), identity=(-jnp.inf, 0),
+            dest=(jnp.ones(H), jnp.arange(H)), axis_name=n,
+        )
+    ),
+    "genhist": (
+        lambda n: lambda x, i: jp.genhist(
+            lambda p, x: ((p % 7, x), (p % 5, 1)), (jp.positions, x), (jp.Bins(7), jp.Bins(5)), axis_name=n
+        )
+    ),
+    "segments": (lambda n: lambda x, i: jp.segment_reduce(x, jp.Offsets(jnp.asarray(OFFSETS)), jnp.maximum, axis_name=n)),
+    "scan of positions": (
+        lambda n: lambda x, i: jp.reduce(jp.scan((x, jp.positions), map=lambda x, p: x * jnp.cos(p), axis_name=n), axis_name=n)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_by_name(name: str) -> None:
+    """``axis_name=`` inside ``shard_map``: the result of all devices' elements, replicated, and typed so."""
+    names, f = ("x", "y"), NAMED[name]
+    sharded = jax.shard_map(f(names), mesh=mesh(4, 2), in_specs=(P(names), P(names)), out_specs=P())
+    i = np.sort(IDS) if name == "sorted" else IDS
+    assert_close(jax.jit(sharded)(X, i), jax.tree.map(np.asarray, jax.jit(f(None))(X, i)), 2e-4)
+
+
+@pytest.mark.parametrize("op", [jnp.add, jnp.logaddexp, affine])
+def test_gradients_by_name(op: Any) -> None:
+    def total(x: Any, name: Any) -> Any:
+        if op is affine:
+            return jp.reduce(maps(x), op, axis_name=name)[1]
+        return jnp.sum(jp.reduce_by_index(x, jnp.arange(x.shape[0]) % 4, 4, op, axis_name=name) ** 2)
+
+    x = X[:160]
+    sharded = jax.shard_map(lambda x: total(x, "x"), mesh=mesh(8), in_specs=P("x"), out_specs=P())
+    assert_close(jax.jit(jax.grad(sharded))(x), np.asarray(jax.jit(jax.grad(lambda x: total(x, None)))(x)), 1e-3)
+
+
+def test_by_name_large_slices_and_other_shapes() -> None:
+    """Slices past the size from which bins are combined by shares, and positions beside leaves of several shapes."""
+    x = RNG.standard_normal((16, 20_000)).astype(np.float32)
+    m = mesh(8)
+    f = lambda n: lambda x: jp.reduce(x, jnp.logaddexp, axis=0, axis_name=n)  # noqa: E731
+    sharded = jax.shard_map(f("x"), mesh=m, in_specs=P("x"), out_specs=P())
+    assert_close(jax.jit(sharded)(x), np.asarray(jax.jit(f(None))(x)), 1e-5)
+
+    def pairs(n: Any) -> Any:
+        both = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
+        whole = lambda a, b, p: (a.sum() * jnp.sin(p), b.sum())  # noqa: E731
+        return lambda x: jp.reduce((x[:, :32].T, x[:, 32:35].T, jp.positions), both, axis=1, map=whole, axis_name=n)
+
+    sharded = jax.shard_map(pairs("x"), mesh=m, in_specs=P("x"), out_specs=P())
+    assert_close(jax.jit(sharded)(x), jax.tree.map(np.asarray, jax.jit(pairs(None))(x)), 1e-4)
+
+
+def test_by_name_an_identity_is_wanted() -> None:
+    f = lambda x: jp.reduce_by_index(x, jnp.arange(x.shape[0]) % 4, 4, further, dest=jnp.zeros(4), axis_name="x")  # noqa: E731
+    with pytest.raises(ValueError, match=r"not known; give identity$"):
+        jax.shard_map(f, mesh=mesh(8), in_specs=P("x"), out_specs=P())(X)
+
+
+def test_which_axes_number_the_tiles() -> None:
+    assert divided._primes(12) == (2, 2, 3) and divided._primes(1) == (1,)
+    assert divided._names(np.arange(8), (2, 2, 2)) == ("d0", "d1", "d2")
+    assert divided._names(np.array([0, 1, 0, 1]), (2, 2)) == ("d1",)
+    assert divided._names(np.array([0, 2, 1, 3]), (2, 2)) == ("d1", "d0")
+    assert divided._names(np.zeros(4, int), (2, 2)) == ()
+    assert divided._names(np.array([0, 1, 1, 0]), (2, 2)) is None
+
+
+def test_rows_of_thousands_by_index() -> None:
+    """More numbers to a row than kernels take: XLA's scatter."""
+    x = RNG.standard_normal((6, 5000)).astype(np.float32)
+    i = np.array([0, 2, 0, 1, 2, 7], np.int32)
+    wanted = np.stack([x[0] + x[2], x[3], x[1] + x[4]])
+    assert_close(jp.segment_sum(x, i, 3), wanted, 1e-5)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(jp.segment_max(x, i, 3)[1] ** 2)))(x)
+    assert_close(gradient[3], 2 * x[3], 1e-5)
+
+
+def heat(a: Any) -> Any:
+    return 0.2 * (a[0, 0] + a[-1, 0] + a[1, 0] + a[0, -1] + a[0, 1])
+
+
+def lopsided(a: Any) -> Any:
+    return a[0, 0] + 0.5 * a[-2, 1] - 0.3 * a[0, 3]
+
+
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
+def test_sharded_grids(boundary: str) -> None:
+    """Halos are exchanged, nothing is gathered; the same bits as on one device."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    for f, steps, spec in ((heat, 1, P("x", "y")), (lopsided, 3, P(None, ("x", "y"))), (heat, 11, P("y", None))):
+        call = lambda x, f=f, steps=steps: jp.stencil(f, x, boundary=boundary, fill_value=2, steps=steps)  # noqa: E731
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        compiled = jax.jit(call).lower(placed).compile()
+        assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
+        np.testing.assert_array_equal(np.asarray(compiled(placed)), np.asarray(jax.jit(call)(x)))
+
+
+def test_sharded_grids_that_are_read_far_away() -> None:
+    """Results that shrink, reads beyond the next device, cells' coordinates, batches and gradients: right, however it is done."""
+    x = RNG.standard_normal((16, 32)).astype(np.float32)
+    placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+    for f in (
+        lambda x: jp.stencil(lopsided, x, boundary=("valid", "edge"), steps=3),
+        lambda x: jp.stencil(lambda a: a[6, 0] - a[0, -20], x, boundary="wrap"),
+        lambda x: jp.stencil(lambda a, p: a[1, 0] * p[0] + p[1], (x, jp.positions)),
+        lambda x: jax.vmap(lambda x: jp.stencil(lambda a, w: a[1] * w[0] - a[-1], (x, jnp.arange(32.0)), boundary="wrap"))(x),
+        lambda x: jax.grad(lambda x: jnp.sum(jp.stencil(heat, x, boundary="reflect", steps=4) ** 2))(x),
+    ):
+        assert_close(jax.jit(f)(placed), np.asarray(jax.jit(f)(x)), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum])
+def test_extremes_of_every_kind_of_value(op: Any, dtype: str) -> None:
+    """NaN wins, whatever its sign and on whichever device; 0 is greater than -0."""
+    x = np.array([[0.0, -0.0, 1, -np.inf], [-0.0, 0.0, np.nan, -np.nan], [np.inf, -1, 2, 3], [-5, 1e-40, 5, 6]], np.float32)
+    x = np.nan_to_num(x, posinf=100, neginf=-100) if dtype == "int8" else x
+    x = jnp.asarray(x).astype(dtype)
+    m = mesh(4)
+    f = lambda x: jp.reduce_by_index(x.reshape(-1), jnp.arange(16) % 4, 4, op)  # noqa: E731
+    got = jax.jit(f)(jax.device_put(x, NamedSharding(m, P("x"))))
+    wanted = jax.jit(f)(x)
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(wanted, np.float32))
+    assert np.array_equal(np.signbit(np.asarray(got, np.float32))[:2], np.signbit(np.asarray(wanted, np.float32))[:2])
