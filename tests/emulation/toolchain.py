@@ -24,6 +24,7 @@ _UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-z
 # sanitizer's: what it calls is in undefined.h. Not optimised: to compile a kernel takes longer than to run it a few times.
 KERNEL_FLAGS = ["-std=c++17", "-O0", "-ftls-model=global-dynamic", "-fvisibility=hidden", "-fno-gnu-unique", *_COMMON]
 KERNEL_FLAGS += [f"-fsanitize={_UNDEFINED}", "-fno-sanitize-recover=all", "-fno-rtti", "-fno-exceptions", "-nostdlib"]
+KERNEL_FLAGS += ["-fstack-clash-protection"]  # a deep frame touches each page on its way: the guard page, before what lies below
 ORDER_FLAGS = ["-DJP_CHECK_ORDER", "-fsanitize=thread", "-g1"]  # slow, so only where JAXPRIMS_EMULATION_ORDER is set
 KERNEL_FLAGS += ["-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS"]  # C's math.h: C++'s takes a quarter of a kernel's compilation
 KERNEL_LIBRARIES = ["-lm", "-lc", "-lgcc"]
