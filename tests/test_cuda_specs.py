@@ -37,8 +37,8 @@ def case(f: Callable[..., Any], *args: Any) -> Case:
     return f, args
 
 
-def a(*shape: int, t: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((N, *shape), t)
+def a(*shape: int, t: Any = jnp.float32, n: int = N) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((n, *shape), t)
 
 
 def last_nonzero(p: Any, q: Any) -> Any:
@@ -168,6 +168,13 @@ def histograms() -> dict[str, Case]:
         "lanes": case(by(jnp.add), a(40), i),
         "lanes of bf16": case(by(jnp.add), a(48, t=BF16), a(t=S64)),
         "lanes and dest": case(by(jnp.multiply), a(36, t=S32), i, dest(36, t=S32)),
+        "rows": case(lambda h, w, s, i: jp.genhist(lambda w, s, i: (i, w * h[s]), (w, s, i), jp.Bins(H)), a(12, n=5), x, i, i),
+        "rows of several": case(
+            lambda h, x, s, i: jp.genhist(
+                lambda x, s, i: (i, jnp.maximum(x[:20], x[20:] - h[0]) * h[s]), (x, s, i), jp.Bins(H, jnp.multiply)
+            ),
+            a(20, n=3, t=S32), a(40, t=S32), i, i,
+        ),
         "two parts": case(lambda p: jp.genhist(two_parts, p, [jp.Bins(H)] * 2), a(2)),
         "three parts": case(lambda *e: jp.genhist(three_parts, e, bins), x, i),
         "updates": case(
@@ -453,20 +460,28 @@ def test_histograms(name: str, arch: int) -> None:
     for bins in spec.bins:
         index = results[at : at + bins.updates]
         at += bins.updates
-        rows = [results[at + k * bins.slots : at + (k + 1) * bins.slots] for k in range(bins.updates)]
-        at += bins.updates * bins.slots
+        rows = [results[at + k * bins.given : at + (k + 1) * bins.given] for k in range(bins.updates)]
+        scalars = rows[0]
+        at += bins.updates * bins.given
         mine, given = outs[leaf : leaf + len(bins.leaves)], dests[leaf : leaf + len(bins.leaves)]
         leaf += len(bins.leaves)
         for lane in range(bins.lanes):
-            if bins.lanes > 1:
-                array = next(k for k, s in enumerate(spec.arrays) if s.slots == bins.lanes * bins.slots)
-                x = inputs[array]
-                assert x is not None
-                rows = [[x[:, 0, lane * bins.slots + s].astype(P.numpy_dtype(t)) for s, t in enumerate(bins.acc)]]
+            if bins.value is not None:
+                rows = [run_program(bins.value, lane_of(bins, inputs, uniforms, scalars, lane), uniforms)]
             for e, row in enumerate(expected_part(spec, bins, H, index, rows, given, lane)):
                 got = [out[e, lane, s] for out in mine for s in range(out.shape[2])]
                 for g, w in zip(got, row, strict=True):
                     assert_close(np.asarray(g), np.asarray(w, g.dtype), f"{name}, bin {e}, lane {lane}")
+
+
+def lane_of(bins: PartSpec, inputs: Any, uniforms: Any, scalars: Sequence[np.ndarray], lane: int) -> list[np.ndarray]:
+    """What ``value`` is given: what lies at the lane in each row, and scalars."""
+    out, bases = [], iter(scalars)
+    for row in bins.rows:
+        at = row.offset + lane * bins.slots + (next(bases) if row.based else np.zeros(N, int))
+        for s in range(bins.slots):
+            out.append(inputs[row.number][:, 0, at[0] + s] if row.own else uniforms[row.number][at + s])
+    return [*out, *bases]
 
 
 CLASSES = {

@@ -273,6 +273,12 @@ class Builder:
         return Program(self.params, tuple(body), tuple(number[r] for r in results))
 
 
+def chained(first: Program, second: Program) -> Program:
+    """The second on the results of the first."""
+    b = Builder(first.params)
+    return b.finish(b.inline(second, b.inline(first, [b.arg(k) for k in range(len(first.params))])))
+
+
 def shifted_loads(p: Program, by: int) -> Program:
     """The program with its captured arrays numbered from ``by``."""
     if by == 0 or not any(i.op == "load" for i in p.walk()):

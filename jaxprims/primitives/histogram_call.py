@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.program import Builder, Program, shifted_loads
+from ..ir.lanes import Lanes, lanes_of
+from ..ir.program import Builder, Program, chained, shifted_loads
 from ..operators.operator import Operator, scalar_name, slots_of
 from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec
 from ..specs.problems import HistogramProblem
@@ -85,25 +86,34 @@ def spec_of(
     index_dtype = "s64" if wide else "s32"
 
     builder = Builder(f.params)
-    inlined = builder.inline(f, [builder.arg(k) for k in range(len(f.params))])
-    indices, values, forms = [], [], []
+    parameters = [builder.arg(k) for k in range(len(f.params))]
+    inlined = builder.inline(f, parameters)
+    indices, values, forms, of_lanes = [], [], [], []
     for p in call.parts:
         at = starts[p.index]
         row = inlined[at : at + p.updates]
         indices.append([i if builder.dtype(i) == index_dtype else builder.emit("convert", index_dtype, i) for i in row])
-        rows = []
-        for u in range(p.updates):
-            row = []
+        lanes = None
+        if p.operator.lanes > 1:
+            lanes = _lanes(call, p)
+            assert lanes is not None, "can_fuse said so"
+            form = p.operator.represent(None, keyed=False)
+            given = [builder.inline(Program(f.params, f.body, (*lanes.bases, *lanes.scalars)), parameters)]
+            if form.start is not None:
+                lanes = dataclasses.replace(lanes, program=chained(lanes.program, form.start))
+        else:
+            given = [[] for _ in range(p.updates)]
             for v in p.values:
-                n = counts[v] // p.updates if p.operator.lanes == 1 else counts[v] // p.operator.lanes
-                row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
-            rows.append(row)
-        own = call.position_among([builder.body[v] for v in rows[0]]) if packed and p.updates == 1 else None
-        form = p.operator.represent(own, keyed=packed and p.operator.lanes == 1)
-        if form.start is not None and p.operator.lanes == 1:  # lanes are read, and converted, by the kernel
-            rows = [builder.inline(form.start, row) for row in rows]
+                n = counts[v] // p.updates
+                for u, row in enumerate(given):
+                    row += inlined[starts[v] + u * n : starts[v] + (u + 1) * n]
+            own = call.position_among([builder.body[v] for v in given[0]]) if packed and p.updates == 1 else None
+            form = p.operator.represent(own, keyed=packed)
+            if form.start is not None:
+                given = [builder.inline(form.start, row) for row in given]
+        values.append(given)
         forms.append(form)
-        values.append(rows)
+        of_lanes.append(lanes)
     results = [r for i, v in zip(indices, values, strict=True) for r in i + [s for row in v for s in row]]
     program = builder.finish(results)
 
@@ -120,11 +130,12 @@ def spec_of(
         first += n
     program = _with_params(program, keep)
     bins, uniform = [], call.f.captured
-    for p, form in zip(call.parts, forms, strict=True):
+    for p, form, lanes in zip(call.parts, forms, of_lanes, strict=True):
         outer = shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
         op = shifted_loads(form.op, uniform)
         leaves = p.operator.leaf_slots
-        bins.append(PartSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer))
+        part = PartSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer)
+        bins.append(part if lanes is None else dataclasses.replace(part, rows=lanes.rows, value=lanes.program))
         uniform += p.captured
     return HistogramSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
 
@@ -138,31 +149,23 @@ def _with_params(p: Program, keep: Sequence[int]) -> Program:
     return b.finish(b.inline(p, [b.arg(place[k]) if k in place else -1 for k in range(len(p.params))]))
 
 
-def can_fuse(call: HistogramCall) -> bool:
-    """Array-valued bins take their values from memory: can this f's be found there, lane after lane? And can all parts be made in
-    one pass?"""
-    f = call.f.program
+def _lanes(call: HistogramCall, part: Part) -> Lanes | None:
+    """How the value of an array-valued part is made, lane by lane; None where it cannot be."""
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
-    first_params = np.concatenate([[0], np.cumsum([slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars])]).astype(
-        int
-    )
+    arrays = tuple(slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.invars)
+    (value,) = part.values
+    start = sum(counts[:value])
+    results = call.f.program.results[start : start + counts[value]]
+    return lanes_of(call.f.program, results, counts[value] // part.operator.lanes, arrays)
+
+
+def can_fuse(call: HistogramCall) -> bool:
+    """Values of array-valued bins are made lane by lane: can this f's be? And can all parts be made in one pass?"""
     unknown = any(p.operator.identity is None for p in call.parts)  # then all work on the result's own arrays
     for p in call.parts:
         if unknown and p.operator.represent().finish is not None:
             return False
-        if p.operator.lanes == 1:
-            continue
-        if p.updates > 1:
-            return False
-        results = [f.body[r] for r in f.results[starts[p.values[0]] : starts[p.values[0] + 1]]]
-        if any(r.op != "arg" for r in results):
-            return False
-        numbers = [r.attr for r in results]
-        if numbers[0] not in first_params or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-            return False
-        array = int(np.searchsorted(first_params, numbers[0]))
-        if first_params[array + 1] - first_params[array] != len(numbers):
+        if p.operator.lanes > 1 and (p.updates > 1 or _lanes(call, p) is None):
             return False
     return True
 

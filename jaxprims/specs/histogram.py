@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..ir.check import check_program
-from ..ir.program import Program
+from ..ir.lanes import Row
+from ..ir.program import Builder, Program
 from .elements import ArraySpec as ArraySpec
 from .elements import check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
-VERSION = 1
+VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
 
 
@@ -23,8 +24,9 @@ class PartSpec:
     """One histogram's bins.
 
     ``lanes == 1``: a bin is a struct of scalars (slots) and ``op`` maps two of them to one. ``lanes > 1``: the operator is
-    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own. f's values are in
-    the form that working copies hold, ``finish`` makes the leaves' slots of it.
+    vectorised, ``map ⊕``: a bin is ``lanes`` such structs, of one leaf, each updated by ``op`` on its own; ``value`` makes one
+    of what lies at its lane in each of ``rows`` and of f's scalars. Values are in the form that working copies hold, ``finish``
+    makes the leaves' slots of it.
     """
 
     updates: int  # index-value pairs from one element
@@ -36,10 +38,22 @@ class PartSpec:
     dest: bool  # combined in from the left
     finish: Program | None = None  # working copies' slots -> leaves' slots; None: they are the same
     outer: Program | None = None  # with finish and dest: the operator on leaves' slots
+    rows: tuple[Row, ...] = ()
+    value: Program | None = None  # (slots of each row's lane..., f's scalars...) -> slots, in acc's dtypes
 
     @property
     def slots(self) -> int:
         return len(self.acc)
+
+    @property
+    def bases(self) -> int:
+        """How many of its rows start where f says."""
+        return sum(row.based for row in self.rows)
+
+    @property
+    def given(self) -> int:
+        """Results of f for an update, beside the index: its value's slots; or its rows' bases, then scalars for ``value``."""
+        return self.slots if self.value is None else self.bases + len(self.value.params) - len(self.rows) * self.slots
 
     def check(self, uniforms: tuple[str, ...]) -> None:
         """Raises ValueError unless its parts fit each other."""
@@ -61,6 +75,8 @@ class PartSpec:
             raise ValueError("bins start from an identity or from dest")
         if self.lanes > 1 and (self.updates > 1 or len(self.leaves) > 1 or len(set(self.acc)) > 1):
             raise ValueError("an array-valued bin is of one result and one dtype, with one update")
+        if (self.value is not None) != (self.lanes > 1) or (self.rows and self.value is None):
+            raise ValueError("an array-valued bin's values, and no other's, are made lane by lane")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,9 +84,9 @@ class HistogramSpec(KernelSpec):
     """A generalized histogram's kernel (Henriksen et al. 2020, III).
 
     ``f``'s parameters are the arrays', in order. Its results are, for each of
-    ``bins``, the ``updates`` indices (of dtype ``index``; outside [0, H): dropped), then the values, update by update, slot
-    by slot. With ``lanes > 1`` the values are the parameters that hold the slots of an array's first lane.
-    Captured arrays (uniforms) serve f and every operator.
+    ``bins``, the ``updates`` indices (of dtype ``index``; outside [0, H): dropped), then what is ``given``: the values, update by
+    update, slot by slot; or, for values that are made lane by lane, where rows start and scalars.
+    Captured arrays (uniforms) serve f, rows, and every operator.
     """
 
     index: str  # s32 or s64
@@ -89,7 +105,7 @@ class HistogramSpec(KernelSpec):
             raise ValueError("a histogram has indices of s32 or s64, arrays and bins")
         check_dtypes(self.uniforms)
         check_program(self.f, params_of(self.arrays), None, self.uniforms, "f")
-        if len(self.f.results) != sum(b.updates * (1 + b.slots) for b in self.bins):
+        if len(self.f.results) != sum(b.updates * (1 + b.given) for b in self.bins):
             raise ValueError("f has not the bins' indices and values as results")
         for b in self.bins:
             b.check(self.uniforms)
@@ -100,19 +116,42 @@ class HistogramSpec(KernelSpec):
             values = at + b.updates
             if any(t != self.index for t in self.f.result_dtypes[at:values]):
                 raise ValueError(f"an index is not of {self.index}")
-            at = values + b.updates * b.slots
-            if b.lanes > 1:
-                self._check_lanes(b, self.f.results[values:at])
+            at = values + b.updates * b.given
+            if b.value is not None:
+                self._check_rows(b, b.value, self.f.result_dtypes[values:at])
             elif self.f.result_dtypes[values:at] != b.acc * b.updates:
                 raise ValueError("values are not of the bins' dtypes")
 
-    def _check_lanes(self, bins: PartSpec, values: tuple[int, ...]) -> None:
-        """Those of an array-valued bin are read from memory, lane by lane."""
-        places = [(k, s) for k, a in enumerate(self.arrays) for s in range(a.params)]
-        found = [places[i.attr] if i.op == "arg" else None for i in (self.f.body[v] for v in values)]
-        array = found[0][0] if found[0] is not None else 0
-        if found != [(array, s) for s in range(bins.slots)] or self.arrays[array].slots != bins.slots * bins.lanes:
-            raise ValueError("an array-valued bin's values are all slots of an array")
+    def _check_rows(self, bins: PartSpec, value: Program, given: tuple[str, ...]) -> None:
+        """Those of an array-valued bin, and the Program on what they hold."""
+        dtypes: list[str] = []
+        for row in bins.rows:
+            last = row.offset + bins.lanes * bins.slots
+            if row.offset < 0 or not 0 <= row.number < len(self.arrays if row.own else self.uniforms):
+                raise ValueError("there is no such row")
+            if row.own and (row.based or last > self.arrays[row.number].slots):
+                raise ValueError("a row is longer than its array's elements")
+            dtypes += [self.arrays[row.number].dtype if row.own else self.uniforms[row.number]] * bins.slots
+        if any(t not in ("s32", "s64") for t in given[: bins.bases]):
+            raise ValueError("a row starts where an s32 or s64 says")
+        check_program(value, (*dtypes, *given[bins.bases :]), bins.acc, (), "value")
+
+    @functools.cached_property
+    def reads(self) -> Program:
+        """f, and the first and the last scalar of every row of a captured array: how far it reads."""
+        b = Builder(self.f.params)
+        given = b.inline(self.f, [b.arg(k) for k in range(len(self.f.params))])
+        at = 0
+        for bins in self.bins:
+            bases = iter(given[at + bins.updates :])
+            for row in bins.rows:
+                base = next(bases) if row.based else b.const(0, "s64")
+                wide = base if b.dtype(base) == "s64" else b.emit("convert", "s64", base)
+                for place in (row.offset, row.offset + bins.lanes * bins.slots - 1) if not row.own else ():
+                    start = b.emit("add", "s64", wide, b.const(place, "s64"))
+                    given.append(b.emit("load", self.uniforms[row.number], start, attr=row.number))
+            at += bins.updates * (1 + bins.given)
+        return b.finish(given)
 
     @functools.cached_property
     def text(self) -> str:
@@ -139,7 +178,9 @@ def _lines(s: HistogramSpec) -> Iterator[str]:
             yield f"leaf {dtype} {slots}"
         yield f"acc {' '.join(b.acc)}"
         yield "identity none" if b.identity is None else f"identity {' '.join(map(hex, b.identity))}"
-        for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer)):
+        for row in b.rows:
+            yield f"row {'own' if row.own else 'captured'} {row.number} {row.offset} {int(row.based)}"
+        for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer), ("value", b.value)):
             if program is not None:
                 yield name
                 yield program.text
@@ -157,9 +198,11 @@ def _parse(text: str) -> HistogramSpec:
         rows = [line.split() for line in words.splitlines() if line]
         for row in rows[:-1]:
             if row[0] == "bins":
-                described.append({"leaves": [], **{k: int(v) for k, v in (word.split("=") for word in row[1:])}})
+                described.append({"leaves": [], "rows": [], **{k: int(v) for k, v in (word.split("=") for word in row[1:])}})
             elif row[0] == "leaf":
                 described[-1]["leaves"].append((row[1], int(row[2])))
+            elif row[0] == "row":
+                described[-1]["rows"].append(Row(row[1] == "own", int(row[2]), int(row[3]), bool(int(row[4]))))
             elif row[0] == "acc":
                 described[-1]["acc"] = tuple(row[1:])
             else:
@@ -170,7 +213,9 @@ def _parse(text: str) -> HistogramSpec:
         arrays=tuple(ArraySpec(row[1], int(row[2]), int(row[3])) for row in lines if row[0] == "array"),
         uniforms=tuple(row[1] for row in lines if row[0] == "uniform"),
         f=f,
-        bins=tuple(PartSpec(**{**d, "leaves": tuple(d["leaves"]), "dest": bool(d["dest"])}) for d in described),
+        bins=tuple(
+            PartSpec(**{**d, "leaves": tuple(d["leaves"]), "rows": tuple(d["rows"]), "dest": bool(d["dest"])}) for d in described
+        ),
     )
 
 

@@ -482,7 +482,8 @@ def segments(rng: Rng, which: int) -> None:
 
 
 HISTOGRAMS: tuple[tuple[str, bool], ...] = (  # with a dest?
-    ("add i32", False), ("add i32", True), ("add u8", False), ("add f32", False), ("add i64", False), ("max f16", False),
+    ("add i32", False), ("add i32", True), ("add i32 x 3", True), ("add u8", False), ("add f32", False),
+    ("add i64", False), ("max f16", False),
     ("min bf16", True), ("mul u32", False), ("or bool", False), ("best", True), ("mixed", False), ("add i32 x 3", False),
     ("add reals", False),
 )  # fmt: skip
@@ -516,10 +517,16 @@ def hist(rng: Rng, which: int) -> None:
         index = indices() if shared or rows == 1 else np.stack([indices() for _ in range(rows)])
         return index, s.sample(rng, *lead, n), s.sample(rng, *lead, bins) if with_dest else None
 
+    table = s.sample(rng, 4)[0] if s.shape and rng.random() < 0.7 else None  # whose rows f reads
+
     def f(index: Any, x: Any, dest: Any) -> Any:
+        if table is not None:
+            captured, add = jnp.asarray(table), jp.Bins(bins, op_of(s), identity=identity_of(s), dest=dest)
+            return jp.genhist(lambda i, v: (i, (v[0] + captured[i & 3],)), (index, x), add)
         return jp.reduce_by_index(x, index, bins, op_of(s), identity=identity_of(s), dest=dest)
 
     def one(index: np.ndarray, x: Leaves, dest: Leaves | None) -> Leaves:
+        x = x if table is None else (x[0] + table[index & 3],)
         out, seen = by_key(s, x, index.astype(np.int64), bins)
         start = s.start() if dest is None else dest
         assert start is not None

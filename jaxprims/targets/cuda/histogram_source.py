@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from ...ir.program import Builder, Program, is_float, itemsize
+from ...ir.program import Program, is_float, itemsize
 from ...operators import classify
 from ...specs.histogram import HistogramSpec, PartSpec
 from ...specs.histogram_layout import leaf_of_slot, slot_offsets
@@ -145,16 +145,17 @@ def _lines(spec: HistogramSpec) -> Iterator[str]:
     yield f"using Index = {'i64' if spec.index == 's64' else 'i32'};"
     yield "enum class Atomic { kHdw, kCas, kXcg };"
     yield ""
-    f, lanes = _computed(spec)
-    elements = Elements(spec.arrays, f)
+    elements = Elements(spec.arrays, spec.f)
     yield from elements.structs(spec.uniforms)
     for g, bins in enumerate(spec.bins):
         yield ""
         yield from _Part(bins).lines(g)
+        if bins.value is not None and bins.given:  # what is the same for all lanes
+            yield from struct(f"Common{g}", slots(_given(spec, g)))
     yield ""
     yield from _accessors(spec)
     yield ""
-    yield from _evaluate(spec, elements, lanes)
+    yield from _evaluate(spec, elements)
 
 
 def run_items(spec: HistogramSpec) -> int:
@@ -313,24 +314,6 @@ def _from_bits(word: str, half: str, dtype: str) -> str:
 # --- f --------------------------------------------------------------------------------------------------------------------------
 
 
-def _computed(spec: HistogramSpec) -> tuple[Program, list[list[tuple[int, int]]]]:
-    """f without the values of array-valued bins, and where those are: by part, (array, slot of lane 0) by slot."""
-    every = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
-    wanted: list[int] = []
-    lanes: list[list[tuple[int, int]]] = []
-    at = 0
-    for bins in spec.bins:
-        values = bins.updates * bins.slots
-        wanted += range(at, at + bins.updates + (values if bins.lanes == 1 else 0))
-        at += bins.updates
-        there = spec.f.results[at : at + values] if bins.lanes > 1 else ()
-        lanes.append([every[spec.f.body[r].attr] for r in there])
-        at += values
-    b = Builder(spec.f.params)
-    results = b.inline(spec.f, [b.arg(k) for k in range(len(spec.f.params))])
-    return b.finish([results[k] for k in wanted]), lanes
-
-
 def _accessors(spec: HistogramSpec) -> Iterator[str]:
     parts = range(len(spec.bins))
     yield "template <int g> struct PartOf;"
@@ -339,8 +322,11 @@ def _accessors(spec: HistogramSpec) -> Iterator[str]:
     yield "template <int g>"
     yield "using Part = typename PartOf<g>::type;"
     yield ""
-    members = [(f"Index i{g}[Part{g}::kUpdates]", f"Part{g}::Value v{g}[Part{g}::kUpdates]") for g in parts]
-    yield from struct("Updates", [m for pair in members for m in pair])
+    members = []
+    for g, bins in enumerate(spec.bins):
+        members += [f"Index i{g}[Part{g}::kUpdates]", f"Part{g}::Value v{g}[Part{g}::kUpdates]"]
+        members += [f"Common{g} c{g}"] if bins.value is not None and bins.given else []
+    yield from struct("Updates", members)
     for result, name, letter in (("Index", "IndexOf", "i"), ("const typename Part<g>::Value&", "ValueOf", "v")):
         yield "template <int g>"
         yield f"JP_DEVICE {result} {name}(const Updates& updates, int k) {{"
@@ -349,30 +335,44 @@ def _accessors(spec: HistogramSpec) -> Iterator[str]:
         yield "}"
 
 
-def _evaluate(spec: HistogramSpec, elements: Elements, lanes: Sequence[Sequence[tuple[int, int]]]) -> Iterator[str]:
+def _given(spec: HistogramSpec, g: int) -> tuple[str, ...]:
+    """The dtypes of what f gives for an update of a part, beside its index."""
+    at = sum(b.updates * (1 + b.given) for b in spec.bins[:g]) + spec.bins[g].updates
+    return spec.f.result_dtypes[at : at + spec.bins[g].given]
+
+
+def _evaluate(spec: HistogramSpec, elements: Elements) -> Iterator[str]:
     lines, results = elements.body()
     stores, at = [], 0
     for g, bins in enumerate(spec.bins):
         stores += [f"  to.i{g}[{k}] = {results[at + k]};" for k in range(bins.updates)]
         at += bins.updates
-        for k in range(bins.updates if bins.lanes == 1 else 0):
+        if bins.value is not None:
+            stores += [f"  to.c{g} = {{{', '.join(results[at : at + bins.given])}}};"] if bins.given else []
+            at += bins.given
+            continue
+        for k in range(bins.updates):
             stores.append(f"  to.v{g}[{k}] = {{{', '.join(results[at : at + bins.slots])}}};")
             at += bins.slots
     parameters = ", ".join([uniforms_parameter(spec.f), *elements.parameters, "Updates& to"])
     yield from function(f"JP_DEVICE void Map({parameters})", [*lines, *stores])
 
-    rows = [(g, bins, there) for g, (bins, there) in enumerate(zip(spec.bins, lanes, strict=True)) if there]
-    if rows:  # values of array-valued bins stay where they are until their lane's turn
-        yield "JP_DEVICE void ReadLane(const Arrays& in, i64 element, int lane, Updates& to) {"
-        for g, bins, there in rows:
-            values = []
-            for (array, slot), t in zip(there, bins.acc, strict=True):
-                a = spec.arrays[array]
-                place = plus(f"element * {a.slots} + {times('lane', bins.slots)}", slot)
-                value = from_memory(f"in.a{array}[{place}]", a.dtype)
-                values.append(convert(value, a.dtype, t))
+    rows = [(g, bins, bins.value) for g, bins in enumerate(spec.bins) if bins.value is not None]
+    own = any(row.own for _, bins, _ in rows for row in bins.rows)
+    captured = any(not row.own for _, bins, _ in rows for row in bins.rows)
+    if rows:  # values of array-valued bins are made when it is their lane's turn
+        head = [
+            f"const Arrays&{' in' * own}",
+            f"const Uniforms&{' u' * captured}",
+            f"i64{' element' * own}",
+            "int lane",
+            "Updates& to",
+        ]
+        yield f"JP_DEVICE void ReadLane({', '.join(head)}) {{"
+        for g, bins, value in rows:
+            lines, results = statements(value, _lane(spec, g), "    ")
             guard = f"if (lane < {bins.lanes}) " if len(rows) > 1 else ""
-            yield f"  {guard}to.v{g}[0] = {{{', '.join(values)}}};"
+            yield from [f"  {guard}{{", *lines, f"    to.v{g}[0] = {{{', '.join(results)}}};", "  }"]
         yield "}"
 
     read, args = elements.read("element", "element")
@@ -385,7 +385,7 @@ def _evaluate(spec: HistogramSpec, elements: Elements, lanes: Sequence[Sequence[
     yield "  for (int k = 0; k < kCount; ++k) {"
     yield f"    Map({', '.join(['u', *args, 'to[k]'])});"
     if rows:
-        yield "    ReadLane(in, element + k, lane, to[k]);"
+        yield "    ReadLane(in, u, element + k, lane, to[k]);"
     yield "  }"
     yield "}"
     yield "JP_DEVICE void Evaluate(const Arrays& in, const Uniforms& u, i64 element, int lane, Updates& to) {"
@@ -393,3 +393,21 @@ def _evaluate(spec: HistogramSpec, elements: Elements, lanes: Sequence[Sequence[
     yield "  EvaluateRun(in, u, element, one, lane);"
     yield "  to = one[0];"
     yield "}"
+
+
+def _lane(spec: HistogramSpec, g: int) -> list[str]:
+    """The arguments of a part's ``value``: what lies at ``lane`` in each row, and scalars."""
+    bins, out, base = spec.bins[g], [], 0
+    for row in bins.rows:
+        name, dtype, start = f"u.u{row.number}", "", ""
+        if row.own:
+            array = spec.arrays[row.number]
+            name, dtype, start = f"in.a{row.number}", array.dtype, f"element * {array.slots} + "
+        else:
+            dtype = spec.uniforms[row.number]
+            if row.based:
+                start = f"static_cast<i64>(to.c{g}.s{base}) + "
+                base += 1
+        for s in range(bins.slots):
+            out.append(from_memory(f"{name}[{plus(start + times('lane', bins.slots), row.offset + s)}]", dtype))
+    return out + [f"to.c{g}.s{k}" for k in range(base, bins.given)]

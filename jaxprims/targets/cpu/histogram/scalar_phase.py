@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ....ir.program import Builder, itemsize
+from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, i64, intrinsic, load, load_slots, loop, scaled, store, store_slots
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
+
+ROWS_AHEAD = 8
+"""Updates between the prefetch of a row and its use, and of each at most so many bytes."""
+
+MOST_FETCHED = 512
 
 UNROLL = 8
 """Scalars updated in one turn of the loop, about."""
@@ -107,9 +112,8 @@ class ScalarPhase(VectorPhase):
         return self.b.zext(self.b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
 
     def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value) -> ir.Value:
-        """One slot of update j's value."""
-        b, h, source = self.b, self.spec.bins[g], self.sources[g][u][s]
-        dtype = h.acc[s]
+        """One slot of update j's value, or one of its scalars."""
+        b, source, dtype = self.b, self.sources[g][u][s], self.given[g][s]
         if source.kind == "constant":
             v = expr.constant(dtype, source.number, 1)
         elif source.kind == "buffer":
@@ -138,29 +142,29 @@ class ScalarPhase(VectorPhase):
         if h.lanes == 1:
             self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
             return
-        # An array-valued bin, lane by lane; the lanes of bin and value lie in a row, so vectors of them do.
-        source = self.sources[g][u][0]
-        array = self.spec.arrays[source.number]
-        size, given = itemsize(h.acc[0]), itemsize(array.dtype)
-        row = b.add(first, self._element(g, u, j))
-        value = address(b, self.arrays[source.number], scaled(b, row, array.slots * given))
-        bin_, dtype, wanted = places[0], h.acc[0], range(h.slots)
+        self._combine_lanes(g, first, j, places[0])
 
-        def converted(values: list[ir.Value], width: int) -> list[ir.Value]:
-            if array.dtype == dtype:
-                return values
-            c = Builder((array.dtype,) * len(values))
-            return expr.emit(b, c.finish([c.emit("convert", dtype, c.arg(k)) for k in range(len(values))]), values, [], width)
+    def _combine_lanes(self, g: int, first: ir.Value, j: ir.Value, bin_: ir.Value) -> None:
+        """An array-valued bin, lane by lane; lanes of the bin and of its value's rows lie side by side, so vectors of them do."""
+        b, h, value = self.b, self.spec.bins[g], self.spec.bins[g].value
+        assert value is not None
+        self._prefetch_rows(g, b.add(j, i64(ROWS_AHEAD)))
+        rows = self._rows(g, first, j)
+        scalars = [self._value(g, 0, s, first, j) for s in range(h.bases, h.given)]
+        size, dtype, wanted = itemsize(h.acc[0]), h.acc[0], range(h.slots)
 
         def lanes(at: ir.Value, width: int) -> None:
             there = address(b, bin_, scaled(b, at, h.slots * size))
-            here = address(b, value, scaled(b, at, h.slots * given))
+            given: list[ir.Value] = []
+            for row, t in rows:
+                here = address(b, row, scaled(b, at, h.slots * itemsize(t)))
+                given += load_slots(b, here, t, width, h.slots, wanted).values()
             args = list(load_slots(b, there, dtype, width, h.slots, wanted).values())
-            args += converted(list(load_slots(b, here, array.dtype, width, h.slots, wanted).values()), width)
+            args += expr.emit(b, value, [*given, *scalars], self.uniforms, width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
             store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
 
-        at, width, cheap = 0, self.width, len(h.op.body) <= CHEAP
+        at, width, cheap = 0, self.width, len(h.op.body) + len(value.body) <= CHEAP
         if h.lanes > 4 * width or not cheap:
             at = h.lanes // width * width
             with loop(b, i64(0), i64(at), width) as lane:
@@ -171,9 +175,39 @@ class ScalarPhase(VectorPhase):
             lanes(i64(at), width)
             at += width
         with loop(b, i64(at), i64(h.lanes)) as lane:
-            there = [address(b, p, scaled(b, lane, size * h.slots)) for p in places]
-            here = [address(b, value, b.add(scaled(b, lane, given * h.slots), i64(s * given))) for s in wanted]
-            self._apply_at(g, there, converted([load(b, p, array.dtype) for p in here], 1))
+            lanes(lane, 1)
+
+    def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:
+        """Where each row starts, and its dtype."""
+        b, h = self.b, self.spec.bins[g]
+        out, bases = [], iter(range(h.bases))
+        for row in h.rows:
+            if row.own:
+                array = self.spec.arrays[row.number]
+                pointer, dtype = self.arrays[row.number], array.dtype
+                at = scaled(b, b.add(first, self._element(g, 0, j)), array.slots)
+            else:
+                pointer, dtype = self.uniforms[row.number], self.spec.uniforms[row.number]
+                at = self._base(g, next(bases), first, j) if row.based else i64(0)
+            out.append((address(b, pointer, scaled(b, b.add(at, i64(row.offset)), itemsize(dtype))), dtype))
+        return out
+
+    def _base(self, g: int, k: int, first: ir.Value, j: ir.Value) -> ir.Value:
+        base = self._value(g, 0, k, first, j)
+        return base if base.type == I64 else self.b.sext(base, I64)
+
+    def _prefetch_rows(self, g: int, j: ir.Value) -> None:
+        """Fetches what lies anywhere of an element to come: rows of captured arrays."""
+        b, h, bases = self.b, self.spec.bins[g], iter(range(self.spec.bins[g].bases))
+        for row in h.rows:
+            k = next(bases) if row.based else None
+            if k is None or self.sources[g][0][k].kind != "buffer":
+                continue
+            dtype = self.spec.uniforms[row.number]
+            start = address(b, self.uniforms[row.number], scaled(b, self._base(g, k, i64(0), j), itemsize(dtype)))
+            for line in range(0, min(h.lanes * h.slots * itemsize(dtype), MOST_FETCHED), 64):
+                at = address(b, start, i64(row.offset * itemsize(dtype) + line))
+                b.call(self._prefetcher(), [at, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]

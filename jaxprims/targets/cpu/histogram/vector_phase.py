@@ -63,6 +63,7 @@ class VectorPhase:
         self.sources: list[list[list[Source]]] = []  # by histogram, update, slot
         self.indices: list[list[int]] = []  # by histogram, update: place among the computed
         self.buffers: list[str] = []  # dtypes of the value buffers
+        self.given: list[tuple[str, ...]] = []  # by histogram: dtypes of an update's values (or bases and scalars)
         self.constant: list[int | None] = []  # by histogram: the bin, if it is the same for every element
         at = 0
         for bins in spec.bins:
@@ -72,10 +73,11 @@ class VectorPhase:
             self.indices.append(list(range(len(computed), len(computed) + bins.updates)))
             computed += [] if same else results[at : at + bins.updates]
             at += bins.updates
+            self.given.append(spec.f.result_dtypes[at : at + bins.given])
             rows = []
             for _ in range(bins.updates):
                 row = []
-                for _ in range(bins.slots):
+                for _ in range(bins.given):
                     instr = spec.f.body[results[at]]
                     if instr.op == "arg" and spec.arrays[self.param_of[instr.attr][0]].slots:
                         row.append(Source("array", *self.param_of[instr.attr]))

@@ -62,6 +62,8 @@ def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int,
     t = expr.memory_type(dtype)
     if slots == 1:
         return {0: load(b, p, dtype, width)}
+    if width == 1:
+        return {s: load(b, address(b, p, i64(s * itemsize(dtype))), dtype) for s in wanted}
     row = b.load(p, typ=ir.VectorType(t, width * slots), align=itemsize(dtype))
     undef = ir.Constant(row.type, ir.Undefined)
     out = {}
@@ -100,6 +102,10 @@ def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.V
 def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> None:
     """The inverse of :func:`load_slots`: vectors, one for each slot, interleaved into memory."""
     n = len(values)
+    if width == 1:
+        for s, v in enumerate(values):
+            b.store(v, address(b, p, i64(s * itemsize(dtype))), align=itemsize(dtype))
+        return
     row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
     for s, v in enumerate(values):
         lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
