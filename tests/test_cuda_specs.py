@@ -169,6 +169,9 @@ def histograms() -> dict[str, Case]:
         "lanes of bf16": case(by(jnp.add), a(48, t=BF16), a(t=S64)),
         "lanes and dest": case(by(jnp.multiply), a(36, t=S32), i, dest(36, t=S32)),
         "rows": case(lambda h, w, s, i: jp.genhist(lambda w, s, i: (i, w * h[s]), (w, s, i), jp.Bins(H)), a(12, n=5), x, i, i),
+        "products of rows": case(
+            lambda h, s, i: jp.genhist(lambda s, i: (i, jnp.dot(h[s], h[i & 3])), (s, i), jp.Bins(H)), a(12, n=5), i, i
+        ),
         "rows of several": case(
             lambda h, x, s, i: jp.genhist(
                 lambda x, s, i: (i, jnp.maximum(x[:20], x[20:] - h[0]) * h[s]), (x, s, i), jp.Bins(H, jnp.multiply)

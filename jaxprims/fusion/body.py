@@ -49,7 +49,6 @@ class Body:
         self.batch = sites[0].kept
         self.widest = 0  # numbers, of what is computed for one element
         roots = {var for site in sites if site.family == "map" for var, _ in site.roots}
-        read = frozenset().union(*(site.read for site in sites))
         seen: set[Leaf] = set()
         todo: collections.deque[tuple[Any, Labels]] = collections.deque(root for site in sites for root in site.roots)
         while todo:
@@ -57,7 +56,7 @@ class Body:
             if isinstance(var, Literal) or leaf in seen:
                 continue
             seen.add(leaf)
-            full = len(self.taken) >= MOST_TAKEN or var in read or (var in cut and var not in roots)
+            full = len(self.taken) >= MOST_TAKEN or (var in cut and var not in roots)
             operands = None if full else self._operands(var, labels)
             if operands is None:
                 self.leaves[leaf] = None

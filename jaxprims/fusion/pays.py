@@ -62,7 +62,8 @@ def why_not(body: Body) -> str | None:
     site = body.sites[0]
     if site.elements < FEWEST:
         return "few elements: XLA's loop is done before a kernel is called"
-    if site.family == "histogram" and len(body.sites) == 1 and site.read and site.op is jnp.add:
+    gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
+    if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
         return "one sum of rows, which XLA adds as vectors, too"
     if any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"

@@ -20,7 +20,7 @@ MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
 
 ROW = 8
-"""Numbers of an update from which on kernels add rows as vectors, if these lie in memory."""
+"""Numbers of an update from which on they are rows, which are added as vectors."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Site:
     kept: int
     lanes: tuple[int, ...] = ()  # axes of the roots behind the loops', along which all is done side by side
     reverse: bool = False
-    read: frozenset[Any] = frozenset()  # variables that are read, whatever they are made of
+    rows: bool = False  # are a histogram's updates rows of numbers, each added as vectors?
     into: Any = None  # what a histogram adds to; its roots are an index and a value for each of its updates
 
     @property
@@ -68,8 +68,8 @@ def find_sites(graph: Graph) -> list[Site]:
             before = None if site.into is None or isinstance(site.into, Literal) else graph.producer.get(site.into)
             if before in found and _goes_on(graph, found[before], site):
                 first = found.pop(before)
-                read = first.read | site.read
-                site = dataclasses.replace(site, roots=first.roots + site.roots, read=read, into=first.into)
+                rows = first.rows or site.rows
+                site = dataclasses.replace(site, roots=first.roots + site.roots, rows=rows, into=first.into)
             found[index] = site
     return list(found.values())
 
@@ -127,8 +127,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
         rows = math.prod(updates.aval.shape[rank:]) >= ROW
-        read = frozenset([updates] if rows and not isinstance(updates, Literal) else [])
-        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, read=read, into=into)
+        return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, rows=rows, into=into)
 
     return rule
 

@@ -50,7 +50,7 @@ class _Run:
                     values.append(self._load(instr, x[0]))
                 case "item":
                     values.append(x[0][instr.attr])
-                case "loop":
+                case "loop" | "fold":
                     values.append(self._loop(instr, x))
                 case "while":
                     values.append(self._while(instr, x))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from .program import Instr, Program, from_bits, is_float
+from .program import CONTROL, COUNTED, Instr, Program, from_bits, is_float
 
 ZERO, CONSTANT, LINEAR, OTHER = range(4)
 
@@ -17,7 +17,7 @@ def degrees(program: Program, args: Sequence[int], linear_uniforms: Collection[i
     """The results' degrees. ``args``: the arguments' own; ``linear_uniforms``: numbers of captured arrays that are linear."""
     values: list[int | list[int]] = []
     for i in program.body:
-        if i.op in ("loop", "while", "cond"):
+        if i.op in CONTROL:
             values.append(_control(i, [_plain(values[o]) for o in i.operands], linear_uniforms))
         elif i.op == "item":
             several = values[i.operands[0]]
@@ -70,7 +70,7 @@ def _control(i: Instr, of: list[int], linear: Collection[int]) -> list[int]:
         no, yes = (degrees(branch, of[1:], linear) for branch in i.attr)
         return [_either(a, b) for a, b in zip(no, yes, strict=True)]
     body = i.attr[1]
-    counter = [CONSTANT] if i.op == "loop" else []
+    counter = [CONSTANT] if i.op in COUNTED else []
     carries, invariants = of[: len(body.results)], of[len(body.results) :]
     while True:
         after = degrees(body, [*counter, *carries, *invariants], linear)

@@ -82,7 +82,7 @@ class _Rewriter:
                     values.append([self.emit("select", self.dtype(y), x[0], y, n) for n, y in zip(no, yes, strict=True)])
                 case "item" if isinstance(x[0], list):
                     values.append(x[0][instr.attr])
-                case "loop" | "while":
+                case "loop" | "fold" | "while":
                     attr = tuple(simplify(part) if isinstance(part, Program) else part for part in instr.attr)
                     values.append(self.raw(instr.op, instr.dtype, *x, attr=attr))
                 case _:

@@ -22,9 +22,11 @@ a name of :data:`UNARY` ...      ``lax``'s operation of that name, XLA's arithme
 ``bitcast %a``                   reinterpretation at equal width
 ``loop n {body}``                ``for i in range(n)``: body(i: s32, carries..., invariants...) -> carries. Operands: initial
                                  carries, then invariants
+``fold n {body}``                 a ``loop`` with one carry, which the body only combines, by an operation that associates and
+                                 commutes, with what it makes of the turn's number: the turns may be taken in any order
 ``while {cond} {body}``          cond(carries..., invariants...) -> b1; body likewise -> carries
 ``cond {false} {true}``          first operand b1 chooses the branch; the other operands are the arguments of both
-``item k %x``                    k-th result of a ``loop``, ``while`` or ``cond``, which themselves have dtype ``tuple``
+``item k %x``                    k-th result of a ``loop``, ``fold``, ``while`` or ``cond``, which themselves have dtype ``tuple``
 ===============================  =======================================================================================
 """
 
@@ -65,7 +67,10 @@ COMPARE = frozenset("eq ne lt le gt ge".split())
 
 COMMUTATIVE = frozenset("add mul max min and or xor eq ne".split())
 
-CONTROL = frozenset("loop while cond".split())
+CONTROL = frozenset("loop fold while cond".split())
+
+COUNTED = frozenset("loop fold".split())
+"""Of these, those with a number of turns."""
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
@@ -113,7 +118,7 @@ class Instr:
     op: str
     dtype: str
     operands: tuple[int, ...] = ()
-    attr: Any = None  # arg, item: int; const: bits; load: uniform number; loop: (n, body); while, cond: (Program, Program)
+    attr: Any = None  # arg, item: int; const: bits; load: uniform number; loop, fold: (n, body); while, cond: (Program, Program)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +176,7 @@ def _lines(p: Program, indent: str) -> Iterator[str]:
             words.append(hex(instr.attr))
         elif instr.op in ("arg", "load", "item"):
             words.append(str(instr.attr))
-        elif instr.op == "loop":
+        elif instr.op in COUNTED:
             words.append(str(instr.attr[0]))
         words += [f"%{o}" for o in instr.operands]
         yield " ".join(words)
@@ -185,7 +190,7 @@ def _lines(p: Program, indent: str) -> Iterator[str]:
 _HEAD = re.compile(r"\s*program\(([^)]*)\) \{$")
 _LINE = re.compile(r"\s*%\d+ = (\w+) (\w+)((?: \S+)*)$")
 _TAIL = re.compile(r"\s*\} -> \(([^)]*)\)(.*)$")
-_NESTED = {"loop": 1, "while": 2, "cond": 2}
+_NESTED = {"loop": 1, "fold": 1, "while": 2, "cond": 2}
 
 
 def _parse(head: str, lines: Iterator[str]) -> tuple[Program, str]:
@@ -207,7 +212,7 @@ def _parse(head: str, lines: Iterator[str]) -> tuple[Program, str]:
         attr: Any = numbers[0] if numbers else None
         if op in _NESTED:
             parts = tuple(_parse(next(lines), lines)[0] for _ in range(_NESTED[op]))
-            attr = (attr, *parts) if op == "loop" else parts
+            attr = (attr, *parts) if op in COUNTED else parts
         body.append(Instr(op, dtype, operands, attr))
     raise ValueError("a program without an end")
 

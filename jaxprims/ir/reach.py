@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .program import CONTROL, Instr, Program, from_bits, is_float, numpy_dtype
+from .program import CONTROL, COUNTED, Instr, Program, from_bits, is_float, numpy_dtype
 
 Interval = tuple[int, int]
 """The least and the greatest value."""
@@ -76,7 +76,7 @@ class _Reach:
             return [_joined(both) for both in zip(*branches, strict=True)]
         carries = [_whole(t) for t in instr.attr[1].result_dtypes]  # after any number of turns: nothing is known of them
         args = [*carries, *given[len(carries) :]]
-        if instr.op == "loop":
+        if instr.op in COUNTED:
             args.insert(0, (0, max(0, instr.attr[0] - 1)))
         else:
             self.program(instr.attr[0], args)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.folds import rolled
 from ..ir.lanes import Lanes, lanes_of
 from ..ir.program import Builder, Program, chained, shifted_loads
 from ..operators.operator import Operator, scalar_name, slots_of
@@ -128,7 +129,7 @@ def spec_of(
         arrays.append(ArraySpec(scalar_name(dtype), 0 if position is not None else n, params))
         keep += range(first, first + params)
         first += n
-    program = _with_params(program, keep)
+    program = rolled(_with_params(program, keep))
     bins, uniform = [], call.f.captured
     for p, form, lanes in zip(call.parts, forms, of_lanes, strict=True):
         outer = shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None

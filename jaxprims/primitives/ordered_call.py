@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..ir.folds import rolled
 from ..ir.program import Builder, Program, numpy_dtype, shifted_loads
 from ..operators.commutes import commutes
 from ..operators.operator import (
@@ -187,7 +188,7 @@ def spec_of(
         state=state,
         leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.wanted is None or k in call.wanted),
         identity=identity,
-        f=_replicated_f(call.f.program, form, state_leaves, counts, [p is not None for p in call.positions], lanes),
+        f=_replicated_f(rolled(call.f.program), form, state_leaves, counts, [p is not None for p in call.positions], lanes),
         op=op,
         finish=_replicated_finish(form, leaves, state_leaves, lanes, call.wanted),
         exclusive=call.exclusive,

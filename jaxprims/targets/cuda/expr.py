@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.program import CONTROL, Instr, Program
+from ...ir.program import CONTROL, COUNTED, Instr, Program
 from .table import MATH, operation
 from .types import constant, from_memory, register_type
 
@@ -35,7 +35,7 @@ def length(program: Program) -> int:
     """About how many of the device's instructions a Program takes."""
     total = 0
     for i in program.body:
-        if i.op == "loop":
+        if i.op in COUNTED:
             total += i.attr[0] * length(i.attr[1])
         elif i.op in CONTROL:
             total += 20 + sum(map(length, i.attr))
@@ -109,6 +109,8 @@ class _Body:
         self._nested(f"for (i32 i{path} = 0; i{path} < {n}; ++i{path}) {{")
         self._block(body, [f"i{path}", *carries, *invariants], f"v{path}_", carries)
         self._end()
+
+    _fold = _loop
 
     def _while(self, instr: Instr, operands: list[str], path: str) -> None:
         condition, body = instr.attr

@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from . import expr
+from .types import alloca as alloca
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -88,15 +89,6 @@ def declare(module: ir.Module, name: str, params: Sequence[ir.Type]) -> tuple[ir
     fn = ir.Function(module, ir.FunctionType(ir.VoidType(), params), name)
     fn.attributes.add("nounwind")
     return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
-
-
-def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.Value:
-    """Stack space, taken once in the entry block."""
-    with b.goto_entry_block():
-        p = b.alloca(t, count)
-    p.align = align
-    p.type = PTR  # llvmlite still gives stack space a typed pointer
-    return p
 
 
 def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> None:

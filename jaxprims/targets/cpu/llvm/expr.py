@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, Instr, Program
+from ....ir.program import CONTROL, COUNTED, Instr, Program
+from . import folds
 from .math import MATH
 from .table import EXACT, TABLE, bitcast, convert
 from .types import HALVES as HALVES
@@ -139,6 +140,16 @@ class _Emission:
         b.position_at_end(after)
         return new
 
+    def _fold(self, instr: Instr, operands: list[ir.Value], mask: ir.Value | None) -> list[ir.Value]:
+        found = folds.parts(instr.attr[1])
+        if found is None:
+            return self._loop(instr, operands, mask)
+
+        def run(program: Program, args: Sequence[ir.Value], width: int) -> list[ir.Value]:
+            return _Emission(self.b, self.uniforms, width).program(program, args, None)
+
+        return [folds.emit(self.b, found, instr.attr[0], operands[0], operands[1:], self.uniforms, run)]
+
     def _while(self, instr: Instr, operands: list[ir.Value], mask: ir.Value | None) -> list[ir.Value]:
         b, (cond, body) = self.b, instr.attr
         count = len(body.results)
@@ -227,7 +238,7 @@ def _varying_control(instr: Instr, operands: Sequence[bool]) -> list[bool]:
     count = len(instr.attr[1].results)
     carries, invariants = list(operands[:count]), operands[count:]
     while True:  # until nothing more varies
-        counter = [False] if instr.op == "loop" else []
+        counter = [False] if instr.op in COUNTED else []
         new = _varying(instr.attr[1], [*counter, *carries, *invariants])
         stops_alone = instr.op == "while" and _varying(instr.attr[0], [*carries, *invariants])[0]
         joined = [old or now or stops_alone for old, now in zip(carries, new, strict=True)]

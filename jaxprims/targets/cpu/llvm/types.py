@@ -75,6 +75,15 @@ def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     return b.shuffle_vector(first, ir.Constant(t, ir.Undefined), ir.Constant(ir.VectorType(_I32, width), None))
 
 
+def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.Value:
+    """Stack space, taken once in the entry block."""
+    with b.goto_entry_block():
+        p = b.alloca(t, count)
+    p.align = align
+    p.type = ir.PointerType()  # llvmlite still gives stack space a typed pointer
+    return p
+
+
 def take(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
     """The lanes of x followed by y, in ``order``."""
     return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(order)), [_I32(k) for k in order]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, Program
+from ....ir.program import CONTROL, COUNTED, Program
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, PTR
 from ..llvm.math import MATH
@@ -88,7 +88,7 @@ def _cost(program: Program) -> int:
     """About how many vector instructions a Program takes."""
     total = 0
     for i in program.body:
-        if i.op == "loop":
+        if i.op in COUNTED:
             total += i.attr[0] * _cost(i.attr[1])
         elif i.op in CONTROL:
             total += 20 + sum(map(_cost, i.attr))
