@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ..ir.linear import CONSTANT, LINEAR
+from . import histogram_linear
 from .ad_rules import rule_tangents
 from .batches import over_batch
 from .group import group
@@ -28,6 +29,9 @@ from .transposition import combines_linearly, joined, of_f, transpose_rule
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
     """The tangents of an unbatched call's inexact results."""
+    fused = histogram_linear.tangents(call, operands, every_dot)
+    if fused is not None:
+        return fused
     dots = {k: d for k, d in enumerate(every_dot) if d is not None}
     arrays, captured, per_operator, dests = call.split(operands)
     first = len(arrays) + len(captured)
@@ -193,5 +197,14 @@ def _is_linear(call: HistogramCall, linear: Sequence[bool]) -> bool:
     return True
 
 
-ad.primitive_transposes[histogram_p] = transpose_rule(histogram_p, _is_sum, _transpose_sums, _is_linear)
+def _is_linear_sum(call: HistogramCall, linear: Sequence[bool]) -> bool:
+    return _is_sum(call, linear) or (histogram_linear.is_sum(call) and _is_linear(call, linear))
+
+
+def _transpose_linear_sums(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, **params: Any) -> list[Any]:
+    plain = _is_sum(call, [ad.is_undefined_primal(x) for x in operands])
+    return (_transpose_sums if plain else histogram_linear.transposed)(cotangents, *operands, call=call, **params)
+
+
+ad.primitive_transposes[histogram_p] = transpose_rule(histogram_p, _is_linear_sum, _transpose_linear_sums, _is_linear)
 ad.primitive_jvps[histogram_p] = jvp_rule(histogram_p, _tangents)
