@@ -25,7 +25,6 @@ from ..operators.operator import make_traced, simple_operator, slots_of
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.varying import axes_of, element_aval, vary
 from .batches import over_batch
-from .elements import mapped
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part, can_fuse
 from .ordered_call import OrderedCall
@@ -51,7 +50,8 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     ``dots``: the operands' tangents or None."""
     arrays, captured, *_ = call.split(operands)
     array_dots, captured_dots, _, dest_dots = call.split(dots)
-    reads = any(d is not None for d in captured_dots) or any(p.operator.lanes > 1 for p in call.parts)
+    rows = bool(captured) and any(p.operator.lanes > 1 for p in call.parts)
+    reads = rows or any(d is not None for d in captured_dots)  # else f's results cost XLA no more than their tangents
     moved = any(d is not None for d in (*array_dots, *captured_dots))
     inexact = all(is_inexact(d) for p in call.parts for d in p.operator.dtypes)
     if not (is_sum(call) and call.f.jaxpr.eqns and reads and moved and inexact):
@@ -341,23 +341,21 @@ class _Element:
 
     def written(self, outs: Sequence[Any]) -> Leaves:
         """Values that every element has, on all of them: by a kernel where rows are folded, else by XLA."""
-        if not outs:
-            return []
-        closed = jax.make_jaxpr(self._evaluated(outs))(*(v.aval for v in self.inner.jaxpr.invars))
-        pre, inner = hoist(closed)
-        captured = pre(*closed.consts)
-        if _folds(inner) and all(v.aval.shape == () for v in outs):
-            out: Leaves = []
-            for v in inner.jaxpr.outvars:
-                one = inner.jaxpr.replace(outvars=[v])
-                last = simple_operator(_second, (), v.aval.dtype)
-                call = OrderedCall(make_traced(one, to_program(one)), self.like.positions, "scan", last)
-                out += bind_ordered(scan_p, call, [*self.arrays, *captured])
-            return out
         given, n = iter(self.arrays), self.arrays[0].shape[0]
-        full = [next(given) if p is None else vary(lax.iota(p, n), axes_of(self.arrays)) for p in self.like.positions]
-        run = jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, list(captured)))
-        return list(mapped(lambda *xs: tuple(run(*xs)), 1)(*full))
+        full = [next(given) if p is None else lax.iota(p, n) for p in self.like.positions]
+        out: Leaves = []
+        for v in outs:
+            closed = jax.make_jaxpr(self._evaluated([v]))(*(x.aval for x in self.inner.jaxpr.invars))
+            pre, inner = hoist(closed)
+            captured = pre(*closed.consts)
+            if v.aval.shape == () and _folds(inner):
+                last = simple_operator(_second, (), v.aval.dtype)
+                f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+                call = OrderedCall(f, self.like.positions, "scan", last)
+                out += bind_ordered(scan_p, call, [*self.arrays, *captured])
+            else:
+                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, list(captured))))(*full)
+        return out
 
 
 def _folds(inner: ClosedJaxpr) -> bool:
