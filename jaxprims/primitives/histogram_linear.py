@@ -33,6 +33,9 @@ from .scan import scan_p
 from .tangents import Leaves, add, is_inexact, summed_to
 from .transposition import pulled_back
 
+FEWEST = 2**15
+"""Numbers of all elements' values from which on kernels pay: below, XLA's own loops are done as soon."""
+
 MOST = 4096
 """Numbers of an element that f is still traced for."""
 
@@ -55,6 +58,9 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     moved = any(d is not None for d in (*array_dots, *captured_dots))
     inexact = all(is_inexact(d) for p in call.parts for d in p.operator.dtypes)
     if not (is_sum(call) and call.f.jaxpr.eqns and reads and moved and inexact):
+        return None
+    n, wide = arrays[0].shape[0], sum(math.prod(s) * p.updates for p in call.parts for s in p.operator.shapes)
+    if not call.plans and isinstance(n, int) and n * wide < FEWEST:
         return None
     if axes_of(operands):  # inside shard_map captured arrays are made to vary in f: the transpose of that is between devices
         return None
