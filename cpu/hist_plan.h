@@ -51,6 +51,7 @@ struct HistPlan {
 inline constexpr int64_t kUpdatesPerThread = 16 << 10;  // below this a second thread costs more than it saves
 inline constexpr int64_t kMaxCopies = 8;
 inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
+inline constexpr int64_t kLeastRun = 6;        // elements of a sorted index that are worth a look for runs
 inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
 
 inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
@@ -62,12 +63,14 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t batch = std::max<int64_t>(1, p.batch);
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
-  plan.prefetch = table > m.l2 / 2;
+  plan.prefetch = table > m.l2 / 2 && !p.sorted;
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
   const bool few = p.elements * p.updates < p.bins;
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3 / 4 * 3;
-  if (p.must_in_place || few || past_cache) {
+  // Sorted indices that change all the time: nothing is gained by a subhistogram, and threads own their elements' bins.
+  const bool brief = p.sorted && p.in_place && threads > 1 && p.elements * p.updates < kLeastRun * p.bins;
+  if (p.must_in_place || few || past_cache || brief) {
     // A tuple's leaves are separate arrays in the result: one table of structs costs less, while it is not too much memory.
     const bool structs = p.slots > 1 && !few && !p.sorted && table <= kStructTables * m.l3;
     plan.soa = p.must_in_place || (p.in_place && !structs);

@@ -35,7 +35,7 @@ LONG_SEGMENTS = 8192
 """Elements of a segment from which on it is reduced at the speed of memory, which no histogram is."""
 
 
-SHORT_SEGMENTS = range(3, 64)
+SHORT_SEGMENTS = range(6, 64)
 """Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers."""
 
 
