@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..operators.operator import identity_leaves
 from .histogram_call import HistogramCall, Part
@@ -52,12 +53,14 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
     """``start``: what the bins hold before, or what all of them do."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
-    at = start.at[_spare(index, num_bins)]
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
-        wide = start.astype(jnp.int8).at[_spare(index, num_bins)]
-        return getattr(wide, full)(value.astype(jnp.int8), mode="drop").astype(jnp.bool_)
-    return {"add": at.add, "mul": at.multiply, "min": at.min, "max": at.max}[name](value, mode="drop")
+        return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
+    if num_bins > jnp.iinfo(index.dtype).max:  # XLA compares them in the indices' dtype
+        index = index.astype(jnp.int32)
+    rows = lax.ScatterDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))
+    add = {"add": lax.scatter_add, "mul": lax.scatter_mul, "min": lax.scatter_min, "max": lax.scatter_max}[name]
+    return add(start, index[:, None], value, rows, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
 def reduce_by_index(
