@@ -10,20 +10,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..ir.folds import rolled
 from ..operators.operator import make_traced, simple_operator, slots_of
+from ..tracing.jaxprs import assembled, opened, with_arguments
 from ..tracing.lower import Unsupported, hoist, to_program
-from ..tracing.varying import axes_of, element_aval, vary
+from ..tracing.varying import axes_of
 from .batches import over_batch
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part, can_fuse
@@ -45,6 +46,52 @@ def is_sum(call: HistogramCall) -> bool:
     return all(p.captured == 0 and all(g.kind == "add" for g in p.operator.derivative_groups) for p in call.parts)
 
 
+Aval = tuple[tuple[int, ...], Any]
+"""Shape and dtype."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Made:
+    """A call made of another one's f, and what its captured arrays are made of."""
+
+    call: Any
+    captured: Callable[..., Leaves]
+
+
+def _made(
+    like: HistogramCall, f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval], parts: Sequence[Part]
+) -> Made | None:
+    """The call of ``f(held arrays, *element)``, of more arrays behind those of ``like``; None if it would not be one kernel."""
+    pre, inner = _traced(f, held, elements)
+    try:
+        traced = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+    except Unsupported:
+        return None
+    positions = (*like.positions, *(None,) * (len(elements) - len(like.positions)))
+    call = dataclasses.replace(like, f=traced, positions=positions, parts=tuple(parts))
+    return Made(call, pre) if can_fuse(call) else None
+
+
+def _traced(f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
+    """What is computed for each element, and what of held arrays alone."""
+    n = len(held)
+    avals = [jax.ShapeDtypeStruct(s, d) for s, d in (*held, *elements)]
+    closed = jax.make_jaxpr(lambda *xs: f(xs[:n], *xs[n:]))(*avals)
+    jaxpr, consts = opened(closed)
+    jaxpr = with_arguments(jaxpr, [*jaxpr.constvars, *jaxpr.invars[:n]], jaxpr.invars[n:])
+    pre, inner = hoist(ClosedJaxpr(jaxpr, [*consts, *avals[:n]]))
+    return lambda *xs: pre(*consts, *xs), inner
+
+
+def _avals(xs: Iterable[Any]) -> tuple[Aval, ...]:
+    return tuple((tuple(x.shape), np.dtype(x.dtype)) for x in xs)
+
+
+def _context() -> tuple[Any, ...]:
+    """What else a trace depends on."""
+    return bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh()
+
+
 # --- forwards -------------------------------------------------------------------------------------------------------------------
 
 
@@ -59,63 +106,60 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     inexact = all(is_inexact(d) for p in call.parts for d in p.operator.dtypes)
     if not (is_sum(call) and call.f.jaxpr.eqns and reads and moved and inexact):
         return None
-    n, wide = arrays[0].shape[0], sum(math.prod(s) * p.updates for p in call.parts for s in p.operator.shapes)
-    if not call.plans and isinstance(n, int) and n * wide < FEWEST:
+    if any(not isinstance(n, int) for x in (*arrays, *captured) for n in x.shape):
+        return None
+    wide = sum(math.prod(s) * p.updates for p in call.parts for s in p.operator.shapes)
+    if not call.plans and arrays[0].shape[0] * wide < FEWEST:
         return None
     if axes_of(operands):  # inside shard_map captured arrays are made to vary in f: the transpose of that is between devices
         return None
-
-    def of_element(*xs: Any) -> Leaves:
-        elements, rest = list(xs[: len(call.positions)]), iter(xs[len(call.positions) :])
-        given = iter(array_dots)
-        element_dots = [next(rest) if p is None and next(given) is not None else None for p in call.positions]
-        primals, every = [*captured, *elements], [*captured_dots, *element_dots]
-        which = [k for k, d in enumerate(every) if d is not None]
-
-        def run(*changed: Any) -> Leaves:
-            full = list(primals)
-            for k, x in zip(which, changed, strict=True):
-                full[k] = x
-            return call.f(full[: len(captured)], *full[len(captured) :])
-
-        results, moves = jax.jvp(run, tuple(primals[k] for k in which), tuple(every[k] for k in which))
-        values = {v for p in call.parts for v in p.values}
-        return [moves[k] if k in values else r for k, r in enumerate(results)]
-
-    given = [d for d in array_dots if d is not None]
-    more = [(x.shape[1:], x.dtype) for x in given]
-    parts = tuple(dataclasses.replace(p, dest=False) for p in call.parts)
-    made = _call(call, of_element, [*_elements(call, arrays), *more], [*arrays, *given], parts)
+    which = tuple(d is not None for d in (*captured_dots, *array_dots))
+    made = _tangent_call(call, tuple((s[1:], d) for s, d in _avals(arrays)), _avals(captured), which, _context())
     if made is None:
         return None
-    sums = bind(*made)
+    given = [d for d in array_dots if d is not None]
+    sums = bind(made.call, [*arrays, *given, *made.captured(*captured, *(d for d in captured_dots if d is not None))])
     starts = [d for dest, p in zip(dest_dots, call.parts, strict=True) for d in (dest or [None] * len(p.values))]
     return [s if d is None else s + d for s, d in zip(sums, starts, strict=True)]
 
 
-def _elements(call: HistogramCall, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
+@functools.lru_cache(maxsize=256)
+def _tangent_call(
+    call: HistogramCall, arrays: tuple[Aval, ...], captured: tuple[Aval, ...], which: tuple[bool, ...], _: Any
+) -> Made | None:
+    """``which``: of the captured arrays and the arrays, those that have tangents. Held are captured arrays, then their tangents;
+    elements are f's, then their tangents."""
+    count = len(captured)
+    places = [k for k, p in enumerate(call.positions) if p is None]
+    moved = [k for k in range(count) if which[k]], [k for k, has in zip(places, which[count:], strict=True) if has]
+
+    def of_element(held: Sequence[Any], *xs: Any) -> Leaves:
+        primals = [*held[:count], *xs[: len(call.positions)]]
+        changes = [*held[count:], *xs[len(call.positions) :]]
+        changed = [*moved[0], *(count + k for k in moved[1])]
+
+        def run(*new: Any) -> Leaves:
+            full = list(primals)
+            for k, x in zip(changed, new, strict=True):
+                full[k] = x
+            return call.f(full[:count], *full[count:])
+
+        results, moves = jax.jvp(run, tuple(primals[k] for k in changed), tuple(changes))
+        values = {v for p in call.parts for v in p.values}
+        return [moves[k] if k in values else r for k, r in enumerate(results)]
+
+    elements = _elements(call.positions, arrays)
+    every = [*elements, *(elements[k] for k in moved[1])]
+    if sum(slots_of(s, d) for s, d in every) > MOST:
+        return None
+    held = [*captured, *(captured[k] for k in moved[0])]
+    return _made(call, of_element, held, every, [dataclasses.replace(p, dest=False) for p in call.parts])
+
+
+def _elements(positions: Sequence[Any], arrays: Sequence[Aval]) -> list[Aval]:
     """One element of each of f's arguments."""
     given = iter(arrays)
-    return [((), p) if p is not None else ((x := next(given)).shape[1:], x.dtype) for p in call.positions]
-
-
-def _call(
-    like: HistogramCall, f: Callable[..., Leaves], elements: Sequence[Any], arrays: Sequence[Any], parts: Sequence[Part]
-) -> tuple[HistogramCall, Leaves] | None:
-    """The call of another function, of more arrays behind those of ``like``, and its operands; None if it would not be one
-    kernel."""
-    if sum(slots_of(s, d) for s, d in elements) > MOST:
-        return None
-    axes = axes_of(arrays)
-    closed = jax.make_jaxpr(f)(*(element_aval(s, d, axes) for s, d in elements))
-    pre, inner = hoist(closed)
-    try:
-        traced = make_traced(inner.jaxpr, to_program(inner.jaxpr))
-    except Unsupported:
-        return None
-    positions = (*like.positions, *(None,) * (len(elements) - len(like.positions)))
-    call = dataclasses.replace(like, f=traced, positions=positions, parts=tuple(parts))
-    return (call, [*arrays, *pre(*closed.consts)]) if can_fuse(call) else None
+    return [((), p) if p is not None else next(given) for p in positions]
 
 
 # --- backwards ------------------------------------------------------------------------------------------------------------------
@@ -138,7 +182,7 @@ def transposed(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
         mine: Leaves = [None] * len(cts)
         for k, x in zip(given, xs[len(known) :], strict=True):
             mine[k] = x
-        found = _by_element(call, mine, full)
+        found = _pulled(call, mine, full)
         return found if found is not None else _unfused(call, mine, full)
 
     every = (1 << rank) - 1
@@ -169,54 +213,107 @@ def _unfused(call: HistogramCall, cts: Leaves, operands: Leaves) -> Leaves:
     return [x for x, o in zip(pulled_back(zeros, operands, run), operands, strict=True) if ad.is_undefined_primal(o)]
 
 
-def _by_element(call: HistogramCall, cts: Leaves, operands: Leaves) -> Leaves | None:
+def _pulled(call: HistogramCall, cts: Leaves, operands: Leaves) -> Leaves | None:
     """Each element's cotangents pulled back through f, by kernels where rows are summed; None where that does not go."""
     arrays, captured, _, dests = call.split(operands)
     known = [x for x in arrays if not ad.is_undefined_primal(x)]
     started = any(ad.is_undefined_primal(x) for dest in dests for x in dest or [])
-    if started or not known or axes_of(known) or any(p.num_bins == 0 for p in call.parts):
+    if (
+        started
+        or not known
+        or axes_of(known)
+        or not isinstance(known[0].shape[0], int)
+        or any(p.num_bins == 0 for p in call.parts)
+    ):
         return None
-    given = iter(arrays)
-    arguments: list[Any] = [next(given) if p is None else p for p in call.positions]
-    moved = [k for k, x in enumerate(arguments) if ad.is_undefined_primal(x)]
-    held = [k for k, x in enumerate(captured) if ad.is_undefined_primal(x)]
+    linear = tuple(ad.is_undefined_primal(x) for x in (*captured, *arrays))
+    shapes = _avals([x.aval if ad.is_undefined_primal(x) else x for x in (*captured, *arrays)])
+    of_arrays = tuple((s[1:], d) for s, d in shapes[len(captured) :])
+    given = [ct for ct in cts if ct is not None]
+    pull = _pullback(
+        call, of_arrays, shapes[: len(captured)], linear, tuple(ct is not None for ct in cts), _avals(given), _context()
+    )
+    return None if pull is None else pull.run(known, [x for x in captured if not ad.is_undefined_primal(x)] + given)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pullback:
+    """Of f, for all elements: ``written``, a map for each array; ``sums``, calls for each captured array, whose results are
+    added. All of them take the arrays, and what ``held`` makes of the held ones."""
+
+    held: Callable[..., Leaves]
+    positions: tuple[Any, ...]
+    written: list[Made | ClosedJaxpr]
+    sums: list[tuple[Aval, list[Made]]]
+
+    def run(self, arrays: Leaves, held: Leaves) -> Leaves:
+        captured, out = self.held(*held), []
+        given, n = iter(arrays), arrays[0].shape[0]
+        full = [next(given) if p is None else lax.iota(p, n) for p in self.positions]
+        for f in self.written:
+            if isinstance(f, Made):
+                out += bind_ordered(scan_p, f.call, [*arrays, *f.captured(*captured)])
+            else:
+                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(f.jaxpr, captured)))(*full)
+        for (shape, dtype), calls in self.sums:
+            each = [bind(c.call, [*arrays, *c.captured(*captured)])[0].reshape(shape) for c in calls]
+            out.append(functools.reduce(add, each) if each else jnp.zeros(shape, dtype))
+        return out
+
+
+@functools.lru_cache(maxsize=256)
+def _pullback(
+    call: HistogramCall,
+    arrays: tuple[Aval, ...],
+    captured: tuple[Aval, ...],
+    linear: tuple[bool, ...],
+    used: tuple[bool, ...],
+    cotangents: tuple[Aval, ...],
+    _: Any,
+) -> Pullback | None:
+    """``linear``: of the captured arrays and the arrays, what is pulled back to; ``used``: which results have cotangents."""
+    count = len(captured)
+    arguments = _elements(call.positions, arrays)
+    places = [k for k, p in enumerate(call.positions) if p is None]
+    moved = [k for k, mine in zip(places, linear[count:], strict=True) if mine]
+    held = [k for k in range(count) if linear[k]]
     every = [(part, v) for part in call.parts for v in part.values]
-    used = [(part, v, ct) for (part, v), ct in zip(every, cts, strict=True) if ct is not None]
-    avals = [arguments[k].aval.update(shape=arguments[k].aval.shape[1:]) for k in moved] + [captured[k].aval for k in held]
+    values = [pair for pair, mine in zip(every, used, strict=True) if mine]
 
-    def pulled(*xs: Any) -> Leaves:
-        rest = iter(xs)
+    def pulled(given: Sequence[Any], *xs: Any) -> Leaves:
+        rest, cts = iter(xs), given[count - len(held) :]
         elements = [None if k in moved else next(rest) for k in range(len(arguments))]
+        known = iter(given)
+        fixed = [None if linear[k] else next(known) for k in range(count)]
 
-        def run(*linear: Any) -> tuple[Leaves, Leaves]:
-            of_element, of_captured = list(elements), list(captured)
-            for k, x in zip(moved, linear, strict=False):
+        def run(*new: Any) -> tuple[Leaves, Leaves]:
+            of_element, of_captured = list(elements), list(fixed)
+            for k, x in zip(moved, new, strict=False):
                 of_element[k] = x
-            for k, x in zip(held, linear[len(moved) :], strict=True):
+            for k, x in zip(held, new[len(moved) :], strict=True):
                 of_captured[k] = x
             results = call.f(of_captured, *of_element)
-            return [results[v] for _, v, _ in used], [results[part.index] for part, _, _ in used]
+            return [results[v] for _, v in values], [results[part.index] for part, _ in values]
 
-        _, pull, index = jax.vjp(run, *(vary(jnp.zeros(a.shape, a.dtype), axes_of([a])) for a in avals), has_aux=True)
-        return list(pull([_cotangent(ct, i) for (_, _, ct), i in zip(used, index, strict=True)]))
+        zeros = [jnp.zeros(*arguments[k]) for k in moved] + [jnp.zeros(*captured[k]) for k in held]
+        _, pull, index = jax.vjp(run, *zeros, has_aux=True)
+        return list(pull([_cotangent(ct, i) for ct, i in zip(cts, index, strict=True)]))
 
-    positions = tuple(p for k, p in enumerate(call.positions) if k not in moved)
-    like = dataclasses.replace(call, positions=positions, sorted=False)
-    elements = _elements(like, known)
+    elements = [a for k, a in enumerate(arguments) if k not in moved]
     if sum(slots_of(s, d) for s, d in elements) > MOST:
         return None
-    closed = jax.make_jaxpr(pulled)(*(element_aval(s, d, axes_of(known)) for s, d in elements))
-    pre, inner = hoist(closed)
-    element = _Element(inner, list(pre(*closed.consts)), like, known)
-    of_arrays, of_captured = inner.jaxpr.outvars[: len(moved)], inner.jaxpr.outvars[len(moved) :]
-    sums: Leaves = []
-    for v in of_captured:
+    positions = tuple(p for k, p in enumerate(call.positions) if k not in moved)
+    pre, inner = _traced(pulled, [a for a, mine in zip(captured, linear, strict=False) if not mine] + list(cotangents), elements)
+    element = _Element(inner, dataclasses.replace(call, positions=positions, sorted=False))
+    outs = inner.jaxpr.outvars
+    sums: list[tuple[Aval, list[Made]]] = []
+    for v, k in zip(outs[len(moved) :], held, strict=True):
         reads = element.reads(v)
-        total = None if reads is None else element.summed(reads, v.aval)
-        if total is None:
+        calls = None if reads is None else element.summed(reads, captured[k])
+        if calls is None:
             return None
-        sums.append(total)
-    return [*element.written(of_arrays), *sums]
+        sums.append((captured[k], calls))
+    return Pullback(pre, positions, [element.written(v) for v in outs[: len(moved)]], sums)
 
 
 def _cotangent(ct: Any, index: Any) -> Any:
@@ -240,12 +337,10 @@ class Read:
 
 @dataclasses.dataclass
 class _Element:
-    """What is computed for one element, of arrays and captured ones: an open jaxpr without calls."""
+    """What is computed for one element: an open jaxpr without calls. ``like``: a call of the same arrays."""
 
     inner: ClosedJaxpr
-    captured: Leaves
     like: HistogramCall
-    arrays: Leaves
 
     @functools.cached_property
     def made_by(self) -> dict[Any, JaxprEqn]:
@@ -314,54 +409,58 @@ class _Element:
         alone = row.aval.shape[0] == 1 and low >= 0 and all(tuple(c) == (0, 0, 0) for c in others)
         return [Read(low, row)] if alone and self._is_zero(filler) else None
 
-    def summed(self, reads: Sequence[Read], aval: Any) -> Any:
-        """The rows of all elements, added where they were read; None where there is no kernel for it."""
-        sums: Leaves = []
+    def summed(self, reads: Sequence[Read], aval: Aval) -> list[Made] | None:
+        """Calls that add the rows of all elements where they were read; None where there is no kernel for it."""
+        calls: list[Made] = []
         for read in reads:
-            bins, shape = (1, aval.shape) if read.index is None else (aval.shape[0], aval.shape[1:])
+            bins, shape = (1, aval[0]) if read.index is None else (aval[0][0], aval[0][1:])
             if math.prod(shape) == 0 or bins >= 2**31 - 1:
                 return None
 
-            def update(*xs: Any, read: Read = read, bins: int = bins, shape: tuple[int, ...] = shape) -> Leaves:
+            def update(captured: Sequence[Any], *xs: Any, read: Read = read, bins: int = bins, shape: Any = shape) -> Leaves:
                 computed = not isinstance(read.index, (int, type(None)))
-                *index, row = self._evaluated([read.index, read.row] if computed else [read.row])(*xs)
+                *index, row = self._evaluated([read.index, read.row] if computed else [read.row], captured)(*xs)
                 at = index[0].reshape(()) if computed else read.index or 0
                 at = jnp.clip(at, 0, bins - 1) if read.clipped else at
                 return [jnp.asarray(at, jnp.int32), row.reshape(shape)]
 
-            part = Part(bins, simple_operator(add, shape, aval.dtype), 0, 0, (1,), 1, False)
-            made = _call(self.like, update, self._elements, self.arrays, [part])
+            part = Part(bins, simple_operator(add, shape, aval[1]), 0, 0, (1,), 1, False)
+            made = _made(self.like, update, self._held, self._elements, [part])
             if made is None:
                 return None
-            sums.append(bind(*made)[0].reshape(aval.shape))
-        return functools.reduce(add, sums) if sums else jnp.zeros(aval.shape, aval.dtype)
+            calls.append(made)
+        return calls
 
     @property
-    def _elements(self) -> list[tuple[tuple[int, ...], Any]]:
-        return [(tuple(v.aval.shape), v.aval.dtype) for v in self.inner.jaxpr.invars]
+    def _held(self) -> tuple[Aval, ...]:
+        return _avals(v.aval for v in self.inner.jaxpr.constvars)
 
-    def _evaluated(self, outs: Sequence[Any]) -> Callable[..., list[Any]]:
+    @property
+    def _elements(self) -> tuple[Aval, ...]:
+        return _avals(v.aval for v in self.inner.jaxpr.invars)
+
+    def _evaluated(self, outs: Sequence[Any], captured: Sequence[Any]) -> Callable[..., list[Any]]:
         """Some of its values, of its arguments."""
-        jaxpr = self.inner.jaxpr.replace(outvars=list(outs))
-        return jaxpr_as_fun(ClosedJaxpr(jaxpr, self.captured))
+        return jaxpr_as_fun(ClosedJaxpr(self.inner.jaxpr.replace(outvars=list(outs)), list(captured)))
 
-    def written(self, outs: Sequence[Any]) -> Leaves:
-        """Values that every element has, on all of them: by a kernel where rows are folded, else by XLA."""
-        given, n = iter(self.arrays), self.arrays[0].shape[0]
-        full = [next(given) if p is None else lax.iota(p, n) for p in self.like.positions]
-        out: Leaves = []
-        for v in outs:
-            closed = jax.make_jaxpr(self._evaluated([v]))(*(x.aval for x in self.inner.jaxpr.invars))
-            pre, inner = hoist(closed)
-            captured = pre(*closed.consts)
-            if v.aval.shape == () and _folds(inner):
-                last = simple_operator(_second, (), v.aval.dtype)
-                f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
-                call = OrderedCall(f, self.like.positions, "scan", last)
-                out += bind_ordered(scan_p, call, [*self.arrays, *captured])
-            else:
-                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, list(captured))))(*full)
-        return out
+    def written(self, out: Any) -> Made | ClosedJaxpr:
+        """What makes a value that every element has: a kernel where rows are folded, else XLA."""
+        pre, inner = _traced(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
+        if out.aval.shape == () and _folds(inner):
+            last = simple_operator(_second, (), out.aval.dtype)
+            f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+            return Made(OrderedCall(f, self.like.positions, "scan", last), pre)
+        return ClosedJaxpr(_without_unused(self.inner.jaxpr, [out]), list(self.inner.consts))
+
+
+def _without_unused(jaxpr: Jaxpr, outs: Sequence[Any]) -> Jaxpr:
+    """With these results, and the equations that they need."""
+    wanted, kept = {v for v in outs if isinstance(v, Var)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if wanted.intersection(eqn.outvars):
+            kept.append(eqn)
+            wanted.update(v for v in eqn.invars if isinstance(v, Var))
+    return assembled(jaxpr.constvars, jaxpr.invars, outs, kept[::-1])
 
 
 def _folds(inner: ClosedJaxpr) -> bool:
