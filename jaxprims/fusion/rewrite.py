@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from ..arguments.warnings import kernels_or_nothing
 from . import loops
 from .body import Body
-from .graph import Graph, run_equation
+from .graph import OUTSIDE, Graph, run_equation
 from .pays import why_not
-from .sites import Site, find_sites, small_reduction
+from .sites import Site, find_sites, small_reductions
 
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
@@ -115,21 +116,20 @@ class _Plan:
         """The last one outside of kernels that is worth one, and has not been tried."""
         for index in sorted(_evaluated(self.graph, bodies) - tried, reverse=True):
             tried.add(index)
-            site = small_reduction(index, self.graph.eqns[index])
-            if site is not None:
+            for site in small_reductions(index, self.graph.eqns[index]):
                 body = self._body([site])
                 if why_not(body) is None and isinstance(self._kernel(body), Kernel):
                     return site
         return None
 
     def _body(self, sites: Sequence[Site], cut: frozenset[Var] = frozenset()) -> Body:
-        key = tuple((s.index, s.family) for s in sites), cut
+        key = tuple((s.index, s.family, s.sizes) for s in sites), cut
         if key not in self.bodies:
             self.bodies[key] = Body(self.graph, sites, cut)
         return self.bodies[key]
 
     def _kernel(self, body: Body) -> Kernel | str:
-        key = tuple((s.index, s.family) for s in body.sites), frozenset(body.taken), tuple(body.leaves)
+        key = tuple((s.index, s.family, s.sizes) for s in body.sites), frozenset(body.taken), tuple(body.leaves)
         if key not in self.made:
             self.made[key] = _kernel(body)
         return self.made[key]
@@ -198,16 +198,26 @@ def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence
 
 
 def _cuts(graph: Graph, bodies: Sequence[Body]) -> frozenset[Var]:
-    """Variables that several want and that take longer to compute, from what is read or from other such ones, than to read."""
+    """Variables that several want and that take longer to compute, from what is read or from other such ones, than to read. Of
+    some that are made of each other, the last that is no larger than the one before."""
     plain = _evaluated(graph, bodies)
+    takers = {k: (tuple(b for b in bodies if k in b.taken), k in plain) for k in set().union(*(b.taken for b in bodies))}
     cut: set[Var] = set()
-    for index in sorted(set().union(*(b.taken for b in bodies))):
-        inside = [b for b in bodies if index in b.taken]
-        if len(inside) + (index in plain) > 1:
-            (var,) = graph.eqns[index].outvars
-            if inside[0].takes(var, WRITTEN, cut):
-                cut.add(var)
+    for index in sorted(takers):
+        inside, outside = takers[index]
+        (var,) = graph.eqns[index].outvars
+        later = [
+            u
+            for u in graph.users[var]
+            if u == OUTSIDE or takers.get(u) != takers[index] or _bytes(graph, u) > _bytes(graph, index)
+        ]
+        if len(inside) + outside > 1 and later and inside[0].takes(var, WRITTEN, cut):
+            cut.add(var)
     return frozenset(cut)
+
+
+def _bytes(graph: Graph, index: int) -> int:
+    return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in graph.eqns[index].outvars)
 
 
 def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -132,20 +132,19 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
     return rule
 
 
-def small_reduction(index: int, eqn: JaxprEqn) -> Site | None:
-    """A reduction of a few numbers for each of many elements, as a loop over these. XLA writes what it reduces, if that is made
-    from less."""
+def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
+    """A reduction of a few numbers for each of many elements, as a loop over these, or over fewer of which each has several
+    results. XLA writes what it reduces, if that is made from less."""
     if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:
-        return None
+        return
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
     axes = sorted(eqn.params["axes"]) if "axes" in eqn.params else [eqn.params["dimension"]]
-    if not axes or not axes[0] or not all(isinstance(n, int) for n in shape) or not _is_number(out, complex=True):
-        return None
-    rank = axes[0]
-    if not 0 < math.prod(shape[rank:]) <= MOST_OWN:
-        return None
-    labels = (*range(rank), *(OWN,) * (out.aval.ndim - rank))
-    return Site(index, eqn, "map", None, ((out, labels),), shape[:rank], 0)
+    if not axes or not all(isinstance(n, int) for n in shape) or not _is_number(out, complex=True):
+        return
+    for rank in range(axes[0], 0, -1):
+        if 0 < math.prod(shape[rank:]) <= MOST_OWN:
+            labels = (*range(rank), *(OWN,) * (out.aval.ndim - rank))
+            yield Site(index, eqn, "map", None, ((out, labels),), shape[:rank], 0)
 
 
 _SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin sort".split())
