@@ -25,6 +25,18 @@ V = jnp.asarray(rng.normal(size=N), jnp.float32)
 OFFSETS = jp.Offsets(jnp.array([0, 5, 5, 20, N]))
 STARTS = jnp.asarray(rng.random(N) < 0.2)
 SUMS = jp.Bins(H, jnp.add, identity=0)
+PAIRS = jp.Bins(H, monoids.add)
+EVERY = jnp.concatenate([jnp.arange(H), SORTED[: N - H]])  # no empty segment, not in order
+
+
+def over(sums: jax.Array, counts: jax.Array) -> jax.Array:
+    """What may be transposed only if the counts are known to depend on nothing linear."""
+    return sums / counts.astype(np.float32)
+
+
+def with_ones(i: Any, row: Any) -> Any:
+    return i, (row, jnp.ones_like(row))
+
 
 LINEAR_CALLS: dict[str, Callable[[jax.Array], Any]] = {
     "segments, captured": lambda v: jp.segment_reduce((W, OTHERS), OFFSETS, map=lambda w, c: w * v[c]),
@@ -58,6 +70,24 @@ LINEAR_CALLS: dict[str, Callable[[jax.Array], Any]] = {
     "segment_sum, clip": lambda v: jp.segment_sum(v, IDS, H, mode="clip"),
     "segment_sum, buckets": lambda v: jp.segment_sum(v, SORTED, H, bucket_size=8),
     "cumsum": lambda v: jp.cumsum(v),
+    "segment_mean": lambda v: jp.segment_mean(v, EVERY, H),
+    "segment_mean, sorted": lambda v: jp.segment_mean(v, jnp.sort(EVERY), H, indices_are_sorted=True),
+    "segment_mean, offsets": lambda v: jp.segment_mean(v, jp.Offsets(jnp.array([0, 5, 20, N]))),
+    "segment_mean of complex": lambda v: jp.segment_mean(v * (1 + 2j), EVERY, H),
+    "segment_mean, vmap": lambda v: jax.vmap(lambda x: jp.segment_mean(x, EVERY[:8], H))(v.reshape(5, 8)),
+    "segment_mean, loop": lambda v: jax.lax.map(lambda x: jp.segment_mean(x, EVERY[:8], H), v.reshape(5, 8)),
+    "segment_mean, branch": lambda v: jax.lax.cond(IDS[0] > -2, lambda x: jp.segment_mean(x, EVERY, H), lambda x: x[:H], v),
+    "segment_mean, remat": lambda v: jax.checkpoint(lambda x: jp.segment_mean(x, EVERY, H))(v),
+    "segment_mean, fuse": lambda v: jp.fuse(lambda x: jp.segment_mean(x, EVERY, H))(v),
+    "reduce, a mean": lambda v: over(*jp.reduce((v, W * W), monoids.add, map=lambda x, w: (x * w, w))),
+    "scan, means": lambda v: over(*jp.scan(v, monoids.add, map=lambda x: (x, jnp.float32(1)))),
+    "scan, means from init": lambda v: over(*jp.scan((v, W * W), monoids.add, init=(v[0], jnp.float32(1)))),
+    "scan, affine by its factor": lambda v: jnp.multiply(*jp.scan((W, v), monoids.affine)),
+    "segments, means": lambda v: over(*jp.segment_reduce((v[::-1], W * W), jp.Offsets(jnp.array([0, 5, N])), monoids.add)),
+    "genhist, means": lambda v: over(*jp.genhist(lambda i, x: [(i, x), (i, jnp.float32(1))], (EVERY, v), [SUMS, SUMS])),
+    "genhist, means of captured": lambda v: over(*jp.genhist(lambda i, k: (i, (v[k], k + 1)), (EVERY, OTHERS), PAIRS)),
+    "genhist, means of rows": lambda v: jnp.divide(*jp.genhist(with_ones, (EVERY[:8], v.reshape(8, 5)), PAIRS)),
+    "stencil": lambda v: jnp.multiply(*jp.stencil(lambda x, w: (x[-1] * w[0], w[1] - w[0]), (v, W), boundary="wrap")),
     "vmap": lambda v: jax.vmap(lambda x: jp.reduce(x, map=lambda y: 2 * y))(v.reshape(8, 5)),
     "vmap of genhist": lambda v: jax.vmap(lambda x: jp.genhist(lambda i, y: (i, y + y), (IDS[:5], x), SUMS))(v.reshape(8, 5)),
 }
@@ -73,6 +103,7 @@ NOT_LINEAR: dict[str, Callable[[jax.Array], Any]] = {
     "operator's captured": lambda v: jp.scan(W, lambda a, b: a + b * v[0]),
     "index": lambda v: jp.genhist(lambda x: (x.astype(np.int32), 1.0), (v,), SUMS),
     "square": lambda v: jp.reduce(v, map=lambda x: x * x),
+    "square beside a count": lambda v: over(*jp.reduce(v, monoids.add, map=lambda x: (x * x, jnp.float32(1)))),
     "constant added": lambda v: jp.reduce(v, map=lambda x: x + 1),
     "branch": lambda v: jp.reduce(v, map=lambda x: jnp.where(x > 0, x, 0)),
     "product by index": lambda v: jp.reduce_by_index(v, IDS, H, jnp.multiply, identity=1),
@@ -164,6 +195,7 @@ def test_custom_linear_solve() -> None:
     [
         (lambda x, c: x * c + 2 * x - x / c, LINEAR),
         (lambda x, c: 0 * x, ZERO),
+        (lambda x, c: 0 * jnp.exp(x), OTHER),  # which may be NaN
         (lambda x, c: c * c, CONSTANT),
         (lambda x, c: x + c, OTHER),
         (lambda x, c: c / x, OTHER),

@@ -13,18 +13,19 @@ from .program import CONTROL, COUNTED, Instr, Program, from_bits, is_float
 ZERO, CONSTANT, LINEAR, OTHER = range(4)
 
 
-def degrees(program: Program, args: Sequence[int], linear_uniforms: Collection[int] = ()) -> list[int]:
-    """The results' degrees. ``args``: the arguments' own; ``linear_uniforms``: numbers of captured arrays that are linear."""
+def degrees(program: Program, args: Sequence[int], uniforms: Collection[int] = (), degree: int = LINEAR) -> list[int]:
+    """The results' degrees. ``args``: the arguments' own; ``uniforms``: numbers of the captured arrays that are of ``degree``."""
     values: list[int | list[int]] = []
     for i in program.body:
         if i.op in CONTROL:
-            values.append(_control(i, [_plain(values[o]) for o in i.operands], linear_uniforms))
+            values.append(_control(i, [_plain(values[o]) for o in i.operands], uniforms, degree))
         elif i.op == "item":
             several = values[i.operands[0]]
             assert isinstance(several, list)
             values.append(several[i.attr])
         else:
-            values.append(_degree(program, i, args, [_plain(values[o]) for o in i.operands], linear_uniforms))
+            of_load = degree if i.op == "load" and i.attr in uniforms else CONSTANT
+            values.append(_degree(program, i, args, [_plain(values[o]) for o in i.operands], of_load))
     return [_plain(values[r]) for r in program.results]
 
 
@@ -33,19 +34,19 @@ def _plain(value: int | list[int]) -> int:
     return value
 
 
-def _degree(program: Program, i: Instr, args: Sequence[int], of: list[int], linear: Collection[int]) -> int:
+def _degree(program: Program, i: Instr, args: Sequence[int], of: list[int], of_load: int) -> int:
     if i.op == "arg":
         return args[i.attr]
     if i.op == "const":
         return ZERO if from_bits(i.attr, i.dtype) == 0 else CONSTANT
     if i.op == "load":
-        return OTHER if of[0] > CONSTANT else LINEAR if i.attr in linear else CONSTANT
+        return OTHER if of[0] > CONSTANT else of_load
     if i.op == "neg" or (i.op == "convert" and is_float(i.dtype)):
         return of[0]
     if i.op in ("add", "sub"):
         return _sum(*of)
     if i.op == "mul" and ZERO in of:
-        return ZERO
+        return OTHER if OTHER in of else ZERO
     if i.op == "mul" and max(of) == LINEAR and min(of) == CONSTANT:
         return LINEAR
     if i.op == "div" and of[1] <= CONSTANT:
@@ -62,19 +63,19 @@ def _sum(a: int, b: int) -> int:
 _either = _sum  # one or the other: an affine function is no linear one wherever it is used
 
 
-def _control(i: Instr, of: list[int], linear: Collection[int]) -> list[int]:
+def _control(i: Instr, of: list[int], uniforms: Collection[int], degree: int) -> list[int]:
     """The degrees of what a loop or a branch gives."""
     if i.op == "cond":
         if of[0] > CONSTANT:
             return [OTHER] * len(i.attr[0].results)
-        no, yes = (degrees(branch, of[1:], linear) for branch in i.attr)
+        no, yes = (degrees(branch, of[1:], uniforms, degree) for branch in i.attr)
         return [_either(a, b) for a, b in zip(no, yes, strict=True)]
     body = i.attr[1]
     counter = [CONSTANT] if i.op in COUNTED else []
     carries, invariants = of[: len(body.results)], of[len(body.results) :]
     while True:
-        after = degrees(body, [*counter, *carries, *invariants], linear)
-        if i.op == "while" and degrees(i.attr[0], [*carries, *invariants], linear)[0] > CONSTANT:
+        after = degrees(body, [*counter, *carries, *invariants], uniforms, degree)
+        if i.op == "while" and degrees(i.attr[0], [*carries, *invariants], uniforms, degree)[0] > CONSTANT:
             return [OTHER] * len(carries)
         joined = [_either(a, b) for a, b in zip(carries, after, strict=True)]
         if joined == carries:

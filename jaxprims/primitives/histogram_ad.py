@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
 
-from ..ir.linear import CONSTANT, LINEAR
+from ..ir.linear import CONSTANT, OTHER
 from . import histogram_linear
 from .ad_rules import rule_tangents
 from .batches import over_batch
@@ -24,7 +25,7 @@ from .histogram import by_index, histogram_p
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import gather, numbers, starts_of, through
 from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
-from .transposition import combines_linearly, joined, of_f, transpose_rule
+from .transposition import combines_linearly, constant_leaves, joined, known_rule, of_f, of_leaves, transpose_rule
 
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
@@ -182,19 +183,33 @@ def _is_linear(call: HistogramCall, linear: Sequence[bool]) -> bool:
     arrays, captured, per_operator, dests = call.split(linear)
     results = of_f(call, arrays, captured)
     for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):
-        values: list[list[int]] = []  # slot by slot, those of every lane and update
-        for v, (_, n) in zip(part.values, part.operator.leaf_slots, strict=True):
-            values += [results[v][k::n] for k in range(n)] if part.operator.lanes == 1 else [results[v]]
         if max(results[part.index], default=CONSTANT) > CONSTANT:
             return False
-        slots = [joined([[d] for d in slot])[0] for slot in values]
-        starts = None
-        if dest is not None:
-            each = zip(dest, part.operator.leaf_slots, strict=True)
-            starts = [LINEAR if mine else CONSTANT for mine, (_, n) in each for _ in range(n)]
-        if not combines_linearly(part.operator, slots, starts, consts):
+        starts = None if dest is None else of_leaves(part.operator, dest)
+        if not combines_linearly(part.operator, _values(part, results), starts, consts):
             return False
     return True
+
+
+def _values(part: Part, results: Sequence[Sequence[int]]) -> list[int]:
+    """The degrees of a part's values, given those of f's results: slot by slot, those of every lane and update."""
+    values: list[Sequence[int]] = []
+    for v, (_, n) in zip(part.values, part.operator.leaf_slots, strict=True):
+        values += [results[v][k::n] for k in range(n)] if part.operator.lanes == 1 else [results[v]]
+    return [joined([[d] for d in slot])[0] for slot in values]
+
+
+def _constant(call: HistogramCall, unknown: Sequence[bool]) -> list[bool]:
+    arrays, captured, per_operator, dests = call.split(unknown)
+    results = of_f(call, arrays, captured, OTHER)
+    out: list[bool] = []
+    for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):
+        if max(results[part.index], default=CONSTANT) > CONSTANT:
+            out += [False] * len(part.values)
+        else:
+            starts = None if dest is None else of_leaves(part.operator, dest, OTHER)
+            out += constant_leaves(part.operator, _values(part, results), starts, consts)
+    return out
 
 
 def _is_linear_sum(call: HistogramCall, linear: Sequence[bool]) -> bool:
@@ -208,3 +223,4 @@ def _transpose_linear_sums(cotangents: Sequence[Any], *operands: Any, call: Hist
 
 ad.primitive_transposes[histogram_p] = transpose_rule(histogram_p, _is_linear_sum, _transpose_linear_sums, _is_linear)
 ad.primitive_jvps[histogram_p] = jvp_rule(histogram_p, _tangents)
+pe.custom_partial_eval_rules[histogram_p] = known_rule(histogram_p, _constant)

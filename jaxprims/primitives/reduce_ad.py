@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
 
 from ..ir.program import Builder
 from ..operators.operator import Operator, make_traced, of_arrays, passing
@@ -24,7 +25,7 @@ from .batches import over_batch
 from .ordered_call import OrderedCall, of_numbers, simple
 from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
-from .scan_ad import Steps, is_linear, is_sum, value_dots
+from .scan_ad import Steps, constant, is_linear, is_sum, value_dots
 from .segments import segments_p
 from .tangents import (
     Leaves,
@@ -37,7 +38,7 @@ from .tangents import (
     without_first,
     zeros_if_none,
 )
-from .transposition import transpose_rule
+from .transposition import known_rule, transpose_rule
 
 
 def through(
@@ -300,4 +301,5 @@ def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:
 for _primitive in (reduce_p, segments_p):
     ad.primitive_jvps[_primitive] = jvp_rule(_primitive, _tangents)
     ad.primitive_transposes[_primitive] = transpose_rule(_primitive, is_sum, _transpose_sums, is_linear)
+    pe.custom_partial_eval_rules[_primitive] = known_rule(_primitive, constant)
 ad.primitive_jvps[reduce_p] = _large_by_xla(_whole_first(ad.primitive_jvps[reduce_p]))

@@ -20,8 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
 
-from ..ir.linear import CONSTANT, LINEAR
+from ..ir.linear import OTHER
 from ..ir.program import Program, is_float
 from ..operators.operator import Operator
 from ..tracing.varying import axes_of, vary
@@ -41,7 +42,7 @@ from .tangents import (
     without_first,
     zeros_if_none,
 )
-from .transposition import combines_linearly, of_f, transpose_rule
+from .transposition import combines_linearly, constant_leaves, known_rule, of_f, of_leaves, transpose_rule
 
 
 def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
@@ -258,11 +259,19 @@ def is_sum(call: OrderedCall, linear: Sequence[bool]) -> bool:
 def is_linear(call: OrderedCall, linear: Sequence[bool]) -> bool:
     arrays, _, captured, consts, init = call.split(linear)
     values = [d for slots in of_f(call, arrays, captured) for d in slots]
-    starts = None
-    if init is not None:
-        each = zip(init, call.operator.leaf_slots, strict=True)
-        starts = [LINEAR if mine else CONSTANT for mine, (_, n) in each for _ in range(n)]
+    starts = None if init is None else of_leaves(call.operator, init)
     return combines_linearly(call.operator, values, starts, consts)
+
+
+def constant(call: OrderedCall, unknown: Sequence[bool]) -> list[bool]:
+    """Which results depend on nothing that is unknown?"""
+    arrays, cut, captured, consts, init = call.split(unknown)
+    if cut:
+        return [False] * len(call.results)
+    values = [d for slots in of_f(call, arrays, captured, OTHER) for d in slots]
+    starts = None if init is None else of_leaves(call.operator, init, OTHER)
+    leaves = constant_leaves(call.operator, values, starts, consts)
+    return leaves if call.wanted is None else [leaves[k] for k in call.wanted]
 
 
 def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
@@ -292,4 +301,5 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 
 ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
+pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
 ad.primitive_jvps[scan_p] = jvp_rule(scan_p, _tangents)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import NO_PROGRAM, slots_of
@@ -27,7 +28,7 @@ from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
 from .tangents import is_inexact
-from .transposition import pulled_back
+from .transposition import known_rule, pulled_back
 
 SMALL = 16_384
 """Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
@@ -233,15 +234,30 @@ def _is_linear(call: StencilCall, linear: Sequence[bool]) -> bool:
         return False  # a fill value is no part of the array
     if call.f.program is NO_PROGRAM:
         return False
-    args: list[int] = []
-    for (k, _), v in zip(call.reads, call.f.jaxpr.invars, strict=False):
-        args += [LINEAR if linear[k] else CONSTANT] * slots_of(v.aval.shape, v.aval.dtype)
-    args += [CONSTANT] * len(call.coordinates)
-    found = degrees(call.f.program, args, [k - n for k in range(n, len(linear)) if linear[k]])
+    found = _degrees(call, linear, LINEAR)
     if call.keeps or call.steps > 1:  # what is kept is linear if, and only if, all of the results are
         return all(linear[: call.changed]) and all(d in (0, LINEAR) for d in found)
-    return all(d in (0, LINEAR) for d in found) and OTHER not in found
+    return OTHER not in found
 
 
+def _degrees(call: StencilCall, which: Sequence[bool], degree: int) -> list[int]:
+    """The degrees of f's results, slot by slot, given which of the operands are of ``degree``."""
+    n, args = call.num_arrays, []
+    for (k, _), v in zip(call.reads, call.f.jaxpr.invars, strict=False):
+        args += [degree if which[k] else CONSTANT] * slots_of(v.aval.shape, v.aval.dtype)
+    args += [CONSTANT] * len(call.coordinates)
+    return degrees(call.f.program, args, [k - n for k in range(n, len(which)) if which[k]], degree)
+
+
+def _constant(call: StencilCall, unknown: Sequence[bool]) -> list[bool]:
+    """Which results depend on nothing that is unknown?"""
+    outs = call.f.jaxpr.outvars
+    if call.f.program is NO_PROGRAM or call.keeps or call.steps > 1:
+        return [False] * len(outs)
+    slots = iter(_degrees(call, unknown, OTHER))
+    return [max([next(slots) for _ in range(slots_of(v.aval.shape, v.aval.dtype))]) <= CONSTANT for v in outs]
+
+
+pe.custom_partial_eval_rules[stencil_p] = known_rule(stencil_p, _constant)
 ad.primitive_jvps[stencil_p] = _jvp
 ad.primitive_transposes[stencil_p] = _transpose
