@@ -28,7 +28,7 @@ FACTOR = 3
 def compiled() -> Callable[[], int]:
     """How many calls were compiled in the test."""
     kept.forget()
-    return lambda: kept._compiled.cache_info().currsize
+    return lambda: kept._entry.cache_info().currsize
 
 
 def test_one_call_is_compiled_once(compiled: Any) -> None:
@@ -223,6 +223,24 @@ def test_quick_keys_tell_calls_apart(compiled: Any) -> None:
         with pytest.raises(ValueError, match="num_segments must be given"):
             jax.jit(lambda i: jp.segment_reduce(X, i))(IDS)
     assert kept._quick
+
+
+def test_calls_that_are_made_once_are_not_kept_for_long(compiled: Any, monkeypatch: Any) -> None:
+    """What is made anew for each call does not pile up; what is called again is kept, however much else was called since."""
+    monkeypatch.setattr(kept, "MOST_ONCE", 2)
+    monkeypatch.setattr(kept, "MOST", 3)
+
+    def held(*functions: int) -> list[int]:
+        for k in functions:
+            np.testing.assert_array_equal(jp.reduce(X, map=lambda x: x * k), 66 * k)
+        return [entry.form[1][1][4][0][2] for entry in (*kept._once, *kept._again) if entry.compiled is not None]
+
+    assert held(2, 3, 4, 5) == ["4", "5"]
+    assert held(2, 3, 6, 7) == ["6", "7", "2", "3"]  # called twice by now
+    assert held(8, 9, 2) == ["8", "9", "3", "2"]
+    assert held(9, 10, 11, 9) == ["10", "11", "3", "2", "9"]
+    assert held(10) == ["11", "2", "9", "10"]
+    assert compiled() == 10
 
 
 def test_arrays_are_not_kept_alive() -> None:

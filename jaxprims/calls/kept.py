@@ -16,6 +16,7 @@ import dataclasses
 import dis
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -31,7 +32,11 @@ from ..operators.operator import SameObject
 from ..targets.plans import forced_plans
 
 MOST = 512
-"""Calls that are kept, those used last."""
+"""Calls that are kept, those used last, of those that were made several times."""
+
+MOST_ONCE = 32
+"""Those that were made once. JAX keeps the module that it lowered with each, more than a megabyte, and a program that makes
+another operator for each call never comes back to one."""
 
 LARGEST_CONSTANT = 1024
 """Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""
@@ -125,26 +130,30 @@ def _quick_key(
 def forget() -> None:
     """The next calls are traced anew."""
     _quick.clear()
-    _compiled.cache_clear()
+    _entry.cache_clear()
+    with _lock:
+        _once.clear()
+        _again.clear()
 
 
 def _called(function: Callable[..., Any], given: dict[str, Any], operands: Sequence[str], key: tuple[Any, ...] | None) -> Any:
     plans = forced_plans()
     form, arrays = _arguments(given, operands, floats=True)
-    compiled = _compiled(function, form, plans)
-    if key is not None and not any(type(f[1]) is tuple and f[1][0] == "numbers" for f in form):
-        if len(_quick) >= MOST:
-            _quick.clear()
-        _quick[key] = compiled.call, [v for v in given.values() if type(v) in _BY_ADDRESS]
-    if not compiled.wants_floats:
+    entry = _entry(function, form, plans)
+    if not entry.wants_floats:
+        compiled = _compiled(entry)
+        if key is not None and entry.calls > 1 and not any(type(f[1]) is tuple and f[1][0] == "numbers" for f in form):
+            if len(_quick) >= MOST:
+                _quick.clear()
+            _quick[key] = compiled, [v for v in given.values() if type(v) in _BY_ADDRESS]
         try:
-            return compiled.call(*arrays)
+            return compiled(*arrays)
         except Exception:
             if not any(type(x) in _FLOATS for x in arrays):
                 raise
     form, arrays = _arguments(given, operands, floats=False)
-    out = _compiled(function, form, plans).call(*arrays)
-    compiled.wants_floats = True  # as in `x if c > 0 else -x`
+    out = _compiled(_entry(function, form, plans))(*arrays)
+    entry.wants_floats = True  # as in `x if c > 0 else -x`
     return out
 
 
@@ -157,20 +166,52 @@ def _arguments(given: dict[str, Any], operands: Sequence[str], floats: bool) -> 
     return tuple(form), arrays
 
 
-@dataclasses.dataclass
-class Compiled:
-    call: Callable[..., Any]
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """What is known of the calls of one form, for longer than what was compiled for them is kept."""
+
+    function: Callable[..., Any]
+    form: Form
+    calls: int = 0  # no more than two are counted
+    compiled: Callable[..., Any] | None = None
     wants_floats: bool = False
 
 
-@functools.lru_cache(maxsize=MOST)
-def _compiled(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) -> Compiled:
+@functools.lru_cache(maxsize=4 * MOST)
+def _entry(function: Callable[..., Any], form: Form, plans: tuple[Any, ...]) -> Entry:
+    return Entry(function, form)
+
+
+_lock = threading.Lock()
+_once: dict[Entry, None] = {}
+"""Entries of calls that were made once, the last of them last."""
+_again: dict[Entry, None] = {}
+"""Those of the others, in the order of the calls."""
+
+
+def _compiled(entry: Entry) -> Callable[..., Any]:
+    """What is compiled for calls of this form, of which one is made now."""
+    with _lock:
+        _once.pop(entry, None)
+        _again.pop(entry, None)
+        kept, most = (_again, MOST) if entry.calls else (_once, MOST_ONCE)
+        if len(kept) >= most:
+            oldest = next(iter(kept))
+            oldest.compiled = None
+            del kept[oldest]
+        kept[entry] = None
+        entry.calls = min(entry.calls + 1, 2)
+        compiled = entry.compiled = entry.compiled or _of_arrays(entry.function, entry.form)
+    return compiled
+
+
+def _of_arrays(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
     @jax.jit
     def compiled(*arrays: Any) -> Any:
         rest = iter(arrays)
         return function(**{k: _filled(f, rest) for k, f in form})
 
-    return Compiled(compiled)
+    return compiled
 
 
 # --- forms --------------------------------------------------------------------------------------------------------------------
