@@ -218,6 +218,34 @@ def test_arithmetic(dtype: str) -> None:
             assert_same(got[op], want[op], f"{op} {dtype} {name}", inputs[op])
 
 
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_several_at_once(op: str) -> None:
+    """Maxima and minima of several floats, which are looked after together: any order of NaN, infinities and zeros."""
+
+    def fold(*cells: np.ndarray) -> np.ndarray:
+        t = np.dtype(f"i{cells[0].itemsize}")
+        words = np.stack([np.broadcast_to(c, cells[0].shape) for c in cells]).view(t)
+        ordered = np.where(words < 0, words ^ np.iinfo(t).max, words)  # by bits, so that -0 is less than 0
+        best = ordered.max(0) if op == "max" else ordered.min(0)
+        best = np.where(best < 0, best ^ np.iinfo(t).max, best).view(cells[0].dtype)
+        return np.where(np.isnan(np.stack(np.broadcast_arrays(*cells))).any(0), np.nan, best).astype(best.dtype)
+
+    for dtype in ("f32", "f64", "f16"):
+        cells = [hostile(dtype, k) for k in range(4)]
+        for c in cells:
+            c[np.abs(c) < np.finfo(c.dtype).smallest_normal] *= 0
+        b = P.Builder((dtype,) * 4)
+        w, x, y, z = (b.arg(k) for k in range(4))
+        of = functools.partial(b.emit, op, dtype)
+        zero, minus = b.const(0, dtype), b.const(-0.0, dtype)
+        inner = of(w, x)  # wanted twice: it is no part of a larger one
+        results = [of(of(w, x), of(y, z)), of(of(of(z, w), y), zero), of(of(inner, y), z), of(of(minus, x), of(y, x)), inner]
+        program = b.finish(results)
+        w, x, y, z = cells
+        zero, minus = np.zeros_like(w), -np.zeros_like(w)
+        compare_all(program, cells, [fold(w, x, y, z), fold(z, w, y, zero), fold(w, x, y, z), fold(minus, x, y), fold(w, x)])
+
+
 @functools.cache
 def xla_convert(source: str) -> dict[str, jax.Array]:
     with jax.enable_x64(True):
@@ -246,6 +274,7 @@ def test_lesser_machines(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
         test_convert("f32")
         test_arithmetic("f32")
         test_arithmetic("s32")
+        test_several_at_once("max")
         test_math("f32")
 
 

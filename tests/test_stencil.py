@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from references import assert_close, wide
 from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
+from jaxprims.specs.stencil import StencilSpec
 from jaxprims.targets.cpu.plans import StencilPlan
+from jaxprims.targets.cpu.stencil.stages import stages_of
 from jaxprims.targets.plans import AnyKernel, forced
 
 
@@ -494,3 +497,85 @@ def test_views_are_no_arrays() -> None:
     assert repr(kept[0]) == "a view of xs, to be read at offsets such as view[0, 0]"
     with pytest.raises(Exception, match=r"UnexpectedTracerError|leaked|traced"):
         jnp.asarray(kept[-1][0, 0]) + 1
+
+
+# --- what neighbouring cells share ------------------------------------------------------------------------------------------
+
+
+def of(name: str, cells: Sequence[Any]) -> Any:
+    """The fold of ``cells`` by a function of NumPy or of JAX."""
+    return functools.reduce(getattr(np if isinstance(cells[0], np.ndarray) else jnp, name), cells)
+
+
+def largest(cells: Sequence[Any]) -> Any:
+    return of("maximum", cells)
+
+
+def window(*sides: Sequence[int]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*sides))
+
+
+SHARED: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    # stages, and a function that has so many
+    "square": (2, lambda a: largest([a[o] for o in window(range(-2, 3), range(-1, 4))])),
+    "cube": (2, lambda a: largest([a[o] for o in window(range(2), range(-1, 2), range(-1, 2))])),
+    "line": (2, lambda a: of("minimum", [a[k] for k in range(-5, 16)])),
+    "far apart": (3, lambda a: largest([a[o] for o in window((-3, 0, 3), range(0, 54, 6))])),
+    "columns of columns": (3, lambda a: largest([a[o] for o in window(range(-3, 4), range(12))])),
+    "sums": (2, lambda a: sum(a[o] for o in window(range(-2, 3), range(-2, 3))) - 3 * a[0, 0]),
+    "of sums": (2, lambda a: sum((k + 4) * sum((i + 3) * a[i, k] for i in range(-2, 3)) for k in range(-3, 3))),
+    "counts": (2, lambda a: sum((a[o] > 100).astype(np.int32) for o in window(range(-2, 3), range(-2, 3)))),
+    "any": (2, lambda a: of("logical_or", [a[o] > 900 for o in window(range(3), range(3))]) + 2 * a[0, 0]),
+    "nothing": (1, lambda a: a[0, 0] + a[0, 1] * a[1, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_neighbours_share(name: str) -> None:
+    """Made once for each cell: in so many stages, the same bits as by definition, in rows of less than a piece and more."""
+    stages, f = SHARED[name]
+    rank = {"cube": 3, "line": 1}.get(name, 2)
+    shapes = {1: [(70,), (3000,)], 2: [(9, 64), (3, 2500)], 3: [(3, 4, 41)]}[rank]
+    xs = [integers(*shape) for shape in shapes]
+    assert len(stages_of(spec_of(f, xs[0])).stages) == stages
+    for x in xs:
+        for boundary, steps in (("edge", 1), ("wrap", 2), ("constant", 1), ("keep", 2)):
+            (wanted,) = stencil(f, [x], boundary, steps=steps, xp=jnp)
+            assert_same(jp.stencil(f, x, boundary=boundary, steps=steps), wanted)
+
+
+def spec_of(f: Callable[[Any], Any], x: Any) -> StencilSpec:
+    (call,) = jp.explain(lambda x: jp.stencil(f, x))(x).calls
+    assert isinstance(call.spec, StencilSpec)
+    return call.spec
+
+
+def test_what_neighbours_share_of_floats() -> None:
+    """NaN wins among maxima and minima, whatever else there is, -0 is less than 0, and sums keep their order. Cells of
+    several numbers, of two bytes each, coordinates."""
+    x = floats(12, 90) * (np.random.default_rng(1).random((12, 90)) < 0.2)
+    x[3, 40], x[7, 80], x[0, 0] = np.nan, -np.nan, np.inf
+    near = window(range(-2, 3), range(-2, 3))
+
+    def f(a: Any) -> Any:
+        columns = [sum(a[i, j] for i in range(-2, 3)) for j in range(-2, 3)]
+        return largest([a[o] for o in near]), of("minimum", [a[o] for o in near]), sum(columns)
+
+    for c in (x, np.repeat(x[..., None], 3, -1), x.astype(np.float16)):
+        got, wanted = jp.stencil(f, c, boundary="wrap", axes=(0, 1)), stencil(f, [c], "wrap", rank=2)
+        for g, w in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(g, w)
+        negative = [
+            stencil(lambda a, q=q: q(np.stack([a[o] for o in near]), 0), [np.signbit(c)], "wrap", rank=2)[0]
+            for q in (np.all, np.any)
+        ]
+        for g, w in zip(got, negative, strict=False):
+            np.testing.assert_array_equal(np.signbit(g)[~np.isnan(g)], w[~np.isnan(g)])
+
+    def f(p: Any, q: Any, at: Any) -> Any:
+        both = [(p[o] * q[o] + at[0]) * (p[o] - 2) for o in near]
+        return largest([c + k // 5 for k, c in enumerate(both)]) + at[1]
+
+    p, q = integers(9, 70), integers(9, 70, seed=1)
+    (wanted,) = stencil(f, [p, q], "reflect", places=True)
+    assert_same(jp.stencil(f, (p, q, jp.positions), boundary="reflect"), wanted)

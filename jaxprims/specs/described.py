@@ -57,13 +57,13 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
     }
 
 
-def described_stencil(spec: StencilSpec, width: int) -> dict[str, Any]:
-    """What drivers have to know of a spec whose kernel's vectors have so many lanes."""
+def described_stencil(spec: StencilSpec, width: int, work: int) -> dict[str, Any]:
+    """What drivers have to know of a spec whose kernel's vectors have so many lanes, and so many instructions."""
     return {
         "rank": spec.rank,
         "unit": spec.unit,
         "width": width,
-        "work": len(spec.f.body) + len(spec.leaves),
+        "work": work,
         "array_bytes": [itemsize(dtype) * slots for dtype, slots in spec.arrays],
         "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
         "coordinates": bool(spec.coordinates),

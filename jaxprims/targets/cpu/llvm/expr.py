@@ -8,12 +8,14 @@ A lane nobody wants runs no branch and no turn of a loop for itself, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, COUNTED, Instr, Program
+from ....ir.program import CONTROL, COUNTED, Instr, Program, is_float
+from ....ir.trees import trees
 from . import folds
+from .extremes import completed, nearer
 from .math import MATH
 from .table import EXACT, TABLE, bitcast, convert
 from .types import HALVES as HALVES
@@ -51,6 +53,8 @@ class _Emission:
     def program(self, program: Program, args: Sequence[ir.Value], mask: ir.Value | None) -> list[ir.Value]:
         values: list[ir.Value] = []
         tuples: dict[int, list[ir.Value]] = {}
+        extremes = {k: v for k, v in trees(program).items() if _is_extreme(program.body[k])}
+        within = _within(program, extremes)
         for k, instr in enumerate(program.body):
             if instr.op in CONTROL:
                 tuples[k] = getattr(self, f"_{instr.op}")(instr, [values[o] for o in instr.operands], mask)
@@ -59,6 +63,12 @@ class _Emission:
                 values.append(args[instr.attr])
             elif instr.op == "item":
                 values.append(tuples[instr.operands[0]][instr.attr])
+            elif k in within or k in extremes:
+                value = nearer(self.b, instr.op, *self._alike([values[o] for o in instr.operands]))
+                if k in extremes:
+                    value, *leaves = self._alike([value, *(values[o] for o in extremes[k])])
+                    value = completed(self.b, instr.op, value, leaves)
+                values.append(value)
             else:
                 operands = [values[o] for o in instr.operands]
                 source = program.body[instr.operands[0]].dtype if instr.operands else instr.dtype
@@ -210,6 +220,21 @@ class _Emission:
         for phi, r in zip(phis, results, strict=True):
             phi.add_incoming(r, end)
         return list(phis)
+
+
+def _is_extreme(instr: Instr) -> bool:
+    return instr.op in ("max", "min") and is_float(instr.dtype)
+
+
+def _within(program: Program, extremes: Mapping[int, Sequence[int]]) -> set[int]:
+    """The values between the roots and the leaves of trees."""
+    within: set[int] = set()
+    for root, leaves in extremes.items():
+        waiting = [root]
+        while waiting:
+            waiting = [o for k in waiting for o in program.body[k].operands if o not in leaves]
+            within.update(waiting)
+    return within
 
 
 def _varying(program: Program, args: Sequence[bool]) -> list[bool]:

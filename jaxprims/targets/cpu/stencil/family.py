@@ -18,6 +18,7 @@ from ..llvm.engine import target
 from ..machine import cpu_threads
 from ..plans import StencilPlan
 from . import kernel
+from .stages import stages_of
 
 
 class StencilKernels:
@@ -25,7 +26,7 @@ class StencilKernels:
 
     def enter(self, spec: StencilSpec) -> bool:
         width = kernel.vector_width(spec, target().vector_bytes)
-        return _cpu.add_stencil(spec.key, spec.text, described_stencil(spec, width))
+        return _cpu.add_stencil(spec.key, spec.text, described_stencil(spec, width, stages_of(spec).work))
 
     def names(self, spec: StencilSpec, variant: int) -> list[str]:
         return list(kernel.NAMES)
@@ -77,7 +78,7 @@ class Stencils:
         p.array_bytes = [itemsize(dtype) * slots for dtype, slots in spec.arrays]
         p.leaf_bytes = [itemsize(dtype) * slots for dtype, slots in spec.leaves]
         p.changed = problem.changed
-        p.work = len(spec.f.body) + len(spec.leaves)
+        p.work = stages_of(spec).work
         p.width = kernel.vector_width(spec, target().vector_bytes)
         p.planes = 1 if alone else max(ends[0]) - min(ends[0]) + 1
         p.reach = max(ends[-1]) - min(ends[-1])

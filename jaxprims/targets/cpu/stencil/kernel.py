@@ -2,7 +2,7 @@
 
 ``row`` walks along the innermost axis by vectors, a few at a time. All reads of one row of cells go by one pointer, at distances
 that are known; neighbours' loads overlap, and are the first-level cache's affair. Its last vector overlaps the one before, which
-writes the same again.
+writes the same again. What neighbours have in common beyond that is a stage of its own (``stages.py``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
+from ....ir.program import Program, itemsize
 from ....specs.stencil import StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled, splat
+from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loop, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
+from .stages import stages_of
 
 NAMES = ("row", "cell")
 
@@ -25,6 +26,9 @@ SIDE_BY_SIDE = 4
 
 FEW = 24
 """Instructions and reads, all vectors together, up to which more vectors are made together."""
+
+PIECE = 4096
+"""Bytes of what several stages keep of a row, at most twice that: they stay in the first-level cache."""
 
 
 def vector_width(spec: StencilSpec, vector_bytes: int) -> int:
@@ -47,22 +51,24 @@ def generate(spec: StencilSpec, vector_bytes: int) -> ir.Module:
 
 
 class _Cells:
-    """Lanes of cells side by side, in row ``i``: f of what they read, and where its results go."""
+    """Lanes of cells side by side, in row ``i``: what a stage makes of what they read, and where it goes."""
 
     def __init__(self, b: ir.IRBuilder, spec: StencilSpec, args: Sequence[ir.Value], i: ir.Value):
         rows, row_steps, uniforms, outs, out_steps, at = args
-        self.b, self.spec = b, spec
+        self.b, self.spec, self.plan = b, spec, stages_of(spec)
         self.rows = [moved(b, rows, row_steps, k, i) for k in range(len(spec.rows))]
         self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
         self.outs = [moved(b, outs, out_steps, k, i) for k in range(len(spec.leaves))]
         self.at = [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
+        self.shared: list[ir.Value] = []  # by stage but the last: where lane 0 of the row would be
 
-    def make(self, j: ir.Value, width: int, streams: bool = False) -> None:
-        """``width`` lanes from lane ``j`` of the row on. ``streams``: past the caches, each vector at a multiple of its size."""
-        b, spec = self.b, self.spec
-        slots = wanted_slots(spec)
+    def make(self, k: int, j: ir.Value, width: int, streams: bool = False) -> None:
+        """``width`` lanes of stage ``k``, from lane ``j`` of the row on. ``streams``: past the caches, each vector at a multiple
+        of its size."""
+        b, spec, stage = self.b, self.spec, self.plan.stages[k]
+        used = used_params(stage.f)
         args: list[ir.Value] = []
-        for (array, offsets), wanted in zip(spec.reads, slots, strict=True):
+        for (array, offsets), wanted in zip(spec.reads, wanted_slots(spec, used), strict=True):
             dtype, count = spec.arrays[array]
             size = itemsize(dtype) * count
             row = address(b, self.rows[spec.rows.index((array, offsets[:-1]))], scaled(b, j, size))
@@ -78,10 +84,25 @@ class _Cells:
                     ahead = ir.Constant(ir.VectorType(I32, width), list(range(width)))
                     own = b.add(splat(b, own, width), ahead)
             args.append(own)  # the same in all lanes: it stays a scalar
-        values = iter(expr.emit(b, spec.f, args, self.uniforms, width))
+        for at, dtype in enumerate(stage.f.params[len(args) :], len(args)):
+            earlier, cells = self.plan.made[at - len(spec.f.params)]
+            kept = kept_type(dtype)
+            p = address(b, self.shared[earlier], scaled(b, b.add(j, i64(cells * spec.unit)), itemsize(kept)))
+            blank = ir.Constant(expr.register_type(dtype, width), ir.Undefined)
+            args.append(load(b, p, kept, width) if at in used else blank)
+        values = iter(expr.emit(b, stage.f, args, self.uniforms, width))
+        if stage.dtype is not None:
+            kept = kept_type(stage.dtype)
+            store(b, next(values), address(b, self.shared[k], scaled(b, j, itemsize(kept))), kept)
+            return
         for out, (dtype, count) in zip(self.outs, spec.leaves, strict=True):
             p = address(b, out, scaled(b, j, itemsize(dtype) * count))
             store_row(b, [next(values) for _ in range(count)], p, dtype, width, streams=streams)
+
+
+def kept_type(dtype: str) -> str:
+    """What is shared lies in memory as it does in registers."""
+    return "f32" if dtype in expr.HALVES else dtype
 
 
 def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value) -> ir.Value:
@@ -97,9 +118,12 @@ def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int, i: i
     return b.trunc(b.add(first, i) if axis == spec.rank - 2 else first, I32)
 
 
-def wanted_slots(spec: StencilSpec) -> list[list[int]]:
-    """Of each read, the slots that f uses."""
-    used = {i.attr for i in spec.f.body if i.op == "arg"}
+def used_params(f: Program) -> set[int]:
+    return {i.attr for i in f.body if i.op == "arg"}
+
+
+def wanted_slots(spec: StencilSpec, used: set[int]) -> list[list[int]]:
+    """Of each read, the slots that are among the parameters ``used``."""
     out, first = [], 0
     for array, _ in spec.reads:
         slots = spec.arrays[array][1]
@@ -112,38 +136,74 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 
 
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
-    """Vectors from lane ``start`` on, several together; those that are left, one by one; the last one ends where the row ends."""
-    one = _one(module, spec, width)
+    """The rows, each by vectors from its first lane on. With several stages, piece by piece: of each, stage after stage."""
+    stages = stages_of(spec).stages
+    ones = [_one(module, spec, width, k) for k in range(len(stages))]
     b, (*shared, n, count, stream) = declare(module, "row", [*_SHARED, I64, I64, I64])
-    together = min(SIDE_BY_SIDE, max(1, FEW // (len(spec.f.body) + len(spec.leaves)))) if width > 1 else 1
-    left = alloca(b, I64)
+    kept = [kept_type(stage.dtype) for stage in stages if stage.dtype is not None]
+    piece = max(PIECE // sum(map(itemsize, kept)) // (8 * width) * (8 * width), 8 * width) if kept else 0
+    room = [2 * piece + 2 * width + stage.beyond * spec.unit for stage in stages]
+    memory = [alloca(b, expr.memory_type(dtype), lanes) for dtype, lanes in zip(kept, room, strict=False)]
+    bases, left = alloca(b, PTR, max(len(kept), 1)), alloca(b, I64)
+
+    def lanes(k: int, cells: _Cells, begin: ir.Value, start: ir.Value, end: ir.Value, streams: ir.Value | None) -> None:
+        """Stage k's [begin, end), at least a vector's: several vectors together from ``start`` on; those that are left, one by
+        one; the last one ends where the lanes end."""
+
+        def one(j: ir.Value) -> None:
+            b.call(ones[k], [*shared, i, bases, j])
+
+        f = stages[k].f
+        together = min(SIDE_BY_SIDE, max(1, FEW // (len(f.body) + len(f.results)))) if width > 1 else 1
+        last = b.sub(end, i64(together * width - 1))
+        if streams is not None:
+            with b.if_then(b.icmp_signed(">", start, begin)):
+                one(begin)
+        for streaming in (False, True) if streams is not None else (False,):
+            first = start
+            if streams is not None:
+                first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
+            with loop(b, first, last, together * width) as j:
+                for v in range(together):
+                    cells.make(k, b.add(j, i64(v * width)), width, streaming)
+        b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), left)
+        with loop(b, b.load(left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
+            one(j)
+            b.store(b.add(j, i64(width)), left)
+        with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), end)):
+            one(b.sub(end, i64(width)))
+
     with loop(b, i64(0), count) as i:
         cells = _Cells(b, spec, shared, i)
         start, streams = _aligned(b, spec, cells.outs, width, stream)
-        with b.if_then(b.icmp_signed(">", start, i64(0))):
-            b.call(one, [*shared, i, i64(0)])
-        last = b.sub(n, i64(together * width - 1))
-        for streaming in (False, True):
-            begin = b.select(streams, start, last) if streaming else b.select(streams, last, start)
-            with loop(b, begin, last, together * width) as j:
-                for k in range(together):
-                    cells.make(b.add(j, i64(k * width)), width, streaming)
-        b.store(b.sub(n, b.urem(b.sub(n, start), i64(together * width))), left)
-        with loop(b, b.load(left, typ=I64), b.sub(n, i64(width - 1)), width) as j:
-            b.call(one, [*shared, i, j])
-            b.store(b.add(j, i64(width)), left)
-        with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), n)):
-            b.call(one, [*shared, i, b.sub(n, i64(width))])
+        if not kept:
+            lanes(0, cells, i64(0), start, n, streams)
+        else:
+            pieces = b.sdiv(b.sub(n, start), i64(piece))
+            pieces = b.select(b.icmp_signed(">", pieces, i64(0)), pieces, i64(1))
+            with loop(b, i64(0), pieces) as p:
+                own = b.add(start, b.mul(p, i64(piece)))
+                begin = b.select(b.icmp_signed("==", p, i64(0)), i64(0), own)
+                end = b.select(b.icmp_signed("==", p, b.sub(pieces, i64(1))), n, b.add(own, i64(piece)))
+                cells.shared = [
+                    address(b, m, scaled(b, b.sub(i64(0), begin), itemsize(dtype))) for m, dtype in zip(memory, kept, strict=True)
+                ]
+                for k, base in enumerate(cells.shared):
+                    b.store(base, b.gep(bases, [i64(k)], source_etype=PTR))
+                    lanes(k, cells, begin, begin, b.add(end, i64(stages[k].beyond * spec.unit)), None)
+                lanes(len(kept), cells, begin, own, end, streams)
     b.ret_void()
 
 
-def _one(module: ir.Module, spec: StencilSpec, width: int) -> ir.Function:
-    """A vector, as a function: it is wanted in three places, seldom."""
-    b, (*shared, i, j) = declare(module, "one", [*_SHARED, I64, I64])
+def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Function:
+    """A vector of stage k, as a function: it is wanted in three places, seldom."""
+    b, (*shared, i, bases, j) = declare(module, f"one{k}", [*_SHARED, I64, PTR, I64])
     fn = b.function
     fn.linkage = "internal"
     fn.attributes.add("noinline")
-    _Cells(b, spec, shared, i).make(j, width)
+    cells = _Cells(b, spec, shared, i)
+    cells.shared = [pointer(b, bases, s) for s in range(len(cells.plan.stages) - 1)]
+    cells.make(k, j, width)
     b.ret_void()
     return fn
 
@@ -169,15 +229,16 @@ def _aligned(
 
 def _cell(module: ir.Module, spec: StencilSpec) -> None:
     b, (reads, read_steps, uniforms, outs, out_steps, at, count) = declare(module, "cell", [*_SHARED, I64])
+    f = stages_of(spec).f
     captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
     with loop(b, i64(0), count) as i:
         args: list[ir.Value] = []
-        for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec), strict=True)):
+        for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec, used_params(f)), strict=True)):
             dtype, slots = spec.arrays[array]
             loaded = load_row(b, moved(b, reads, read_steps, k, i), dtype, 1, slots, wanted)
             args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(slots)]
         args += [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
-        values = iter(expr.emit(b, spec.f, args, captured, 1))
+        values = iter(expr.emit(b, f, args, captured, 1))
         for k, (dtype, slots) in enumerate(spec.leaves):
             store_row(b, [next(values) for _ in range(slots)], moved(b, outs, out_steps, k, i), dtype, 1)
     b.ret_void()
