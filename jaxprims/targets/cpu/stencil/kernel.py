@@ -8,15 +8,17 @@ writes the same again. What neighbours have in common beyond that is a stage of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 
 from ....ir.program import Program, itemsize
-from ....specs.stencil import StencilSpec
+from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loop, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
+from .rows import Rows, pays, rows_of
 from .stages import stages_of
 
 NAMES = ("row", "cell")
@@ -51,53 +53,83 @@ def generate(spec: StencilSpec, vector_bytes: int) -> ir.Module:
 
 
 class _Cells:
-    """Lanes of cells side by side, in row ``i``: what a stage makes of what they read, and where it goes."""
+    """Lanes of cells side by side, in rows ``numbers``, which follow each other: what a stage makes of what they read."""
 
-    def __init__(self, b: ir.IRBuilder, spec: StencilSpec, args: Sequence[ir.Value], i: ir.Value):
+    def __init__(self, b: ir.IRBuilder, spec: StencilSpec, args: Sequence[ir.Value], numbers: Sequence[ir.Value]):
         rows, row_steps, uniforms, outs, out_steps, at = args
-        self.b, self.spec, self.plan = b, spec, stages_of(spec)
-        self.rows = [moved(b, rows, row_steps, k, i) for k in range(len(spec.rows))]
+        self.b, self.spec, self.count = b, spec, len(numbers)
+        self.rows: dict[Read, ir.Value] = {}
+        for i, number in enumerate(numbers):
+            for k, (array, offsets) in enumerate(spec.rows):
+                row = (array, (*offsets[:-1], offsets[-1] + i)) if offsets else (array, offsets)
+                if row not in self.rows:  # which the row before reads as well
+                    self.rows[row] = moved(b, rows, row_steps, k, number)
         self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        self.outs = [moved(b, outs, out_steps, k, i) for k in range(len(spec.leaves))]
-        self.at = [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
-        self.shared: list[ir.Value] = []  # by stage but the last: where lane 0 of the row would be
+        self.outs = [[moved(b, outs, out_steps, k, i) for k in range(len(spec.leaves))] for i in numbers]
+        self.at = [[coordinate(b, spec, at, axis, i) for axis in spec.coordinates] for i in numbers]
+        self.shared: list[list[ir.Value]] = []  # by row and stage but the last: where lane 0 of the row would be
 
     def make(self, k: int, j: ir.Value, width: int, streams: bool = False) -> None:
         """``width`` lanes of stage ``k``, from lane ``j`` of the row on. ``streams``: past the caches, each vector at a multiple
         of its size."""
-        b, spec, stage = self.b, self.spec, self.plan.stages[k]
-        used = used_params(stage.f)
-        args: list[ir.Value] = []
-        for (array, offsets), wanted in zip(spec.reads, wanted_slots(spec, used), strict=True):
-            dtype, count = spec.arrays[array]
+        b, spec, stage = self.b, self.spec, stages_of(self.spec).stages[k]
+        rows = rows_of(spec, k, self.count)
+        values = expr.emit(b, rows.f, _Arguments(self, rows, j, width), self.uniforms, width)
+        for i in range(self.count):
+            own = iter(values[i * len(stage.f.results) :])
+            if stage.dtype is not None:
+                kept = kept_type(stage.dtype)
+                store(b, next(own), address(b, self.shared[i][k], scaled(b, j, itemsize(kept))), kept)
+                continue
+            for out, (dtype, count) in zip(self.outs[i], spec.leaves, strict=True):
+                p = address(b, out, scaled(b, j, itemsize(dtype) * count))
+                store_row(b, [next(own) for _ in range(count)], p, dtype, width, streams=streams)
+
+
+class _Arguments(Sequence[ir.Value]):
+    """What is loaded, where it is first wanted."""
+
+    def __init__(self, cells: _Cells, rows: Rows, j: ir.Value, width: int):
+        self.cells, self.rows, self.j, self.width = cells, rows, j, width
+        self.loaded: dict[tuple[int, tuple[int, ...]], dict[int, ir.Value]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows.sources)
+
+    def __getitem__(self, k: Any) -> Any:
+        source, cells, b = self.rows.sources[k], self.cells, self.cells.b
+        if source.kind == "read":
+            return self._read(source.what[0], source.offsets)[source.what[1]]
+        if source.kind == "own":
+            return self._coordinate(source.what[0], source.row)
+        stage, ahead = source.what
+        kept = kept_type(self.rows.f.params[k])
+        j = b.add(self.j, i64(ahead * cells.spec.unit))
+        return load(b, address(b, cells.shared[source.row][stage], scaled(b, j, itemsize(kept))), kept, self.width)
+
+    def _read(self, array: int, offsets: tuple[int, ...]) -> dict[int, ir.Value]:
+        """By slot."""
+        cells, b = self.cells, self.cells.b
+        if (array, offsets) not in self.loaded:
+            dtype, count = cells.spec.arrays[array]
             size = itemsize(dtype) * count
-            row = address(b, self.rows[spec.rows.index((array, offsets[:-1]))], scaled(b, j, size))
-            p = address(b, row, i64(offsets[-1] * spec.unit * size))
-            loaded = load_row(b, p, dtype, width, count, wanted) if wanted else {}
-            blank = ir.Constant(expr.register_type(dtype, width), ir.Undefined)
-            args += [loaded.get(s, blank) for s in range(count)]
-        for axis, first in zip(spec.coordinates, self.at, strict=True):
-            own = first
-            if axis == spec.rank - 1:
-                own = b.add(first, b.trunc(j, I32))
-                if width > 1:
-                    ahead = ir.Constant(ir.VectorType(I32, width), list(range(width)))
-                    own = b.add(splat(b, own, width), ahead)
-            args.append(own)  # the same in all lanes: it stays a scalar
-        for at, dtype in enumerate(stage.f.params[len(args) :], len(args)):
-            earlier, cells = self.plan.made[at - len(spec.f.params)]
-            kept = kept_type(dtype)
-            p = address(b, self.shared[earlier], scaled(b, b.add(j, i64(cells * spec.unit)), itemsize(kept)))
-            blank = ir.Constant(expr.register_type(dtype, width), ir.Undefined)
-            args.append(load(b, p, kept, width) if at in used else blank)
-        values = iter(expr.emit(b, stage.f, args, self.uniforms, width))
-        if stage.dtype is not None:
-            kept = kept_type(stage.dtype)
-            store(b, next(values), address(b, self.shared[k], scaled(b, j, itemsize(kept))), kept)
-            return
-        for out, (dtype, count) in zip(self.outs, spec.leaves, strict=True):
-            p = address(b, out, scaled(b, j, itemsize(dtype) * count))
-            store_row(b, [next(values) for _ in range(count)], p, dtype, width, streams=streams)
+            row = address(b, cells.rows[array, offsets[:-1]], scaled(b, self.j, size))
+            p = address(b, row, i64(offsets[-1] * cells.spec.unit * size))
+            wanted = [s.what[1] for s in self.rows.sources if (s.kind, s.what[0], s.offsets) == ("read", array, offsets)]
+            self.loaded[array, offsets] = load_row(b, p, dtype, self.width, count, wanted)
+        return self.loaded[array, offsets]
+
+    def _coordinate(self, axis: int, row: int) -> ir.Value:
+        """The same in all lanes, which stays a scalar, but on the innermost axis."""
+        cells, b = self.cells, self.cells.b
+        first = cells.at[row][cells.spec.coordinates.index(axis)]
+        if axis < cells.spec.rank - 1:
+            return first
+        own = b.add(first, b.trunc(self.j, I32))
+        if self.width == 1:
+            return own
+        ahead = ir.Constant(ir.VectorType(I32, self.width), list(range(self.width)))
+        return b.add(splat(b, own, self.width), ahead)
 
 
 def kept_type(dtype: str) -> str:
@@ -136,24 +168,89 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 
 
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
-    """The rows, each by vectors from its first lane on. With several stages, piece by piece: of each, stage after stage."""
-    stages = stages_of(spec).stages
-    ones = [_one(module, spec, width, k) for k in range(len(stages))]
+    """Rows two by two, if that pays, and those that are left."""
+    ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
     b, (*shared, n, count, stream) = declare(module, "row", [*_SHARED, I64, I64, I64])
-    kept = [kept_type(stage.dtype) for stage in stages if stage.dtype is not None]
-    piece = max(PIECE // sum(map(itemsize, kept)) // (8 * width) * (8 * width), 8 * width) if kept else 0
-    room = [2 * piece + 2 * width + stage.beyond * spec.unit for stage in stages]
-    memory = [alloca(b, expr.memory_type(dtype), lanes) for dtype, lanes in zip(kept, room, strict=False)]
-    bases, left = alloca(b, PTR, max(len(kept), 1)), alloca(b, I64)
+    rows = _Rows(b, spec, width, ones, shared, n, stream)
+    left: ir.Value = i64(0)
+    if pays(spec):
+        left = b.select(_alike(b, spec, shared[4], stream), b.and_(count, i64(-2)), i64(0))
+        with loop(b, i64(0), left, 2) as i:
+            rows.make([i, b.add(i, i64(1))])
+    with loop(b, left, count) as i:
+        rows.make([i])
+    b.ret_void()
 
-    def lanes(k: int, cells: _Cells, begin: ir.Value, start: ir.Value, end: ir.Value, streams: ir.Value | None) -> None:
+
+class _Rows:
+    """Rows, each by vectors from its first lane on. With several stages, piece by piece: of each, stage after stage."""
+
+    def __init__(
+        self,
+        b: ir.IRBuilder,
+        spec: StencilSpec,
+        width: int,
+        ones: Sequence[ir.Function],
+        shared: Sequence[ir.Value],
+        n: ir.Value,
+        stream: ir.Value,
+    ):
+        self.b, self.spec, self.width, self.ones, self.args, self.n, self.stream = b, spec, width, ones, shared, n, stream
+        self.stages = stages_of(spec).stages
+        self.kept = [kept_type(stage.dtype) for stage in self.stages if stage.dtype is not None]
+        few = 8 * width
+        self.piece = max(PIECE // sum(map(itemsize, self.kept)) // few * few, few) if self.kept else 0
+        lanes = [2 * self.piece + 2 * width + stage.beyond * spec.unit for stage in self.stages]
+        self.memory = [
+            [alloca(b, expr.memory_type(dtype), room) for dtype, room in zip(self.kept, lanes, strict=False)]
+            for _ in range(1 + pays(spec))
+        ]
+        self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(1 + pays(spec))]
+        self.left = alloca(b, I64)
+
+    def make(self, numbers: Sequence[ir.Value]) -> None:
+        b, n = self.b, self.n
+        cells = _Cells(b, self.spec, self.args, numbers)
+        start, streams = _aligned(b, self.spec, cells.outs[0], self.width, self.stream)
+        if not self.kept:
+            self._lanes(0, cells, numbers, i64(0), start, n, streams)
+            return
+        pieces = b.sdiv(b.sub(n, start), i64(self.piece))
+        pieces = b.select(b.icmp_signed(">", pieces, i64(0)), pieces, i64(1))
+        with loop(b, i64(0), pieces) as p:
+            own = b.add(start, b.mul(p, i64(self.piece)))
+            begin = b.select(b.icmp_signed("==", p, i64(0)), i64(0), own)
+            end = b.select(b.icmp_signed("==", p, b.sub(pieces, i64(1))), n, b.add(own, i64(self.piece)))
+            cells.shared = [
+                [address(b, m, scaled(b, b.sub(i64(0), begin), itemsize(dtype))) for m, dtype in zip(row, self.kept, strict=True)]
+                for row in self.memory[: len(numbers)]
+            ]
+            for k in range(len(self.kept)):
+                for row, bases in zip(cells.shared, self.bases, strict=False):
+                    b.store(row[k], b.gep(bases, [i64(k)], source_etype=PTR))
+                beyond = i64(self.stages[k].beyond * self.spec.unit)
+                self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond), None)
+            self._lanes(len(self.kept), cells, numbers, begin, own, end, streams)
+
+    def _lanes(
+        self,
+        k: int,
+        cells: _Cells,
+        numbers: Sequence[ir.Value],
+        begin: ir.Value,
+        start: ir.Value,
+        end: ir.Value,
+        streams: ir.Value | None,
+    ) -> None:
         """Stage k's [begin, end), at least a vector's: several vectors together from ``start`` on; those that are left, one by
         one; the last one ends where the lanes end."""
+        b, width = self.b, self.width
 
         def one(j: ir.Value) -> None:
-            b.call(ones[k], [*shared, i, bases, j])
+            for i, bases in zip(numbers, self.bases, strict=False):
+                b.call(self.ones[k], [*self.args, i, bases, j])
 
-        f = stages[k].f
+        f = rows_of(self.spec, k, len(numbers)).f
         together = min(SIDE_BY_SIDE, max(1, FEW // (len(f.body) + len(f.results)))) if width > 1 else 1
         last = b.sub(end, i64(together * width - 1))
         if streams is not None:
@@ -166,33 +263,21 @@ def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
             with loop(b, first, last, together * width) as j:
                 for v in range(together):
                     cells.make(k, b.add(j, i64(v * width)), width, streaming)
-        b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), left)
-        with loop(b, b.load(left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
+        b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
+        with loop(b, b.load(self.left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
             one(j)
-            b.store(b.add(j, i64(width)), left)
-        with b.if_then(b.icmp_signed("<", b.load(left, typ=I64), end)):
+            b.store(b.add(j, i64(width)), self.left)
+        with b.if_then(b.icmp_signed("<", b.load(self.left, typ=I64), end)):
             one(b.sub(end, i64(width)))
 
-    with loop(b, i64(0), count) as i:
-        cells = _Cells(b, spec, shared, i)
-        start, streams = _aligned(b, spec, cells.outs, width, stream)
-        if not kept:
-            lanes(0, cells, i64(0), start, n, streams)
-        else:
-            pieces = b.sdiv(b.sub(n, start), i64(piece))
-            pieces = b.select(b.icmp_signed(">", pieces, i64(0)), pieces, i64(1))
-            with loop(b, i64(0), pieces) as p:
-                own = b.add(start, b.mul(p, i64(piece)))
-                begin = b.select(b.icmp_signed("==", p, i64(0)), i64(0), own)
-                end = b.select(b.icmp_signed("==", p, b.sub(pieces, i64(1))), n, b.add(own, i64(piece)))
-                cells.shared = [
-                    address(b, m, scaled(b, b.sub(i64(0), begin), itemsize(dtype))) for m, dtype in zip(memory, kept, strict=True)
-                ]
-                for k, base in enumerate(cells.shared):
-                    b.store(base, b.gep(bases, [i64(k)], source_etype=PTR))
-                    lanes(k, cells, begin, begin, b.add(end, i64(stages[k].beyond * spec.unit)), None)
-                lanes(len(kept), cells, begin, own, end, streams)
-    b.ret_void()
+
+def _alike(b: ir.IRBuilder, spec: StencilSpec, out_steps: ir.Value, stream: ir.Value) -> ir.Value:
+    """Are vectors that are aligned in one row of results aligned in the next, or need not be?"""
+    odd: ir.Value = i64(0)
+    for k in range(len(spec.leaves)):
+        odd = b.or_(odd, b.load(b.gep(out_steps, [i64(k)], source_etype=I64), typ=I64))
+    aligned = b.icmp_signed("==", b.and_(odd, i64(63)), i64(0))
+    return b.or_(aligned, b.icmp_signed("==", stream, i64(0)))
 
 
 def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Function:
@@ -201,8 +286,8 @@ def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Functio
     fn = b.function
     fn.linkage = "internal"
     fn.attributes.add("noinline")
-    cells = _Cells(b, spec, shared, i)
-    cells.shared = [pointer(b, bases, s) for s in range(len(cells.plan.stages) - 1)]
+    cells = _Cells(b, spec, shared, [i])
+    cells.shared = [[pointer(b, bases, s) for s in range(len(stages_of(spec).stages) - 1)]]
     cells.make(k, j, width)
     b.ret_void()
     return fn
