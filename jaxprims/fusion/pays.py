@@ -12,6 +12,7 @@ from ..tracing.lanewise import OWN
 from .body import Body, operations, own_numbers
 from .graph import OUTSIDE
 from .labels import MOVES
+from .stencils import Stencil
 
 FEWEST = 2**15
 """Elements below which XLA's own loop is done before a kernel has been called."""
@@ -97,4 +98,15 @@ def why_not(body: Body) -> str | None:
             return "one reduction of rows that lie in memory"
     if len(body.streamed) > len(Body(body.graph, body.sites, ()).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
+    return None
+
+
+FEWEST_CELLS = 2**15
+"""Cells below which XLA's loop is done before a kernel's tiles are laid out."""
+
+
+def why_no_stencil(stencil: Stencil) -> str | None:
+    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster."""
+    if math.prod(stencil.shape) < FEWEST_CELLS:
+        return "few cells: XLA's loop is done before a kernel is called"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,8 +14,9 @@ from ..arguments.warnings import kernels_or_nothing
 from . import loops
 from .body import Body
 from .graph import OUTSIDE, Graph, run_equation
-from .pays import why_not
+from .pays import why_no_stencil, why_not
 from .sites import Site, find_sites, small_reductions
+from .stencils import Stencil, find_stencils
 
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
@@ -28,11 +29,13 @@ _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 class Kernel:
     """Sites of one kernel: a function of the arrays that it reads and adds to."""
 
-    body: Body
+    body: Body | Stencil
     inputs: tuple[Var, ...]
     call: ClosedJaxpr
 
     def in_words(self) -> str:
+        if isinstance(self.body, Stencil):
+            return self.body.in_words()
         sites = self.body.sites
         names = ", ".join(s.eqn.primitive.name for s in sites)
         inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
@@ -58,6 +61,7 @@ class Rewritten:
 def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph)
     kernels = plan.kernels()
+    kernels += plan.stencils(kernels)
     avals = [v.aval for v in graph.jaxpr.invars]
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
@@ -87,6 +91,16 @@ class _Plan:
             if more is None:
                 return kernels
             sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
+
+    def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Among what these kernels leave."""
+        wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
+        outside = _evaluated(self.graph, [k.body for k in kernels if isinstance(k.body, Body)])
+        found, left = find_stencils(self.graph, outside, wanted, why_no_stencil)
+        made = [_made(s, s.leaves, s.run) for s in found]
+        self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
+        self.left.update((k, why) for k, why in left.items() if k not in self.left)
+        return [m for m in made if isinstance(m, Kernel)]
 
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
@@ -162,15 +176,19 @@ def _kernel(body: Body) -> Kernel | str:
         value = [None if x is None else x.val if isinstance(x, Literal) else env[x] for x in (*leaves, *into)]
         return loops.run(body, value[: len(leaves)], value[len(leaves) :])
 
+    return _made(body, inputs, lambda xs: call(*xs))
+
+
+def _made(body: Body | Stencil, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]) -> Kernel | str:
     try:
         with kernels_or_nothing():
-            closed = jax.make_jaxpr(call)(*(v.aval for v in inputs))
+            closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))
     except Exception as e:
         return f"no kernel: {e}".splitlines()[0][:200]
     wanted = [s.eqn.outvars[0].aval for s in body.sites]
     if [(a.shape, a.dtype, a.weak_type) for a in closed.out_avals] != [(a.shape, a.dtype, a.weak_type) for a in wanted]:
         return "no kernel: its results have other types"
-    return Kernel(body, inputs, closed)
+    return Kernel(body, tuple(inputs), closed)
 
 
 # --- what depends on what -------------------------------------------------------------------------------------------------------
