@@ -20,6 +20,7 @@ from .graph import Graph, flat_graph
 from .linearize import divided
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
+from .steps import as_steps
 
 fused_p = Primitive("fused")
 fused_p.multiple_results = True
@@ -55,6 +56,10 @@ class Fused:
         if found is not None:
             self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
             return found
+        steps = as_steps(eqn)
+        if steps is not None:
+            self.inside.append(steps[0])
+            return steps[1]
         return with_fused_bodies(eqn, lambda body: self._body(eqn, body))
 
     def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:

@@ -158,7 +158,13 @@ class Cells:
         if name == "split":
             first = sum(eqn.params["sizes"][: eqn.outvars.index(var)])  # type: ignore[union-attr]
             return self.value(eqn.invars[0], _shifted(view, eqn.params["axis"], first), region)  # type: ignore[union-attr]
-        if eqn is None or eqn.effects or len(eqn.outvars) != 1 or self.depth > DEEPEST or not (moves or name in elementwise.NAMES):
+        if (
+            eqn is None
+            or eqn.effects
+            or len(eqn.outvars) != 1
+            or self.depth > DEEPEST
+            or not (moves or name in elementwise.NAMES)
+        ):
             return self.read(var, view, region)
         if not moves and all(g == FIXED for g, _ in view) and not self.graph.is_constant(var):
             return self.read(var, view, region)  # the same for all cells
@@ -339,6 +345,10 @@ class Cells:
         else:
             modes = ("inside", "wrap", "edge", "reflect", "symmetric") if axis.mode == "inside" else (axis.mode,)
             found = [Axis(g, axis.shift, axis.size, m, axis.lo, axis.hi) for m in modes]
+            if axis.mode == "inside":  # of the cells of the main piece alone
+                lo = begin + axis.shift if begin > start else 0
+                hi = axis.size - (end + axis.shift) if end < pieces[-1][0] else 0
+                found += [Axis(g, axis.shift, axis.size, m, lo, hi) for m in modes[1:]]
             fits = [a for a in found if all(_agree(a, r.axes[d], b, e) for b, e, r in reads)]
             if not fits:
                 return None
@@ -523,7 +533,9 @@ def _same(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     return c.value(eqn.invars[0], view, region)
 
 
-def _updated(c: Cells, x: Any, new: Any, starts: Sequence[int], axes: Sequence[int], view: View, region: Region, add: bool) -> Node:
+def _updated(
+    c: Cells, x: Any, new: Any, starts: Sequence[int], axes: Sequence[int], view: View, region: Region, add: bool
+) -> Node:
     """``x`` with ``new`` written from ``starts`` on; ``axes``: those of ``x`` that ``new`` has, in order; the others have one
     position."""
     sizes = [1] * x.aval.ndim
@@ -542,7 +554,11 @@ def _updated(c: Cells, x: Any, new: Any, starts: Sequence[int], axes: Sequence[i
 def _scatter(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     x, indices, new = eqn.invars
     d = eqn.params["dimension_numbers"]
-    if indices.aval.ndim != 1 or d.operand_batching_dims or eqn.params["mode"].name not in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS"):
+    if (
+        indices.aval.ndim != 1
+        or d.operand_batching_dims
+        or eqn.params["mode"].name not in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+    ):
         return None
     starts = [0] * x.aval.ndim
     for k, a in enumerate(d.scatter_dims_to_operand_dims):
@@ -577,7 +593,9 @@ def _window(name: str) -> Callable[..., Node | None]:
     def rule(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
         p, x = eqn.params, eqn.invars[0]
         sizes, dtype = p["window_dimensions"], x.aval.dtype
-        moved = [n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)]
+        moved = [
+            n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)
+        ]
         strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
         if strided or math.prod(sizes) > MOST_TAPS or any(m and g == FIXED for m, (g, _) in zip(moved, view, strict=True)):
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from ..tracing import elementwise
 from ..tracing.lanewise import OWN
@@ -101,12 +101,35 @@ def why_not(body: Body) -> str | None:
     return None
 
 
-FEWEST_CELLS = 2**15
-"""Cells below which XLA's loop is done before a kernel's tiles are laid out."""
+FEWEST_CELLS, FEWEST_AT_ROWS_ENDS = 2**15, 2**18
+"""Cells below which XLA's loop is done before a kernel's tiles are laid out; where the cells at the ends of rows are others."""
+
+FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
+"""Cells below which XLA reads as fast what is shifted, and has borders, on other axes than the innermost; has no border at all."""
+
+SHORT_ROW_OF_CELLS = 40
+"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
+
+_WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynamic_update_slice".split())
+"""What XLA does in a loop of its own."""
 
 
 def why_no_stencil(stencil: Stencil) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster."""
-    if math.prod(stencil.shape) < FEWEST_CELLS:
+    cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
+    if cells < FEWEST_CELLS:
         return "few cells: XLA's loop is done before a kernel is called"
-    return None
+    if math.prod(stencil.shape[inner:]) <= SHORT_ROW_OF_CELLS:
+        return "short rows"
+    inside = [stencil.graph.eqns[k] for k in stencil.taken]
+    if any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside):
+        return None
+    if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if inner in layout.counted else FEWEST_CELLS):
+        return None
+    if any(e.primitive.name in ("concatenate", "pad", "rev", "reduce_window_sum") for e in inside):
+        return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
+    return None if cells >= FEWEST_OF_SLICES else "slices that XLA's loop reads as well"
+
+
+def _is_wide_window(eqn: JaxprEqn) -> bool:
+    return eqn.primitive.name.startswith("reduce_window") and sum(n > 1 for n in eqn.params["window_dimensions"]) > 1

@@ -60,27 +60,13 @@ class Stencil:
         while True:
             self.cells = Cells(graph, self.shape, frozenset(cut) - own)
             self.nodes = [self.cells.root(r.eqn.outvars[0]) for r in roots]
-            dear = self._dear(own, written)
-            if dear is None:
+            again = dear(self.cells, own, written)
+            if again is None:
                 break
-            cut = frozenset(cut) | {dear}
+            cut = frozenset(cut) | {again}
         self.taken = set(self.cells.counts)
         self.layout = Layout(self.shape, self.nodes)
         self.leaves = self.layout.variables
-
-    def _dear(self, own: Collection[Var], written: Collection[Var]) -> Var | None:
-        """What is cheaper written once than computed for each read of it: the last such."""
-        counts = self.cells.counts
-        for index in sorted(counts, reverse=True):
-            (var,) = self.graph.eqns[index].outvars
-            if (counts[index] > 1 or var in written) and var not in own and work(self.graph, index):
-                behind = self.graph.ancestors[index]
-                each = sum(work(self.graph, k) for k in counts if behind >> k & 1)
-                if var in written and each >= WRITTEN:
-                    return var
-                if (counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > math.prod(self.shape):
-                    return var
-        return None
 
     def run(self, read: Sequence[Any]) -> list[Any]:
         """The results, given the leaves."""
@@ -92,27 +78,82 @@ class Stencil:
         over = " x ".join(map(str, self.shape))
         reads = ", ".join(v.aval.str_short(short_dtypes=True) for v in self.leaves)
         modes = ", ".join(self.layout.modes)
-        number = f"{len(self.layout.reads)} reads"
-        return f"stencil over {over} cells: one kernel, {number} of {reads}" + (f" ({modes})" if modes else "") + f"; takes in {', '.join(names)}"
+        number = f"{len(self.layout.places)} reads"
+        beyond = f" ({modes})" if modes else ""
+        return f"stencil over {over} cells: one kernel, {number} of {reads}{beyond}; takes in {', '.join(names)}"
+
+
+def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | None:
+    """What is cheaper written once than computed for each read of it: the last such. ``written``: what is anyway."""
+    graph, counts, grid = cells.graph, cells.counts, math.prod(cells.shape)
+    for index in sorted(counts, reverse=True):
+        (var,) = graph.eqns[index].outvars
+        if (counts[index] > 1 or var in written) and var not in own and work(graph, index):
+            behind = graph.ancestors[index]
+            each = sum(work(graph, k) for k in counts if behind >> k & 1)
+            if var in written and each >= WRITTEN:
+                return var
+            if (counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
+                return var
+    return None
 
 
 # --- how a kernel reads what it reads -------------------------------------------------------------------------------------------
 
 
+NOTHING, ANY, BROADCAST = "nothing", "any", "broadcast"
+"""Nothing is read beyond an array; what is, does not matter; the array has one cell on the axis, which all cells read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceAxis:
+    """An array on one axis of the grid: which of its variable's axes, how many cells, and as :class:`Bounds` what is beyond."""
+
+    axis: int
+    size: int
+    mode: str
+    lo: int = 0
+    hi: int = 0
+
+    def bounds(self, origin: int) -> Bounds:
+        return Bounds("edge" if self.mode in (ANY, BROADCAST) else self.mode, origin, self.lo, self.hi)
+
+    def joined(self, other: SourceAxis) -> SourceAxis | None:
+        """One for reads of both; None if there is none."""
+        if self == other:
+            return self
+        if (self.axis, self.size) != (other.axis, other.size):
+            return None
+        weaker, stronger = sorted((self, other), key=lambda a: (a.mode != NOTHING, a.mode != ANY))
+        if weaker.mode == ANY:
+            return stronger
+        return stronger if weaker.mode == NOTHING and stronger.lo == stronger.hi == 0 else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """An array as a kernel's operand: of a variable, at fixed positions on some axes; of the grid's axes those that it has."""
+    """An array as a kernel's operand: a variable, at ``fixed`` positions on some of its axes, beyond which is ``fill``."""
 
     var: Var
-    axes: tuple[tuple[int, int, str, int, int], ...]  # of the variable, by axis of the grid: axis, size, mode, lo, hi
+    axes: tuple[SourceAxis, ...]  # by axis of the grid
     fixed: tuple[tuple[int, int], ...]
     fill: Number | None
+
+    def joined(self, other: Source) -> Source | None:
+        """One for reads of both; None if there is none."""
+        fills = {f for f in (self.fill, other.fill) if f is not None}
+        if self.var is not other.var or self.fixed != other.fixed or len(fills) > 1:
+            return None
+        axes = [a.joined(b) for a, b in zip(self.axes, other.axes, strict=True)]
+        if any(a is None for a in axes):
+            return None
+        return Source(self.var, tuple(a for a in axes if a is not None), self.fixed, next(iter(fills), None))
 
 
 class Layout:
     """Which axes are a batch, a grid, lanes; arrays and what is read of them; numbers that are the same for many cells."""
 
-    def __init__(self, shape: tuple[int, ...], nodes: Sequence[Node]):
+    def __init__(self, shape: tuple[int, ...], nodes: Sequence[Node], first: Sequence[Read] = ()):
         if not shape or not math.prod(shape):
             raise Unclear("there are no cells")
         self.shape = shape
@@ -124,18 +165,22 @@ class Layout:
         counted = {n.axis for n in every if isinstance(n, (Split, Coordinate))}
         counted.update(a.along for r in self.numbers for a in self.axes[r] if a.along != FIXED)
         self.counted = sorted(counted)
-        self.lanes, self.batch = self._roles(counted, arrays)
-        self.inner = range(self.batch, len(shape) - self.lanes)
-        self.sources: dict[Source, list[tuple[int, ...]]] = {}
-        found = {r: self._source(r) for r in arrays}
-        for source, shifts in found.values():
-            self.sources.setdefault(source, []).append(shifts)
-        self.origins = [tuple((min(x) + max(x)) // 2 for x in zip(*shifts, strict=True)) for shifts in self.sources.values()]
-        order = list(self.sources)
-        self.reads: dict[Read, tuple[int, tuple[int, ...]]] = {}  # an array and offsets
-        for r, (source, shifts) in found.items():
-            k = order.index(source)
-            self.reads[r] = k, tuple(x - o for x, o in zip(shifts, self.origins[k], strict=True))
+        self.lanes = self._lanes(counted, arrays)
+        self.sources: list[Source] = []
+        found: dict[Read, tuple[int, tuple[int, ...]]] = {}
+        for r in (*first, *arrays):
+            source, shifts = self._source(r)
+            for k, known in enumerate(self.sources):
+                both = known.joined(source)
+                if both is not None:
+                    self.sources[k] = both
+                    found[r] = k, shifts
+                    break
+            else:
+                found[r] = len(self.sources), shifts
+                self.sources.append(source)
+        self.places = list(dict.fromkeys(found.values()))  # the array, and how far from the cell
+        self.reads = {r: self.places.index(place) for r, place in found.items()}
         if any(a.mode not in ("inside", "edge") for r in self.numbers for a in self.axes[r]):
             raise Unclear("numbers of rows, beyond which lies something else")
         self.captured = list(dict.fromkeys(r.var for r in self.numbers))
@@ -146,16 +191,39 @@ class Layout:
     @property
     def modes(self) -> list[str]:
         """What is read beyond the arrays."""
-        names = (mode for s in self.sources for _, _, mode, _, _ in s.axes if mode not in ("nothing", "broadcast"))
+        names = (a.mode for s in self.sources for a in s.axes if a.mode not in (NOTHING, ANY, BROADCAST))
         return list(dict.fromkeys(names))
 
     @property
     def shifted(self) -> bool:
         """Is an array read at several places?"""
         places: dict[Var, set[Any]] = {}
-        for source, shifts in self.sources.items():
-            places.setdefault(source.var, set()).update((s, source.axes, source.fixed) for s in shifts)
+        for k, shifts in self.places:
+            places.setdefault(self.sources[k].var, set()).add((k, shifts))
         return any(len(p) > 1 for p in places.values())
+
+    def alike(self, count: int) -> None:
+        """The first arrays, with the same beyond all of them."""
+        first = self.sources[:count]
+        for g in range(len(self.shape)):
+            modes = {s.axes[g].mode for s in first} - {NOTHING, ANY} or {s.axes[g].mode for s in first}
+            if len(modes - {NOTHING}) > 1:
+                raise Unclear("arrays with different boundaries")
+            mode = next(iter(modes - {NOTHING}), NOTHING)
+            for k, s in enumerate(first):
+                axes = (*s.axes[:g], dataclasses.replace(s.axes[g], mode=mode), *s.axes[g + 1 :])
+                self.sources[k] = first[k] = dataclasses.replace(s, axes=axes)
+            for k, s in enumerate(self.sources):
+                self.sources[k] = dataclasses.replace(s, axes=(*s.axes[:g], _wrapped(s.axes[g], mode, self.shape[g]), *s.axes[g + 1 :]))
+
+    def beyond(self, g: int) -> int:
+        """How many reads find something beyond an array's ends on this axis."""
+        last = self.shape[g] - 1
+        out = 0
+        for k, shifts in self.places:
+            a = self.sources[k].axes[g]
+            out += a.mode not in (NOTHING, BROADCAST) and not (shifts[g] >= a.lo and last + shifts[g] < a.size - a.hi)
+        return out
 
     def _axes(self, r: Read) -> tuple[Axis, ...]:
         """Of a read: what one cell wants from far away is the same for all."""
@@ -165,112 +233,96 @@ class Layout:
             out.append(Axis(FIXED, (a.only or 0) + a.shift, a.size) if far else a)
         return tuple(out)
 
-    def _roles(self, counted: Collection[int], arrays: Sequence[Read]) -> tuple[int, int]:
-        """How many of the grid's axes are lanes, and how many a batch."""
-        rank, lanes, batch = len(self.shape), 0, 0
+    def _lanes(self, counted: Collection[int], arrays: Sequence[Read]) -> int:
+        """How many of the grid's last axes are lanes: every cell reads its own position on them."""
 
-        def is_plain(g: int) -> bool:
-            """Does every cell read its own position, of whatever has the axis?"""
-            mine = [a for axes in self.axes.values() for a in axes if a.along == g]
-            return g not in counted and all(a.shift == 0 and a.mode == "inside" and a.size == self.shape[g] for a in mine)
+        def is_lane(g: int) -> bool:
+            mine = [a for r in arrays for a in self.axes[r] if a.along == g]
+            whole = all(a.shift == 0 and a.mode == "inside" and a.size == self.shape[g] for a in mine)
+            return whole and len(mine) == len(arrays) and g not in counted
 
-        def is_everywhere(g: int) -> bool:
-            return all(any(a.along == g for a in self.axes[r]) for r in arrays)
-
-        while lanes + 1 < rank and math.prod(self.shape[rank - 1 - lanes :]) <= MOST_LANES:
-            if not (is_plain(rank - 1 - lanes) and is_everywhere(rank - 1 - lanes)):
-                break
+        rank, lanes = len(self.shape), 0
+        while lanes + 1 < rank and math.prod(self.shape[rank - 1 - lanes :]) <= MOST_LANES and is_lane(rank - 1 - lanes):
             lanes += 1
-        while batch + lanes + 1 < rank and is_plain(batch):
-            batch += 1
-        return lanes, batch
+        return lanes
 
     def _source(self, r: Read) -> tuple[Source, tuple[int, ...]]:
         axes, shifts = [], []
         where = {a.along: (k, a) for k, a in enumerate(self.axes[r]) if a.along != FIXED}
         for g, n in enumerate(self.shape):
             if g not in where:
-                axes.append((-1, 1, "broadcast", 0, 0))
+                axes.append(SourceAxis(-1, 1, BROADCAST))
                 shifts.append(0)
                 continue
             k, a = where[g]
             beyond = max(0, a.lo - a.shift) + max(0, n + a.shift - (a.size - a.hi))
-            if g == self.inner[-1] and beyond > MOST_BEYOND:
+            if g == len(self.shape) - 1 - self.lanes and beyond > MOST_BEYOND:
                 raise Unclear("many cells of each row read beyond an array")
-            mode = a.mode if a.mode != "inside" else "edge" if beyond else "nothing"
-            axes.append((k, a.size, mode, a.lo, a.hi))
+            mode = a.mode if a.mode != "inside" else ANY if beyond else NOTHING
+            axes.append(SourceAxis(k, a.size, mode, a.lo, a.hi))
             shifts.append(a.shift)
         fixed = tuple((k, a.shift) for k, a in enumerate(self.axes[r]) if a.along == FIXED)
         return Source(r.var, tuple(axes), fixed, r.fill), tuple(shifts)
 
     # --- the call -----------------------------------------------------------------------------------------------------------
 
-    def call(self, nodes: Sequence[Node], read: Sequence[Any], steps: int = 1, keep: Sequence[tuple[int, int]] | None = None) -> list[Any]:
-        """The results: ``read`` has a value for each of ``variables``."""
+    def call(
+        self, nodes: Sequence[Node], read: Sequence[Any], steps: int = 1, keep: Sequence[tuple[int, int]] | None = None
+    ) -> list[Any]:
+        """The results: ``read`` has a value for each of ``variables``; ``keep``: cells at either end of each axis that keep the
+        value of the first arrays."""
         value = dict(zip(self.variables, read, strict=True))
         arrays = [self._operand(s, value[s.var]) for s in self.sources]
         captured = [value[v] for v in self.captured]
-        reads = list(self.reads)
 
         def f(*xs: Any) -> list[Any]:
             held = dict(zip(self.captured, xs, strict=False))
             xs = xs[len(held) :]
-            at = dict(zip(self.counted, xs[len(reads) :], strict=True))
-            known: dict[Node, Any] = dict(zip(reads, xs[: len(reads)], strict=True))
+            at = dict(zip(self.counted, xs[len(self.places) :], strict=True))
+            known: dict[Node, Any] = {r: xs[k] for r, k in self.reads.items()}
             return [self._evaluate(node, known, held, at) for node in nodes]
 
-        scalars = [jax.ShapeDtypeStruct((), r.var.aval.dtype) for r in reads]
+        scalars = [jax.ShapeDtypeStruct((), self.sources[k].var.aval.dtype) for k, _ in self.places]
         scalars += [jax.ShapeDtypeStruct((), np.int32) for _ in self.counted]
         held = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.captured]
         jaxpr = jax.make_jaxpr(f)(*held, *scalars).jaxpr
         n, used = len(held), looked(jaxpr)
         constvars = [k for k in range(n) if jaxpr.invars[k] in used]
-        seen = [k for k in range(n, n + len(reads)) if jaxpr.invars[k] in used]
-        told = [k for k in range(n + len(reads), len(jaxpr.invars)) if jaxpr.invars[k] in used]
+        seen = [k for k in range(n, n + len(self.places)) if jaxpr.invars[k] in used]
+        told = [k for k in range(n + len(self.places), len(jaxpr.invars)) if jaxpr.invars[k] in used]
         narrow = with_arguments(jaxpr, [jaxpr.invars[k] for k in constvars], [jaxpr.invars[k] for k in (*seen, *told)])
-        inner = list(self.inner)
-        places = [self.reads[reads[k - n]] for k in seen]
+        inner = range(len(self.shape) - self.lanes)
         changed = len(nodes) if keep is not None or steps > 1 else 0
+        origins = [(0,) * len(self.shape)] * changed
+        for k in range(changed, len(self.sources)):
+            places = [shifts for n, shifts in self.places if n == k]
+            middle = tuple((min(x) + max(x)) // 2 for x in zip(*places, strict=True))
+            origins.append(middle if steps == 1 else (0,) * len(middle))
+        places = [self.places[k - n] for k in seen]
         needed = sorted({*range(changed), *(k for k, _ in places)})
-        sources = list(self.sources)
-        bounds = []
-        for k in needed:
-            row = []
-            for g in inner:
-                _, _, mode, lo, hi = sources[k].axes[g]
-                origin = self.origins[k][g]
-                row.append(Bounds("edge" if mode == "broadcast" else mode, origin, lo, hi))
-            bounds.append(tuple(row))
-        borders = keep or [(0, 0)] * len(self.shape)
         static = StencilCall(
             make_traced(narrow, to_program(narrow)),
-            tuple((needed.index(k), tuple(offsets[g] for g in inner)) for k, offsets in places),
-            tuple(inner.index(self.counted[k - n - len(reads)]) for k in told),
-            tuple(bounds),
-            tuple(_fill(sources[k]) for k in needed),
-            tuple(Window(0, self.shape[g], keep=borders[g]) for g in inner),
+            tuple((needed.index(k), tuple(shifts[g] - origins[k][g] for g in inner)) for k, shifts in places),
+            tuple(self.counted[k - n - len(self.places)] for k in told),
+            tuple(tuple(self.sources[k].axes[g].bounds(origins[k][g]) for g in inner) for k in needed),
+            tuple(fill_of(0 if s.fill is None else s.fill.value, s.var.aval.dtype) for s in (self.sources[k] for k in needed)),
+            tuple(Window(0, self.shape[g], keep=(0, 0) if keep is None else keep[g]) for g in inner),
             steps,
             self.lanes,
         )
-        masks = [sum(1 << g for g in range(self.batch) if sources[k].axes[g][2] != "broadcast") for k in needed]
-        operands = [*(arrays[k] for k in needed), *(captured[k] for k in constvars)]
-        full = (1 << self.batch) - 1
-        if not any(m == full for m in masks):
-            raise Unclear("no array has all axes of the grid")
-        return bind(static, operands, (*masks, *(0,) * len(constvars)), self.batch)
+        return bind(static, [*(arrays[k] for k in needed), *(captured[k] for k in constvars)])
 
     def _operand(self, s: Source, x: Any) -> Any:
-        """The array with the grid's axes in their order, those that it lacks of size 1, or none where they are a batch."""
+        """The array with the grid's axes in their order, those that it lacks of size 1."""
         for k, at in sorted(s.fixed, reverse=True):
             x = lax.index_in_dim(x, at, k, keepdims=False)
         kept = [k for k in range(s.var.aval.ndim) if k not in dict(s.fixed)]
-        order = [kept.index(k) for k, *_ in s.axes if k >= 0]
+        order = [kept.index(a.axis) for a in s.axes if a.axis >= 0]
         if order != list(range(x.ndim)):
             x = jnp.transpose(x, order)
-        lacking = [g for g, (k, *_) in enumerate(s.axes) if k < 0]
+        lacking = [g for g, a in enumerate(s.axes) if a.axis < 0]
         x = jnp.expand_dims(x, lacking) if lacking else x
-        gone = [g for g in lacking if g < self.batch]
-        return lax.squeeze(x, gone) if gone else x
+        return jnp.broadcast_to(x, [a.size for a in s.axes]) if lacking else x
 
     def _evaluate(self, node: Node, known: dict[Node, Any], held: Any, at: Any) -> Any:
         if node in known:
@@ -295,12 +347,17 @@ class Layout:
         return out
 
 
+def _wrapped(a: SourceAxis, mode: str, size: int) -> SourceAxis:
+    """Of one of the arrays in several steps, all of which wrap around, or none."""
+    if (a.mode == "wrap") == (mode == "wrap"):
+        return a
+    if a.mode == "wrap" or (a.mode != BROADCAST and a.size != size):
+        raise Unclear("arrays that wrap around differently")
+    return SourceAxis(a.axis, size, "wrap")
+
+
 def _position(a: Axis, at: Any) -> Any:
     return np.int32(a.shift) if a.along == FIXED else at[a.along] + np.int32(a.shift)
-
-
-def _fill(s: Source) -> Any:
-    return fill_of(0 if s.fill is None else s.fill.value, s.var.aval.dtype)
 
 
 def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -321,8 +378,8 @@ def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
 def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
-    """Among the equations that no kernel has (``outside``): those that ``wanted`` variables, or equations that are XLA's, are made
-    by; and why those are none that are nearly."""
+    """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's; and
+    why the others are none."""
     materialised = {v for v in wanted if not isinstance(v, Literal)}
     for k in outside:
         if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
