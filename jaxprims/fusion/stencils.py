@@ -125,9 +125,7 @@ class SourceAxis:
         if (self.axis, self.size) != (other.axis, other.size):
             return None
         weaker, stronger = sorted((self, other), key=lambda a: (a.mode != NOTHING, a.mode != ANY))
-        if weaker.mode == ANY:
-            return stronger
-        return stronger if weaker.mode == NOTHING and stronger.lo == stronger.hi == 0 else None
+        return stronger if weaker.mode in (NOTHING, ANY) and stronger.lo == stronger.hi == 0 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +155,7 @@ class Layout:
         if not shape or not math.prod(shape):
             raise Unclear("there are no cells")
         self.shape = shape
-        every = list(_walk(nodes))
+        every = list(_walk([*nodes, *first]))
         self.axes = {n: self._axes(n) for n in every if isinstance(n, Read)}
         last = len(shape) - 1
         arrays = [r for r, axes in self.axes.items() if any(a.along == last for a in axes)]
@@ -181,7 +179,7 @@ class Layout:
                 self.sources.append(source)
         self.places = list(dict.fromkeys(found.values()))  # the array, and how far from the cell
         self.reads = {r: self.places.index(place) for r, place in found.items()}
-        if any(a.mode not in ("inside", "edge") for r in self.numbers for a in self.axes[r]):
+        if any(a.mode not in ("inside", "edge", "wrap") or a.lo or a.hi for r in self.numbers for a in self.axes[r]):
             raise Unclear("numbers of rows, beyond which lies something else")
         self.captured = list(dict.fromkeys(r.var for r in self.numbers))
         self.variables = list(dict.fromkeys([*(s.var for s in self.sources), *self.captured]))
@@ -244,7 +242,7 @@ class Layout:
         rank, lanes = len(self.shape), 0
         while lanes + 1 < rank and math.prod(self.shape[rank - 1 - lanes :]) <= MOST_LANES and is_lane(rank - 1 - lanes):
             lanes += 1
-        return lanes
+        return 0 if rank - 1 - lanes in counted else lanes  # lanes have no coordinates
 
     def _source(self, r: Read) -> tuple[Source, tuple[int, ...]]:
         axes, shifts = [], []
@@ -357,7 +355,11 @@ def _wrapped(a: SourceAxis, mode: str, size: int) -> SourceAxis:
 
 
 def _position(a: Axis, at: Any) -> Any:
-    return np.int32(a.shift) if a.along == FIXED else at[a.along] + np.int32(a.shift)
+    if a.along == FIXED:
+        return np.int32(a.shift)
+    if a.mode == "wrap":
+        return lax.rem(at[a.along] + np.int32(a.shift % a.size), np.int32(a.size))
+    return lax.clamp(np.int32(0), at[a.along] + np.int32(a.shift), np.int32(a.size - 1))
 
 
 def _walk(nodes: Iterable[Node]) -> Iterator[Node]:

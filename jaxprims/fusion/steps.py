@@ -17,7 +17,7 @@ from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .graph import Graph, depending_on, flat_graph, run_equation
 from .stencils import BROADCAST, Layout, dear
 
-FEWEST, SHORTEST_ROW = 4096, 40
+FEWEST, SHORTEST_ROW = 2**16, 40
 """Cells, and cells of a row, below which XLA's loop makes a step before a kernel's tiles are laid out."""
 
 
