@@ -13,8 +13,6 @@ BIN := $(VENV)/bin
 SANITIZERS := address,undefined thread
 LINTED := build/cpp-address,undefined
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# What XLA compiled once serves every process that tests, and the next Python.
-KEEP_COMPILED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 SIDE_BY_SIDE = $(MAKE) --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 CPP := $(foreach folder,ffi cpu cuda/plans cuda/launcher tests/cpp tests/emulation,$(wildcard $(folder)/*.h $(folder)/*.cc))
 # $(call REQUIREMENTS,names): of extras, of jaxprims itself ("needed") and of its build ("build"), whose jaxlib is the one in use.
@@ -45,7 +43,7 @@ test:
 	@$(MAKE) python-test
 
 python-test: $(VENV)/package
-	$(KEEP_COMPILED) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
 
 bench: $(VENV)/package
 	set -e; for suite in hist scan reduce segment stencil everyday fuse; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done

@@ -131,17 +131,12 @@ def test_transformations() -> None:
 
     def each(f: Callable[..., Any]) -> list[Any]:
         call = lambda kw: f(**kw)  # noqa: E731
-        values = {k: a[k] for k in "hwxb"}
-        rest = {k: a[k] for k in "st"}
         loss = lambda v, r: (f(**v, **r) ** 2).sum()  # noqa: E731
         return [
             jax.vmap(call, (axes,))(batched),
-            jax.jvp(lambda v: f(**v, **rest), (values,), (values,)),
-            jax.grad(loss)(values, rest),
             jax.vmap(jax.grad(loss), ({**dict.fromkeys("xb"), "h": 0, "w": 0}, {"s": 0, "t": None}))(
                 {k: batched[k] for k in "hwxb"}, {k: batched[k] for k in "st"}
             ),
-            jax.jvp(jax.grad(lambda v: loss(v, rest)), (values,), (values,)),
             jax.export.deserialize(jax.export.export(jax.jit(call), disabled_checks=ALLOWED)(a).serialize()).call(a),
         ]
 
