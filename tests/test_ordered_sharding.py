@@ -90,6 +90,28 @@ def test_local_work_inside_shard_map() -> None:
     assert_close(jax.jit(f)(x, w), np.cumsum(2 * x.reshape(8, 4), 1).reshape(-1))
 
 
+def test_tangents_that_vary_of_what_does_not() -> None:
+    """And those that do not, of what does: as far as JAX's own arithmetic takes them."""
+    m = mesh(8)
+    alike, each = jnp.arange(1.0, 6), jnp.cos(jnp.arange(40.0)).reshape(8, 5)
+    calls = [
+        lambda x: jp.scan(x, jnp.multiply),
+        lambda x: jp.scan((x, x), jp.monoids.affine)[1],
+        lambda x: jp.reduce(x, lambda a, b: a + b + a * b, identity=0.0),
+        lambda x: jp.reduce_by_index(x, jnp.zeros(5, int), 2, lambda a, b: a + b + a * b, identity=0.0),
+        lambda x: jp.segment_max(x, jnp.zeros(5, int), 2),
+    ]
+    for f in calls:
+
+        def tangent(x: Any, dot: Any, f: Any = f) -> Any:
+            return jax.jvp(f, (x,), (dot,))[1]
+
+        run = jax.shard_map(lambda x, d: tangent(x, d[0])[None], mesh=m, in_specs=(P(), P("x")), out_specs=P("x"))
+        assert_close(jax.jit(run)(alike, each), np.asarray(jax.vmap(tangent, (None, 0))(alike, each)))
+        run = jax.shard_map(lambda x, d: tangent(x[0], d)[None], mesh=m, in_specs=(P("x"), P()), out_specs=P("x"))
+        assert_close(jax.jit(run)(each, alike), np.asarray(jax.vmap(tangent, (0, None))(each, alike)))
+
+
 @pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
 def test_explicit_sharding(spec: Any) -> None:
     """The drop-ins keep, and refuse, what JAX's own do."""

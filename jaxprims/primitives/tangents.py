@@ -101,8 +101,13 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
     ) -> tuple[Leaves, Leaves]:
         primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
         outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
-        dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-        computed = iter(on_members(functools.partial(tangents_of, call), primals, dots, outs, masks, rank))
+        dots = [None if isinstance(t, ad.Zero) else vary(t, axes_of([x])) for x, t in zip(primals, tangents, strict=True)]
+        axes = axes_of(t for t in dots if t is not None)
+        alike, made = primals, outs
+        if axes - axes_of(primals):  # tangents that vary over devices, of what does not
+            alike, made = [vary(x, axes) for x in primals], [vary(y, axes) for y in outs]
+            dots = [None if t is None else vary(t, axes) for t in dots]
+        computed = iter(on_members(functools.partial(tangents_of, call), alike, dots, made, masks, rank))
         return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
 
     return rule
