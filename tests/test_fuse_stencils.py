@@ -40,7 +40,7 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)
         if request.node.get_closest_marker("strategies") is None:
-            patch.setattr(rewrite, "why_no_stencil", lambda stencil: None)
+            patch.setattr(rewrite, "why_no_stencil", lambda stencil, combined=False: None)
             patch.setattr(steps, "FEWEST", 0)
             patch.setattr(steps, "SHORTEST_ROW", 0)
         yield

@@ -38,11 +38,11 @@ _FREE = MOVES | {"transpose", "slice"}
 class Body:
     """What sites of the same loops compute for one element. ``leaves``: the arrays that it reads; ``taken``: equations in it.
 
-    ``cut``: variables that are read, though they could be computed here.
+    ``cut``: variables that are read, though they could be computed here; so are those that other kernels make (``given``).
     """
 
-    def __init__(self, graph: Graph, sites: Sequence[Site], cut: Collection[Var]):
-        self.graph, self.sites = graph, sites
+    def __init__(self, graph: Graph, sites: Sequence[Site], cut: Collection[Var], given: Collection[Var] = ()):
+        self.graph, self.sites, self.given = graph, sites, given
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
         self.counted: set[int] = set()  # loops whose positions are wanted
@@ -56,7 +56,7 @@ class Body:
             if isinstance(var, Literal) or leaf in seen:
                 continue
             seen.add(leaf)
-            full = len(self.taken) >= MOST_TAKEN or (var in cut and var not in roots)
+            full = len(self.taken) >= MOST_TAKEN or var in given or (var in cut and var not in roots)
             operands = None if full else self._operands(var, labels)
             if operands is None:
                 self.leaves[leaf] = None

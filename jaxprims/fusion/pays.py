@@ -83,7 +83,7 @@ def why_not(body: Body) -> str | None:
     if site.kept and row < SHORTEST_ROW:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
-    written = [leaf for leaf in body.streamed if _is_written_for(body, leaf[0])]
+    written = [leaf for leaf in body.streamed if leaf[0] not in body.given and _is_written_for(body, leaf[0])]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
     if any(e.primitive.name not in _IN_LOOPS for e in inside):
@@ -94,9 +94,9 @@ def why_not(body: Body) -> str | None:
         each = sum(map(operations, inside))
         if each >= DEAR:
             return "one reduction, whose arithmetic takes the time"
-        if each == 0 and site.kept:
+        if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
-    if len(body.streamed) > len(Body(body.graph, body.sites, ()).streamed):
+    if len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
 
@@ -114,14 +114,17 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 """What XLA does in a loop of its own."""
 
 
-def why_no_stencil(stencil: Stencil) -> str | None:
-    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster."""
+def why_no_stencil(stencil: Stencil, combined: bool = False) -> str | None:
+    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a kernel
+    that combines all of it."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     if cells < FEWEST_CELLS:
         return "few cells: XLA's loop is done before a kernel is called"
     if math.prod(stencil.shape[inner:]) <= SHORT_ROW_OF_CELLS:
         return "short rows"
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
+    if combined:
+        return None
     if any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside):
         return None
     if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if inner in layout.counted else FEWEST_CELLS):

@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from ..arguments.warnings import kernels_or_nothing
+from ..tracing import elementwise
 from . import loops
 from .body import Body
 from .graph import OUTSIDE, Graph, run_equation
@@ -21,6 +22,10 @@ from .stencils import Stencil, find_stencils
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
 again."""
+
+_MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {
+    f"reduce_window_{how}" for how in ("sum", "max", "min")
+}
 
 _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 
@@ -60,6 +65,7 @@ class Rewritten:
 
 def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph)
+    plan.find_moved()
     kernels = plan.kernels()
     kernels += plan.stencils(kernels)
     avals = [v.aval for v in graph.jaxpr.invars]
@@ -75,9 +81,10 @@ def _title(eqn: Any) -> str:
 
 @dataclasses.dataclass
 class _Plan:
-    """Which sites are kernels. ``left``: why an equation's site is none."""
+    """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what sites combine, made by stencils."""
 
     graph: Graph
+    moved: frozenset[Var] = frozenset()
     left: dict[int, str] = dataclasses.field(default_factory=dict)
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
@@ -92,15 +99,31 @@ class _Plan:
                 return kernels
             sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
 
+    def find_moved(self) -> None:
+        """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
+        wanted = set()
+        for site in find_sites(self.graph):
+            body = self._body([site])
+            if any(_is_moved(self.graph, var) for var, _ in body.streamed):
+                wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots)
+        if wanted:
+            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, True))
+            roots = {s.sites[0].eqn.outvars[0] for s in found}
+            self.moved = frozenset(roots & wanted)
+            self.bodies.clear()
+
     def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = _evaluated(self.graph, [k.body for k in kernels if isinstance(k.body, Body)])
-        found, left = find_stencils(self.graph, outside, wanted, why_no_stencil)
+        found, left = find_stencils(self.graph, outside, wanted, self._why_no_stencil)
         made = [_made(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
         return [m for m in made if isinstance(m, Kernel)]
+
+    def _why_no_stencil(self, stencil: Stencil) -> str | None:
+        return why_no_stencil(stencil, any(s.eqn.outvars[0] in self.moved for s in stencil.sites))
 
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
@@ -139,7 +162,7 @@ class _Plan:
     def _body(self, sites: Sequence[Site], cut: frozenset[Var] = frozenset()) -> Body:
         key = tuple((s.index, s.family, s.sizes) for s in sites), cut
         if key not in self.bodies:
-            self.bodies[key] = Body(self.graph, sites, cut)
+            self.bodies[key] = Body(self.graph, sites, cut, self.moved)
         return self.bodies[key]
 
     def _kernel(self, body: Body) -> Kernel | str:
@@ -189,6 +212,23 @@ def _made(body: Body | Stencil, inputs: Sequence[Var], call: Callable[[Sequence[
     if [(a.shape, a.dtype, a.weak_type) for a in closed.out_avals] != [(a.shape, a.dtype, a.weak_type) for a in wanted]:
         return "no kernel: its results have other types"
     return Kernel(body, tuple(inputs), closed)
+
+
+def _is_moved(graph: Graph, var: Var) -> bool:
+    eqn = graph.made_by(var)
+    return eqn is not None and eqn.primitive.name in _MOVES
+
+
+def _unwrapped(graph: Graph, var: Any) -> Any:
+    """What an elementwise function of one array is of."""
+    while True:
+        eqn = graph.made_by(var)
+        if eqn is None or eqn.primitive.name not in elementwise.NAMES:
+            return var
+        arrays = {v for v in eqn.invars if not isinstance(v, Literal) and v.aval.ndim}
+        if len(arrays) != 1 or next(iter(arrays)).aval.shape != var.aval.shape:
+            return var
+        (var,) = arrays
 
 
 # --- what depends on what -------------------------------------------------------------------------------------------------------
