@@ -1,4 +1,4 @@
-"""``fuse``: stencils in plain code, found and right: against the function itself, with every border, under every transformation."""
+"""``fuse``: stencils in plain code, found and right: against the function itself, with every border and transformation."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_weak_types() -> None:
     check(lambda u: jnp.where(jnp.roll(u, 1, 0) > u, 1.0, 2.0), U)
 
 
-# --- what is written, what is left ------------------------------------------------------------------------------------------------
+# --- what is written, what is left ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_dear_is_written_once() -> None:
@@ -279,7 +279,53 @@ def test_what_pays() -> None:
     assert "left to XLA" in str(jp.explain(jp.fuse(laplacian))(large))
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------------------
+# --- what other kernels combine -------------------------------------------------------------------------------------------------
+
+
+def kinds(fn: Callable[..., Any], *args: Any) -> list[str]:
+    found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
+    return sorted("stencil" if isinstance(k.body, Stencil) else k.body.sites[0].family for k in found)
+
+
+BIG = jnp.asarray(RNG.normal(size=(180, 250)).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda u: jnp.sum(laplacian(u) ** 2), ["reduce", "stencil"]),
+        (lambda u: jnp.linalg.norm(jnp.diff(u, axis=0)), ["reduce", "stencil"]),
+        (lambda u: (lambda r: (jnp.sum(r * r), jnp.max(jnp.abs(r))))(rolled(u) - u), ["reduce", "stencil"]),
+        (lambda u: jnp.cumsum(rolled(u), 0), ["scan", "stencil"]),
+        (lambda u: jnp.zeros(8).at[jnp.clip((laplacian(u) * 2).astype(jnp.int32), 0, 7)].add(1.0), ["histogram", "stencil"]),
+        (lambda u: jnp.argmax(rolled(u)), ["reduce", "stencil"]),
+    ],
+)
+def test_what_is_combined_is_a_stencil(fn: Any, expected: list[str]) -> None:
+    assert kinds(fn, BIG) == expected
+    same(jax.jit(fn)(BIG), jp.fuse(fn)(BIG), 1e-4)
+
+
+def test_differences_of_few_numbers_stay_in_their_reduction() -> None:
+    x = jnp.asarray(RNG.normal(size=(40_000, 4)).astype(np.float32))
+
+    def lengths(x: Any) -> Any:
+        return jnp.sum(jnp.sum(jnp.diff(x, axis=1) ** 2, 1) * x[:, 0])
+
+    assert kinds(lengths, x) == ["reduce"]
+    same(jax.jit(lengths)(x), jp.fuse(lengths)(x), 1e-4)
+
+
+def test_gradients_of_energies() -> None:
+    def energy(u: Any) -> Any:
+        return jnp.sum(jnp.diff(u, axis=0) ** 2) + jnp.sum(jnp.diff(u, axis=1) ** 2)
+
+    expected = jax.jit(jax.value_and_grad(energy))(BIG)
+    same(expected, jax.jit(jax.value_and_grad(jp.fuse(energy)))(BIG), 1e-4)
+    same(expected, jp.fuse(jax.value_and_grad(energy))(BIG), 1e-4)
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------------------
 
 
 def _wave(u: Any) -> Any:
@@ -345,7 +391,7 @@ def test_loops_of_no_stencil() -> None:
     same(jax.jit(loop)(U), jp.fuse(loop)(U))
 
 
-# --- transformations ----------------------------------------------------------------------------------------------------------------
+# --- transformations ------------------------------------------------------------------------------------------------------------
 
 
 GRADIENTS = {
@@ -391,7 +437,7 @@ def test_tangents() -> None:
     same(jax.jvp(LOOPS["edge"], (U,), (U * 2,)), jax.jvp(jp.fuse(LOOPS["edge"]), (U,), (U * 2,)), 1e-5)
 
 
-# --- random programs ----------------------------------------------------------------------------------------------------------------
+# --- random programs ------------------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -190,6 +190,55 @@ def matrix_vector(x: Any) -> Any:
     return x @ jnp.linspace(0, 1, x.shape[1])
 
 
+# --- stencils -----------------------------------------------------------------------------------------------------------------
+
+
+def five_points_padded(u: Any) -> Any:
+    p = jnp.pad(u, 1)
+    return u + 0.1 * (p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4 * u)
+
+
+def five_points_rolled(u: Any) -> Any:
+    return u + 0.1 * (jnp.roll(u, 1, 0) + jnp.roll(u, -1, 0) + jnp.roll(u, 1, 1) + jnp.roll(u, -1, 1) - 4 * u)
+
+
+def window_mean(x: Any) -> Any:
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (16,), (1,), "SAME") / 16
+
+
+def box_blur(u: Any) -> Any:
+    return jax.lax.reduce_window(u, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME") / 9
+
+
+def convolved(x: Any) -> Any:
+    return jnp.convolve(x, jnp.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16, "same")
+
+
+def squared_differences(x: Any) -> Any:
+    return jnp.sum((x[1:] - x[:-1]) ** 2)
+
+
+def total_variation(u: Any) -> Any:
+    return jnp.sum(jnp.sqrt(jnp.diff(u, axis=0)[:, 1:] ** 2 + jnp.diff(u, axis=1)[1:] ** 2 + 1e-6))
+
+
+def slopes(u: Any) -> Any:
+    return jnp.gradient(u)
+
+
+def six_steps(u: Any) -> Any:
+    return jax.lax.fori_loop(0, 6, lambda _, v: five_points_rolled(v), u)
+
+
+def wave(u: Any) -> Any:
+    def step(_: Any, both: Any) -> Any:
+        now, before = both
+        p = jnp.pad(now, 1, mode="edge")
+        return 2 * now - before + 0.1 * (p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4 * now), now
+
+    return jax.lax.fori_loop(0, 10, step, (u, u))[0]
+
+
 # --- statistics ---------------------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +422,9 @@ PROGRAMS: Sequence[Program] = [
     Program("black_scholes", _options, black_scholes),
     *(Program(f.__name__, _one, f) for f in (forward_difference, weighted_moving_average)),
     Program("jacobi", _grid, jacobi),
+    *(Program(f.__name__, _grid, f) for f in (five_points_padded, five_points_rolled, box_blur, total_variation, slopes)),
+    *(Program(f.__name__, _grid, f) for f in (six_steps, wave)),
+    *(Program(f.__name__, _one, f) for f in (window_mean, convolved, squared_differences)),
     Program("matrix_vector", _rows, matrix_vector),
     *(Program(f.__name__, _one, f) for f in (moments, kurtosis)),
     *(Program(f.__name__, _two, f) for f in (correlation, mutual_information, energy_histogram, huber, cloud_in_cell)),

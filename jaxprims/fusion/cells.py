@@ -1,5 +1,5 @@
-"""What a cell of a grid is made of: a variable of a graph, followed backwards through shifts, borders and elementwise functions to
-what is read.
+"""What a cell of a grid is made of: a variable of a graph, followed backwards through shifts, borders and elementwise functions
+to what is read.
 
 The cell's own coordinates are all that moves. A *view* says, for each axis of a variable, which coordinate it goes along and at
 which shift; a *region* is the box of cells that it is wanted for. What ``jnp.pad`` and ``jnp.roll`` put together is taken apart
@@ -180,7 +180,8 @@ class Cells:
             return self.read(var, view, region)
         whole = math.prod(self.shape)
         part = math.prod(hi - lo for lo, hi in region) / whole
-        self.counts[index] = self.counts.get(index, 0) + part  # type: ignore[index]
+        assert index is not None
+        self.counts[index] = self.counts.get(index, 0) + part
         return made
 
     # --- nodes, each once ---------------------------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ def _is_zero(node: Node) -> bool:
     return isinstance(node, Number) and node.value == 0
 
 
-# --- primitives that move --------------------------------------------------------------------------------------------------------
+# --- primitives that move -------------------------------------------------------------------------------------------------------
 
 
 def _within(region: Region, g: int, lo: int, hi: int) -> tuple[int, int]:
@@ -599,8 +600,9 @@ def _window(name: str) -> Callable[..., Node | None]:
         strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
         if strided or math.prod(sizes) > MOST_TAPS or any(m and g == FIXED for m, (g, _) in zip(moved, view, strict=True)):
             return None
+        neutral: Any = 0
         if name == "add":
-            neutral = 0
+            pass
         elif jnp.issubdtype(dtype, jnp.floating):
             neutral = -np.inf if name == "max" else np.inf
         elif jnp.issubdtype(dtype, jnp.integer):

@@ -19,12 +19,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fuse(fn: F) -> F:
-    """A function that returns what ``fn`` does, sooner: its reductions, scans and updates by index as kernels of this library.
+    """A function that returns what ``fn`` does, sooner: its reductions, scans, updates by index and stencils as kernels.
 
     ``fn`` is plain JAX; it is traced as by ``jax.jit``, once for each combination of shapes and dtypes. What produces the
     elements of a reduction, a cumulative operation or a ``.at[].add`` is computed inside its kernel, so that it is never written
-    to memory; those that read the same arrays become one kernel. What XLA does as well is left to it. :func:`explain` says what
-    became of a function.
+    to memory; those that read the same arrays become one kernel. Shifted slices, rolls, pads and windows with arithmetic around
+    them are stencils, and loops of these several steps in one pass. What XLA does as well is left to it. :func:`explain` says
+    what became of a function.
 
     Args:
       fn: a function of pytrees of arrays. Arguments that are no arrays and no numbers are static, as with

@@ -105,7 +105,7 @@ FEWEST_CELLS, FEWEST_AT_ROWS_ENDS = 2**15, 2**18
 """Cells below which XLA's loop is done before a kernel's tiles are laid out; where the cells at the ends of rows are others."""
 
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
-"""Cells below which XLA reads as fast what is shifted, and has borders, on other axes than the innermost; has no border at all."""
+"""Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
 
 SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
@@ -115,8 +115,8 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 
 
 def why_no_stencil(stencil: Stencil, combined: bool = False) -> str | None:
-    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a kernel
-    that combines all of it."""
+    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
+    kernel that combines all of it."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     if cells < FEWEST_CELLS:
         return "few cells: XLA's loop is done before a kernel is called"
@@ -127,6 +127,8 @@ def why_no_stencil(stencil: Stencil, combined: bool = False) -> str | None:
         return None
     if any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside):
         return None
+    if not inner and 0 in layout.counted:
+        return "the ends of one row, which XLA's loop has as well"
     if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if inner in layout.counted else FEWEST_CELLS):
         return None
     if any(e.primitive.name in ("concatenate", "pad", "rev", "reduce_window_sum") for e in inside):

@@ -15,9 +15,10 @@ from ..tracing import elementwise
 from . import loops
 from .body import Body
 from .graph import OUTSIDE, Graph, run_equation
+from .labels import MOVES
 from .pays import why_no_stencil, why_not
-from .sites import Site, find_sites, small_reductions
-from .stencils import Stencil, find_stencils
+from .sites import MOST_OWN, Site, find_sites, small_reductions
+from .stencils import Root, Stencil, find_stencils
 
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
@@ -94,15 +95,18 @@ class _Plan:
         tried: set[int] = set()
         while True:
             kernels = self._of(self._merged(sites))
-            more = self._small_reduction([k.body for k in kernels], tried)
+            more = self._small_reduction([k.body for k in kernels if isinstance(k.body, Body)], tried)
             if more is None:
                 return kernels
-            sites = sorted([s for k in kernels for s in k.body.sites] + [more], key=lambda s: s.index)
+            inside = [s for k in kernels if isinstance(k.body, Body) for s in k.body.sites]
+            sites = sorted([*inside, more], key=lambda s: s.index)
 
     def find_moved(self) -> None:
         """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
-        wanted = set()
+        wanted: set[Any] = set()
         for site in find_sites(self.graph):
+            if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
+                continue  # for each element a few numbers, which another kernel may take in
             body = self._body([site])
             if any(_is_moved(self.graph, var) for var, _ in body.streamed):
                 wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots)
@@ -220,15 +224,19 @@ def _is_moved(graph: Graph, var: Var) -> bool:
 
 
 def _unwrapped(graph: Graph, var: Any) -> Any:
-    """What an elementwise function of one array is of."""
-    while True:
-        eqn = graph.made_by(var)
-        if eqn is None or eqn.primitive.name not in elementwise.NAMES:
-            return var
-        arrays = {v for v in eqn.invars if not isinstance(v, Literal) and v.aval.ndim}
-        if len(arrays) != 1 or next(iter(arrays)).aval.shape != var.aval.shape:
-            return var
-        (var,) = arrays
+    """What an elementwise function of one array is of: the last single array that all of it is computed from."""
+    last, todo = var, {var}
+    while todo:
+        at = max(graph.producer.get(v, -1) for v in todo)
+        eqn = None if at < 0 else graph.eqns[at]
+        if eqn is None or eqn.primitive.name not in elementwise.NAMES | MOVES or len(eqn.outvars) != 1:
+            break
+        todo -= set(eqn.outvars)
+        todo |= {v for v in eqn.invars if not isinstance(v, Literal) and v.aval.ndim}
+        if len(todo) == 1:
+            (one,) = todo
+            last = one if one.aval.size == var.aval.size else last
+    return last
 
 
 # --- what depends on what -------------------------------------------------------------------------------------------------------
@@ -328,7 +336,8 @@ def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[A
                 env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
             else:
                 results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))
-                env.update((s.eqn.outvars[0], r) for s, r in zip(kernel.body.sites, results, strict=True))
+                made: Sequence[Site | Root] = kernel.body.sites
+                env.update((s.eqn.outvars[0], r) for s, r in zip(made, results, strict=True))
 
     for eqn in graph.eqns:
         if eqn.effects:

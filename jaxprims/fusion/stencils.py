@@ -212,7 +212,9 @@ class Layout:
                 axes = (*s.axes[:g], dataclasses.replace(s.axes[g], mode=mode), *s.axes[g + 1 :])
                 self.sources[k] = first[k] = dataclasses.replace(s, axes=axes)
             for k, s in enumerate(self.sources):
-                self.sources[k] = dataclasses.replace(s, axes=(*s.axes[:g], _wrapped(s.axes[g], mode, self.shape[g]), *s.axes[g + 1 :]))
+                self.sources[k] = dataclasses.replace(
+                    s, axes=(*s.axes[:g], _wrapped(s.axes[g], mode, self.shape[g]), *s.axes[g + 1 :])
+                )
 
     def beyond(self, g: int) -> int:
         """How many reads find something beyond an array's ends on this axis."""
@@ -293,8 +295,8 @@ class Layout:
         changed = len(nodes) if keep is not None or steps > 1 else 0
         origins = [(0,) * len(self.shape)] * changed
         for k in range(changed, len(self.sources)):
-            places = [shifts for n, shifts in self.places if n == k]
-            middle = tuple((min(x) + max(x)) // 2 for x in zip(*places, strict=True))
+            mine = [shifts for m, shifts in self.places if m == k]
+            middle = tuple((min(x) + max(x)) // 2 for x in zip(*mine, strict=True))
             origins.append(middle if steps == 1 else (0,) * len(middle))
         places = [self.places[k - n] for k in seen]
         needed = sorted({*range(changed), *(k for k, _ in places)})
@@ -380,8 +382,8 @@ def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
 def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
-    """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's; and
-    why the others are none."""
+    """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
+    and why the others are none."""
     materialised = {v for v in wanted if not isinstance(v, Literal)}
     for k in outside:
         if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
@@ -407,6 +409,8 @@ def find_stencils(
             todo_more: Iterable[Any] = eqn.invars
         else:
             if not stencil.layout.shifted:
+                if eqn.primitive.name == "reshape":
+                    heapq.heappush(todo, -graph.producer.get(eqn.invars[0], 0))
                 continue
             why = why_not(stencil)
             if why:
