@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxprims as jp
+from jaxprims.ir.check import check_program
 from jaxprims.ir.evaluate import evaluate
 from jaxprims.ir.folds import rolled
 from jaxprims.ir.program import Program
@@ -43,6 +46,8 @@ FOLDS: dict[str, Callable[..., Any]] = {
     "greatest": lambda a, b, w: jnp.max(a + w * b),
     "least": lambda a, b, w: jnp.min(jnp.abs(a) - b),
     "normal": lambda a, b, w: jnp.sum(jnp.exp(a - jnp.max(a))) + w,
+    "sums": lambda a, b, w: jnp.sum(a + b * w),
+    "behind": lambda a, b, w: w + a[0] * a[1] + jnp.sum(a + b) + w,
     "sum and turn": lambda a, b, w: jnp.sum(a * 2) - jnp.sum(b),
 }  # fmt: skip
 
@@ -61,6 +66,34 @@ def test_rolled(name: str) -> None:
     flat = [np.asarray(c).reshape(-1) for c in captured]
     for got, want in zip(evaluate(short, args, flat), evaluate(program, args, flat), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_one_row_for_all() -> None:
+    """Elements lie in vectors then, as they do without a fold."""
+    a, b = table(21), table(9)[0]
+    i, j, w = elements(np.float32)
+    for f in (lambda i, j, w: jnp.sum(jnp.abs(w - b)), lambda i, j, w: jnp.max(w * a[3] + a[4]) * a[i, 0]):
+        ours, of = families(f)["histogram"]
+        np.testing.assert_array_equal(ours(i, j, w), of(jax.vmap(f)(i, j, w), j))
+
+
+def test_a_sum_of_negative_zeros() -> None:
+    h = jnp.full((3, 12), -0.0)
+
+    def f(i: Any) -> Any:
+        return functools.reduce(jnp.add, [h[i, k] for k in range(12)])
+
+    got = jp.scan(jnp.arange(3), lambda a, b: b, map=f)
+    assert jp.explain(lambda i: jp.scan(i, lambda a, b: b, map=f))(jnp.arange(3)).calls[0].spec.f.text.count("fold") == 1
+    assert np.signbit(got).all()
+
+
+def test_a_fold_has_turns() -> None:
+    h = table(12)
+    program, _ = traced(lambda i: jnp.sum(h[i]), np.int32)
+    damaged = Program.parse(re.sub(r"fold tuple \d+", "fold tuple 0", str(rolled(program))))
+    with pytest.raises(ValueError, match="no number of turns"):
+        check_program(damaged, damaged.params, None, ("f32",))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def _check_control(instr: Instr, given: Sequence[str], uniforms: Sequence[str]) 
     _want(count <= len(given), "an initial carry is missing")
     _want(count == 1 or instr.op != "fold", "one carry is folded")
     if instr.op in COUNTED:
-        _want(0 <= instr.attr[0] <= MOST_TURNS, "no number of turns")
+        _want((instr.op == "fold") <= instr.attr[0] <= MOST_TURNS, "no number of turns")
         check_program(body, ["s32", *given], given[:count], uniforms, "the body")
     else:
         check_program(instr.attr[0], given, ["b1"], uniforms, "the condition")

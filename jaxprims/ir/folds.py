@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +25,10 @@ def rolled(whole: Program) -> Program:
     inside = set[int]()
     found: dict[int, tuple[int | None, int, Lanes]] = {}
     for root in range(len(whole.body) - 1, -1, -1):
-        if whole.body[root].op not in _OPERATIONS or root in inside:
-            continue
-        terms, links = _chain(whole, root, users)
-        start = terms.pop(0) if whole.body[terms[0]].op == "const" else None
-        if len(terms) < FEWEST or len({whole.body[t].op for t in terms}) > 1:
-            continue  # all but the last may be alike
-        inside |= links
-        lanes = lanes_of(whole, tuple(terms), 1, (1,) * len(whole.params))
-        if lanes is not None and lanes.rows and not any(row.own for row in lanes.rows):
-            found[root] = start, len(terms), lanes
+        if whole.body[root].op in _OPERATIONS and root not in inside:
+            links, folds = _folds(whole, root, users)
+            inside |= links
+            found |= folds
     if not found:
         return whole
     b = Builder(whole.params)
@@ -46,20 +41,48 @@ def rolled(whole: Program) -> Program:
     return b.finish([values[r] for r in whole.results])
 
 
-def _chain(whole: Program, root: int, users: collections.Counter[int]) -> tuple[list[int], set[int]]:
-    """The terms of a chain of one operation, the first ones first; and its links, which nobody else uses."""
+def _folds(whole: Program, root: int, users: collections.Counter[int]) -> tuple[set[int], dict[int, Any]]:
+    """The links of the chain that ends in ``root``, and its folds: the value that each is, its start (a value, or None), its
+    number of terms, their lanes."""
+    links, terms = _chain(whole, root, users)
+    kinds = [whole.body[t].op for t in terms]
+    folds: dict[int, Any] = {}
+    at = 0
+    while at < len(terms):  # each run of terms that are made by one operation
+        end = at + 1
+        while end < len(terms) and kinds[end] == kinds[at]:
+            end += 1
+        if end - at >= FEWEST - 1 and at < len(links):
+            rest = None if end == len(terms) else terms[-1] if end == len(links) else links[end]
+            starts = [(rest, terms[at:end])]
+            nested = end < len(links) and kinds[at] == whole.body[root].op  # then the first term looks like a link of the chain
+            if nested and kinds[end] == "const":
+                starts = [(terms[end], [*terms[at:end], links[end + 1]])] if end + 1 < len(links) else starts
+            elif nested:
+                starts = [(None, [*terms[at:end], links[end]]), *starts]
+            for start, those in starts:
+                lanes = lanes_of(whole, tuple(reversed(those)), 1, (1,) * len(whole.params)) if len(those) >= FEWEST else None
+                if lanes is not None and lanes.rows and not any(row.own for row in lanes.rows):
+                    folds[links[at]] = start, len(those), lanes
+                    break
+            if nested:
+                return set(links[: end + (kinds[end] == "const")]), folds
+        at = end
+    return set(links), folds
+
+
+def _chain(whole: Program, root: int, users: collections.Counter[int]) -> tuple[list[int], list[int]]:
+    """Its links, each but the root used by the one before alone, and its terms, from the last to the first: a link is the next
+    link and its term, the last one its term and one more."""
     op, dtype = whole.body[root].op, whole.body[root].dtype
-    terms: list[int] = []
-    links: set[int] = set()
-    at = root
+    links, terms = [root], list[int]()
     while True:
-        x, y = whole.body[at].operands
+        x, y = whole.body[links[-1]].operands
         following = [o for o in (x, y) if (whole.body[o].op, whole.body[o].dtype) == (op, dtype) and users[o] == 1 and x != y]
         if not following:
-            return [x, y, *reversed(terms)], links
+            return links, [*terms, *((x, y) if whole.body[y].op == "const" else (y, x))]
         terms.append(y if following[0] == x else x)
-        at = following[0]
-        links.add(at)
+        links.append(following[0])
 
 
 def _fold(b: Builder, op: str, values: list[int], start: int | None, count: int, lanes: Lanes) -> int:
@@ -91,7 +114,7 @@ def _neutral(op: str, dtype: str) -> int:
         return _bits(getattr(np.iinfo(t), "min" if op == "max" else "max"), t)
     if op in ("and", "min"):
         return _bits(-1 if t.kind == "i" else True if dtype == "b1" else np.iinfo(t).max, t)
-    return _bits(1 if op == "mul" else 0, t)
+    return _bits(1 if op == "mul" else -0.0 if is_float(dtype) else 0, t)
 
 
 def _bits(value: object, t: np.dtype) -> int:

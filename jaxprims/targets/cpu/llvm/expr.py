@@ -152,7 +152,8 @@ class _Emission:
 
     def _fold(self, instr: Instr, operands: list[ir.Value], mask: ir.Value | None) -> list[ir.Value]:
         found = folds.parts(instr.attr[1])
-        if found is None:
+        apart = found is not None and any(_varying(found.starts, [lanes(v.type) > 1 for v in operands[1:]]))
+        if found is None or (self.width > 1 and not apart):  # one row for all elements: these lie in vectors already
             return self._loop(instr, operands, mask)
 
         def run(program: Program, args: Sequence[ir.Value], width: int) -> list[ir.Value]:
