@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import jaxprims as jp
 from jaxprims.ir.lanes import Lanes, Row, lanes_of
 from jaxprims.operators.operator import slots_of
+from jaxprims.specs.kernel import parse
 from jaxprims.tracing.lower import hoist, to_program
 
 NODES, EDGES = 11, 57
@@ -142,6 +143,15 @@ def test_transformations() -> None:
 
     for got, want in zip(each(jax.jit(ours("gated"))), each(plain("gated")), strict=True):
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-5), got, want)
+
+
+@pytest.mark.parametrize("row", [f"0 {2**70} 1", f"0 {2**64 - 5} 1", "0 -1 1", "7 0 1"])
+def test_rows_that_are_none(row: str) -> None:
+    a = arrays(9)
+    text = jp.explain(ours("messages"))(**a).calls[0].spec.text
+    assert "\nrow captured 0 0 1\n" in text
+    with pytest.raises(ValueError, match="there is no such row"):
+        parse(text.replace("row captured 0 0 1", f"row captured {row}", 1))
 
 
 @settings(deadline=None, max_examples=12)

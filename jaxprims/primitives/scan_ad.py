@@ -73,7 +73,7 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
     starts = [None] * len(values) if init_dots is None else init_dots
     steps = Steps(call, values, moves, flags, consts, const_dots, init, starts, outs)
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
-    if all(d is None for d in (*moves, *const_dots, *(starts[k] for k in active))):
+    if 0 in outs[0].shape or all(d is None for d in (*moves, *const_dots, *(starts[k] for k in active))):
         return [zeros_if_none(None, outs[k]) for k in active]
     order = solvable(call.operator)
     if order is None:

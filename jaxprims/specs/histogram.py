@@ -11,6 +11,7 @@ from typing import Any
 from ..ir.check import check_program
 from ..ir.lanes import Row
 from ..ir.program import Builder, Program
+from ..ir.reach import FARTHEST
 from .elements import ArraySpec as ArraySpec
 from .elements import check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
@@ -127,7 +128,7 @@ class HistogramSpec(KernelSpec):
         dtypes: list[str] = []
         for row in bins.rows:
             last = row.offset + bins.lanes * bins.slots
-            if row.offset < 0 or not 0 <= row.number < len(self.arrays if row.own else self.uniforms):
+            if not 0 <= row.offset < FARTHEST or not 0 <= row.number < len(self.arrays if row.own else self.uniforms):
                 raise ValueError("there is no such row")
             if row.own and (row.based or last > self.arrays[row.number].slots):
                 raise ValueError("a row is longer than its array's elements")
