@@ -164,3 +164,14 @@ def test_few_edges(edges: int) -> None:
     mine, theirs = (jax.grad(loss(f("messages"))) for f in (ours, plain))
     for f in (lambda g: g(moved, ends), lambda g: jax.jvp(lambda m: g(m, ends), (moved,), (moved,))):
         close(f(mine), f(theirs))
+
+
+def test_many_reads() -> None:
+    moved, ends = arrays()
+
+    def total(h: Any, bins: Callable[..., Any]) -> Any:
+        return jnp.sum(jnp.sin(bins(lambda s: sum(h[(s + k) % NODES] for k in range(20)))))
+
+    mine = jax.grad(total)(moved["h"], lambda f: jp.genhist(lambda s, t: (t, f(s)), (ends["s"], ends["t"]), jp.Bins(NODES)))
+    at = jnp.where(ends["t"] < 0, NODES, ends["t"])
+    close(mine, jax.grad(total)(moved["h"], lambda f: jax.ops.segment_sum(jax.vmap(f)(ends["s"]), at, NODES)))

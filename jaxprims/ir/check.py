@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .program import BINARY, COMPARE, CONTROL, COUNTED, DTYPES, UNARY, Instr, Program, is_float, itemsize
+from .program import BINARY, COMPARE, CONTROL, COUNTED, DTYPES, FOLDED, UNARY, Instr, Program, is_float, itemsize
 
 _ANY = frozenset("add mul max min".split()) | COMPARE
 _BITS = frozenset("and or xor not".split())
@@ -99,6 +99,8 @@ def _check_control(instr: Instr, given: Sequence[str], uniforms: Sequence[str]) 
     count = len(body.results)
     _want(count <= len(given), "an initial carry is missing")
     _want(count == 1 or instr.op != "fold", "one carry is folded")
+    if instr.op == "fold":
+        _want(body.body[body.results[0]].op in FOLDED, "an operation that is not folded")
     if instr.op in COUNTED:
         _want((instr.op == "fold") <= instr.attr[0] <= MOST_TURNS, "no number of turns")
         check_program(body, ["s32", *given], given[:count], uniforms, "the body")

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from .lanes import Lanes, lanes_of
-from .program import Builder, Program, is_float, numpy_dtype
+from .program import FOLDED, Builder, Program, is_float, numpy_dtype
 
 FEWEST = 8
 """Terms of a fold that is worth it."""
-
-_OPERATIONS = frozenset("add mul max min and or xor".split())
 
 
 @functools.lru_cache(maxsize=512)
@@ -25,7 +23,7 @@ def rolled(whole: Program) -> Program:
     inside = set[int]()
     found: dict[int, tuple[int | None, int, Lanes]] = {}
     for root in range(len(whole.body) - 1, -1, -1):
-        if whole.body[root].op in _OPERATIONS and root not in inside:
+        if whole.body[root].op in FOLDED and root not in inside:
             links, folds = _folds(whole, root, users)
             inside |= links
             found |= folds

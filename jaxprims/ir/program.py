@@ -72,6 +72,9 @@ CONTROL = frozenset("loop fold while cond".split())
 COUNTED = frozenset("loop fold".split())
 """Of these, those with a number of turns."""
 
+FOLDED = frozenset("add mul max min and or xor".split())
+"""Operations that a ``fold`` may combine by."""
+
 
 def numpy_dtype(dtype: str) -> np.dtype:
     """The NumPy dtype of a Program's dtype name."""

@@ -37,6 +37,9 @@ from .transposition import pulled_back
 FEWEST = 2**15
 """Numbers of all elements' values from which on kernels pay: below, XLA's own loops are done as soon."""
 
+MOST_READS = 16
+"""Of one captured array by f: each is a kernel backwards, which takes time to compile."""
+
 MOST = 4096
 """Numbers of an element that f is still traced for."""
 
@@ -309,7 +312,7 @@ def _pullback(
     sums: list[tuple[Aval, list[Made]]] = []
     for v, k in zip(outs[len(moved) :], held, strict=True):
         reads = element.reads(v)
-        calls = None if reads is None else element.summed(reads, captured[k])
+        calls = None if reads is None or len(reads) > MOST_READS else element.summed(reads, captured[k])
         if calls is None:
             return None
         sums.append((captured[k], calls))
@@ -346,16 +349,18 @@ class _Element:
     def made_by(self) -> dict[Any, JaxprEqn]:
         return {v: eqn for eqn in self.inner.jaxpr.eqns for v in eqn.outvars}
 
-    def reads(self, var: Any) -> list[Read] | None:
+    def reads(self, var: Any, depth: int = 0) -> list[Read] | None:
         """Of the captured array whose cotangent this is: rows that were added to zeros, or all of it, if it is no longer than a
         row; else None."""
+        if depth > MOST_READS:
+            return None
         eqn = None if isinstance(var, Literal) else self.made_by.get(var)
         name = "" if eqn is None else eqn.primitive.name
         found: list[Read] | None = None
         if eqn is None or self._is_zero(var):
             found = [] if self._is_zero(var) else None
         elif name in ("add", "add_any"):
-            both = [self.reads(v) for v in eqn.invars]
+            both = [self.reads(v, depth + 1) for v in eqn.invars]
             found = None if any(r is None for r in both) else [read for r in both for read in r or ()]
         elif name in ("copy", "convert_element_type") and eqn.invars[0].aval.dtype == var.aval.dtype:
             found = self.reads(eqn.invars[0])
