@@ -99,11 +99,10 @@ def _check_control(instr: Instr, given: Sequence[str], uniforms: Sequence[str]) 
     count = len(body.results)
     _want(count <= len(given), "an initial carry is missing")
     _want(count == 1 or instr.op != "fold", "one carry is folded")
-    if instr.op == "fold":
-        _want(body.body[body.results[0]].op in FOLDED, "an operation that is not folded")
     if instr.op in COUNTED:
         _want((instr.op == "fold") <= instr.attr[0] <= MOST_TURNS, "no number of turns")
         check_program(body, ["s32", *given], given[:count], uniforms, "the body")
+        _want(instr.op != "fold" or body.body[body.results[0]].op in FOLDED, "an operation that is not folded")
     else:
         check_program(instr.attr[0], given, ["b1"], uniforms, "the condition")
         check_program(body, given, given[:count], uniforms, "the body")
