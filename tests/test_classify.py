@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import jaxprims as jp
 from jaxprims.arguments.monoids import monoids
 from jaxprims.ir.evaluate import NotEvaluable, evaluate, identical
-from jaxprims.ir.program import COMPARE, Builder, Program, from_bits, is_float, numpy_dtype, to_bits
+from jaxprims.ir.program import COMPARE, Builder, Program, from_bits, is_float, neutral_bits, numpy_dtype, to_bits
 from jaxprims.operators.classify import (
     atomic_class,
     derivative_class,
@@ -26,7 +26,7 @@ from jaxprims.operators.classify import (
     simplify,
     wrong_identity,
 )
-from jaxprims.operators.known import KNOWN, neutral_bits
+from jaxprims.operators.known import KNOWN
 from jaxprims.tracing.lower import to_program
 
 EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "80"))

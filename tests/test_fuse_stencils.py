@@ -41,8 +41,8 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(Rewritten, "__init__", noted)
         if request.node.get_closest_marker("strategies") is None:
             patch.setattr(rewrite, "why_no_stencil", lambda stencil, combined=False: None)
-            patch.setattr(steps, "FEWEST", 0)
-            patch.setattr(steps, "SHORTEST_ROW", 0)
+            patch.setattr(steps, "FEWEST_CELLS_OF_STEPS", 0)
+            patch.setattr(steps, "SHORT_ROW_OF_CELLS", 0)
         yield
     assert found == []
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..primitives.ordered_call import last
 from .check_ordered import check_ordered
 from .scan import run
 
 
 def mapped(f: Callable[..., Any], xs: Any) -> Any:
     """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written."""
-    return run(check_ordered(xs, _last, 0, None, f, whole=True), None, None, False, False)
-
-
-def _last(a: Any, b: Any) -> Any:
-    return b
+    return run(check_ordered(xs, last, 0, None, f, whole=True), None, None, False, False)

@@ -36,7 +36,8 @@ LONG_SEGMENTS = 8192
 
 
 SHORT_SEGMENTS = range(6, 64)
-"""Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers."""
+"""Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers; with
+fewer (``kLeastRun`` of ``cpu/hist_plan.h``) its threads update bins of their own, in place."""
 
 
 def segments_pay(n: Any, count: int, name: str | None, rows: bool = False) -> bool:

@@ -107,6 +107,9 @@ FEWEST_CELLS, FEWEST_AT_ROWS_ENDS = 2**15, 2**18
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 """Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
 
+FEWEST_CELLS_OF_STEPS = 2**16
+"""Cells below which XLA's loop makes each of several steps sooner."""
+
 SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
 

@@ -13,6 +13,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
 from ..tracing.lanewise import OWN
+from ..tracing.parameters import INDEX_MODES
 from .graph import Graph
 from .labels import Labels
 
@@ -106,9 +107,6 @@ def _scan(op: Any) -> Callable[..., Site | None]:
     return rule
 
 
-_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
-
-
 def _scatter(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         into, indices, updates = eqn.invars
@@ -122,7 +120,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
         rank = indices.aval.ndim - 1
         window = tuple(range(rank, updates.aval.ndim))
         whole = d.update_window_dims == window and updates.aval.shape[rank:] == shape[kept + depth :]
-        if not whole or rank == kept or eqn.params["mode"].name not in _MODES or not _is_number(updates, complex=True):
+        if not whole or rank == kept or eqn.params["mode"].name not in INDEX_MODES or not _is_number(updates, complex=True):
             return None
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))

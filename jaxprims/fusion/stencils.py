@@ -23,8 +23,9 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import to_program
 from ..tracing.varying import axes_of
-from .cells import FIXED, MOST_BEYOND, RULES, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear, work
+from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear, work
 from .graph import Graph
+from .moves import RULES
 
 WRITTEN = 8
 """Additions for a cell from which on what is written anyway is read."""
@@ -58,7 +59,7 @@ class Stencil:
         self.shape: tuple[int, ...] = tuple(roots[0].eqn.outvars[0].aval.shape)
         own = {r.eqn.outvars[0] for r in roots}
         while True:
-            self.cells = Cells(graph, self.shape, frozenset(cut) - own)
+            self.cells = Cells(graph, self.shape, frozenset(cut) - own, RULES)
             self.nodes = [self.cells.root(r.eqn.outvars[0]) for r in roots]
             again = dear(self.cells, own, written)
             if again is None:

@@ -15,10 +15,9 @@ from ..primitives.avals import typed
 from ..tracing.jaxprs import scan_counts
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .graph import Graph, depending_on, flat_graph, run_equation
+from .moves import RULES
+from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS
 from .stencils import BROADCAST, Layout, dear
-
-FEWEST, SHORTEST_ROW = 2**16, 40
-"""Cells, and cells of a row, below which XLA's loop makes a step before a kernel's tiles are laid out."""
 
 
 def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:
@@ -62,17 +61,17 @@ class _Loop:
         (self.shape,) = shapes
         if not all(isinstance(n, int) and n for n in self.shape):
             raise Unclear("a size that is no number")
-        if math.prod(self.shape) < FEWEST or self.shape[-1] < SHORTEST_ROW:
+        if math.prod(self.shape) < FEWEST_CELLS_OF_STEPS or self.shape[-1] <= SHORT_ROW_OF_CELLS:
             raise Unclear("few cells")
         changing = [v for k, v in enumerate(self.carried) if jaxpr.outvars[k] is not v]
         self.inside = depending_on(jaxpr, changing)
         steady = {v for e in graph.eqns for v in e.outvars if v not in self.inside}
-        cells = Cells(graph, self.shape, ())
+        cells = Cells(graph, self.shape, (), RULES)
         nodes = [cells.root(jaxpr.outvars[k]) for k in self.arrays]
         while (again := dear(cells, (), steady)) is not None:
             if again not in steady:
                 raise Unclear("what takes long would be made again and again")
-            cells = Cells(graph, self.shape, {*cells.cut, again})
+            cells = Cells(graph, self.shape, {*cells.cut, again}, RULES)
             nodes = [cells.root(jaxpr.outvars[k]) for k in self.arrays]
         own = [cells.root(self.carried[k]) for k in self.arrays]
         self.keep, self.nodes = _kept(nodes, own)
@@ -159,6 +158,3 @@ def _without_border(node: Node, own: Node) -> tuple[Keep, Node]:
 
 def _plain(axes: Sequence[Axis]) -> list[Axis]:
     return [dataclasses.replace(a, only=None) for a in axes]
-
-
-__all__ = ["as_steps"]

@@ -7,13 +7,13 @@ import collections
 import functools
 from typing import Any
 
-import numpy as np
-
 from .lanes import Lanes, lanes_of
-from .program import FOLDED, Builder, Program, is_float, numpy_dtype
+from .program import FOLDED, Builder, Program, neutral_bits
 
 FEWEST = 8
 """Terms of a fold that is worth it."""
+
+_NEUTRAL = {"add": -0.0, "mul": 1, "max": "least", "min": "greatest", "and": "ones"}
 
 
 @functools.lru_cache(maxsize=512)
@@ -86,7 +86,7 @@ def _chain(whole: Program, root: int, users: collections.Counter[int]) -> tuple[
 def _fold(b: Builder, op: str, values: list[int], start: int | None, count: int, lanes: Lanes) -> int:
     """``start ⊕ term(0) ⊕ ... ⊕ term(count - 1)``."""
     dtype = lanes.program.result_dtypes[0]
-    first = values[start] if start is not None else b.emit("const", dtype, attr=_neutral(op, dtype))
+    first = values[start] if start is not None else b.emit("const", dtype, attr=neutral_bits(_NEUTRAL.get(op, 0), dtype))
     outer = [values[v] for v in (*lanes.bases, *lanes.scalars)]
     body = Builder(["s32", dtype, *(b.dtype(v) for v in outer)])
     given = iter(range(2, 2 + len(outer)))
@@ -101,20 +101,3 @@ def _fold(b: Builder, op: str, values: list[int], start: int | None, count: int,
     (term,) = body.inline(lanes.program, [*args, *map(body.arg, given)])
     program = body.finish([body.emit(op, dtype, body.arg(1), term)])
     return b.emit("item", dtype, b.emit("fold", "tuple", first, *outer, attr=(count, program)), attr=0)
-
-
-def _neutral(op: str, dtype: str) -> int:
-    """Bits of the operation's identity."""
-    t = numpy_dtype(dtype)
-    if op in ("max", "min") and is_float(dtype):
-        return _bits(-np.inf if op == "max" else np.inf, t)
-    if op in ("max", "min") and dtype != "b1":
-        return _bits(getattr(np.iinfo(t), "min" if op == "max" else "max"), t)
-    if op in ("and", "min"):
-        return _bits(-1 if t.kind == "i" else True if dtype == "b1" else np.iinfo(t).max, t)
-    return _bits(1 if op == "mul" else -0.0 if is_float(dtype) else 0, t)
-
-
-def _bits(value: object, t: np.dtype) -> int:
-    a = np.asarray(value).astype(t)
-    return int(a.view(f"u{t.itemsize}")[()])

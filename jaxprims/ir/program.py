@@ -22,11 +22,11 @@ a name of :data:`UNARY` ...      ``lax``'s operation of that name, XLA's arithme
 ``bitcast %a``                   reinterpretation at equal width
 ``loop n {body}``                ``for i in range(n)``: body(i: s32, carries..., invariants...) -> carries. Operands: initial
                                  carries, then invariants
-``fold n {body}``                 a ``loop`` with one carry, which the body only combines, by an operation that associates and
+``fold n {body}``                a ``loop`` with one carry, which the body only combines, by an operation that associates and
                                  commutes, with what it makes of the turn's number: the turns may be taken in any order
 ``while {cond} {body}``          cond(carries..., invariants...) -> b1; body likewise -> carries
 ``cond {false} {true}``          first operand b1 chooses the branch; the other operands are the arguments of both
-``item k %x``                    k-th result of a ``loop``, ``fold``, ``while`` or ``cond``, which themselves have dtype ``tuple``
+``item k %x``                    k-th result of a ``loop``, ``fold``, ``while`` or ``cond``, whose own dtype is ``tuple``
 ===============================  =======================================================================================
 """
 
@@ -112,6 +112,20 @@ def from_bits(bits: int, dtype: str) -> Any:
     """The NumPy scalar of ``dtype`` whose bits these are."""
     t = _NUMPY[dtype]
     return np.asarray(bits, f"u{t.itemsize}").view(t)[()]
+
+
+def neutral_bits(what: Any, dtype: str) -> int:
+    """The bits of a number, or of a dtype's "least" or "greatest" value (infinities count) or "ones"."""
+    if what in ("least", "greatest"):
+        if dtype == "b1":
+            return int(what == "greatest")
+        if is_float(dtype):
+            return to_bits(-np.inf if what == "least" else np.inf, dtype)
+        info = np.iinfo(numpy_dtype(dtype))
+        return to_bits(info.min if what == "least" else info.max, dtype)
+    if what == "ones":
+        return 1 if dtype == "b1" else (1 << 8 * numpy_dtype(dtype).itemsize) - 1
+    return to_bits(what, dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..ir.evaluate import NotEvaluable, evaluate, identical, same
 from ..ir.normal_form import simplify
-from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, numpy_dtype, to_bits
-from .known import Known, neutral_bits, rows
+from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, neutral_bits, numpy_dtype, to_bits
+from .known import Known, rows
 
 __all__ = [
     "atomic_class", "decisions", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify",

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.program import Builder, Program, is_float, numpy_dtype, to_bits
+from ..ir.program import Builder, Program, neutral_bits, numpy_dtype
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,20 +137,6 @@ def _trace(function: Callable[..., Any], dtypes: tuple[str, ...]) -> Program:
     with jax.enable_x64("f64" in dtypes):
         avals = [jax.ShapeDtypeStruct((), numpy_dtype(d)) for d in dtypes * 2]
         return to_program(jax.make_jaxpr(function)(*avals).jaxpr)
-
-
-def neutral_bits(what: Any, dtype: str) -> int:
-    """The bits of a number, or of a dtype's "least" or "greatest" value (infinities count) or "ones"."""
-    if what in ("least", "greatest"):
-        if dtype == "b1":
-            return int(what == "greatest")
-        if is_float(dtype):
-            return to_bits(-np.inf if what == "least" else np.inf, dtype)
-        info = np.iinfo(numpy_dtype(dtype))
-        return to_bits(info.min if what == "least" else info.max, dtype)
-    if what == "ones":
-        return 1 if dtype == "b1" else (1 << 8 * numpy_dtype(dtype).itemsize) - 1
-    return to_bits(what, dtype)
 
 
 def _max(a: Expr, b: Expr) -> Expr:

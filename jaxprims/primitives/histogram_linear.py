@@ -17,18 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..ir.folds import rolled
 from ..operators.operator import make_traced, simple_operator, slots_of
-from ..tracing.jaxprs import assembled, opened, with_arguments
+from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist, to_program
+from ..tracing.parameters import INDEX_MODES
 from ..tracing.varying import axes_of
 from .batches import over_batch
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part, can_fuse
-from .ordered_call import OrderedCall
+from .ordered_call import OrderedCall, last
 from .scan import bind as bind_ordered
 from .scan import scan_p
 from .tangents import Leaves, add, is_inexact, summed_to
@@ -55,9 +56,9 @@ Aval = tuple[tuple[int, ...], Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A call made of another one's f, and what its captured arrays are made of."""
+    """A call made of another one's f, or what XLA does for each element; and what its captured arrays are made of."""
 
-    call: Any
+    call: Any  # HistogramCall, OrderedCall or ClosedJaxpr
     captured: Callable[..., Leaves]
 
 
@@ -246,7 +247,7 @@ class Pullback:
 
     held: Callable[..., Leaves]
     positions: tuple[Any, ...]
-    written: list[Made | ClosedJaxpr]
+    written: list[Made]
     sums: list[tuple[Aval, list[Made]]]
 
     def run(self, arrays: Leaves, held: Leaves) -> Leaves:
@@ -254,10 +255,11 @@ class Pullback:
         given, n = iter(arrays), arrays[0].shape[0]
         full = [next(given) if p is None else lax.iota(p, n) for p in self.positions]
         for f in self.written:
-            if isinstance(f, Made):
-                out += bind_ordered(scan_p, f.call, [*arrays, *f.captured(*captured)])
+            mine = f.captured(*captured)
+            if isinstance(f.call, OrderedCall):
+                out += bind_ordered(scan_p, f.call, [*arrays, *mine])
             else:
-                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(f.jaxpr, captured)))(*full)
+                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(f.call.jaxpr, mine)))(*full)
         for (shape, dtype), calls in self.sums:
             each = [bind(c.call, [*arrays, *c.captured(*captured)])[0].reshape(shape) for c in calls]
             out.append(functools.reduce(add, each) if each else jnp.zeros(shape, dtype))
@@ -397,7 +399,7 @@ class _Element:
         first = d.inserted_window_dims == d.scatter_dims_to_operand_dims == (0,) and not d.operand_batching_dims
         whole = updates.aval.shape == shape[1:] and d.update_window_dims == tuple(range(len(shape) - 1))
         before = self.reads(into)
-        if not first or not whole or indices.aval.shape != (1,) or mode not in _MODES or before is None:
+        if not first or not whole or indices.aval.shape != (1,) or mode not in INDEX_MODES or before is None:
             return None
         return [*before, Read(indices, updates, mode == "CLIP")]
 
@@ -448,24 +450,13 @@ class _Element:
         """Some of its values, of its arguments."""
         return jaxpr_as_fun(ClosedJaxpr(self.inner.jaxpr.replace(outvars=list(outs)), list(captured)))
 
-    def written(self, out: Any) -> Made | ClosedJaxpr:
+    def written(self, out: Any) -> Made:
         """What makes a value that every element has: a kernel where rows are folded, else XLA."""
         pre, inner = _traced(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
-        if out.aval.shape == () and _folds(inner):
-            last = simple_operator(_second, (), out.aval.dtype)
-            f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
-            return Made(OrderedCall(f, self.like.positions, "scan", last), pre)
-        return ClosedJaxpr(_without_unused(self.inner.jaxpr, [out]), list(self.inner.consts))
-
-
-def _without_unused(jaxpr: Jaxpr, outs: Sequence[Any]) -> Jaxpr:
-    """With these results, and the equations that they need."""
-    wanted, kept = {v for v in outs if isinstance(v, Var)}, []
-    for eqn in reversed(jaxpr.eqns):
-        if wanted.intersection(eqn.outvars):
-            kept.append(eqn)
-            wanted.update(v for v in eqn.invars if isinstance(v, Var))
-    return assembled(jaxpr.constvars, jaxpr.invars, outs, kept[::-1])
+        if out.aval.shape != () or not _folds(inner):
+            return Made(inner, pre)
+        f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        return Made(OrderedCall(f, self.like.positions, "scan", simple_operator(last, (), out.aval.dtype)), pre)
 
 
 def _folds(inner: ClosedJaxpr) -> bool:
@@ -476,11 +467,6 @@ def _folds(inner: ClosedJaxpr) -> bool:
         return False
 
 
-def _second(a: Any, b: Any) -> Any:
-    return b
-
-
-_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 _ROWS: dict[str, Callable[[_Element, JaxprEqn], list[Read] | None]] = {
     "scatter-add": _Element._scatter,
     "scatter_add": _Element._scatter,

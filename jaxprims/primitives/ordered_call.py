@@ -97,6 +97,11 @@ class OrderedCall(ElementFunctionCall):
         return lambda a, b: list(fn(*a[:n], *b[:n]))
 
 
+def last(a: Any, b: Any) -> Any:
+    """The operator of a scan that is a map: each result is f of its own element."""
+    return b
+
+
 @functools.lru_cache(maxsize=512)
 def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
     """A call of one array, number by number, by a function of ``jax.numpy``; ``others``: fields of :class:`OrderedCall`."""

@@ -36,12 +36,16 @@ def _not_narrower(value: Any, eqn: Any) -> bool:
     return all(value.itemsize >= v.aval.dtype.itemsize for v in eqn.invars)
 
 
+INDEX_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+"""What gathers and scatters do with indices out of range."""
+
+
 def _rounding(value: Any, eqn: Any) -> bool:
     return value in (lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
 def _mode(value: Any, eqn: Any) -> bool:
-    return value.name in ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+    return value.name in INDEX_MODES
 
 
 def _names(text: str) -> dict[str, Check]:

@@ -1,0 +1,305 @@
+"""Primitives that move: how a cell of what one makes is a cell of what it takes. Slices and shifts, borders, updates, windows,
+convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.program import dtype_name, from_bits, neutral_bits
+from ..tracing.jaxprs import IDENTITIES
+from ..tracing.parameters import INDEX_MODES
+from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
+
+MOST_TAPS = 128
+"""Cells of a window or a convolution's weights."""
+
+
+def _within(region: Region, g: int, lo: int, hi: int) -> tuple[int, int]:
+    return max(region[g][0], lo), min(region[g][1], hi)
+
+
+def _narrowed(region: Region, g: int, part: tuple[int, int]) -> Region:
+    return (*region[:g], part, *region[g + 1 :])
+
+
+def _slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(view)
+    out = []
+    for (g, s), start, stride in zip(view, starts, strides, strict=True):
+        if g != FIXED and stride != 1:
+            return None
+        out.append((g, s * stride + start if g == FIXED else s + start))
+    return c.value(eqn.invars[0], tuple(out), region)
+
+
+def _start(c: Cells, var: Any) -> int | None:
+    """A number that is known."""
+    found = c.value(var, (), ())
+    return int(found.value) if isinstance(found, Number) else None
+
+
+def _dynamic_slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x, *starts = eqn.invars
+    out = view
+    for axis, (var, n, size) in enumerate(zip(starts, x.aval.shape, eqn.params["slice_sizes"], strict=True)):
+        at = _start(c, var)
+        if at is None:
+            return None
+        out = shifted(out, axis, min(max(at, 0), n - size))
+    return c.value(x, out, region)
+
+
+def _placed(c: Cells, view: View, region: Region, box: Region, inside: Callable[[Region], Node], outside: Any) -> Node:
+    """``inside`` where the variable's axes are in the box, ``outside`` elsewhere: functions of a region."""
+
+    def along(axis: int, region: Region) -> Node:
+        if axis == len(view):
+            return inside(region)
+        (g, s), (lo, hi) = view[axis], box[axis]
+        if g == FIXED:
+            return along(axis + 1, region) if lo <= s < hi else outside(region)
+        begin, end = region[g]
+        lo, hi = min(max(lo - s, begin), end), max(min(hi - s, end), begin)
+        if hi <= lo:
+            return outside(region)
+        pieces = []
+        if begin < lo:
+            pieces.append((lo, outside(_narrowed(region, g, (begin, lo)))))
+        pieces.append((hi, along(axis + 1, _narrowed(region, g, (lo, hi)))))
+        if hi < end:
+            pieces.append((end, outside(_narrowed(region, g, (hi, end)))))
+        return c.joined(g, begin, pieces)
+
+    return along(0, region)
+
+
+def _pad(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x, filler = eqn.invars
+    config = [tuple(map(int, row)) for row in eqn.params["padding_config"]]
+    if any(interior for _, _, interior in config):
+        return None
+    inner = tuple((g, s - lo) for (g, s), (lo, _, _) in zip(view, config, strict=True))
+    box = tuple((0, n) for n in x.aval.shape)
+    return _placed(c, inner, region, box, lambda r: c.value(x, inner, r), lambda r: c.value(filler, (), r))
+
+
+def _concatenate(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    d = eqn.params["dimension"]
+    g, s = view[d]
+    first, pieces = 0, []
+    for v in eqn.invars:
+        n = v.aval.shape[d]
+        mine = shifted(view, d, -first)
+        if g == FIXED:
+            if first <= s < first + n:
+                return c.value(v, mine, region)
+        else:
+            begin, end = _within(region, g, first - s, first + n - s)
+            if begin < end:
+                pieces.append((end, c.value(v, mine, _narrowed(region, g, (begin, end)))))
+        first += n
+    return c.joined(g, region[g][0], pieces)
+
+
+def _broadcast_in_dim(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x, out = eqn.invars[0], []
+    for n, axis in zip(x.aval.shape, eqn.params["broadcast_dimensions"], strict=True):
+        out.append(view[axis] if n == eqn.outvars[0].aval.shape[axis] else (FIXED, 0))
+    return c.value(x, tuple(out), region)
+
+
+def _reshape(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    """Of axes of size 1 alone."""
+    if eqn.primitive.name == "reshape" and eqn.params.get("dimensions") is not None:
+        return None
+    x, out = eqn.invars[0], eqn.outvars[0]
+    kept = [k for k, n in enumerate(out.aval.shape) if n != 1]
+    own = [k for k, n in enumerate(x.aval.shape) if n != 1]
+    if [out.aval.shape[k] for k in kept] != [x.aval.shape[k] for k in own]:
+        return None
+    there = dict(zip(own, kept, strict=True))
+    return c.value(x, tuple(view[there[k]] if k in there else (FIXED, 0) for k in range(x.aval.ndim)), region)
+
+
+def _transpose(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    there = eqn.params["permutation"]
+    return c.value(eqn.invars[0], tuple(view[there.index(k)] for k in range(len(there))), region)
+
+
+def _rev(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x = eqn.invars[0]
+    wide = [d for d in eqn.params["dimensions"] if view[d][0] != FIXED]
+    for d in wide:
+        g = view[d][0]
+        begin, end = region[g]
+        if end - begin > MOST_PIECES:
+            return None
+        if end - begin > 1:
+            cells = [(k + 1, _rev(c, eqn, view, _narrowed(region, g, (k, k + 1)))) for k in range(begin, end)]
+            if any(node is None for _, node in cells):
+                return None
+            return c.joined(g, begin, [(k, node) for k, node in cells if node is not None])
+    out = list(view)
+    for d in eqn.params["dimensions"]:
+        g, s = view[d]
+        out[d] = FIXED, x.aval.shape[d] - 1 - (s if g == FIXED else region[g][0] + s)
+    return c.value(x, tuple(out), region)
+
+
+def _iota(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    g, s = view[eqn.params["dimension"]]
+    dtype = eqn.outvars[0].aval.dtype
+    return c.number(np.asarray(s, dtype)) if g == FIXED else c.coordinate(g, s, dtype)
+
+
+def _same(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    return c.value(eqn.invars[0], view, region)
+
+
+def _updated(
+    c: Cells, x: Any, new: Any, starts: Sequence[int], axes: Sequence[int], view: View, region: Region, add: bool
+) -> Node:
+    """``x`` with ``new`` written from ``starts`` on; ``axes``: those of ``x`` that ``new`` has, in order; the others have one
+    position."""
+    sizes = [1] * x.aval.ndim
+    for k, a in enumerate(axes):
+        sizes[a] = new.aval.shape[k]
+    box = tuple((lo, lo + n) for lo, n in zip(starts, sizes, strict=True))
+    mine = tuple((g, s - starts[a]) for a, (g, s) in enumerate(view) if a in axes)
+
+    def inside(r: Region) -> Node:
+        value = c.value(new, mine, r)
+        return c.binary("add", c.value(x, view, r), value, x.aval.dtype) if add else value
+
+    return _placed(c, view, region, box, inside, lambda r: c.value(x, view, r))
+
+
+def _scatter(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x, indices, new = eqn.invars
+    d = eqn.params["dimension_numbers"]
+    if indices.aval.ndim != 1 or d.operand_batching_dims or eqn.params["mode"].name not in INDEX_MODES:
+        return None
+    starts = [0] * x.aval.ndim
+    for k, a in enumerate(d.scatter_dims_to_operand_dims):
+        found = c.value(indices, ((FIXED, k),), ())
+        if not isinstance(found, Number):
+            return None
+        starts[a] = int(found.value)
+    axes = [a for a in range(x.aval.ndim) if a not in d.inserted_window_dims]
+    if tuple(d.update_window_dims) != tuple(range(len(axes))):
+        return None
+    for a, start in enumerate(starts):
+        n = new.aval.shape[axes.index(a)] if a in axes else 1
+        if not 0 <= start <= x.aval.shape[a] - n:
+            return None
+    return _updated(c, x, new, starts, axes, view, region, eqn.primitive.name != "scatter")
+
+
+def _dynamic_update_slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    x, new, *at = eqn.invars
+    starts = []
+    for var, n, size in zip(at, x.aval.shape, new.aval.shape, strict=True):
+        start = _start(c, var)
+        if start is None:
+            return None
+        starts.append(min(max(start, 0), n - size))
+    return _updated(c, x, new, starts, range(x.aval.ndim), view, region, False)
+
+
+def _window(name: str) -> Rule:
+    """A window's sum, maximum or minimum, cell by cell."""
+
+    def rule(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+        p, x = eqn.params, eqn.invars[0]
+        sizes, dtype = p["window_dimensions"], x.aval.dtype
+        moved = [
+            n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)
+        ]
+        strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
+        if strided or math.prod(sizes) > MOST_TAPS or any(m and g == FIXED for m, (g, _) in zip(moved, view, strict=True)):
+            return None
+        if name != "add" and dtype.kind not in "iufV":
+            return None
+        outside = c.number(np.zeros((), dtype) if name == "add" else _extreme("least" if name == "max" else "greatest", dtype))
+        box = tuple((0, n) for n in x.aval.shape)
+        out: Node | None = None
+        for offsets in np.ndindex(*sizes):
+            steps = [o * d - lo for o, d, (lo, _) in zip(offsets, p["window_dilation"], p["padding"], strict=True)]
+            mine = tuple((g, s + o) for (g, s), o in zip(view, steps, strict=True))
+            term = _placed(c, mine, region, box, lambda r, mine=mine: c.value(x, mine, r), lambda r: outside)  # type: ignore[misc]
+            out = term if out is None else c.binary(name, out, term, dtype)
+        return out
+
+    return rule
+
+
+def _extreme(which: str, dtype: Any) -> np.ndarray:
+    name = dtype_name(dtype)
+    return np.asarray(from_bits(neutral_bits(which, name), name))
+
+
+def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    """By few weights, of each channel by itself or to one channel."""
+    p, (x, w) = eqn.params, eqn.invars
+    d, dtype = p["dimension_numbers"], eqn.outvars[0].aval.dtype
+    if x.aval.dtype != dtype or w.aval.dtype != dtype or dtype not in (np.float32, np.float64, np.int32):
+        return None
+    if any(n != 1 for n in (*p["window_strides"], *p["lhs_dilation"], p["batch_group_count"])):
+        return None
+    (n, f, *xs), (o, i, *ws), (b, q, *outs) = d.lhs_spec, d.rhs_spec, d.out_spec
+    groups, inputs, channels = p["feature_group_count"], w.aval.shape[i], w.aval.shape[o]
+    depthwise = inputs == 1 and channels == groups
+    sizes = [w.aval.shape[k] for k in ws]
+    if not (depthwise or (channels == 1 and groups == 1)) or math.prod(sizes) * inputs > MOST_TAPS:
+        return None
+    if any(view[k][0] == FIXED for k in outs):
+        return None
+    box = tuple((0, m) for m in x.aval.shape)
+    zero = c.number(np.asarray(0, dtype))
+    out: Node | None = None
+    for channel in range(inputs):
+        for offsets in np.ndindex(*sizes):
+            mine = [(FIXED, 0)] * x.aval.ndim
+            mine[n] = view[b]
+            mine[f] = view[q] if depthwise else (FIXED, channel)
+            weight = [(FIXED, 0)] * w.aval.ndim
+            weight[o] = view[q] if depthwise else (FIXED, 0)
+            weight[i] = FIXED, channel
+            for k, (axis, off) in enumerate(zip(xs, offsets, strict=True)):
+                g, s = view[outs[k]]
+                mine[axis] = g, s + off * p["rhs_dilation"][k] - p["padding"][k][0]
+                weight[ws[k]] = FIXED, off
+            at, by = tuple(mine), tuple(weight)
+            term = _placed(c, at, region, box, lambda r, at=at: c.value(x, at, r), lambda r: zero)  # type: ignore[misc]
+            term = c.binary("mul", term, c.value(w, by, region), dtype)
+            out = term if out is None else c.binary("add", out, term, dtype)
+    return out
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _same),
+    "broadcast_in_dim": _broadcast_in_dim,
+    "concatenate": _concatenate,
+    "conv_general_dilated": _convolution,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "expand_dims": _reshape,
+    "iota": _iota,
+    "pad": _pad,
+    "reduce_window_max": _window("max"),
+    "reduce_window_min": _window("min"),
+    "reduce_window_sum": _window("add"),
+    "reshape": _reshape,
+    "rev": _rev,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
+    "scatter_add": _scatter,
+    "slice": _slice,
+    "squeeze": _reshape,
+    "transpose": _transpose,
+}
+"""By primitive."""
