@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 SANITIZERS := address,undefined thread
 LINTED := build/cpp-address,undefined
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-SIDE_BY_SIDE = $(MAKE) --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+SIDE_BY_SIDE = $(MAKE) --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 CPP := $(foreach folder,ffi cpu cuda/plans cuda/launcher tests/cpp tests/emulation,$(wildcard $(folder)/*.h $(folder)/*.cc))
 # $(call REQUIREMENTS,names): of extras, of jaxprims itself ("needed") and of its build ("build"), whose jaxlib is the one in use.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \
@@ -37,10 +37,10 @@ help:
 demo: $(VENV)/package
 	$(BIN)/python examples/registration.py
 
-# What needs no package is done while packages are installed, which keeps one process waiting.
+# What needs no package is done while packages are installed, which keeps one process waiting; the Python tests, the longest, start
+# when one of the others is left, and have both processes soon.
 test:
-	@$(SIDE_BY_SIDE) setup $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python
-	@$(MAKE) python-test
+	@$(SIDE_BY_SIDE) setup $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python python-test
 
 python-test: $(VENV)/package
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
