@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import pathlib
 import platform
 import re
@@ -21,6 +20,7 @@ import jax.extend.mlir
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn import count
 from jax.interpreters import mlir
 
 import jaxprims as jp
@@ -31,7 +31,7 @@ from jaxprims.specs.kernel import key_of, parse
 from tests.artifact_calls import Call, call_of, functions, numbers
 
 ROOT = pathlib.Path(__file__).parents[1]
-MUTANTS = int(os.environ.get("JAXPRIMS_EXAMPLES", "20"))
+MUTANTS = count(20)
 CALLS = functions()
 
 

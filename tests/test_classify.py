@@ -3,13 +3,12 @@
 More random examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_classify.py``.
 """
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxprims as jp
@@ -29,7 +28,6 @@ from jaxprims.operators.classify import (
 from jaxprims.operators.known import KNOWN
 from jaxprims.tracing.lower import to_program
 
-EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "80"))
 where = jnp.where
 SAMPLE_KIND = {"a": "s16", "n": "f32", "f": "f32", "u": "u32", "i": "s32", "b": "b1"}
 
@@ -492,7 +490,7 @@ def samples(program, extra=()):
     return [np.ravel(v) for v in np.meshgrid(values, values)]
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(80)
 @given(programs())
 def test_simplify_changes_no_result(program):
     args = samples(program)
@@ -501,7 +499,7 @@ def test_simplify_changes_no_result(program):
     assert Program.parse(str(simplify(program))) == simplify(program)
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(80)
 @given(programs(deciding=True))
 def test_names_of_deciding_operators_are_exact(program):
     dtype = program.params[0]
@@ -518,7 +516,7 @@ def test_names_of_deciding_operators_are_exact(program):
         assert identical(got, wanted).all()
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(80)
 @given(programs())
 def test_names_survive_swapped_arguments(program):
     b = Builder(program.params)

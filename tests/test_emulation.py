@@ -5,7 +5,6 @@ random calls of the CUDA half on it.
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import re
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import count
 
 from tests.emulation import emulator, toolchain
 
@@ -670,7 +670,7 @@ DEVICES = {
     "passes": "multiprocessors=8 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
-CALLS = int(os.environ.get("JAXPRIMS_EXAMPLES", "0")) // 4
+CALLS = count(0) // 4
 """Of each operator, if more than in ``RANDOM``: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_emulation.py -k random``."""
 RANDOM = {  # device: families, numbers of an operator's calls, and kernels that must have run
     "sm_90": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from meshes import mesh as mesh_of
@@ -523,7 +523,7 @@ SITES = [
 
 
 @given(st.data())
-@settings(max_examples=int(os.environ.get("JAXPRIMS_EXAMPLES", 15)), deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15)
 def test_random_programs(data: Any) -> None:
     """Each line makes an array of N numbers of earlier ones, or something of another shape that is returned."""
     lines = data.draw(st.lists(st.tuples(*(st.integers(0, 99),) * 4), min_size=3, max_size=9))

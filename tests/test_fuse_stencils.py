@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax import lax
 from test_fuse import same
@@ -491,7 +492,8 @@ def _run(program: list[tuple[Any, ...]], u: Any) -> Any:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@example(([("pad", "constant", (1, 1), 1), ("roll", 2, 1), ("roll", 1, 1)], 5))
+@examples(40)
 def test_random_programs(drawn: tuple[list[tuple[Any, ...]], int]) -> None:
     program, m = drawn
     u = jnp.asarray(np.random.default_rng(m).normal(size=(7, m)).astype(np.float32))

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from drawn import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import jaxprims as jp
@@ -12,7 +13,7 @@ N = 50_000_000
 K = 1024
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.sampled_from([1, 50, 3000]), st.sampled_from([1, 37, 400]), st.integers(1, 400), st.integers(0, 2**32 - 1))
 def test_race_factor(n, bins, used, seed):
     """As cuda/plans/hist_model.h has it (tests/cpp/hist_model_test.cc): of up to 8 groups of as many elements as bins."""

@@ -10,7 +10,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxprims as jp
@@ -154,7 +155,7 @@ def test_rows_that_are_none(row: str) -> None:
         parse(text.replace("row captured 0 0 1", f"row captured {row}", 1))
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(st.integers(2, 40), st.integers(1, 300), st.integers(1, 30), st.integers(0, 2**31))
 def test_random_graphs(features: int, edges: int, nodes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

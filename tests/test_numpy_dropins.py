@@ -5,21 +5,20 @@ Few shapes and numbers of bins: JAX compiles anew for each other one. More rando
 """
 
 import functools
-import os
 
 import hypothesis.extra.numpy as hnp
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxprims as jp
 from jaxprims.dropins.bin_finder import bin_finder
 
 NAN, INF = np.nan, np.inf
-few = settings(max_examples=int(os.environ.get("JAXPRIMS_EXAMPLES", "5")), deadline=None)
 
 
 def outcome(f):
@@ -267,7 +266,7 @@ def numbers(width):
     return st.floats(width=width, allow_nan=False, allow_infinity=False, allow_subnormal=False)
 
 
-@few
+@examples(5)
 @given(st.integers(0, 2**32 - 1), numbers(32), numbers(32))
 def test_equal_bins(seed, lo, hi):
     n = 10
@@ -286,7 +285,7 @@ def test_equal_bins_of_hard_ranges(limits):
     assert_same(lambda m: m.histogram(x, n, limits))
 
 
-@few
+@examples(5)
 @given(st.integers(0, 2**32 - 1), numbers(64), numbers(64))
 def test_equal_bins_of_float64(seed, lo, hi):
     n = 256
@@ -296,7 +295,7 @@ def test_equal_bins_of_float64(seed, lo, hi):
         assert_same(lambda m: m.histogram(x, n, limits))
 
 
-@few
+@examples(5)
 @given(
     st.integers(0, 2**32 - 1),
     hnp.arrays(np.float32, st.sampled_from([2, 17, 100]), elements=st.floats(-100, 100, width=32, allow_subnormal=False)),
@@ -365,7 +364,7 @@ def test_bin_finder_in_plain_xla(edges, elements):
     assert not ((got >= 0) & (got < len(edges) - 1))[~inside].any()
 
 
-@few
+@examples(5)
 @given(hnp.arrays(np.int32, 64), st.sampled_from([1, 5, 100]))
 def test_bincount(x, length):
     assert_same(lambda m: m.bincount(x, length=length))
@@ -374,7 +373,7 @@ def test_bincount(x, length):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@few
+@examples(5)
 @given(st.integers(0, 2**32 - 1))
 def test_histogram2d(seed):
     rng, bins = np.random.default_rng(seed), (3, 50)

@@ -7,7 +7,6 @@ Operators work on integers, which wrap, so every one is associative to the bit; 
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxprims as jp
 
 pytestmark = pytest.mark.usefixtures("strict")
-EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "7"))
-common = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 
@@ -113,7 +111,7 @@ def equal(got: Any, wanted: Any) -> None:
         assert g.dtype == w.dtype
 
 
-@common
+@examples(7)
 @given(operators, shapes(), st.integers(0, 2**32 - 1), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_scan(
     operator: Operator, where: tuple[tuple[int, ...], int], seed: int, exclusive: bool, reverse: bool, init: bool, cut: bool
@@ -130,7 +128,7 @@ def test_scan(
     equal(got, references.scan(x, operator.op, init=start, starts=starts, **options))
 
 
-@common
+@examples(7)
 @given(operators, shapes(), st.integers(0, 2**32 - 1), st.booleans())
 def test_reduce(operator: Operator, where: tuple[tuple[int, ...], int], seed: int, init: bool) -> None:
     shape, axis = where
@@ -149,7 +147,7 @@ def test_reduce(operator: Operator, where: tuple[tuple[int, ...], int], seed: in
     equal(jax.jit(lambda x, s: jp.reduce(x, operator.op, axis=axis, identity=identity, init=s))(x, start), wanted)
 
 
-@common
+@examples(7)
 @given(
     operators,
     st.integers(0, 3000),

@@ -9,7 +9,6 @@ More examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_properties.py``.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxprims as jp
 
 pytestmark = pytest.mark.usefixtures("strict")
-EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "12"))
-common = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 Function = Callable[[Any, Any], Any]  # (xp, x) -> x
@@ -191,7 +189,7 @@ def equal(got: Any, wanted: Any) -> None:
 # --- properties ----------------------------------------------------------------------------------------------------------------
 
 
-@common
+@examples(12)
 @given(
     st.lists(leaves, min_size=1, max_size=3), st.sampled_from([(), (), (), (3,), (2, 2), (40,)]), st.integers(0, 2**32 - 1),
     st.sampled_from([0, 1, 2, 7, 30, 60, 1500]), st.sampled_from([0, 1, 2, 5, 33, 3000]),
@@ -224,7 +222,7 @@ def test_random_operators(
     equal(got, references.reduce_by_index(values, index, h, op(np), identity, dest, mode))
 
 
-@common
+@examples(12)
 @given(
     st.lists(st.tuples(leaves, st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3), st.integers(0, 2**32 - 1),
     st.sampled_from([0, 1, 9, 200, 1100]), st.booleans(),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import jax.numpy as jnp
 import pytest
 import random_calls
+from drawn import count
 
-PROGRAMS = int(os.environ.get("JAXPRIMS_EXAMPLES", "12"))
+PROGRAMS = count(12)
 
 
 @pytest.mark.strategies

@@ -4,21 +4,20 @@ More random examples: ``JAXPRIMS_EXAMPLES=2000 pytest tests/test_segment.py``.
 """
 
 import functools
-import os
 
 import hypothesis.extra.numpy as hnp
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.lax import GatherScatterMode
 from jax.test_util import check_grads
 
 import jaxprims as jp
 
-few = settings(max_examples=int(os.environ.get("JAXPRIMS_EXAMPLES", "5")), deadline=None)
 NAMES = ("sum", "prod", "max", "min")
 DATA = np.arange(1, 7, dtype=np.float32)
 IDS = np.array([-1, 0, 2, 3, 7, -5])
@@ -130,7 +129,7 @@ def test_traced_num_segments():
             jax.jit(f)(DATA, IDS)
 
 
-@few
+@examples(5)
 @given(hnp.arrays(np.int32, (50, 2), elements=st.integers(-1000, 1000)), hnp.arrays(np.int32, 50, elements=st.integers(-2, 8)))
 def test_random(data, ids):
     for name in NAMES:

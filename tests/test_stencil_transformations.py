@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import textwrap
 import threading
 from pathlib import Path
@@ -13,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -26,8 +26,6 @@ from test_transformations import run_python
 import jaxprims as jp
 from jaxprims.targets.cpu.plans import StencilPlan
 from jaxprims.targets.plans import forced
-
-EXAMPLES = int(os.environ.get("JAXPRIMS_EXAMPLES", "25"))
 
 # --- vmap ----------------------------------------------------------------------------------------------------------------------
 
@@ -339,7 +337,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(25)
 def test_random_stencils(case: Case) -> None:
     """Neighbourhoods, grids, boundaries, steps, dtypes, cells, plans: integers, bit for bit."""
     rng, rank = np.random.default_rng(0), len(case.shape)

@@ -70,9 +70,10 @@ class Axis:
         """The position that a cell reads; None: nowhere."""
         if self.along == FIXED:
             return self.shift
-        if self.mode == "inside":
-            return cell + self.shift
-        return place(self.mode, cell + self.shift, self.lo, self.size - self.hi)
+        at = cell + self.shift
+        if self.mode == "inside" or self.lo <= at < self.size - self.hi:
+            return at
+        return place(self.mode, at, self.lo, self.size - self.hi)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
