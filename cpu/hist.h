@@ -22,7 +22,7 @@ namespace jaxprims {
 struct HistKernel {
   using Update = void (*)(const void* const* arrays, const void* const* uniforms, void* const* tables, const int64_t* bins,
                           int64_t lo, int64_t hi, int64_t bin_lo, int64_t bin_hi);
-  using Fill = void (*)(void* const* tables, int64_t lo, int64_t hi);
+  using Fill = void (*)(void* const* tables, const void* const* uniforms, int64_t lo, int64_t hi);
   using Combine = void (*)(void* const* outs, const void* const* dests, const void* const* uniforms, const void* table,
                            int64_t parts, int64_t stride, int64_t lo, int64_t hi);
   Update update = nullptr;
@@ -112,7 +112,8 @@ class HistMember {
             if (out != dest) std::memcpy(out, dest, static_cast<size_t>((top - lo) * size));
           }
         } else {
-          kernel_.fill[g](reinterpret_cast<void* const*>(tables_.data() + (soa_ ? leaf : g)), lo, top);
+          kernel_.fill[g](reinterpret_cast<void* const*>(tables_.data() + (soa_ ? leaf : g)),
+                          reinterpret_cast<const void* const*>(uniforms_.data()), lo, top);
         }
       }
       leaf += bins.leaf_bytes.size();

@@ -89,6 +89,11 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
         "hist dest": (lambda x, i, d: jp.reduce_by_index(x, i, h, jnp.add, dest=d, identity=0), (one, index, floats(h))),
         "hist unknown": (
             lambda x, i, d: jp.reduce_by_index(x, i, h, lambda a, b: a + b * 2 - b, dest=d), (one, index, floats(h))),
+        "hist start": (
+            lambda x, i, e: jp.reduce_by_index(
+                x, i, h, lambda a, b: jnp.where(abs(a) > abs(b), a, b), dest=jnp.zeros(h), identity=jnp.broadcast_to(e, ())),
+            (one, index, np.float32(0)),
+        ),
         "hist uniforms": (lambda x, i: jp.genhist(_bounded, (i, x), jp.Bins(h, jnp.add, 0)), (one, index)),
         "hist positions": (
             lambda x, i: jp.reduce_by_index((x, jp.positions), i, h, jp.monoids.argmax), (one, index)),

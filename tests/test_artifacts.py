@@ -93,6 +93,7 @@ LIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a short dest": ("hist dest", {"operands": {2: ((1,), F32)}}, r"dest is \[1\] of f32; wanted \[5\]"),
     "a short captured array": (
         "hist uniforms", {"operands": {2: ((3,), F32)}}, "a captured array is .* at least 12 of f32"),
+    "a farther identity": ("hist start", {"spec": edited("%0 = const s32 0x0", "%0 = const s32 0x7")}, "a captured array is"),
     "short flags": ("scan flags", {"operands": {1: ((5,), np.dtype(bool))}}, r"the flags is \[5\] of b1; wanted \[37\]"),
     "a short init": ("scan init", {"operands": {2: ((0,), F32)}}, "init has other slots"),
     "short offsets": ("offsets", {"operands": {1: ((2,), S32)}}, r"the segments' offsets is \[2\] of s32; wanted \[5\]"),

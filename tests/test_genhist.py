@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import references
 from references import BY_NAME, CASES, Case, assert_close
 
 import jaxprims as jp
+from jaxprims.targets.cpu.plans import HistogramPlan
+from jaxprims.targets.plans import forced
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -328,6 +331,54 @@ def test_an_identity_and_a_dest_that_are_traced() -> None:
     assert_close(got, wanted)
     assert_close(with_dest[:3], wanted[:3])
     assert with_dest[3:].tolist() == [-1, -1]
+
+
+def farther(a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(abs(x) >= abs(y), x, y), a, b)
+
+
+def pairs_of_counts(a: Any, b: Any) -> Any:
+    return {"n": a["n"] | b["n"], "z": farther(a["z"], b["z"])}
+
+
+@pytest.mark.parametrize("plan", [None, (1, 1, 1, 0, 0), (2, 1, 1, 0, 0), (2, 2, 4, 0, 0), (1, 1, 1, 1, 0)])
+def test_working_copies_start_from_an_identity_that_is_traced(plan: Any) -> None:
+    """As they do from one that is known: also of several leaves and slots, batched, and none of it is compiled for a number."""
+    n, h = 400, 5
+    index = rng().integers(0, h + 1, n).astype(np.int32)
+    z = (rng().normal(size=n) + 1j * rng().normal(size=n)).astype(np.complex64)
+    values: Any = {"n": rng().random((n, 3)) < 0.1, "z": z}
+    known: Any = {"n": np.zeros(3, bool), "z": np.complex64(0)}
+    with contextlib.ExitStack() as stack:
+        if plan is not None:
+            stack.enter_context(forced(HistogramPlan(*plan)))
+        call = lambda v, e: jp.reduce_by_index(v, index, h + 1, pairs_of_counts, identity=e)  # noqa: E731
+        wanted = jax.jit(lambda v: call(v, known))(values)
+        got = jax.jit(call)(values, jax.tree.map(jnp.asarray, known))
+        jax.tree.map(np.testing.assert_array_equal, got, wanted)
+        for dtype in (np.float16, np.uint8, np.float32):
+            x = rng().integers(0, 60, n).astype(dtype)
+            one = lambda x, e: jp.reduce_by_index(x, index, h + 2, farther, identity=e)  # noqa: E731
+            np.testing.assert_array_equal(jax.jit(one)(x, dtype(0)), one(x, 0))
+            many = jnp.stack([x, x[::-1], x // dtype(2)])
+            lows = jnp.array([0, 1, 0], dtype)
+            got, wanted = jax.jit(jax.vmap(one))(many, lows), [one(x, 0) for x in many]
+            np.testing.assert_array_equal(got[::2], wanted[::2])
+            np.testing.assert_array_equal(got[1, : h + 1], wanted[1][: h + 1])
+
+
+def test_derivatives_with_an_identity_that_is_traced() -> None:
+    values, index = references.normal(rng(), 30), rng().integers(0, 3, 30).astype(np.int32)
+
+    def loss(v: Any, e: Any) -> Any:
+        return jnp.sum(jp.reduce_by_index(v, index, 4, farther, identity=e) ** 2)
+
+    same = lambda v: loss(v, 0.0)  # noqa: E731
+    assert_close(jax.jit(jax.grad(loss))(values, 0.0), jax.grad(same)(values))
+    assert_close(
+        jax.jit(jax.jvp, static_argnums=0)(loss, (values, 0.0), (values, 1.0))[1], jax.jvp(same, (values,), (values,))[1]
+    )
+    assert jax.jit(jax.grad(loss, 1))(values, 0.5) == 1  # of the empty bin
 
 
 def test_more_of_the_bins_than_elements() -> None:

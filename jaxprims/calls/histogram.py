@@ -15,7 +15,7 @@ from ..arguments.checks import as_array, sizes_of
 from ..arguments.monoid import Monoid, as_monoid
 from ..arguments.warnings import FallbackWarning, IdentityWarning, warn_user
 from ..operators import classify
-from ..operators.operator import Operator, make_operators
+from ..operators.operator import Operator, make_operators, started
 from ..primitives import devices
 from ..tracing.lower import Unsupported
 from ..tracing.varying import Axes
@@ -53,12 +53,14 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True, names:
     if identity is not None and not concrete:  # one that is only known at run time: the bins start from it
         full = [jnp.broadcast_to(i, (int(np.prod(sizes, dtype=object)), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
         dest = dest if dest is not None else full
-        identity = None
+        identity, captured = None, identity
         known: list[np.ndarray] | None = None
     else:
-        known = identity
+        known, captured = identity, None
     try:
         parts, complete = make_operators(closed, known, rows)
+        if captured is not None and not axes:
+            parts = [(at, *started(op, own, [captured[k] for k in at])) for at, op, own in parts]
     except Unsupported as e:
         warn_fallback("op", e)
         parts, complete = None, identity is not None

@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 from ..ir.arrays import ArrayProgram
-from ..ir.program import Program, dtype_name, from_bits, numpy_dtype, to_bits
+from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
 from ..tracing.jaxprs import RULES, with_arguments, without_mesh
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
@@ -132,6 +132,7 @@ class Operator:
     dtypes: tuple[np.dtype, ...]
     name: str | None
     identity: tuple[int, ...] | None  # bits, by slot
+    start: Program | None = None  # () -> an identity that is known when the call runs, by slot, of arrays that it captures
 
     def __repr__(self) -> str:
         return self.name or repr(self.traced)
@@ -262,6 +263,27 @@ def make_operators(
         op = _operator(make_traced(inner.jaxpr, program), program, 1, shapes, dtypes, identity)
         return [(tuple(range(n)), op, captured)], op.identity is not None
     return _lane_by_lane(closed, shapes, dtypes, identity)
+
+
+def started(op: Operator, captured: Sequence[Any], identity: Sequence[Any]) -> tuple[Operator, list[Any]]:
+    """An operator without identity, with one that is known when the call runs: an array for each leaf, which it captures."""
+    if op.identity is not None or op.lanes > 1 or op.large:
+        return op, list(captured)
+    n, rows = len(captured), []
+    for x, shape, dtype in zip(identity, op.shapes, op.dtypes, strict=True):
+        flat = jax.lax.stop_gradient(jnp.broadcast_to(jnp.asarray(x, dtype), shape).reshape(-1))
+        rows.append(jnp.stack([flat.real, flat.imag], -1).reshape(-1) if dtype.kind == "c" else flat)
+
+    def flat_op(*xs: Any) -> list[Any]:
+        return op.traced(xs[:n], *xs[n + len(rows) :])
+
+    avals = [*op.traced.jaxpr.constvars, *rows, *op.traced.jaxpr.invars]
+    jaxpr = jax.make_jaxpr(flat_op)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in avals)).jaxpr
+    m = n + len(rows)
+    b = Builder(())
+    slots = [b.emit("load", t, b.const(s, "s32"), attr=n + k) for k, (t, count) in enumerate(op.leaf_slots) for s in range(count)]
+    traced = make_traced(with_arguments(jaxpr, jaxpr.invars[:m], jaxpr.invars[m:]), op.program)
+    return dataclasses.replace(op, traced=traced, start=b.finish(slots)), [*captured, *rows]
 
 
 def large_operator(closed: ClosedJaxpr) -> tuple[Operator, list[Any]]:

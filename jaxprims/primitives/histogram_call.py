@@ -74,11 +74,16 @@ class HistogramCall(ElementFunctionCall):
 
 @functools.lru_cache(maxsize=512)
 def spec_of(
-    call: HistogramCall, array_avals: tuple[tuple[tuple[int, ...], Any], ...], captured: tuple[Any, ...], packed: bool = True
+    call: HistogramCall,
+    array_avals: tuple[tuple[tuple[int, ...], Any], ...],
+    captured: tuple[Any, ...],
+    packed: bool = True,
+    from_captured: bool = False,
 ) -> HistogramSpec:
     """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes.
 
-    ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)?
+    ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)? ``from_captured``:
+    may they start from captured arrays?
     """
     f = call.f.program
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
@@ -136,6 +141,8 @@ def spec_of(
         op = shifted_loads(form.op, uniform)
         leaves = p.operator.leaf_slots
         part = PartSpec(p.updates, p.operator.lanes, leaves, form.dtypes, op, form.identity, p.dest, form.finish, outer)
+        if p.operator.start is not None and from_captured:
+            part = dataclasses.replace(part, start=shifted_loads(p.operator.start, uniform))
         bins.append(part if lanes is None else dataclasses.replace(part, rows=lanes.rows, value=lanes.program))
         uniform += p.captured
     return HistogramSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
@@ -176,16 +183,16 @@ def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], t
     arrays = call.of_elements(avals, masks)
     count = call.f.captured + sum(p.captured for p in call.parts)
     captured = captured_dtypes(iter(avals[call.num_arrays :]), count)
-    packed = spec_of(call, arrays, captured)
+    packed = spec_of(call, arrays, captured, True, target.captures_identities)
     if all(b.finish is None for b in packed.bins):
         return packed
-    if any(b.identity is None for b in packed.bins):
+    if not all(b.has_identity for b in packed.bins):
         plain = True  # whatever N is, known now or not
     else:  # is there a plan that works on the result itself?
-        one = spec_of(call, arrays, captured, packed=False)
+        one = spec_of(call, arrays, captured, False, target.captures_identities)
         bins = tuple(p.num_bins for p in call.parts)
         plain = target.in_place(HistogramProblem(one, (), call.plans, elements_of(avals, masks), bins, call.sorted))
-    return spec_of(call, arrays, captured, packed=False) if plain else packed
+    return spec_of(call, arrays, captured, False, target.captures_identities) if plain else packed
 
 
 def elements_of(avals: Sequence[Any], masks: Sequence[int]) -> Any:

@@ -22,7 +22,7 @@ def described_part(part: PartSpec) -> dict[str, Any]:
         "updates": part.updates,
         "slots": part.slots,
         "dest": part.dest,
-        "identity": part.identity is not None,
+        "identity": part.has_identity,
         "in_place": part.finish is None,
     }
 

@@ -35,16 +35,22 @@ class PartSpec:
     leaves: tuple[tuple[str, int], ...]  # of the result: dtype, and slots in a lane
     acc: tuple[str, ...]  # dtype of each slot in the working copies
     op: Program  # (a's slots, b's slots) -> slots, all in acc's dtypes
-    identity: tuple[int, ...] | None  # bits, by slot; None: unknown, bins start from dest
+    identity: tuple[int, ...] | None  # bits, by slot; None: made by start, or unknown: bins start from dest
     dest: bool  # combined in from the left
     finish: Program | None = None  # working copies' slots -> leaves' slots; None: they are the same
     outer: Program | None = None  # with finish and dest: the operator on leaves' slots
     rows: tuple[Row, ...] = ()
     value: Program | None = None  # (slots of each row's lane..., f's scalars...) -> slots, in acc's dtypes
+    start: Program | None = None  # () -> the identity's slots, of captured arrays: one that is known when the call runs
 
     @property
     def slots(self) -> int:
         return len(self.acc)
+
+    @property
+    def has_identity(self) -> bool:
+        """Can working copies start from something?"""
+        return self.identity is not None or self.start is not None
 
     @property
     def bases(self) -> int:
@@ -72,6 +78,10 @@ class PartSpec:
         if self.outer is not None:
             check_program(self.outer, results * 2, results, uniforms, "outer")
         check_identity(self.identity, self.acc)
+        if self.start is not None:
+            check_program(self.start, (), self.acc, uniforms, "start")
+            if self.identity is not None or self.lanes > 1:
+                raise ValueError("an identity is known, or made when the call runs, then of a struct of scalars")
         if self.identity is None and not self.dest:
             raise ValueError("bins start from an identity or from dest")
         if self.lanes > 1 and (self.updates > 1 or len(self.leaves) > 1 or len(set(self.acc)) > 1):
@@ -181,7 +191,7 @@ def _lines(s: HistogramSpec) -> Iterator[str]:
         yield "identity none" if b.identity is None else f"identity {' '.join(map(hex, b.identity))}"
         for row in b.rows:
             yield f"row {'own' if row.own else 'captured'} {row.number} {row.offset} {int(row.based)}"
-        for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer), ("value", b.value)):
+        for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer), ("value", b.value), ("start", b.start)):
             if program is not None:
                 yield name
                 yield program.text

@@ -33,7 +33,7 @@ def signature(spec: HistogramSpec | OrderedSpec | StencilSpec) -> dict[str, Any]
         }
     programs: list[Program | None]
     if isinstance(spec, HistogramSpec):
-        programs = [spec.reads, *(p for b in spec.bins for p in (b.op, b.outer))]
+        programs = [spec.reads, *(p for b in spec.bins for p in (b.op, b.outer, b.start))]
         leaves = [(dtype, slots * b.lanes) for b in spec.bins for dtype, slots in b.leaves]
     elif isinstance(spec, LargeSpec):
         programs, leaves = [], list(spec.leaves)

@@ -34,6 +34,8 @@ class Target(abc.ABC):
     name: ClassVar[str]
     platform: str
     """XLA's name of it, for lowering."""
+    captures_identities = False
+    """May working copies start from an identity that is made of captured arrays, when the call runs?"""
 
     @abc.abstractmethod
     def serves(self, family: str) -> bool:

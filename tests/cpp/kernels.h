@@ -51,7 +51,7 @@ struct SumCountLast {
     }
   }
 
-  static void FillSums(void* const* tables, int64_t lo, int64_t hi) {
+  static void FillSums(void* const* tables, const void* const* /*uniforms*/, int64_t lo, int64_t hi) {
     if constexpr (kSoa) {
       std::fill(static_cast<T*>(tables[0]) + lo, static_cast<T*>(tables[0]) + hi, T{0});
       std::fill(static_cast<int64_t*>(tables[1]) + lo, static_cast<int64_t*>(tables[1]) + hi, 0);
@@ -61,7 +61,7 @@ struct SumCountLast {
     }
   }
 
-  static void FillLast(void* const* tables, int64_t lo, int64_t hi) {
+  static void FillLast(void* const* tables, const void* const* /*uniforms*/, int64_t lo, int64_t hi) {
     auto* table = static_cast<int64_t*>(tables[0]);
     std::fill(table + lo * kCopies, table + hi * kCopies, kNone);
   }
@@ -123,7 +123,7 @@ struct Count {
     }
   }
 
-  static void Fill(void* const* tables, int64_t lo, int64_t hi) {
+  static void Fill(void* const* tables, const void* const* /*uniforms*/, int64_t lo, int64_t hi) {
     auto* table = static_cast<int64_t*>(tables[0]);
     std::fill(table + lo, table + hi, 0);
   }

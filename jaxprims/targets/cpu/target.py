@@ -34,6 +34,7 @@ class Cpu(Target):
 
     name = "cpu"
     platform = "cpu"
+    captures_identities = True
 
     def __init__(self) -> None:
         self.histograms = Histograms()

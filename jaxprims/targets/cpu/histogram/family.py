@@ -81,7 +81,7 @@ def _native_problem(problem: HistogramProblem, *, alone: bool = False) -> _cpu.H
     p.slots = max(b.slots for b in spec.bins)
     p.lanes = max(b.lanes for b in spec.bins)
     p.in_place = all(b.finish is None for b in spec.bins)
-    p.must_in_place = any(b.identity is None for b in spec.bins)
+    p.must_in_place = not all(b.has_identity for b in spec.bins)
     p.sorted = problem.sorted and spec.arrays[0].dtype == spec.index
     return p
 

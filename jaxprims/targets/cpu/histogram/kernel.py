@@ -6,8 +6,8 @@ Three kinds of function, called by the driver in ``cpu/hist.h``:
     Elements [lo, hi) into the tables, chunk by chunk. Phase one evaluates f on vectors and leaves each update's place and value
     in small buffers. Phase two applies the operator, scalar and branchless, from the buffers; it is all stores and loads that
     hit L1 when the table does.
-``fill_g(tables, lo, hi)``
-    Bins [lo, hi) of histogram g to the identity.
+``fill_g(tables, uniforms, lo, hi)``
+    Bins [lo, hi) of histogram g to the identity, which may be made of captured arrays.
 ``combine_g(outs, dests, uniforms, table, parts, stride, lo, hi)``
     Folds ``parts`` subhistograms, ``stride`` bytes apart, in order, then dest from the left, into the result.
 
@@ -37,20 +37,24 @@ def generate(spec: HistogramSpec, variant: Variant, vector_bytes: int) -> ir.Mod
     module.triple = ""
     Update(module, spec, variant, vector_bytes).build()
     for g, bins in enumerate(spec.bins):
-        fill(module, bins, variant, f"fill_{g}")
+        fill(module, bins, variant, f"fill_{g}", len(spec.uniforms))
         combine(module, bins, variant, f"combine_{g}", vector_bytes // 4, len(spec.uniforms))
     return module
 
 
-def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str) -> None:
-    b, (tables, lo, hi) = declare(module, name, [PTR, I64, I64])
-    if bins.identity is None:
+def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str, num_uniforms: int) -> None:
+    b, (tables, uniforms, lo, hi) = declare(module, name, [PTR, PTR, I64, I64])
+    if bins.start is not None:
+        identity = expr.emit(b, bins.start, [], [pointer(b, uniforms, k) for k in range(num_uniforms)], 1)
+    elif bins.identity is not None:
+        identity = [expr.constant(dtype, bits, 1) for dtype, bits in zip(bins.acc, bins.identity, strict=True)]
+    else:
         b.ret_void()
         return
     if variant.soa:
         for k, s, dtype, n in leaf_of_slot(bins):
             leaf = pointer(b, tables, k)
-            value = expr.constant(dtype, bins.identity[sum(m for _, m in bins.leaves[:k]) + s], 1)
+            value = identity[sum(m for _, m in bins.leaves[:k]) + s]
             scale = bins.lanes * n
             with loop(b, scaled(b, lo, scale // n), scaled(b, hi, scale // n)) as i:
                 at = b.add(scaled(b, i, n), i64(s))
@@ -61,8 +65,8 @@ def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str) -> None
         table = pointer(b, tables, 0)
         with loop(b, scaled(b, lo, entries), scaled(b, hi, entries)) as i:
             entry = address(b, table, scaled(b, i, size))
-            for offset, dtype, bits in zip(offsets, bins.acc, bins.identity, strict=True):
-                store(b, expr.constant(dtype, bits, 1), address(b, entry, i64(offset)), dtype)
+            for offset, dtype, value in zip(offsets, bins.acc, identity, strict=True):
+                store(b, value, address(b, entry, i64(offset)), dtype)
     b.ret_void()
 
 
