@@ -25,10 +25,13 @@ FACTOR = 3
 
 
 @pytest.fixture
-def compiled() -> Callable[[], int]:
-    """How many calls were compiled in the test."""
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many calls were compiled in the test, or tried."""
     kept.forget()
-    return lambda: kept._entry.cache_info().currsize
+    made: list[Any] = []
+    of_arrays = kept._of_arrays
+    monkeypatch.setattr(kept, "_of_arrays", lambda *call: [made.append(call), of_arrays(*call)][1])
+    return lambda: len(made)
 
 
 def test_one_call_is_compiled_once(compiled: Any) -> None:
@@ -67,10 +70,39 @@ def test_captured_floats_may_be_wanted(compiled: Any) -> None:
     assert compiled() == 3 * (1 + 3)  # the attempt, and each number
 
 
-def test_floats_of_operators_are_known(compiled: Any) -> None:
-    for c in (10.0, 40.0):
-        assert jp.reduce(X, lambda a, b: jnp.minimum(a + b, c)) == c
-    assert compiled() == 2
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_floats_of_operators_are_known_once(kind: Any, compiled: Any) -> None:
+    """The second number is an operand, as all others from then on."""
+    for c in (10.0, 40.0, 10.0, 20.0, 30.0):
+        limit = kind(c)
+        assert jp.reduce(X, lambda a, b: jnp.minimum(a + b, limit)) == c
+        got = jp.reduce_by_index(X, IDS, 3, lambda a, b: jnp.minimum(a + b, limit), identity=0)
+        np.testing.assert_array_equal(got, np.minimum([18, 22, 26], c))
+    assert compiled() == 4
+
+
+def test_floats_of_operators_may_be_wanted(compiled: Any) -> None:
+    """Where the identity is not known without them, say."""
+    for c in (0.0, 1.0, 2.0, 3.0):
+        got = jp.reduce_by_index(X, IDS, 4, lambda a, b: a + b * (2 if c > 5 else 1))
+        np.testing.assert_array_equal(got, [18, 22, 26, 0])
+    assert compiled() == 1 + 1 + 3
+
+
+def test_python_computes_in_double_precision() -> None:
+    """With the floats that a function closes over, whatever the arrays' dtype."""
+    for start in (1.7e9, 1.7e9 + 64, 1e40):
+        stop = start * (1 + 1e-9)
+        f = lambda x: (x - (start - 1.7e9) % 1e30) / (stop - start)  # noqa: E731
+        assert jp.reduce(X, map=f) == jax.jit(lambda x: jp.reduce(x, map=f))(X)
+        op = lambda a, b: jnp.maximum(a, b + 0 * a * (stop - start))  # noqa: E731
+        assert jp.reduce(X, op) == jax.jit(lambda x: jp.reduce(x, op))(X) == 11
+        smooth = lambda a: a[-1] * ((start - 1.7e9) % 1e30) + a[1]  # noqa: E731
+        np.testing.assert_array_equal(jp.stencil(smooth, X), jax.jit(lambda x: jp.stencil(smooth, x))(X))
+    for c in (1 + 2**-11 + 2**-30, 1 - 2**-12 - 2**-30):  # rounded to f32 and from there to f16 it is another number
+        f = lambda x: x * c  # noqa: E731
+        halves = jnp.ones(3, jnp.float16)
+        assert jp.reduce(halves, map=f) == 3 * np.float16(c) == jax.jit(lambda x: jp.reduce(x, map=f))(halves)
 
 
 def test_a_variable_that_changes_between_calls(compiled: Any) -> None:
@@ -240,7 +272,7 @@ def test_calls_that_are_made_once_are_not_kept_for_long(compiled: Any, monkeypat
     assert held(8, 9, 2) == ["8", "9", "3", "2"]
     assert held(9, 10, 11, 9) == ["10", "11", "3", "2", "9"]
     assert held(10) == ["11", "2", "9", "10"]
-    assert compiled() == 10
+    assert kept._entry.cache_info().currsize == 10
 
 
 def test_arrays_are_not_kept_alive() -> None:

@@ -3,7 +3,9 @@
 Without that, each eager call would trace the user's functions again, to find the kernel that it compiled before. A call is found
 by its *form*: its arguments without their arrays. Of a function that is all that tracing it can see: its code, what it closes
 over, the globals that it names (modules, and what ``jax.jit`` made of a function, are taken for constant). Arrays among that are
-operands like the arguments' own; so are the floats of functions of an element, until one of them wants to know its number.
+operands like the arguments' own; so are the floats of functions of an element, and those of operators from the second number on
+(with a known one an operator may be recognised, or its identity): unless a function computes with them alone, which Python does
+in double precision, or asks what they are.
 A call with a tracer, or with anything whose form is not known, is traced anew.
 
 Most calls have nothing but arrays, small constants and functions of libraries for arguments. Those are found by these, without a
@@ -24,6 +26,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, Literal
 
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
@@ -42,12 +45,13 @@ LARGEST_CONSTANT = 1024
 """Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""
 
 OF_ELEMENTS = ("f", "map")
-"""Parameters that are functions of an element. Of operators numbers are wanted: to recognise them, and for an identity."""
+"""Parameters that are functions of an element."""
 
 Form = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
 _FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
+_HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "copy", "stop_gradient", "pvary"))
 _LIBRARIES = ("jax", "jaxprims", "numpy")
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
@@ -59,9 +63,12 @@ class Unknown(Exception):
 
 
 class Arrays(list[Any]):
-    """A call's operands. ``with_floats``: floats that functions close over are some of them."""
+    """A call's operands. ``with_floats``: floats that functions close over are some of them; ``of_operators``: those of operators
+    are."""
 
     with_floats = False
+    in_operator = False
+    of_operators = False
 
 
 def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda arguments: False) -> Callable[[F], F]:
@@ -138,30 +145,42 @@ def forget() -> None:
 
 def _called(function: Callable[..., Any], given: dict[str, Any], operands: Sequence[str], key: tuple[Any, ...] | None) -> Any:
     plans = forced_plans()
-    form, arrays = _arguments(given, operands, floats=True)
-    entry = _entry(function, form, plans)
-    if not entry.wants_floats:
-        compiled = _compiled(entry)
+    failed: list[Entry] = []
+    for floats in (None, OF_ELEMENTS, ()):
+        form, arrays = _arguments(given, operands, floats)
+        entry = _entry(function, form, plans)
+        if entry.wants_floats or entry in failed:
+            continue
+        if floats is None and arrays.of_operators:
+            known = _entry(function, _arguments(given, operands, OF_ELEMENTS)[0], plans)
+            if not entry.calls or known.compiled is not None:
+                entry.calls = max(entry.calls, 1)
+                continue
+        try:
+            compiled = _compiled(entry, arrays)
+            out = compiled(*arrays)
+        except Exception:
+            if not any(type(x) in _FLOATS for x in arrays):
+                raise
+            failed.append(entry)
+            continue
+        for other in failed:
+            other.wants_floats = True  # as in `x if c > 0 else -x`
         if key is not None and entry.calls > 1 and not any(type(f[1]) is tuple and f[1][0] == "numbers" for f in form):
             if len(_quick) >= MOST:
                 _quick.clear()
             _quick[key] = compiled, [v for v in given.values() if type(v) in _BY_ADDRESS]
-        try:
-            return compiled(*arrays)
-        except Exception:
-            if not any(type(x) in _FLOATS for x in arrays):
-                raise
-    form, arrays = _arguments(given, operands, floats=False)
-    out = _compiled(_entry(function, form, plans))(*arrays)
-    entry.wants_floats = True  # as in `x if c > 0 else -x`
-    return out
+        return out
+    raise Unknown
 
 
-def _arguments(given: dict[str, Any], operands: Sequence[str], floats: bool) -> tuple[Form, Arrays]:
+def _arguments(given: dict[str, Any], operands: Sequence[str], floats: Sequence[str] | None) -> tuple[Form, Arrays]:
+    """``floats``: the parameters that are functions whose floats are operands; None: all."""
     arrays = Arrays()
     form = []
     for k, v in given.items():
-        arrays.with_floats = floats and k in OF_ELEMENTS
+        arrays.with_floats = floats is None or k in floats
+        arrays.in_operator = k not in OF_ELEMENTS
         form.append((k, _operand(v, arrays) if k in operands else _form(v, arrays)))
     return tuple(form), arrays
 
@@ -189,8 +208,14 @@ _again: dict[Entry, None] = {}
 """Those of the others, in the order of the calls."""
 
 
-def _compiled(entry: Entry) -> Callable[..., Any]:
+def _compiled(entry: Entry, arrays: Sequence[Any]) -> Callable[..., Any]:
     """What is compiled for calls of this form, of which one is made now."""
+    compiled = entry.compiled
+    if compiled is None:
+        compiled = _of_arrays(entry.function, entry.form)
+        floats = [type(x) in _FLOATS for x in arrays]
+        if any(floats) and _computes(compiled.trace(*arrays).jaxpr.jaxpr, floats):
+            raise Unknown  # of Python's floats, with their precision
     with _lock:
         _once.pop(entry, None)
         _again.pop(entry, None)
@@ -201,11 +226,25 @@ def _compiled(entry: Entry) -> Callable[..., Any]:
             del kept[oldest]
         kept[entry] = None
         entry.calls = min(entry.calls + 1, 2)
-        compiled = entry.compiled = entry.compiled or _of_arrays(entry.function, entry.form)
+        entry.compiled = compiled
     return compiled
 
 
-def _of_arrays(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
+def _computes(jaxpr: Jaxpr, floats: Sequence[bool]) -> bool:
+    """Is anything computed of these arguments alone?"""
+    alone = {v for v, is_float in zip(jaxpr.invars, floats, strict=True) if is_float}
+    for eqn in jaxpr.eqns:
+        held = [v for v in eqn.invars if not isinstance(v, Literal)]
+        if held and all(v in alone for v in held):
+            (x, *_), (y, *_) = held, eqn.outvars
+            rounded = x.aval.dtype != y.aval.dtype and x.aval.dtype not in (np.float64, np.complex128)  # once more
+            if eqn.primitive.name not in _HANDED_ON or rounded:
+                return True
+            alone.update(eqn.outvars)
+    return False
+
+
+def _of_arrays(function: Callable[..., Any], form: Form) -> Any:
     @jax.jit
     def compiled(*arrays: Any) -> Any:
         rest = iter(arrays)
@@ -293,6 +332,7 @@ def _held(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:
         if not arrays.with_floats:
             return _form(x, arrays)
         arrays.append(x)
+        arrays.of_operators |= arrays.in_operator
         return _ARRAY
     if type(x) not in _PLAIN and isinstance(x, (jax.Array, np.ndarray)):
         return _array(x, arrays)
