@@ -100,6 +100,7 @@ def test_the_workspace_is_no_more_than_the_devices_take(bins):
     assert given < workspace(spec(part()), N, [bins])[0] / 2
 
 
+@examples(100)
 @given(
     st.lists(st.tuples(st.deferred(lambda: parts), st.integers(0, 10**7)), min_size=1, max_size=2), st.integers(1, 10**9),
     st.integers(1, 10**4), st.one_of(st.just(()), st.tuples(st.just(0), st.integers(0, 9), st.just(0), st.integers(0, 9))),
@@ -160,6 +161,7 @@ parts = st.builds(
 )
 
 
+@examples(100)
 @given(
     st.lists(st.tuples(parts, st.integers(0, 10**7)), min_size=1, max_size=3), st.integers(0, 10**9), st.integers(1, 10**5),
     st.lists(st.integers(0, 9), max_size=4), st.sampled_from([A100, H200]),
@@ -181,6 +183,7 @@ def test_plans_are_possible(parts, n, members, forced, device):
     assert p["workspace bytes"] <= own + MOST + 2 * table + locks + max(bins) + 4096
 
 
+@examples(100)
 @given(parts, st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 100))
 def test_the_workspace_holds_a_table_whatever_is_known(p, bins, n, members):
     table = 0 if p["direct"] else p["table_bytes"] * p["lanes"] * bins
