@@ -35,6 +35,7 @@ inline HistProblem DescribeHist(const HistShape& shape, const HistCall& call) {
   p.elements = call.elements;
   for (const int64_t size : call.batch) p.batch *= size;
   p.bin_bytes = p.updates = 0;
+  p.work = shape.work;
   for (size_t g = 0; g < shape.bins.size(); ++g) {
     const auto& bins = shape.bins[g];
     p.bins = std::max(p.bins, call.bins[g]);

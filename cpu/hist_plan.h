@@ -26,6 +26,7 @@ struct HistProblem {
   int64_t updates = 1;         // from one element, all histograms together
   int64_t slots = 1;           // scalars that are updated together, at most
   int64_t lanes = 1;           // scalars in an array-valued bin that are updated on their own
+  int64_t work = 0;            // what an element costs beside updates by a cheap operator, in these
   bool in_place = true;        // the result can be updated where it lies: it has the accumulator's type
   bool sorted = false;         // by index
   bool must_in_place = false;  // no identity is known: bins can only start from dest
@@ -48,18 +49,27 @@ struct HistPlan {
   }
 };
 
-inline constexpr int64_t kUpdatesPerThread = 16 << 10;  // below this a second thread costs more than it saves
+inline constexpr int64_t kUpdatesPerThread = 32 << 10;  // below this a second thread costs more than it saves
+// A row of lanes takes as long as two updates of scalars, and one for each so many bytes.
+inline constexpr int64_t kRowUpdate = 2, kRowBytes = 32;
 inline constexpr int64_t kMaxCopies = 8;
 inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
 inline constexpr int64_t kLeastRun = 6;        // elements of a sorted index that are worth a look for runs
 inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
 
+// Threads for so much work, of which each should have a part.
+inline int ThreadsFor(double work, int64_t part, const Machine& m) {
+  return static_cast<int>(std::clamp<double>(work / static_cast<double>(part), 1, m.threads));
+}
+
 inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   HistPlan plan;
-  const int64_t work = std::max<int64_t>(1, p.elements * p.updates * p.lanes);
+  const int64_t each = p.lanes > 1 ? kRowUpdate + p.bin_bytes / kRowBytes : 1;
+  const int64_t work = std::max<int64_t>(1, p.elements * p.updates * each);
   const int64_t table = (p.bins + 1) * p.bin_bytes;
-  const int64_t total = p.batch * (work + p.bins * p.lanes / 4);
-  plan.threads = static_cast<int>(std::clamp<int64_t>(total / kUpdatesPerThread, 1, m.threads));
+  const int64_t total = p.batch * (work + p.bins * each / 4);
+  plan.threads = ThreadsFor(static_cast<double>(total) + static_cast<double>(p.batch * p.elements) * static_cast<double>(p.work),
+                            kUpdatesPerThread, m);
   const int64_t batch = std::max<int64_t>(1, p.batch);
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
@@ -81,7 +91,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   plan.wide = table >= (int64_t{1} << 31);
   // More parts than threads only where filling and combining them is cheap beside the updates.
   plan.subhistograms = threads;
-  if (threads > 1 && p.bins * p.lanes * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
+  if (threads > 1 && p.bins * each * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
   if (p.lanes == 1 && !plan.wide) {
     while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 8 &&
            2 * plan.copies * p.bins * plan.subhistograms * 8 <= work) {

@@ -253,6 +253,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("updates", &HistProblem::updates)
       .def_rw("slots", &HistProblem::slots)
       .def_rw("lanes", &HistProblem::lanes)
+      .def_rw("work", &HistProblem::work)
       .def_rw("in_place", &HistProblem::in_place)
       .def_rw("sorted", &HistProblem::sorted)
       .def_rw("must_in_place", &HistProblem::must_in_place);
@@ -279,6 +280,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("in_bytes", &ScanProblem::in_bytes)
       .def_rw("leaf_bytes", &ScanProblem::leaf_bytes)
       .def_rw("slots", &ScanProblem::slots)
+      .def_rw("work", &ScanProblem::work)
       .def_rw("across", &ScanProblem::across)
       .def_rw("large", &ScanProblem::large)
       .def_rw("reverse", &ScanProblem::reverse)
@@ -314,6 +316,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("lanes", &ReduceProblem::lanes)
       .def_rw("leaf_bytes", &ReduceProblem::leaf_bytes)
       .def_rw("slots", &ReduceProblem::slots)
+      .def_rw("work", &ReduceProblem::work)
       .def_rw("state_bytes", &ReduceProblem::state_bytes)
       .def_rw("across", &ReduceProblem::across)
       .def_rw("init", &ReduceProblem::init);
@@ -363,6 +366,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("lanes", &SegmentsProblem::lanes)
       .def_rw("leaf_bytes", &SegmentsProblem::leaf_bytes)
       .def_rw("slots", &SegmentsProblem::slots)
+      .def_rw("work", &SegmentsProblem::work)
       .def_rw("state_bytes", &SegmentsProblem::state_bytes)
       .def_rw("across", &SegmentsProblem::across);
   nb::class_<SegmentsPlan>(m, "SegmentsPlan")

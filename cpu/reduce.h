@@ -171,7 +171,7 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
-  p.across = shape.across;
+  p.across = shape.across, p.work = shape.work;
   p.init = !call.init.empty();
   return p;
 }

@@ -20,6 +20,7 @@ struct ReduceProblem {
   std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
   int64_t slots = 1;                      // of the state
   int64_t state_bytes = 4;                // of its slots together
+  int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
   bool init = false;
 };
@@ -33,15 +34,16 @@ struct ReducePlan {
   int threads = 1;
 };
 
-inline constexpr int64_t kReduceLeaf = 8 << 10;       // a vector's lane adds some hundred numbers before they are added pairwise
-inline constexpr int64_t kReduceLeafAcross = 256;     // there a lane is a row
-inline constexpr int64_t kReduceTask = 64 << 10;      // scalars of a task, about
-inline constexpr int64_t kReduceStrip = 24 << 10;     // bytes of the states of a strip: they stay in the first-level cache
-inline constexpr int64_t kReduceStripLeast = 128;     // lanes of a strip that is cut only to keep threads busy
-inline constexpr int64_t kReduceTasksPerThread = 4;   // so that a thread that is slowed down leaves work for the others
-inline constexpr int64_t kReducePeriod = 64;          // longest row of the periodic form
-inline constexpr int64_t kScanBuffer = 16 << 10;      // bytes of results that are only looked at in the first-level cache
-inline constexpr int64_t kScanBufferElements = 2048;  // or elements
+inline constexpr int64_t kReducePerThread = 64 << 10;  // scalars of a sum; below this a second thread costs more than it saves
+inline constexpr int64_t kReduceLeaf = 8 << 10;        // a vector's lane adds some hundred numbers before they are added pairwise
+inline constexpr int64_t kReduceLeafAcross = 256;      // there a lane is a row
+inline constexpr int64_t kReduceTask = 64 << 10;       // scalars of a task, about
+inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of a strip: they stay in the first-level cache
+inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
+inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
+inline constexpr int64_t kReducePeriod = 64;           // longest row of the periodic form
+inline constexpr int64_t kScanBuffer = 16 << 10;       // bytes of results that are only looked at in the first-level cache
+inline constexpr int64_t kScanBufferElements = 2048;   // or elements
 
 // How many elements, of so many bytes in each result, are scanned into the buffer at a time.
 inline int64_t BufferElements(const std::vector<int64_t>& leaf_bytes) {
@@ -59,8 +61,8 @@ inline int64_t EvenStrip(int64_t lanes, int64_t state_bytes) {
 inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   ReducePlan plan;
   const int64_t n = std::max<int64_t>(1, p.n), lanes = std::max<int64_t>(1, p.lanes), rows = std::max<int64_t>(1, p.rows);
-  const int64_t work = rows * lanes * n * p.slots;
-  plan.threads = static_cast<int>(std::clamp<int64_t>(work / kUpdatesPerThread, 1, m.threads));
+  const auto work = static_cast<double>(rows * lanes * n * p.slots) * static_cast<double>(p.work);
+  plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
   plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && p.joined >= kReducePeriod;

@@ -63,7 +63,7 @@ inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& ca
   for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.across = shape.across, p.large = !shape.parts.empty(), p.reverse = shape.reverse;
+  p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.reverse = shape.reverse;
   for (const Operand& out : call.outs) {
     p.aligned = p.aligned && reinterpret_cast<uintptr_t>(out.data) % kCacheLine == 0;
     for (const Operand& array : call.arrays) p.in_place = p.in_place || (array.data != nullptr && array.data == out.data);

@@ -29,6 +29,7 @@ struct ScanProblem {
   int64_t in_bytes = 4;                   // of one element of all operands
   std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
   int64_t slots = 1;                      // of the state
+  int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
   bool large = false;  // elements are arrays in memory, of `slots` words
   bool reverse = false;
@@ -117,7 +118,7 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
 
 inline int ScanThreads(const ScanProblem& p, const Machine& m) {
   const int64_t each = p.large ? kLargePerThread : kScanPerThread;
-  return static_cast<int>(std::clamp<int64_t>(p.n * p.rows * p.lanes * p.slots / each, 1, m.threads));
+  return ThreadsFor(static_cast<double>(p.n * p.rows * p.lanes * p.slots) * static_cast<double>(p.work), each, m);
 }
 
 }  // namespace internal

@@ -30,7 +30,7 @@ inline SegmentsProblem DescribeSegments(const OrderedShape& shape, const Ordered
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
-  p.across = shape.across;
+  p.across = shape.across, p.work = shape.work;
   return p;
 }
 

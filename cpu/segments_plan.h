@@ -18,6 +18,7 @@ struct SegmentsProblem {
   std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
   int64_t slots = 1;                      // of the state
   int64_t state_bytes = 4;                // of its slots together
+  int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
 };
 
@@ -47,7 +48,7 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m,
   SegmentsPlan plan;
   const int64_t lanes = std::max<int64_t>(1, p.lanes), total = p.n + p.segments;
   const int64_t all = p.members * total * lanes * p.slots;
-  plan.threads = static_cast<int>(std::clamp<int64_t>(all / kUpdatesPerThread, 1, m.threads));
+  plan.threads = ThreadsFor(static_cast<double>(all) * static_cast<double>(p.work), kUpdatesPerThread, m);
   plan.path = p.across ? kLongSegments : path;
   plan.strip = std::min(lanes, EvenStrip(lanes, p.state_bytes));
   // Few large tasks need few searches for where they start; small calls need enough of them for all cores.

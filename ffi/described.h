@@ -65,12 +65,14 @@ inline void GetShape(const nanobind::handle& described, OrderedShape& shape) {
   Get(described, "reverse", shape.reverse);
   Get(described, "identity", shape.identity);
   Get(described, "commutes", shape.commutes);
+  Get(described, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
 }
 
 inline void GetShape(const nanobind::handle& described, HistShape& shape) {
   Get(described, "positions", shape.positions);
   Get(described, "index64", shape.index64);
+  Get(described, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
   for (nanobind::handle part : described["parts"]) {
     HistShape::Bins& bins = shape.bins.emplace_back();

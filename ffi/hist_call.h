@@ -24,6 +24,7 @@ struct HistShape {
   std::vector<Bins> bins;
   std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
   bool index64 = false;
+  int64_t work = 0;  // what an element costs beside updates by a cheap operator, in these
   Signature signature;
 };
 

@@ -30,6 +30,7 @@ class HistProblem:
     bin_bytes: int
     updates: int
     slots: int
+    work: int
     lanes: int
     in_place: bool
     sorted: bool
@@ -61,6 +62,7 @@ class ScanProblem:
     in_bytes: int
     leaf_bytes: list[int]
     slots: int
+    work: int
     across: bool
     large: bool
     reverse: bool
@@ -105,6 +107,7 @@ class ReduceProblem:
     lanes: int
     leaf_bytes: list[int]
     slots: int
+    work: int
     state_bytes: int
     across: bool
     init: bool
@@ -133,6 +136,7 @@ class SegmentsProblem:
     lanes: int
     leaf_bytes: list[int]
     slots: int
+    work: int
     state_bytes: int
     across: bool
 

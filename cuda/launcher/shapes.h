@@ -1,9 +1,8 @@
 // What the launcher has to know of a spec. jaxprims.targets.cuda.compiler.describe returns a dict of these keys:
 //
 // the ordered family (OrderedSpec):
-//   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes: as
-//   for the CPU (jaxprims/specs/described.py)
-//   state_bytes: int     sizeof(spec::State)
+//   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes,
+//   work: as for the CPU (jaxprims/specs/described.py) state_bytes: int     sizeof(spec::State)
 //
 // both:
 //   key: int             the spec's; signature: as for the CPU (jaxprims/specs/signature.py)
@@ -15,7 +14,7 @@
 //     direct: bool             Part<g>::kDirect
 //     clusters: bool           updates reach the shared memory of a cluster's other blocks as one
 //     slot_bytes: list[int]    of the working copies' slots
-//   positions, index64: as for the CPU
+//   positions, index64, work: as for the CPU
 //   in_bytes: int        of one element, all arrays
 //   f_length: int, about how many instructions f takes
 #pragma once

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.program import itemsize
+from ..ir.work import work
 from .histogram import HistogramSpec, PartSpec
 from .histogram_layout import slot_offsets
 from .large import LargeSpec
@@ -27,12 +28,24 @@ def described_part(part: PartSpec) -> dict[str, Any]:
     }
 
 
+def histogram_work(spec: HistogramSpec) -> int:
+    """What an element costs beside updates by a cheap operator, in these: f on vectors, operators one by one."""
+    return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) for b in spec.bins if b.lanes == 1)
+
+
+def ordered_work(spec: OrderedSpec) -> int:
+    """What a slot of an element costs, in that of a sum."""
+    programs = [] if isinstance(spec, LargeSpec) else [spec.f, spec.op]
+    return 1 + sum(map(work, programs)) // (16 * max(1, len(spec.state)))
+
+
 def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
     """Of a histogram's kernel."""
     return {
         "positions": [a.slots == 0 for a in spec.arrays],
         "index64": spec.index == "s64",
         "parts": [described_part(b) for b in spec.bins],
+        "work": histogram_work(spec),
         "signature": signature(spec),
     }
 
@@ -53,6 +66,7 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
         "reverse": spec.reverse,
         "identity": spec.identity is not None,
         "commutes": spec.commutes,
+        "work": ordered_work(spec),
         "signature": signature(spec),
     }
 

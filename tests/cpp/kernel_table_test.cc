@@ -27,7 +27,7 @@ std::unique_ptr<HistEntry> NewEntry(const std::string& spec) {
 
 HistKernel NewKernel() {
   HistKernel kernel;
-  kernel.fill = {[](void* const*, int64_t, int64_t) {}};
+  kernel.fill = {[](void* const*, const void* const*, int64_t, int64_t) {}};
   kernel.combine.resize(3);
   return kernel;
 }
@@ -91,7 +91,7 @@ TEST(KernelTableFromManyThreads) {
           kernel = entry->variants[variant].load(std::memory_order_acquire);
         }
         CHECK_EQ(kernel->combine.size(), size_t{3});
-        kernel->fill[0](nullptr, 0, 0);
+        kernel->fill[0](nullptr, nullptr, 0, 0);
         seen[static_cast<size_t>(t)].push_back(kernel);
       }
     });

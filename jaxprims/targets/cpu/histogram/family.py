@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from .... import _cpu
 from ....operators import classify
-from ....specs.described import described_histogram
+from ....specs.described import described_histogram, histogram_work
 from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ....specs.problems import HistogramProblem
@@ -80,6 +80,7 @@ def _native_problem(problem: HistogramProblem, *, alone: bool = False) -> _cpu.H
     p.updates = sum(b.updates for b in spec.bins)
     p.slots = max(b.slots for b in spec.bins)
     p.lanes = max(b.lanes for b in spec.bins)
+    p.work = histogram_work(spec)
     p.in_place = all(b.finish is None for b in spec.bins)
     p.must_in_place = not all(b.has_identity for b in spec.bins)
     p.sorted = problem.sorted and spec.arrays[0].dtype == spec.index

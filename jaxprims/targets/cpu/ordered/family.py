@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from .... import _cpu
 from ....ir.program import itemsize
-from ....specs.described import described_ordered
+from ....specs.described import described_ordered, ordered_work
 from ....specs.large import LargeSpec
 from ....specs.ordered import OrderedSpec
 from ....specs.problems import OrderedProblem
@@ -98,7 +98,7 @@ class Scans(_Ordered):
         spec, p = problem.spec, _cpu.ScanProblem()
         p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
         p.in_bytes, p.leaf_bytes = sum(itemsize(a.dtype) * a.slots for a in spec.arrays), _leaf_bytes(spec)
-        p.slots, p.across, p.reverse = len(spec.state), spec.across, spec.reverse
+        p.slots, p.across, p.reverse, p.work = len(spec.state), spec.across, spec.reverse, ordered_work(spec)
         p.large = isinstance(spec, LargeSpec)
         p.contiguous = problem.contiguous and not spec.across
         p.aligned = True  # as XLA's buffers are
@@ -133,7 +133,7 @@ class Reductions(_Ordered):
         spec, p = problem.spec, _cpu.ReduceProblem()
         p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
         p.joined = 1 if problem.captured else problem.members  # consecutive rows that lie end to end
-        p.leaf_bytes, p.slots, p.across = _leaf_bytes(spec), len(spec.state), spec.across
+        p.leaf_bytes, p.slots, p.across, p.work = _leaf_bytes(spec), len(spec.state), spec.across, ordered_work(spec)
         p.state_bytes, p.init = sum(map(itemsize, spec.state)), problem.init
         return p, _cpu.make_reduce_plan(p, _cpu.Machine(cpu_threads()))
 
@@ -162,7 +162,7 @@ class Segments(_Ordered):
     def _native(self, problem: OrderedProblem) -> tuple[_cpu.SegmentsProblem, _cpu.SegmentsPlan]:
         spec, p = problem.spec, _cpu.SegmentsProblem()
         p.n, p.segments, p.members, p.lanes = problem.n, problem.num_segments, problem.members, problem.lanes
-        p.leaf_bytes, p.slots, p.across = _leaf_bytes(spec), len(spec.state), spec.across
+        p.leaf_bytes, p.slots, p.across, p.work = _leaf_bytes(spec), len(spec.state), spec.across, ordered_work(spec)
         p.state_bytes = sum(map(itemsize, spec.state))
         forced = plan_among(problem.plans, "cpu", "segments")
         return p, _cpu.make_segments_plan(p, _cpu.Machine(cpu_threads()), *(forced.numbers(problem) if forced else ()))

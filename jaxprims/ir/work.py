@@ -1,0 +1,33 @@
+"""How much a Program has to do: what thread plans go by."""
+
+from __future__ import annotations
+
+import functools
+
+from .program import BINARY, COMPARE, COUNTED, UNARY, Program
+
+_SLOW = {"div": 4, "rem": 4, "sqrt": 4, "rsqrt": 4, "load": 2}
+_FREE = frozenset("arg const item".split())
+_SIMPLE = (
+    COMPARE
+    | (BINARY & frozenset("add sub mul max min and or xor shift_left shift_right_logical shift_right_arithmetic".split()))
+    | (UNARY & frozenset("not neg abs sign floor ceil round round_even real imag".split()))
+    | frozenset("select convert bitcast".split())
+)
+_FUNCTION = 16  # a polynomial, or what there is no instruction for
+_TURNS = 8  # of a loop that ends when it does
+
+
+@functools.lru_cache(maxsize=1024)
+def work(p: Program) -> int:
+    """Additions that take as long, about."""
+    total = 0
+    for i in p.body:
+        if i.op in COUNTED:
+            turns, body = i.attr
+            total += turns * work(body)
+        elif i.op in ("while", "cond"):
+            total += sum(work(part) for part in i.attr) * (_TURNS if i.op == "while" else 1)
+        elif i.op not in _FREE:
+            total += 1 if i.op in _SIMPLE else _SLOW.get(i.op, _FUNCTION)
+    return total
