@@ -188,7 +188,7 @@ def segment_logsumexp(
       TypeError, ValueError: an argument of the wrong dtype or shape.
 
     Cost: O(N + num_segments) work and O(log N) span for each element of the trailing axes; two passes (maximum, sum),
-      one for ids that are sorted and for offsets.
+      one for offsets.
 
     >>> import jax.numpy as jnp
     >>> import jaxprims as jp
@@ -201,23 +201,31 @@ def segment_logsumexp(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
-    if isinstance(ids, Offsets) or is_sorted:
-        wide = _widened(data.dtype)
-        count = None if isinstance(ids, Offsets) else n
-        return segment_reduce(data.astype(wide), ids, jnp.logaddexp, num_segments=count).astype(data.dtype)
-    top = reduce_by_index(jax.lax.stop_gradient(data), ids, n, jnp.maximum)
+    if isinstance(ids, Offsets):
+        return segment_reduce(data.astype(_widened(data.dtype)), ids, jnp.logaddexp).astype(data.dtype)
+    return _logsumexp_of_ids(data, ids, n, is_sorted)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
+    top = _combined(None, data, ids, n, jnp.maximum, is_sorted)
     top = jnp.where(jnp.isfinite(top), top, 0)
-    if data.ndim == 1:
-        sums = genhist(lambda x, i: (i, _shifted_exp(x, i, n, top)), (data, ids), Bins(n, jnp.add, identity=0))
-    else:
-        sums = reduce_by_index(_shifted_exp(data, ids, n, top), ids, n, jnp.add)
-    return jnp.log(sums) + top
+
+    def above(i: Any, x: Any) -> tuple[Any, Any]:
+        return i, jnp.exp((x - top.at[i].get(mode="clip")).astype(_widened(data.dtype)))
+
+    return (jnp.log(genhist(above, (ids, data), Bins(n, jnp.add, identity=0))) + top).astype(data.dtype)
 
 
-def _shifted_exp(x: jax.Array, i: jax.Array, n: int, top: jax.Array) -> jax.Array:
-    """``exp(x - top[i])``, of one element or of all; 0 for one of no segment, whose derivative must not be infinite either."""
-    inside = ((i >= 0) & (i < n)).reshape(i.shape + (1,) * (x.ndim - i.ndim))
-    return jnp.exp(jnp.where(inside, x - top.at[i].get(mode="clip"), -np.inf))
+@_logsumexp_of_ids.defjvp
+def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Of a segment the mean of its elements' tangents, each with its share of the sum."""
+    data, ids = primals
+    out = _logsumexp_of_ids(data, ids, n, is_sorted)
+    level = jnp.where(jnp.isfinite(out), out, 0)
+    below = data - level.at[ids].get(mode="clip")
+    shares = jnp.exp(jnp.where(_rows((ids >= 0) & (ids < n), data), below, -np.inf))
+    return out, _combined(None, shares * tangents[0], ids, n, jnp.add, is_sorted)
 
 
 def segment_softmax(

@@ -18,6 +18,7 @@ class Family(Protocol):
     primitive: Primitive
     call_target: str
     """The custom call's name, which carries the version of its attributes' meaning."""
+    sees_producers: bool
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         """To a call of the target's."""
@@ -55,7 +56,8 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(family.primitive, rule, platform=target.platform)
+        # a lowering that is not cached sees what makes its operands
+        mlir.register_lowering(family.primitive, rule, platform=target.platform, cacheable=not family.sees_producers)
 
 
 def family_of(primitive: Primitive) -> Any:

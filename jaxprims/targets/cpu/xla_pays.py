@@ -10,7 +10,7 @@ SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
 SMALL_IN_VECTORS = 32_768
-"""The same where XLA's loop is one of vectors: sums of rows by index, reductions that it knows."""
+"""The same where XLA's loop is one of vectors: sums of rows by index."""
 
 SPARSE = range(40_000, 400_000)
 """Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
@@ -21,6 +21,15 @@ SHORT_ROW = {"argmax": 32, "argmin": 32}
 
 SHORT_ROWS = 128
 """The same for the other operators' rows."""
+
+FEW_TO_REDUCE = 65_536
+"""Elements of a reduction that XLA knows."""
+
+FEW_OF_COLUMNS = 2**21
+"""The same of columns, made in the loop that reduces them: with more XLA may go through memory in long steps."""
+
+FUSED = ("f32", "f64")
+"""Elements that XLA makes and reduces in one loop, so that they are never written."""
 
 MANY, SHORT_ROWS_OF_MANY = 2**18, 512
 """With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
@@ -59,8 +68,13 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if problem.n == 1:
         return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
-    if every <= (SMALL if operation in SHORT_ROW else SMALL_IN_VECTORS):
+    if every <= (SMALL if operation in SHORT_ROW else FEW_TO_REDUCE):
         return _FEW
+    state, known = problem.spec.state[0], operation not in SHORT_ROW
+    if known and problem.fed and state in FUSED and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
+        return "the elements are made in the loop that reduces them"
+    if operation in ("max", "min") and state in ("f16", "bf16") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
+        return "halves, whose order XLA compares in one instruction"
     if problem.lanes > 1:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
     short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
