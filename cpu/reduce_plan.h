@@ -34,7 +34,7 @@ struct ReducePlan {
   int threads = 1;
 };
 
-inline constexpr int64_t kReducePerThread = 64 << 10;  // scalars of a sum; below this a second thread costs more than it saves
+inline constexpr int64_t kReducePerThread = 96 << 10;  // scalars of a sum; below this a second thread costs more than it saves
 inline constexpr int64_t kReduceLeaf = 8 << 10;        // a vector's lane adds some hundred numbers before they are added pairwise
 inline constexpr int64_t kReduceLeafAcross = 256;      // there a lane is a row
 inline constexpr int64_t kReduceTask = 64 << 10;       // scalars of a task, about

@@ -133,6 +133,11 @@ def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.
     return typed(out, jax.typeof(operand))
 
 
+def _without_elements(arguments: dict[str, Any]) -> bool:
+    return any(0 in np.shape(x) for x in jax.tree.leaves(arguments.get("elems")))
+
+
+@kept("elems", unless=_without_elements)  # which come back as they are
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
     """All prefixes combined with an associative function, like :func:`jax.lax.associative_scan`.
 
