@@ -130,14 +130,17 @@ def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Pla
 def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
     """The jaxpr's calls; ``sites``: filled with what :func:`fuse` found."""
     target = target_at(where)
-    made: dict[Any, str] = {}
+    made: dict[Any, bool] = {}
     for eqn in jaxpr.eqns:
         family = family_of(eqn.primitive)
         if family is not None:
-            fed = any(is_cheap(made[v]) for v in eqn.invars if not isinstance(v, Literal) and v in made)
+            fed = any(made.get(v, False) for v in eqn.invars if not isinstance(v, Literal))
             yield _planned(family, eqn, target, where, fed)
         else:
-            made.update(dict.fromkeys(eqn.outvars, eqn.primitive.name))
+            name, first = eqn.primitive.name, eqn.invars[:1]
+            moves = name in ("reshape", "squeeze")
+            fed = any(made.get(v, False) for v in first if not isinstance(v, Literal)) if moves else is_cheap(name)
+            made.update(dict.fromkeys(eqn.outvars, fed))
         if eqn.primitive is fused_p:
             sites += eqn.params["call"].in_words()
             yield from _calls(eqn.params["call"].rewritten.closed.jaxpr, where, sites)

@@ -16,8 +16,11 @@ _LOOPS = (
 
 def is_fed(value: Any) -> bool:
     """Of a value in a module that is lowered."""
-    owner = getattr(value, "owner", None)
-    dialect, _, name = getattr(getattr(owner, "operation", owner), "name", "").partition(".")
+    owner: Any = getattr(value, "owner", None)
+    owner = getattr(owner, "operation", owner)
+    dialect, _, name = getattr(owner, "name", "").partition(".")
+    if (dialect, name) == ("stablehlo", "reshape"):
+        return is_fed(owner.operands[0])  # which moves nothing
     return (dialect in ("stablehlo", "chlo") and name != "constant" and is_cheap(name)) or (dialect, name) == ("func", "call")
 
 

@@ -20,6 +20,8 @@ from .histogram_call import HistogramCall, call_spec, elements_of
 class Histograms(Family):
     """Generalized histograms."""
 
+    sees_producers = True
+
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
         call, masks, rank = params["call"], params["masks"], params["rank"]
         spec = call_spec(call, avals, masks, target)

@@ -10,7 +10,7 @@ SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
 SMALL_IN_VECTORS = 32_768
-"""The same where XLA's loop is one of vectors: sums of rows by index."""
+"""The same where XLA's loop is one of vectors, along rows that it makes there."""
 
 SPARSE = range(40_000, 400_000)
 """Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
@@ -45,7 +45,7 @@ SHORT_ROW_OF_CELLS = 40
 def xla_pays(problem: Problem, operation: str) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, HistogramProblem):
-        return _scatter(problem, operation)
+        return _scatter(problem)
     if isinstance(problem, StencilProblem):
         return _stencil(problem)
     return _reduction(problem, operation) if isinstance(problem, OrderedProblem) and problem.family == "reduce" else None
@@ -54,12 +54,12 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
 _FEW = "few elements: XLA's loop is done before a kernel is called"
 
 
-def _scatter(problem: HistogramProblem, operation: str) -> str | None:
+def _scatter(problem: HistogramProblem) -> str | None:
     lanes = problem.spec.bins[0].lanes
-    in_vectors = lanes > 1 and operation == "add"  # XLA does the others number by number
     if lanes == problem.members == 1 and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
         return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
-    return _FEW if problem.n * problem.members * lanes <= (SMALL_IN_VECTORS if in_vectors else SMALL) else None
+    few = SMALL_IN_VECTORS if lanes > 1 and problem.fed else SMALL
+    return _FEW if problem.n * problem.members * lanes <= few else None
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:

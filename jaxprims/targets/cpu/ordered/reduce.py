@@ -18,7 +18,7 @@ from ..llvm.build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .reduce_packed import high_halves, reduce_packed
-from .rows import Held, apply_op, is_expensive, load_state, prefix_mask, repeat, store_state
+from .rows import FOUR, Held, apply_op, four_at_once, is_expensive, load_state, prefix_mask, repeat, store_state
 from .scan_across import RANGE, STARTED
 
 State = list[ir.Value]
@@ -105,18 +105,28 @@ class Fold:
     def _several(self, lo: ir.Value, count: ir.Value, vectors: int) -> ir.Value:
         """Several vectors at a time, each into its own accumulator; returns where they end."""
         b, step = self.b, vectors * self.width
-        many = [Held(b, self.spec, self.width) for _ in range(vectors)]
+        four = four_at_once(self.spec.op) if vectors > FOUR and not is_expensive(self.spec.op) else None
+        many = [Held(b, self.spec, self.width) for _ in range(vectors if four is None else vectors // FOUR)]
         end = b.add(lo, b.and_(count, i64(-step)))
 
         def elements(i: ir.Value) -> list[State]:
             return [self.elements.states(b.add(i, i64(v * self.width))) for v in range(vectors)]
 
         with b.if_then(b.icmp_signed(">=", count, i64(step))):
-            for held, x in zip(many, elements(lo), strict=True):
-                held.put(x)
+            first = elements(lo)
+            for k, held in enumerate(many):
+                total, *others = first[k :: len(many)]
+                for x in others:
+                    total = self.op(total, x)
+                held.put(total)
             with loop(b, b.add(lo, i64(step)), end, step) as i:
-                for held, x in zip(many, elements(i), strict=True):
-                    held.put(self.op(held.get(), x))
+                xs = elements(i)
+                for k, held in enumerate(many):
+                    if four is None:
+                        held.put(self.op(held.get(), xs[k]))
+                    else:
+                        given = [v for x in xs[k :: len(many)] for v in x]
+                        held.put(expr.emit(b, four, [*held.get(), *given], self.uniforms, self.width))
             states = [held.get() for held in many]
             while len(states) > 1:
                 half = len(states) // 2

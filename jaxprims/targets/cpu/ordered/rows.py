@@ -5,12 +5,14 @@ Lanes past the last one wanted repeat the first, which is a value that the user 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, Program, itemsize
+from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
+from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, PTR, address, alloca, i64, intrinsic, load, load_slots, scaled, splat, suffix
@@ -162,6 +164,23 @@ def repeat(b: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]
 def is_expensive(program: Program) -> bool:
     """Whether its code is so long that one copy of it, called, is better than many."""
     return len(program.body) > 32 or any(i.op in MATH or i.op in CONTROL for i in program.body)
+
+
+FOUR = 4
+"""Elements that are folded into a state at once, where that costs less than one after the other."""
+
+
+@functools.lru_cache(maxsize=256)
+def four_at_once(op: Program) -> Program | None:
+    """(state, four elements) -> state, of an operator with maxima or minima of floats: all are asked for NaN at once."""
+    n = len(op.params) // 2
+    b = Builder((*op.params[:n], *op.params[n:] * FOUR))
+    state = [b.arg(k) for k in range(n)]
+    for k in range(FOUR):
+        state = b.inline(op, [*state, *(b.arg((k + 1) * n + s) for s in range(n))])
+    many = b.finish(state)
+    extremes = [many.body[k] for k in trees(many)]
+    return many if any(i.op in ("max", "min") and is_float(i.dtype) for i in extremes) else None
 
 
 def apply_op(

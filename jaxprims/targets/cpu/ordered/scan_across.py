@@ -6,7 +6,7 @@ in registers; between blocks the accumulators are the aggregate's states in memo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -15,7 +15,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, loop, pointer, scaled
 from .elements import vector_width
-from .rows import Held, apply_op, element, is_expensive, load_state, repeat, store_row, store_state
+from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, load_state, repeat, store_row, store_state
 
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
@@ -176,14 +176,21 @@ class _Across:
         if self.scans:
             with b.if_then(b.load(self.led, typ=I1)):
                 lead.put(load_state(b, spec, self.prefix, self.wanted, lanes[0], self.width, rest))
+        four = None if self.scans or is_expensive(spec.op) else four_at_once(spec.op)
+        if four is not None:
+            some = b.add(lo, b.select(b.or_(started, b.icmp_signed(">=", lo, hi)), i64(0), i64(1)))
+            with loop(b, lo, some) as t:
+                for acc, x in zip(accs, self._elements(t, lanes, rest)[1], strict=True):
+                    acc.put(x)
+            b.store(ir.Constant(I1, 1), holds)
+            lo = b.add(some, b.and_(b.sub(hi, some), i64(-FOUR)))
+            with loop(b, some, lo, FOUR) as t:
+                rows = [self._elements(b.add(t, i64(k)), lanes, rest)[1] for k in range(FOUR)]
+                for k, acc in enumerate(accs):
+                    given = [v for row in rows for v in row[k]]
+                    acc.put(expr.emit(b, four, [*acc.get(), *given], self.uniforms, self.width))
         with loop(b, lo, hi) as t:
-            step = self._memory_step(t)
-            row = b.add(b.mul(step, self.lanes), self.lane_lo)
-            indices = [b.add(row, lane) for lane in lanes]
-            xs = [
-                element(b, spec, self.arrays, self.uniforms, self.width, index, lambda dtype: self._position(step, dtype), rest)
-                for index in indices
-            ]
+            indices, xs = self._elements(t, lanes, rest)
             begun = b.load(holds, typ=I1)
             if self.scans and spec.exclusive:
                 self._write(lambda: self._before(accs[0], lead, begun), indices[0], rest)
@@ -199,6 +206,15 @@ class _Across:
                 self._write(lambda: self._led(accs[0], lead), indices[0], rest)
         for acc, lane in zip(accs, lanes, strict=True):
             store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
+
+    def _elements(self, t: ir.Value, lanes: Sequence[ir.Value], rest: ir.Value | None) -> tuple[list[ir.Value], list[State]]:
+        """Of step t, with where they lie."""
+        b, step = self.b, self._memory_step(t)
+        row = b.add(b.mul(step, self.lanes), self.lane_lo)
+        indices = [b.add(row, lane) for lane in lanes]
+        position = lambda dtype: self._position(step, dtype)  # noqa: E731
+        xs = [element(b, self.spec, self.arrays, self.uniforms, self.width, index, position, rest) for index in indices]
+        return indices, xs
 
     def _op(self, a: State, x: State) -> State:
         return apply_op(self.b, self.spec, self.uniforms, self.width, a, x)
