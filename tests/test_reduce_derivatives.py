@@ -81,3 +81,20 @@ def test_a_maximum_that_is_nan_moves_with_nothing() -> None:
     x = np.array([[1, np.nan], [2, 3]] * 20, np.float32)
     grad = jax.jit(jax.grad(lambda x: jnp.sum(jp.reduce(x, jnp.maximum, axis=0)[:1])))(x)
     np.testing.assert_array_equal(grad, np.tile([[0, 0], [1 / 20, 0]], (20, 1)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@pytest.mark.parametrize("name", OPS)
+def test_with_init(name: str, shape: tuple[int, ...], axis: int) -> None:
+    """Which is the result of some columns, of some not, and no element's equal."""
+    x = elements(shape, axis)
+    best = np.max(x, axis) if name != "min" else np.min(x, axis)
+    init = (best + np.where(rng.random(best.shape) < 0.5, 0.125, -0.125)).astype(x.dtype)
+    plain, op = OPS[name]
+    ours = lambda x, s: jnp.sum(jnp.sin(jp.reduce(x, op, axis=axis, init=s)))  # noqa: E731
+    wanted = lambda x, s: jnp.sum(jnp.sin(op(s, plain(x, axis=axis))))  # noqa: E731
+    for k in (0, 1):
+        got, want = jax.jit(jax.grad(ours, k))(x, init), jax.jit(jax.grad(wanted, k))(x, init)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+    tangents = [jax.jvp(f, (x, init), (x * 0.5, init + 1))[1] for f in (ours, wanted)]
+    np.testing.assert_allclose(*tangents, rtol=1e-4)

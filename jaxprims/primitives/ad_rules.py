@@ -83,7 +83,7 @@ def _select_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Lea
     best, n = _BEST.get(name), value.shape[0]
     few = value.ndim == 1 and isinstance(n, int) and n <= SHORT_ROW
     ties = None if best is None or few else groups.reduced(_once, _counting(best), jax.lax.stop_gradient(value))
-    count = groups.sum(won) if ties is None else ties[1].astype(x.dtype)
+    count = groups.sum(won) if ties is None else jnp.where(ties[0] == x, ties[1], 0).astype(x.dtype)  # the start may be the best
     start_won = None
     if start is not None:
         start_won = (start[0] == x).astype(x.dtype)

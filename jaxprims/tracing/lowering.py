@@ -31,8 +31,12 @@ ON_KEYS: set[str] = set()
 """Those that may have arrays of random keys among their operands or results."""
 
 
+_LANES_STAY = ("broadcast_in_dim", "reshape", "squeeze")
+
+
 class Lowering(Emitter):
-    """An emitter that evaluates jaxprs. With ``lanes``, arrays of that shape stand for one of their elements."""
+    """An emitter that evaluates jaxprs. With ``lanes``, arrays of that shape, but for axes of size 1, stand for one of their
+    elements."""
 
     def __init__(self, params: Sequence[str], counter: Counter | None = None, lanes: tuple[int, ...] | None = None):
         super().__init__(params, counter)
@@ -45,7 +49,7 @@ class Lowering(Emitter):
         """The shape that a variable of this abstract value has here."""
         if self.lanes is None or aval.shape == ():
             return tuple(aval.shape)
-        if tuple(aval.shape) != self.lanes:
+        if _without_ones(aval.shape) != _without_ones(self.lanes):
             raise Unsupported("operator", f"not elementwise: an array of shape {aval.shape} beside {self.lanes}")
         return ()
 
@@ -84,8 +88,9 @@ class Lowering(Emitter):
         return result if isinstance(result, list) else [result]
 
     def _lane(self, eqn: Any, operands: list[Value]) -> Value:
-        """Of the other primitives, only a broadcast acts on each lane by itself."""
-        if eqn.primitive.name == "broadcast_in_dim" and all(self.shape(v.aval) == () for v in (*eqn.invars, *eqn.outvars)):
+        """Of the other primitives, only those that broadcast, or add and remove axes of size 1, act on each lane by itself."""
+        stay = eqn.primitive.name in _LANES_STAY and eqn.params.get("dimensions") is None
+        if stay and all(self.shape(v.aval) == () for v in (*eqn.invars, *eqn.outvars)):
             return operands[0]
         raise Unsupported(eqn.primitive.name, "not elementwise")
 
@@ -95,6 +100,10 @@ class Lowering(Emitter):
         scalars = [Array(numpy_dtype(t), (np.array(x, np.int64),)) for t, x in zip(dtypes, xs, strict=True)]
         results = self.evaluate(*_traced(function, dtypes, bool(jax.config.jax_enable_x64)), scalars)
         return tuple(r.scalar() for r in results if isinstance(r, Array))
+
+
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
 
 
 @functools.lru_cache(maxsize=512)
