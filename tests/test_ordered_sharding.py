@@ -112,6 +112,31 @@ def test_tangents_that_vary_of_what_does_not() -> None:
         assert_close(jax.jit(run)(each, alike), np.asarray(jax.vmap(tangent, (0, None))(each, alike)))
 
 
+def test_an_init_that_varies_of_what_does_not() -> None:
+    """And begins a segment, which the operator has to combine with it beforehand."""
+    x, init, begins = np.arange(5.0, dtype=np.float32), np.arange(8.0, dtype=np.float32), np.arange(40).reshape(8, 5) % 3 == 0
+
+    def mine(x: Any, s: Any, begins: Any) -> Any:
+        return jp.scan(x, lambda a, b: a - (-b), init=s, segment_starts=begins)
+
+    run = jax.shard_map(lambda x, s, b: mine(x, s[0], b[0])[None], mesh=mesh(8), in_specs=(P(), P("x"), P("x")), out_specs=P("x"))
+    assert_close(jax.jit(run)(x, init, begins), np.stack([mine(x, *row) for row in zip(init, begins, strict=True)]))
+
+
+def test_transposed_weights() -> None:
+    """Of a histogram on each device: its part of the cotangent, not all devices' sum."""
+    x, w, ct = (
+        np.random.default_rng(k).integers(1, 5, shape).astype(np.float32) for k, shape in enumerate([(8, 2), (8, 2), (8, 5)])
+    )
+
+    def weighted(m: Any) -> Any:
+        f = lambda x, w: m.histogram(x[0], 5, (0.0, 5.0), weights=w[0])[0][None]  # noqa: E731
+        each = jax.shard_map(f, mesh=mesh(8), in_specs=(P("x"), P("x")), out_specs=P("x"))
+        return jax.linear_transpose(lambda w: each(x, w), w)(ct)[0]
+
+    assert_close(weighted(jp), weighted(jnp))
+
+
 @pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
 def test_explicit_sharding(spec: Any) -> None:
     """The drop-ins keep, and refuse, what JAX's own do."""

@@ -14,7 +14,7 @@ from ..operators.operator import identity_leaves
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind, scan_p
-from ..tracing.varying import vary
+from ..tracing.varying import axes_of, vary
 from .check_ordered import check_ordered
 from .ordered import Ordered
 
@@ -78,7 +78,9 @@ def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: boo
 
 def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclusive: bool, reverse: bool) -> Any:
     """init is combined into the first element of every segment beforehand; an exclusive scan's first results are init."""
-    values = call.plain_values()
+    axes = axes_of([*start, flags, *call.elements.given])
+    values = [vary(v, axes) for v in call.plain_values()]
+    start = [vary(s, axes) for s in start]
     begins = flags.at[-1 if reverse else 0].set(True)
     op = call.plain_operator()
     full = [jnp.broadcast_to(s, v.shape) for s, v in zip(start, values, strict=True)]

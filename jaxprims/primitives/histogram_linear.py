@@ -25,7 +25,7 @@ from ..operators.operator import make_traced, simple_operator, slots_of
 from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.parameters import INDEX_MODES
-from ..tracing.varying import axes_of
+from ..tracing.varying import axes_of, element_aval
 from .batches import over_batch
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part, can_fuse
@@ -182,7 +182,7 @@ def transposed(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
             full[k] = x
         for k in linear:
             aval = operands[k].aval
-            full[k] = ad.UndefinedPrimal(jax.ShapeDtypeStruct(aval.shape[masks[k].bit_count() :], aval.dtype))
+            full[k] = ad.UndefinedPrimal(element_aval(aval.shape[masks[k].bit_count() :], aval.dtype, axes_of([aval])))
         mine: Leaves = [None] * len(cts)
         for k, x in zip(given, xs[len(known) :], strict=True):
             mine[k] = x
