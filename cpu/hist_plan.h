@@ -52,6 +52,8 @@ struct HistPlan {
 inline constexpr int64_t kUpdatesPerThread = 32 << 10;  // below this a second thread costs more than it saves
 // A row of lanes takes as long as two updates of scalars, and one for each so many bytes.
 inline constexpr int64_t kRowUpdate = 2, kRowBytes = 32;
+inline constexpr int64_t kRowsOfFew =
+    8;  // rows for a bin below which to fill and combine subhistograms costs more than they gain
 inline constexpr int64_t kMaxCopies = 8;
 inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
 inline constexpr int64_t kLeastRun = 6;        // elements of a sorted index that are worth a look for runs
@@ -75,7 +77,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
 
   plan.prefetch = table > m.l2 / 2 && !p.sorted;
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
-  const bool few = p.elements * p.updates < p.bins;
+  const bool few = p.elements * p.updates < p.bins * (p.lanes > 1 ? kRowsOfFew : 1);
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3 / 4 * 3;
   // Sorted indices that change all the time: nothing is gained by a subhistogram, and threads own their elements' bins.
