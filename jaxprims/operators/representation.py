@@ -39,7 +39,7 @@ def represent(
     times."""
     dtypes = tuple(dtypes)
     name = classify.recognise(op)
-    if keyed and name in ("max", "min") and dtypes in (("f32",), ("f64",)):
+    if keyed and name in ("max", "min") and len(dtypes) == 1 and dtypes[0] in _KEYS:
         return _keyed(name, dtypes[0], identity)
     if position is not None and identity is not None:
         form = packed.form_of(op, dtypes, position, identity)
@@ -73,13 +73,16 @@ def _wide_sums(op: Program, dtypes: tuple[str, ...], identity: tuple[int, ...] |
     )
 
 
+_KEYS = {"f32": "s32", "f64": "s64", "f16": "s16", "bf16": "s16"}
+
+
 def _keyed(name: str, dtype: str, identity: tuple[int, ...] | None) -> Representation:
     """max and min of floats as those of integers, which have no NaN to look out for: one instruction instead of five.
 
     A float's bits, those below the sign inverted where it is negative, are an integer of the same order; NaN becomes the integer
     that wins. (The NaN that comes back is the canonical one.)
     """
-    t = {"f32": "s32", "f64": "s64"}[dtype]
+    t = _KEYS[dtype]
     info = np.iinfo(numpy_dtype(t))
 
     def turned(b: Builder, bits: int) -> int:
