@@ -21,7 +21,7 @@ ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     const auto& entry = FindEntry<StencilEntry>(spec, key);
     StencilCall call;
     if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
-    if (ffi::Error e = ReadStencilCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
+    if (ffi::Error e = ReadStencilCall(args, rets, attributes, entry.shape, 0, call); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const StencilGrid grid(entry.shape, call);
     const StencilProblem problem = grid.Problem();

@@ -7,6 +7,7 @@
 
 #include "operand.h"
 #include "signature.h"
+#include "stencil_boundary.h"
 
 namespace jaxprims {
 
@@ -33,10 +34,6 @@ struct StencilShape {
   bool coordinates = false;  // does f take any?
   Signature signature;
 };
-
-// What is read outside an array on an axis (jaxprims/primitives/stencil_call.py: MODES). kNothing: nothing is; those that a
-// damaged artifact reads all the same are the fill value.
-enum class Boundary : uint8_t { kEdge, kWrap, kReflect, kSymmetric, kConstant, kNothing };
 
 // An array on one axis of the grid: its cell number `origin` is the grid's cell 0, and all but the first `lo` and the last `hi`
 // of its `size` cells are there.

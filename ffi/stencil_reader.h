@@ -40,12 +40,14 @@ auto BindStencil(Binding binding) {
 
 inline constexpr int64_t kMostCells = int64_t{1} << 40;  // no size, offset or coordinate is larger
 
-// Operands: arrays [*batch, *grid, ...], uniforms; results, leaf by leaf. A grid of one axis gets another one of a single cell.
+// Operands: arrays [*batch, *grid, ...], uniforms; results, leaf by leaf, behind which there are `others`. A grid of one axis gets
+// another one of a single cell.
 inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                                  const StencilAttributes& attributes, const StencilShape& shape, StencilCall& call) {
+                                  const StencilAttributes& attributes, const StencilShape& shape, size_t others,
+                                  StencilCall& call) {
   const Signature& signature = shape.signature;
   OperandReader reader(args, rets, attributes.masks, attributes.batch_rank);
-  if (ffi::Error e = reader.Start(signature.leaves.size(), 0, call.batch); e.failure()) return e;
+  if (ffi::Error e = reader.Start(signature.leaves.size(), others, call.batch); e.failure()) return e;
   const auto rank = static_cast<size_t>(shape.rank);
   const size_t arrays = signature.arrays.size();
   if (attributes.bounds.size() != 4 * rank * arrays || attributes.fills.size() != 2 * arrays ||

@@ -8,6 +8,7 @@
 #include "launch.h"
 #include "operand.h"
 #include "ordered_call.h"
+#include "stencil_call.h"
 
 namespace jaxprims::cuda {
 
@@ -23,6 +24,13 @@ void ForEachOperand(OrderedCall& call, F f) {
 template <class F>
 void ForEachOperand(HistCall& call, F f) {
   for (auto* operands : {&call.arrays, &call.uniforms, &call.dests, &call.outs}) {
+    for (Operand& operand : *operands) f(operand);
+  }
+}
+
+template <class F>
+void ForEachOperand(StencilCall& call, F f) {
+  for (auto* operands : {&call.arrays, &call.uniforms, &call.outs}) {
     for (Operand& operand : *operands) f(operand);
   }
 }

@@ -10,6 +10,7 @@
 #include "batch_axes.h"
 #include "call_reader.h"
 #include "families.h"
+#include "stencil_reader.h"
 
 namespace jaxprims::cuda {
 namespace {
@@ -26,6 +27,10 @@ LoadedSpec<CudaHistShape>& Find(const Driver& driver, CUdevice device, const His
 
 LoadedSpec<CudaOrderedShape>& Find(const Driver& driver, CUdevice device, const OrderedAttributes& a) {
   return LibraryTable<CudaOrderedShape>::Instance().Find(driver, a.key, a.spec, device, OrderedCompiler{a.key});
+}
+
+LoadedSpec<CudaStencilShape>& Find(const Driver& driver, CUdevice device, const StencilAttributes& a) {
+  return LibraryTable<CudaStencilShape>::Instance().Find(driver, a.key, a.spec, device, StencilCompiler{a.key});
 }
 
 // run(shape, launcher) in the stream's context, with the kernels of the spec that the attributes name.
@@ -100,6 +105,22 @@ ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi
   });
 }
 
+ffi::Error RunStencil(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                      const StencilAttributes& attributes) {
+  return Run(place, attributes, [&](const CudaStencilShape& shape, Launcher& launcher) {
+    StencilCall call;
+    Memory workspace;
+    if (ffi::Error e = CheckPlan(attributes.plan, 4, 4); e.failure()) return e;
+    if (ffi::Error e = ReadStencilCall(args, rets, attributes, shape, 1, call); e.failure()) return e;
+    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
+    if (call.empty) return ffi::Error::Success();
+    InPieces(call, [&](const StencilCall& piece) {
+      LaunchStencil(launcher, shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
+    });
+    return ffi::Error::Success();
+  });
+}
+
 ffi::Error Ordered(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                    int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t flag,
                    ffi::Span<const int64_t> plan) {
@@ -110,6 +131,13 @@ ffi::Error Hist(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets ret
                 int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
                 ffi::Span<const int64_t> plan) {
   return RunHist({stream, false}, args, rets, {spec, key, batch_rank, elements_of, masks, sorted, plan});
+}
+
+ffi::Error Stencil(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                   int64_t batch_rank, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> bounds,
+                   ffi::Span<const int64_t> fills, ffi::Span<const int64_t> window, int64_t steps,
+                   ffi::Span<const int64_t> plan) {
+  return RunStencil({stream, false}, args, rets, {spec, key, batch_rank, masks, bounds, fills, window, steps, plan});
 }
 
 ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Dictionary given) {
@@ -139,6 +167,15 @@ ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRe
     get("sorted", attributes.sorted);
     return missing.failure() ? missing : RunHist(place, args, rets, attributes);
   }
+  if (IsStencil(spec)) {
+    StencilAttributes attributes{};
+    get_all(attributes);
+    get("bounds", attributes.bounds);
+    get("fills", attributes.fills);
+    get("window", attributes.window);
+    get("steps", attributes.steps);
+    return missing.failure() ? missing : RunStencil(place, args, rets, attributes);
+  }
   OrderedAttributes attributes{};
   get_all(attributes);
   get("inner_rank", attributes.inner_rank);
@@ -151,6 +188,7 @@ auto OnHost() { return ffi::Ffi::Bind(); }
 
 constexpr auto kOrderedStreamLess = [](auto... arguments) { return Ordered(nullptr, arguments...); };
 constexpr auto kHistStreamLess = [](auto... arguments) { return Hist(nullptr, arguments...); };
+constexpr auto kStencilStreamLess = [](auto... arguments) { return Stencil(nullptr, arguments...); };
 constexpr auto kInitializeStreamLess = [](auto... arguments) { return Initialize(nullptr, arguments...); };
 
 // Scans and reductions; segments.
@@ -160,6 +198,8 @@ XLA_FFI_DEFINE_HANDLER(kSegments, Ordered, BindOrdered(OnStream(), "by"), {ffi::
 XLA_FFI_DEFINE_HANDLER(kSegmentsOnHost, kOrderedStreamLess, BindOrdered(OnHost(), "by"));
 XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(OnStream()), {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kHistOnHost, kHistStreamLess, BindHist(OnHost()));
+XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, BindStencil(OnStream()), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kStencilOnHost, kStencilStreamLess, BindStencil(OnHost()));
 XLA_FFI_DEFINE_HANDLER(kInitialize, Initialize,
                        ffi::Ffi::BindInitialize().Ctx<ffi::PlatformStream<CUstream>>().RemainingArgs().RemainingRets().Attrs());
 // The CPU client has no such stage: as what it executes.
@@ -173,6 +213,7 @@ void* ScanHandler(bool host) { return Address(host ? kOrderedOnHost : kOrdered);
 void* ReduceHandler(bool host) { return ScanHandler(host); }
 void* SegmentsHandler(bool host) { return Address(host ? kSegmentsOnHost : kSegments); }
 void* HistHandler(bool host) { return Address(host ? kHistOnHost : kHist); }
+void* StencilHandler(bool host) { return Address(host ? kStencilOnHost : kStencil); }
 void* Initializer(bool host) { return Address(host ? kInitializeOnHost : kInitialize); }
 
 }  // namespace jaxprims::cuda

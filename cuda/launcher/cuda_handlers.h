@@ -11,8 +11,9 @@
 
 namespace jaxprims::cuda {
 
-// Whether a spec's text is a histogram's: its first word is its kind.
+// Whether a spec's text is a histogram's, or a stencil's: its first word is its kind.
 inline bool IsHistogram(std::string_view spec) { return spec.starts_with("hist "); }
+inline bool IsStencil(std::string_view spec) { return spec.starts_with("stencil "); }
 
 // jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises, and
 // std::invalid_argument for what is no spec, or has another key.
@@ -26,12 +27,18 @@ struct OrderedCompiler {
   CudaOrderedShape Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
+struct StencilCompiler {
+  int64_t key;
+  CudaStencilShape Describe(const std::string& spec, const DeviceInfo& device) const;
+  std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
+};
 
 // host: called by XLA's CPU client and without a stream; device 0's memory is the host's.
 void* HistHandler(bool host);
 void* ScanHandler(bool host);
 void* ReduceHandler(bool host);
 void* SegmentsHandler(bool host);
+void* StencilHandler(bool host);
 // The initialize stage of all of them: loads the kernels that the call will launch.
 void* Initializer(bool host);
 

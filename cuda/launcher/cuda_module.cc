@@ -51,6 +51,16 @@ CudaHistShape HistShapeOf(const nb::dict& described) {
   return shape;
 }
 
+CudaStencilShape StencilShapeOf(const nb::dict& described) {
+  CudaStencilShape shape;
+  GetShape(described, shape);
+  Get(described, "column", shape.column);
+  Get(described, "resident", shape.resident);
+  Get(described, "loads", shape.loads);
+  Get(described, "alike", shape.alike);
+  return shape;
+}
+
 // jaxprims.targets.cuda.compiler.function(spec, arch, ...). With the GIL.
 template <class... More>
 nb::object Python(const char* function, const std::string& spec, const DeviceInfo& device, const More&... more) {
@@ -101,6 +111,15 @@ std::string OrderedCompiler::Image(const std::string& spec, const DeviceInfo& de
   return ImageOf(spec, device, kernel);
 }
 
+CudaStencilShape StencilCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+  nb::gil_scoped_acquire gil;
+  return StencilShapeOf(Described(spec, device, key));
+}
+
+std::string StencilCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
+  return ImageOf(spec, device, kernel);
+}
+
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA half of jaxprims: the FFI handlers, the kernels loaded for devices, how they are launched.";
   auto handler = [&m](const char* name, void* (*address)(bool), const char* doc) {
@@ -111,6 +130,7 @@ NB_MODULE(_cuda, m) {
   handler("scan_handler", ScanHandler, "The scan's handler, likewise.");
   handler("reduce_handler", ReduceHandler, "The reduction's handler, likewise.");
   handler("segments_handler", SegmentsHandler, "The segmented reduction's handler, likewise.");
+  handler("stencil_handler", StencilHandler, "The stencil's handler, likewise.");
   handler("initializer", Initializer, "The handlers' initialize stage, likewise.");
 
   nb::class_<DeviceInfo>(m, "DeviceInfo")
@@ -180,8 +200,9 @@ NB_MODULE(_cuda, m) {
           auto* known = table.Known(key, text, device);
           return known == nullptr ? std::map<std::string, KernelInfo>{} : known->library.Describe();
         };
-        return IsHistogram(text) ? describe(LibraryTable<CudaHistShape>::Instance())
-                                 : describe(LibraryTable<CudaOrderedShape>::Instance());
+        if (IsHistogram(text)) return describe(LibraryTable<CudaHistShape>::Instance());
+        return IsStencil(text) ? describe(LibraryTable<CudaStencilShape>::Instance())
+                               : describe(LibraryTable<CudaOrderedShape>::Instance());
       },
       nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
       "By name, a spec's kernels that are loaded, as the driver sees them.");
@@ -237,6 +258,15 @@ NB_MODULE(_cuda, m) {
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
          const std::vector<int64_t>& plan) { return ExplainHist(HistShapeOf(described), device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
+  m.def(
+      "explain_stencil",
+      [](const nb::dict& described, const DeviceInfo& device, const std::vector<int64_t>& size, const std::vector<bool>& wraps,
+         int64_t members, int64_t steps, const std::vector<int64_t>& plan) {
+        const CudaStencilShape shape = StencilShapeOf(described);
+        return ExplainStencil(shape, device, StencilCallOf(shape, {size, wraps, members, steps}), plan);
+      },
+      nb::arg("described"), nb::arg("device"), nb::arg("size"), nb::arg("wraps"), nb::arg("members"), nb::arg("steps"),
+      nb::arg("plan"));
 
   // For jaxprims.compile_check: the kernels that a call may launch, found by launching them without a device.
   m.def(
@@ -253,6 +283,14 @@ NB_MODULE(_cuda, m) {
       [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
          const std::vector<int64_t>& plan) { return RehearseHist(HistShapeOf(described), device, n, bins, members, plan); },
       nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
+  m.def(
+      "kernels_of_stencil",
+      [](const nb::dict& described, const DeviceInfo& device, const std::vector<int64_t>& size, const std::vector<bool>& wraps,
+         int64_t members, int64_t steps, const std::vector<int64_t>& plan) {
+        return RehearseStencil(StencilShapeOf(described), device, {size, wraps, members, steps}, plan);
+      },
+      nb::arg("described"), nb::arg("device"), nb::arg("size"), nb::arg("wraps"), nb::arg("members"), nb::arg("steps"),
+      nb::arg("plan"));
 }
 
 }  // namespace jaxprims::cuda

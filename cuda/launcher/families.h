@@ -5,3 +5,4 @@
 #include "reduce_launch.h"
 #include "scan_launch.h"
 #include "segments_launch.h"
+#include "stencil_launch.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,43 @@ inline Operand Rehearsed(int64_t bytes) {
 }
 
 }  // namespace internal
+
+// Sizes of a stencil's call.
+struct RehearsedStencil {
+  std::vector<int64_t> size;
+  std::vector<bool> wraps;  // by axis
+  int64_t members = 1, steps = 1;
+};
+
+inline StencilCall StencilCallOf(const CudaStencilShape& shape, const RehearsedStencil& of) {
+  StencilCall call;
+  call.batch = {of.members};
+  call.steps = of.steps;
+  std::vector<StencilAxis> axes;
+  if (shape.rank == 1) {
+    call.window.emplace_back();
+    axes.emplace_back();
+  }
+  for (size_t a = 0; a < of.size.size(); ++a) {
+    call.window.push_back({0, of.size[a]});
+    const bool wraps = a < of.wraps.size() && of.wraps[a];
+    axes.push_back({wraps ? Boundary::kWrap : Boundary::kNothing, of.size[a]});
+  }
+  call.arrays.resize(shape.array_bytes.size());
+  call.axes.assign(shape.array_bytes.size(), axes);
+  call.fills.resize(shape.array_bytes.size());
+  call.uniforms.resize(shape.signature.uniforms.size());
+  call.outs.resize(shape.leaf_bytes.size());
+  return call;
+}
+
+inline std::vector<std::string> RehearseStencil(const CudaStencilShape& shape, const DeviceInfo& device,
+                                                const RehearsedStencil& of, std::span<const int64_t> plan) {
+  std::vector<std::string> names;
+  Launcher launcher(device, names);
+  LaunchStencil(launcher, shape, StencilCallOf(shape, of), nullptr, std::numeric_limits<int64_t>::max(), plan);
+  return names;
+}
 
 inline std::vector<std::string> RehearseOrdered(const CudaOrderedShape& shape, const DeviceInfo& device, const RehearsedCall& of,
                                                 std::span<const int64_t> plan) {

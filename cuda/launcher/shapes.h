@@ -17,6 +17,11 @@
 //   positions, index64, work: as for the CPU
 //   in_bytes: int        of one element, all arrays
 //   f_length: int, about how many instructions f takes
+//
+// stencils (StencilSpec): as for the CPU, of vectors of one lane; and
+//   column, resident: int    cells that a thread makes together; spec::kResident
+//   loads: int               of a column
+//   alike: bool              results are like the first arrays: there is a kernel of several steps
 #pragma once
 
 #include <cstdint>
@@ -24,6 +29,7 @@
 
 #include "hist_call.h"
 #include "ordered_call.h"
+#include "stencil_call.h"
 
 namespace jaxprims::cuda {
 
@@ -43,6 +49,11 @@ struct CudaHistShape {
   std::vector<Part> parts;
   int64_t in_bytes = 0;  // of one element, all arrays
   int64_t f_length = 1;
+};
+
+struct CudaStencilShape : StencilShape {
+  int64_t column = 1, resident = 1, loads = 1;
+  bool alike = false;
 };
 
 }  // namespace jaxprims::cuda

@@ -20,7 +20,7 @@ from ..tracing.varying import axes_of, vary
 from . import stencil_xla
 from .avals import result_aval
 from .batches import batch_shape, with_new_axis
-from .family import Family
+from .family import Family, Instead
 from .stencil_call import MODES, StencilCall, call_spec, result_shapes, widest
 
 stencil_p = Primitive("stencil")
@@ -65,6 +65,11 @@ class Stencils(Family):
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return stencil_xla.stencil(params["call"], *operands)
+
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+        if not target.takes(self.problem(target, avals, **params)):
+            return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of functions so large")
+        return super().instead(target, avals, **params)
 
     def operation(self, **params: Any) -> str | None:
         return "slices"

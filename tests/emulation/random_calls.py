@@ -28,6 +28,9 @@ from bench.paper2 import contestant
 from jaxprims.targets import ffi
 from jaxprims.targets.cuda import nvrtc
 
+from tests.stencil_reference import BOUNDARIES
+from tests.stencil_reference import stencil as stencil_reference
+
 from . import emulator
 
 Leaves = tuple[Any, ...]
@@ -594,12 +597,97 @@ def martin(rng: Rng, which: int) -> None:
             raise Wrong(f"{what}: {e}") from e
 
 
+@dataclasses.dataclass(frozen=True)
+class Near:
+    """A function of a neighbourhood, on values of which no result is rounded; ``cell``: the shape of a cell; ``places``: it takes
+    coordinates; ``again``: its results may be the next step's arrays."""
+
+    rank: int
+    dtypes: tuple[str, ...]
+    f: Callable[..., Any]
+    constants: tuple[str, ...] = ()
+    cell: tuple[int, ...] = ()
+    places: bool = False
+    again: bool = True
+
+
+_TABLE = np.array([3, -1, 4, 1], np.int32)
+
+
+def _looked_up(a: Any) -> Any:
+    k = a[-1, 0] & 3
+    return a[0, 1] - (jnp.asarray(_TABLE) if isinstance(k, jax.Array) else _TABLE)[k]
+
+
+STENCILS = (
+    Near(2, ("float32",), lambda a: a[-1, 0] + a[1, 0] - a[0, -1] + a[0, 1] - a[0, 0]),
+    Near(1, ("int32",), lambda a: a[-3] + 3 * a[0] - a[1]),
+    Near(3, ("int32",), lambda a: a[0, 0, 0] - a[-1, 0, 1] + a[1, -2, 0] * 3 + a[0, 1, -1]),
+    Near(2, ("uint8",), lambda a: sum(a[i, j] for i in (-1, 0, 1) for j in (-1, 0, 1)) - a[0, 0]),
+    Near(2, ("complex64",), lambda a: a[0, -1] - a[2, 0] * a[0, 1].dtype.type(1j)),
+    Near(1, ("bfloat16",), lambda a: abs(a[-2] - a[3])),
+    Near(2, ("float32", "int16"), lambda a, b: (a[1, 0] - a[0, 0], b[0, 2] + b[-1, 0])),
+    Near(3, ("float64",), lambda a, w: a[0, 0, 1] - a[0, -1, 0] * w[1, 0, 0] + w[0, 0, -2], ("float64",)),
+    Near(2, ("int32",), lambda a, at: a[0, -1] + at[0] * 5 - at[1] * a[1, 0], places=True),
+    Near(2, ("float16",), lambda a: abs(a[1, 0] - a[0, -1]), cell=(3,)),
+    Near(1, ("int64",), lambda a: a[-1][..., ::-1] - a[1], cell=(2,)),
+    Near(2, ("int32",), _looked_up),
+    Near(2, ("uint8", "float32"), lambda a, b: b[0, 1] - a[-1, 0].astype(b[0, 0].dtype), again=False),
+    Near(4, ("bool",), lambda a: a[0, 0, 0, 1] ^ a[0, 1, 0, 0] ^ a[-1, 0, 0, -1] ^ a[0, 0, 1, 0]),
+    Near(2, ("int32",), lambda a, w: a[-40, 3] + w[25, -60] - a[0, 17], ("int32",)),
+    Near(3, ("float32",), lambda a: abs(a[0, 0, 0] - a[1, 0, 0]) + a[0, 0, -1] * 0, cell=(2, 2)),
+)
+
+
+def stencil(rng: Rng, which: int) -> None:
+    near = STENCILS[which]
+    rank, place = near.rank, tuple(range(near.rank))
+    most = {1: 9000, 2: 150, 3: 40, 4: 11}[rank]
+    shape = tuple(few(rng, most) if rng.random() < 0.4 else int(rng.integers(1, most)) for _ in range(rank))
+    modes = tuple(rng.choice([m for m in BOUNDARIES if near.again or m != "keep"], rank))
+    if rng.random() < 0.5:
+        modes = modes[:1] * rank
+    steps = int(rng.choice([1, 2, 3, 5, 9])) if near.again else 1
+    rows = few(rng, 6) if rng.random() < 0.3 else 1
+    fill = int(rng.integers(0, 2))
+    plan: list[int] = []
+    if rng.random() < 0.6:
+        plan = [int(rng.integers(0, 6)), *(few(rng, 70) if rng.random() < 0.5 else 0 for _ in range(3))]
+
+    def numbers(dtypes: Sequence[str], *lead: int) -> Leaves:
+        small = [sample(rng, t, (*lead, *shape, *near.cell)) for t in dtypes]
+        return tuple(np.where(np.isinf(x), 0, x).astype(x.dtype) if t == "float16" else x for x, t in zip(small, dtypes, strict=True))
+
+    def arguments() -> tuple[Any, ...]:
+        return numbers(near.dtypes, *((rows,) if rows > 1 else ())), numbers(near.constants)
+
+    def f(xs: Any, ws: Any) -> Any:
+        arrays = [*xs, jp.positions] if near.places else list(xs)
+        given = {"boundary": modes, "fill_value": fill, "steps": steps, "axes": place}
+        return jax.tree.leaves(jp.stencil(near.f, arrays, constants=list(ws) or None, **given))
+
+    def one(xs: Leaves, ws: Leaves) -> Leaves:
+        given = {"fill": fill, "steps": steps, "rank": rank, "places": near.places}
+        return tuple(stencil_reference(near.f, xs, modes, constants=ws, **given))
+
+    def reference(xs: Leaves, ws: Leaves) -> Leaves:
+        if rows == 1:
+            return one(xs, ws)
+        members = [one(tuple(x[r] for x in xs), ws) for r in range(rows)]
+        return tuple(np.stack(v) for v in zip(*members, strict=True))
+
+    mapped = jax.vmap(f, in_axes=(0, None)) if rows > 1 else f
+    what = f"stencil {which} {shape} {modes} steps {steps} rows {rows} fill {fill} plan {plan}"
+    run(what, SUBJECTS["add i32"], mapped, [arguments() for _ in range(2)], reference, plan)
+
+
 FAMILIES: dict[str, tuple[Callable[[Rng, int], None], int]] = {
     "scan": (scan, len(SCANS)),
     "reduce": (reduce, len(REDUCTIONS)),
     "segments": (segments, len(SEGMENTS)),
     "hist": (hist, len(HISTOGRAMS)),
     "martin": (martin, len(MARTIN)),
+    "stencil": (stencil, len(STENCILS)),
 }
 
 

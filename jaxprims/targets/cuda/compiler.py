@@ -32,10 +32,11 @@ kinds: dict[str, Kind] = {}
 
 
 def _skeletons() -> list[Path]:
-    """The folders of kernel skeletons: in a source tree beside the package, else installed with the extension."""
+    """The folders of kernel skeletons: in a source tree beside the package, else installed with the extension (there with what
+    ``ffi`` has for kernels)."""
     tree = Path(__file__).parents[3] / "cuda"
     root = tree if (tree / "kernels").is_dir() else Path(_cpu.__file__).parent / "cuda"
-    return [root / "kernels", root / "plans"]
+    return [root / "kernels", root / "plans", tree.parent / "ffi"]
 
 
 skeleton_folders: list[Path] = _skeletons()

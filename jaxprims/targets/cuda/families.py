@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ... import _cuda
 from ...ir.program import itemsize
-from ...specs.described import described_histogram, described_ordered, described_part
+from ...specs.described import described_histogram, described_ordered, described_part, described_stencil
 from ...specs.histogram import HistogramSpec, PartSpec
 from ...specs.ordered import OrderedSpec
-from ...specs.problems import HistogramProblem, OrderedProblem
+from ...specs.problems import HistogramProblem, OrderedProblem, StencilProblem
+from ...specs.stencil import StencilSpec
 from ..plans import plan_among
 from . import compiler, expr, source
 from . import histogram_source as histograms
 from . import ordered_source as ordered
-from .plans import SPACES, HistogramPlan, ReducePlan, ScanPlan, SegmentsPlan
+from . import stencil_source as stencils
+from .plans import SPACES, HistogramPlan, ReducePlan, ScanPlan, SegmentsPlan, StencilPlan
 
 ATOMICS = ("HDW", "CAS", "XCG")
 
@@ -52,6 +55,21 @@ class OrderedKind:
         return {**described_ordered(spec), "state_bytes": ordered.state_bytes(spec)}
 
 
+class StencilKind:
+    """What the compiler asks of the kind "stencil"."""
+
+    source = staticmethod(source.stencil_source)
+
+    def described(self, spec: StencilSpec, arch: int) -> dict[str, Any]:
+        return {
+            **described_stencil(spec, 1, stencils.work(spec)),
+            "column": stencils.column(spec),
+            "resident": stencils.resident(spec),
+            "loads": stencils.loads_of_column(spec),
+            "alike": stencils.is_alike(spec),
+        }
+
+
 def _known(size: Any) -> int:
     """A size, or -1 where it is a symbol."""
     return size if isinstance(size, int) else -1
@@ -61,6 +79,10 @@ class _Family:
     """What the families share. A plan is None where nothing is forced."""
 
     name: str
+
+    def takes(self, problem: Any) -> bool:
+        """Are there kernels for it?"""
+        return True
 
     def forced(self, problem: Any) -> list[int]:
         plan = plan_among(problem.plans, "cuda", self.name)
@@ -175,3 +197,36 @@ class Segments(_Ordered):
     def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
         sizes = map(_known, (problem.n, problem.lanes, problem.num_segments, problem.members))
         return _cuda.segments_workspace(described, *sizes)
+
+
+class Stencils(_Family):
+    """Stencils on NVIDIA GPUs."""
+
+    name = "stencil"
+    handler = staticmethod(_cuda.stencil_handler)
+
+    def takes(self, problem: StencilProblem) -> bool:
+        return stencils.takes(problem.spec)
+
+    def plan(self, problem: StencilProblem, device: _cuda.DeviceInfo) -> StencilPlan:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        return StencilPlan(numbers_by_name=tuple(_cuda.explain_stencil(described, device, *self._sizes(problem))))
+
+    def words(self, problem: StencilProblem, plan: StencilPlan) -> tuple[str, str]:
+        if dict(plan.numbers_by_name)["steps a launch"] > 1:
+            return f"several steps in shared memory; {plan}", "what neighbours make twice costs less than passes through memory"
+        return f"a pass through memory; {plan}", "each cell is read from memory once" if problem.steps == 1 else "a step is worth a pass"
+
+    def workspace(self, problem: StencilProblem, described: dict[str, Any], devices: object) -> tuple[Any, int, int]:
+        """One grid more than the results, two where the grid shrinks: however many passes a device makes."""
+        if problem.steps == 1:
+            return 0, 0, 1
+        cells = math.prod(problem.widest) * problem.spec.unit
+        grid = sum(itemsize(dtype) * slots * cells + 256 for dtype, slots in problem.spec.leaves)
+        return grid * (1 if problem.widest == problem.size else 2), 0, 1
+
+    def kernels(self, problem: StencilProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
+        return _cuda.kernels_of_stencil(described, device, *self._sizes(problem))
+
+    def _sizes(self, problem: StencilProblem) -> tuple[Any, ...]:
+        return list(problem.size), list(problem.wraps), problem.members, problem.steps, self.forced(problem)

@@ -87,6 +87,24 @@ class ReducePlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class StencilPlan:
+    """How many steps a launch makes, and the results of a block on the first axis, those between, and the last. Of launches of one
+    step: cells of a column, nothing, threads on the last axis. 0: chosen."""
+
+    target: ClassVar[str] = "cuda"
+    family: ClassVar[str] = "stencil"
+    depth: int = 0
+    tile: tuple[int, int, int] = (0, 0, 0)
+    numbers_by_name: Numbers = ()
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        return self.depth, *self.tile
+
+    def __str__(self) -> str:
+        return sentence(self.numbers_by_name)
+
+
+@dataclasses.dataclass(frozen=True)
 class SegmentsPlan(ReducePlan):
     """How many blocks each member of the batch gets."""
 

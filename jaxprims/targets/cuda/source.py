@@ -9,8 +9,10 @@ from pathlib import Path
 from ...specs.histogram import HistogramSpec
 from ...specs.kernel import KernelSpec
 from ...specs.ordered import OrderedSpec
+from ...specs.stencil import StencilSpec
 from . import histogram_source as histogram_spec
 from . import ordered_source as ordered_spec
+from . import stencil_source as stencil_spec
 
 
 def ordered_source(spec: OrderedSpec) -> str:
@@ -23,9 +25,17 @@ def histogram_source(spec: HistogramSpec) -> str:
     return _source(histogram_spec.generated(spec), ["histogram/hist.cuh"])
 
 
-def _source(generated: str, skeleton: Sequence[str]) -> str:
-    before = "".join(f'#include "{name}"\n' for name in ("device.cuh", "operands.cuh", "math.cuh"))
-    return f"{before}\n{generated}\n" + "".join(f'#include "{name}"\n' for name in skeleton)
+def stencil_source(spec: StencilSpec) -> str:
+    """A stencil's kernels; their includes are not expanded."""
+    skeleton = "stencil/stencil_steps.cuh" if stencil_spec.is_alike(spec) else "stencil/stencil.cuh"
+    return _source(stencil_spec.generated(spec), [skeleton], ["stencil_tiles.h"])
+
+
+def _source(generated: str, skeleton: Sequence[str], before: Sequence[str] = ()) -> str:
+    def includes(names: Sequence[str]) -> str:
+        return "".join(f'#include "{name}"\n' for name in names)
+
+    return f"{includes(['device.cuh', 'operands.cuh', 'math.cuh', *before])}\n{generated}\n{includes(skeleton)}"
 
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)".*$')

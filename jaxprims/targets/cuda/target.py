@@ -24,7 +24,7 @@ from ..plans import Plan
 from ..registry import register_target
 from ..target import UNKNOWN_SIZES, Explanation, Target
 from . import compiler, devices
-from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments
+from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments, StencilKind, Stencils
 
 _watchers: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("watchers", default=())
 
@@ -48,7 +48,7 @@ class Cuda(Target):
 
     def __init__(self) -> None:
         self.device: _cuda.DeviceInfo | None = None
-        self.families: dict[str, Any] = {f.name: f for f in (Histograms(), Scans(), Reductions(), Segments())}
+        self.families: dict[str, Any] = {f.name: f for f in (Histograms(), Scans(), Reductions(), Segments(), Stencils())}
 
     def serves(self, family: str) -> bool:
         return family in self.families
@@ -61,7 +61,7 @@ class Cuda(Target):
         return here
 
     def takes(self, problem: Any) -> bool:
-        return not isinstance(problem.spec, LargeSpec)
+        return not isinstance(problem.spec, LargeSpec) and self.families[problem.family].takes(problem)
 
     def handlers(self, family: str) -> Any:
         """XLA's handlers, as capsules."""
@@ -130,7 +130,7 @@ class Cuda(Target):
         return sorted_indices or deterministic
 
 
-compiler.kinds["hist"] = HistogramKind()
+compiler.kinds |= {"hist": HistogramKind(), "stencil": StencilKind()}
 compiler.kinds |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKind())
 CUDA = Cuda()
 register_target(CUDA)
