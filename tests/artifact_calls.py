@@ -216,9 +216,10 @@ def numbers(t: Type) -> np.ndarray:
 
 
 def _odd(r: random.Random, v: int) -> int:
-    return r.choice(
+    chosen = r.choice(
         [0, -1, 1, 2, 3, v + 1, v - 1, 2 * v + 1, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 62, (1 << 63) - 1, -(1 << 63)]
     )
+    return max(-(1 << 63), min(chosen, (1 << 63) - 1))
 
 
 def mutated_text(r: random.Random, text: str) -> str:
