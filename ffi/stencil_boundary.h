@@ -1,4 +1,5 @@
-// What is read beyond an array: one text for the CPU's driver, the GPU's launcher and its kernels, which have no standard headers.
+// What is read beyond an array: one text for the CPU's driver, the GPU's launcher and its kernels, which have no standard
+// headers.
 #pragma once
 
 #ifndef JP_HOST_DEVICE

@@ -40,8 +40,8 @@ auto BindStencil(Binding binding) {
 
 inline constexpr int64_t kMostCells = int64_t{1} << 40;  // no size, offset or coordinate is larger
 
-// Operands: arrays [*batch, *grid, ...], uniforms; results, leaf by leaf, behind which there are `others`. A grid of one axis gets
-// another one of a single cell.
+// Operands: arrays [*batch, *grid, ...], uniforms; results, leaf by leaf, behind which there are `others`. A grid of one axis
+// gets another one of a single cell.
 inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                                   const StencilAttributes& attributes, const StencilShape& shape, size_t others,
                                   StencilCall& call) {

@@ -7,6 +7,7 @@ def histogram_handler(host: bool = False) -> Any: ...
 def scan_handler(host: bool = False) -> Any: ...
 def reduce_handler(host: bool = False) -> Any: ...
 def segments_handler(host: bool = False) -> Any: ...
+def stencil_handler(host: bool = False) -> Any: ...
 def initializer(host: bool = False) -> Any: ...
 
 class DeviceInfo:
@@ -69,6 +70,15 @@ def explain_segments(
 def explain_histogram(
     described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
 ) -> list[tuple[str, int]]: ...
+def explain_stencil(
+    described: dict[str, Any],
+    device: DeviceInfo,
+    size: Sequence[int],
+    wraps: Sequence[bool],
+    members: int,
+    steps: int,
+    plan: Sequence[int],
+) -> list[tuple[str, int]]: ...
 def kernels_of_ordered(
     described: dict[str, Any],
     device: DeviceInfo,
@@ -83,4 +93,13 @@ def kernels_of_ordered(
 ) -> list[str]: ...
 def kernels_of_histogram(
     described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
+) -> list[str]: ...
+def kernels_of_stencil(
+    described: dict[str, Any],
+    device: DeviceInfo,
+    size: Sequence[int],
+    wraps: Sequence[bool],
+    members: int,
+    steps: int,
+    plan: Sequence[int],
 ) -> list[str]: ...

@@ -55,7 +55,7 @@ def test_mutants_on_cpus() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the emulation needs an x86-64 host")
 def test_mutants_on_gpus() -> None:
-    run_mutants(0, MUTANTS, "--emulated", "--names", "^(hist|scan init|ids|reduce across)$")
+    run_mutants(0, MUTANTS, "--emulated", "--names", "^(hist|scan init|ids|reduce across|stencil|stencil steps|stencil batched)$")
 
 
 # --- what is said --------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ more shared memory than a block has. And what ``compile_check`` says of bad argu
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -11,8 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.extend.core import jaxpr_as_fun
 
 import jaxprims as jp
+from jaxprims.targets.cuda.plans import StencilPlan
+from jaxprims.targets.plans import forced
 
 pytest.importorskip("cuda.core", reason="NVRTC is not installed")
 
@@ -167,8 +171,40 @@ def histograms_by_operator() -> Iterator[Case]:
     yield lambda x: jp.histogram(x, 100)[0], (F32,)
 
 
+def stencils(dtype: str) -> Iterator[Case]:
+    x = array(dtype, 3000, 2000)
+    if dtype == "bool":
+        yield lambda x: jp.stencil(lambda a: a[-1, 0] ^ a[0, 1] ^ a[0, 0], x, steps=8), (x,)
+    else:
+        yield lambda x: jp.stencil(lambda a: a[-1, 0] + a[1, 0] + a[0, 1] * a[0, -1], x, steps=8, boundary="wrap"), (x,)
+
+
+def stencils_by_function() -> Iterator[Case]:
+    """Each with both kernels: one step, and, forced, several."""
+    grid, solid, image = array(jnp.float32, 3000, 2000), array(jnp.float32, 200, 300, 400), array(jnp.uint8, 1080, 1920, 3)
+
+    def both(f: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Case]:
+        xs = list(args)
+        for depth in (1, 2):
+            with forced(StencilPlan(depth)):
+                called = functools.partial(jp.stencil, boundary="reflect", steps=2, **options)
+                traced = jax.jit(lambda *xs, f=f, called=called: called(f, list(xs))).trace(*xs)
+            yield jaxpr_as_fun(traced.jaxpr), args
+
+    yield from both(lambda a: a[0, 0] + 0.1 * (a[-1, 0] + a[1, 0] + a[0, -1] + a[0, 1] - 4 * a[0, 0]), grid)
+    yield from both(lambda a: sum(a[i, j, k] for i in (-1, 0, 1) for j in (-1, 0, 1) for k in (-1, 0, 1)) / 27, solid)
+    yield from both(lambda a: a[0] + 0.5 * (a[-1] + a[1] - 2 * a[0]), array(jnp.float32))
+    yield from both(lambda u, v: (u[0, 0] - u[0, 1] * v[1, 0], v[0, 0] + u[0, -1] * v[-1, 0]), grid, grid)
+    yield from both(lambda a: (a[-1, 0] >> 1) + (a[0, 1] >> 1), image, axes=(0, 1))
+    yield from both(lambda a: a[-1] @ a[1], array(jnp.float32, N // 4, 2, 2), axes=0)
+    yield lambda x: jp.stencil(lambda a: jnp.max(jnp.array([a[i, j] for i in range(-3, 4) for j in range(-3, 4)])), x), (grid,)
+    yield lambda x: jp.stencil(lambda a, at: a[0, 1] * at[0] + at[1], (x, jp.positions), boundary="keep"), (grid,)
+    yield lambda x, t: jp.stencil(lambda a: t[jnp.clip(a[1, 0].astype(int), 0, 9)], x), (grid, array(jnp.float32, 10))
+    yield jax.grad(lambda x: jp.stencil(lambda a: a[0, 1] * a[-1, 0], x, boundary="constant").sum()), (grid,)
+
+
 ORDERED = [scans, reductions, segments]
-BY_OPERATOR = [scans_by_operator, reductions_by_operator, segments_by_operator, histograms_by_operator]
+BY_OPERATOR = [scans_by_operator, reductions_by_operator, segments_by_operator, histograms_by_operator, stencils_by_function]
 
 
 def compiled(cases: Iterable[Case], target: str) -> int:
@@ -186,10 +222,10 @@ def test_dtypes(dtype: str, x64: None, record_property: Any) -> None:
     k = DTYPES.index(dtype)
     targets, cases = (
         [TARGETS[k % 2]],
-        [next(ORDERED[k % 3](dtype)), *itertools.islice(histograms(dtype), k // 2 % 2, k // 2 % 2 + 1)],
+        [next(ORDERED[k % 3](dtype)), *itertools.islice(histograms(dtype), k // 2 % 2, k // 2 % 2 + 1), *stencils(dtype)],
     )
     if EVERYTHING:
-        targets, cases = TARGETS, [case for family in (*ORDERED, histograms) for case in family(dtype)]
+        targets, cases = TARGETS, [case for family in (*ORDERED, histograms, stencils) for case in family(dtype)]
     record_property("GPU kernels compiled", sum(compiled(cases, target) for target in targets))
 
 

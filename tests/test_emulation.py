@@ -668,6 +668,7 @@ DEVICES = {
     "sm_90": "",
     "small": "multiprocessors=1 threads=1024 blocks=16 shared=49152 shared_multiprocessor=65536 l2=65536",
     "passes": "multiprocessors=8 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
+    "stencils": "multiprocessors=4",
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
 CALLS = count(0) // 4
@@ -685,6 +686,7 @@ RANDOM = {  # device: families, numbers of an operator's calls, and kernels that
         "ReduceAcrossParts ReduceMatrix ReduceProducerConsumer ReduceTree ReduceWarpTree "
         "SegmentsMatrix SegmentsProducerConsumer SegmentsTree SegmentsWarpTree HistFill",
     ),
+    "stencils": ("stencil", range(2), "StencilCells StencilSteps"),
     "sm_80": ("hist --only 5 6 9 10 11", range(3, 4), "HistCombine HistFill HistGlobal HistShared"),  # with narrower atomics
     "passes": ("hist", range(6, 8), "HistCluster HistGlobal HistSample"),
 }

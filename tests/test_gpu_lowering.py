@@ -14,6 +14,8 @@ import pytest
 import jaxprims as jp
 from jaxprims.targets.cpu.target import Cpu
 from jaxprims.targets.cuda import compiler
+from jaxprims.targets.cuda.plans import StencilPlan
+from jaxprims.targets.plans import forced
 
 N = 50_000_000
 X = jax.ShapeDtypeStruct((N,), jnp.float32)
@@ -88,6 +90,36 @@ def test_other_primitives(fn: Any, args: Any, words: str) -> None:
     assert words in call(fn, *args).strategy
 
 
+HEAT = lambda a: a[0, 0] + 0.1 * (a[-1, 0] + a[1, 0] + a[0, -1] + a[0, 1] - 4 * a[0, 0])  # noqa: E731
+PLATE = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+
+
+def test_steps_of_a_stencil() -> None:
+    """One is a pass through memory; several share one where that is less work, unless memory is fast."""
+    once, often = (call(lambda x, n=n: jp.stencil(HEAT, x, steps=n), PLATE) for n in (1, 12))
+    assert once.strategy.startswith("a pass through memory; steps a launch = 1, tile on axis 0 = ")
+    assert once.workspace_bytes == 0 and "StencilCells" in once.cuda()
+    assert often.strategy.startswith("several steps in shared memory; steps a launch = ")
+    assert often.workspace_bytes == 4 * 4096**2 + 256 and "StencilSteps" in often.cuda()
+    shrinks = call(lambda x: jp.stencil(HEAT, x, steps=12, boundary="valid"), PLATE)
+    assert shrinks.workspace_bytes == 2 * often.workspace_bytes
+    (kernel,) = jp.explain(lambda x: jp.stencil(lambda a: sum(a[k] * x[k] for k in range(3000)), x), target="sm_90")(X).calls
+    assert (kernel.strategy, kernel.reason) == ("plain XLA", "no kernels of functions so large")
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (StencilPlan(4, (28, 0, 120)), "steps a launch = 4, tile on axis 0 = 28, tile on axis 1 = 120, threads"),
+        (StencilPlan(1, (24, 0, 64)), "steps a launch = 1, tile on axis 0 = 96, tile on axis 1 = 64, cells of a column = 24"),
+        (StencilPlan(3, (4000, 0, 4000)), "steps a launch = 1, "),  # no block has so much shared memory
+    ],
+)
+def test_plans_of_stencils_that_are_forced(plan: StencilPlan, words: str) -> None:
+    with forced(plan):
+        assert words in call(lambda x: jp.stencil(HEAT, x, steps=12), PLATE).strategy
+
+
 def test_each_target_has_its_own_code() -> None:
     assert call(jp.cumsum, X, target="cpu").cuda() == ""
     assert "ScanRows" in call(jp.cumsum, X).cuda()
@@ -154,6 +186,7 @@ def test_lowering_for_gpus_exports_without_one() -> None:
             jp.reduce_by_index(x, i, 100),
             jp.reduce(x, jnp.maximum),
             jp.reduce_by_index(x, i, 9, deterministic=True),
+            jp.stencil(lambda a: a[-1] - a[1], x, steps=3),
         )
 
     for platforms in (["cuda"], ["cpu", "cuda"]):

@@ -19,11 +19,11 @@ namespace jaxprims::cuda {
 
 // What a plan depends on. Sizes on the last axis are lanes.
 struct StencilSizes {
-  std::vector<int64_t> size, halo;    // of the results; of what steps change
-  std::vector<int64_t> tile_bytes;    // of a lane of each array that steps change
-  double read = 0, once = 0;          // bytes of a lane: of these arrays, of the others
+  std::vector<int64_t> size, halo;  // of the results; of what steps change
+  std::vector<int64_t> tile_bytes;  // of a lane of each array that steps change
+  double read = 0, once = 0;        // bytes of a lane: of these arrays, of the others
   int64_t members = 1, steps = 1;
-  bool flat = false, alike = false;   // one axis; results are like what steps change
+  bool flat = false, alike = false;                // one axis; results are like what steps change
   double loads = 0, leaves = 1, instructions = 1;  // of a cell
   int64_t column = 1, resident = 1;
 
@@ -35,22 +35,30 @@ struct StencilSizes {
 };
 
 struct StencilPlan {
-  int64_t depth = 1;          // steps of a launch
-  std::vector<int64_t> tile;  // results of a block, by axis
-  int64_t wide = 1, walk = 1; // StencilCells: threads on the last axis; cells of a column
-  int64_t shared = 0;         // bytes of a block
-  int64_t blocks = 1;         // tiles
+  int64_t depth = 1;           // steps of a launch
+  std::vector<int64_t> tile;   // results of a block, by axis
+  int64_t wide = 1, walk = 1;  // StencilCells: threads on the last axis; cells of a column
+  int64_t shared = 0;          // bytes of a block
+  int64_t blocks = 1;          // tiles
 };
 
 namespace stencil {
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of a multiprocessor in a clock: bytes from memory (data sheets), lanes that load or store, lanes that compute.
-inline double MemoryBytes(const DeviceInfo& device) { return device.major < 9 ? 10 : device.major == 9 ? 14 : 28; }
+// Of a multiprocessor in a clock: bytes from memory (data sheets), or from L2, where that holds what is read and written; lanes
+// that load or store, lanes that compute.
+inline double MemoryBytes(const StencilSizes& s, const DeviceInfo& device) {
+  const double memory = device.major < 9 ? 10 : device.major == 9 ? 14 : 28;
+  const bool cached = s.Lanes() * (s.read + s.once + s.leaves) < static_cast<double>(device.l2_bytes) / 2;
+  return cached ? std::max(memory, 30.0) : memory;
+}
 inline constexpr double kAccesses = 32, kInstructions = 128;
 // Clocks of a barrier with what waits for it, and of a launch. Instructions around a column, from global memory and in a tile.
-inline constexpr double kBarrier = 200, kLaunch = 4000, kAround = 60, kAroundTiled = 150;
+inline constexpr double kBarrier = 200, kLaunch = 4000, kAround = 50, kAroundTiled = 90;
+
+// What several steps of a launch may take of the time of as many launches: the numbers above are none that were measured.
+inline constexpr double kWorth = 0.8;
 
 inline int64_t TilesOf(const StencilSizes& s, const StencilPlan& plan) {
   int64_t tiles = s.members;
@@ -58,10 +66,14 @@ inline int64_t TilesOf(const StencilSizes& s, const StencilPlan& plan) {
   return tiles;
 }
 
-// Both buffers of a tile with what is around it.
+// Both buffers of a tile with what is around it; of what no device has, too much.
 inline int64_t SharedBytes(const StencilSizes& s, const std::vector<int64_t>& tile, int64_t depth) {
+  constexpr int64_t kMost = int64_t{1} << 20;
   int64_t lanes = 1, bytes = 0;
-  for (size_t a = 0; a < tile.size(); ++a) lanes *= tile[a] + 2 * depth * s.halo[a];
+  for (size_t a = 0; a < tile.size(); ++a) {
+    if (tile[a] > kMost || s.halo[a] > kMost || lanes > kMost) return kMost * kMost;
+    lanes *= tile[a] + 2 * depth * s.halo[a];
+  }
   for (const int64_t lane : s.tile_bytes) bytes += 2 * jp::TileBytes(lanes, lane);
   return bytes;
 }
@@ -72,7 +84,7 @@ inline int64_t Resident(const StencilSizes& s, const DeviceInfo& device, int64_t
 
 // Clocks of a multiprocessor for a step of a lane.
 inline double Cost(const StencilSizes& s, const DeviceInfo& device, const StencilPlan& plan) {
-  const auto depth = static_cast<double>(plan.depth), memory = MemoryBytes(device);
+  const auto depth = static_cast<double>(plan.depth), memory = MemoryBytes(s, device);
   double results = 1, loaded = 1, made = 0;  // lanes of a tile: its results, what is read, what all steps make
   for (size_t a = 0; a < s.size.size(); ++a) {
     results *= static_cast<double>(plan.tile[a]);
@@ -132,7 +144,7 @@ inline StencilPlan MakePlan(const StencilSizes& s, const DeviceInfo& device, std
   const int64_t depth = std::min({number(0), s.steps, int64_t{jp::kStencilDeepest}});
   StencilPlan best = PlanCells(s, device, number(3), number(1));
   if (s.steps == 1 || !s.alike || depth == 1) return best;
-  double least = depth > 1 ? INFINITY : Cost(s, device, best);
+  double least = depth > 1 ? INFINITY : kWorth * Cost(s, device, best);
   const size_t rank = s.size.size();
   // Tiles by what their first step makes: of these sizes, as warps are.
   static constexpr int64_t kFlatWidths[] = {512, 1024, 2048, 4096}, kWidths[] = {32, 64, 128, 256}, kHeights[] = {8, 16, 32, 64};

@@ -1,8 +1,8 @@
 // Launching stencils (stencil.cuh, stencil_steps.cuh).
 //
-// A forced plan (tests, benchmarks): {steps of a launch; results of a tile on the first axis, on those between, on the last}, 0 for
-// what is not forced. Of a launch of one step: cells of a column; nothing; threads on the last axis. What a problem does not allow
-// is not done.
+// A forced plan (tests, benchmarks): {steps of a launch; results of a tile on the first axis, on those between, on the last}, 0
+// for what is not forced. Of a launch of one step: cells of a column; nothing; threads on the last axis. What a problem does not
+// allow is not done.
 #pragma once
 
 #include <algorithm>

@@ -85,7 +85,14 @@ struct From {
   const Step& step;
   spec::Arrays arrays;
   spec::Uniforms uniforms;
+  Range inside[kRank];  // the step's, in registers
   i64 tile_lo[kRank], tile_stride[kRank];
+
+  JP_DEVICE From(const StencilParams& params, const Step& of, const spec::Arrays& arrays_, const spec::Uniforms& uniforms_)
+      : p(params), step(of), arrays(arrays_), uniforms(uniforms_) {
+#pragma unroll
+    for (int a = 0; a < kRank; ++a) inside[a] = of.axis[a].inside;
+  }
 
   JP_DEVICE static constexpr bool InTile(int array) { return kTiled && array < spec::kLeaves; }
   JP_DEVICE i64 Begin(int array, int axis) const {
@@ -216,8 +223,8 @@ template <bool kTiled>
 JP_DEVICE Range CalmOf(const From<kTiled>& from, const i64 (&at)[kRank]) {
   bool aside = true;
 #pragma unroll
-  for (int a = 0; a < kRank; ++a) aside = aside && (a == kWalk || from.step.axis[a].inside.Holds(at[a]));
-  return aside ? from.step.axis[kWalk].inside : Range{};
+  for (int a = 0; a < kRank; ++a) aside = aside && (a == kWalk || from.inside[a].Holds(at[a]));
+  return aside ? from.inside[kWalk] : Range{};
 }
 
 // `count` cells of a column, from `at` on, each `step` ahead of the one before; at most spec::kColumn. store(ahead, result).
@@ -288,7 +295,7 @@ JP_KERNEL(StencilCells, StencilParams, kStencilThreads, spec::kResident) {
       if (at[0] + p.walk < end) end = at[0] + p.walk;
     }
     if (at[kInner] >= tile[kInner].hi || at[kRank - 2] >= tile[kRank - 2].hi) continue;
-    const From<false> from = {p, step, spec::ArraysOf(p.arrays, m), spec::UniformsOf(p.uniforms, m), {}, {}};
+    const From<false> from(p, step, spec::ArraysOf(p.arrays, m), spec::UniformsOf(p.uniforms, m));
     const spec::Outs outs = spec::OutsOf(p.outs, m);
     const i64 out_ahead = kWalk == kInner ? 1 : p.grid[kWalk].out_stride;
     const Range calm = CalmOf(from, at);

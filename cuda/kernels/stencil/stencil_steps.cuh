@@ -75,7 +75,7 @@ JP_KERNEL(StencilSteps, StencilParams, kStencilThreads, spec::kResident) {
     const spec::Uniforms uniforms = spec::UniformsOf(p.uniforms, m);
     const spec::Outs outs = spec::OutsOf(p.outs, m);
     auto from_buffer = [&](int k) {
-      From<true> from = {p, steps[k - 1], spec::InTile(arrays, buffer(k - 1)), uniforms, {}, {}};
+      From<true> from(p, steps[k - 1], spec::InTile(arrays, buffer(k - 1)), uniforms);
 #pragma unroll
       for (int a = 0; a < kRank; ++a) {
         from.tile_lo[a] = tile[a].lo - depth * p.grid[a].halo;
@@ -85,7 +85,7 @@ JP_KERNEL(StencilSteps, StencilParams, kStencilThreads, spec::kResident) {
     };
     {
       const From<true> to = from_buffer(1);
-      const From<false> memory = {p, steps[0], arrays, uniforms, {}, {}};
+      const From<false> memory(p, steps[0], arrays, uniforms);
       Wanted(p, tile, 0, steps[0], box);
       ForColumns<1>(box, [&](const i64(&at)[kRank], int) {
         i64 there[kRank], lane[kStencilArrays];

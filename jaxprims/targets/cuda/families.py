@@ -215,7 +215,8 @@ class Stencils(_Family):
     def words(self, problem: StencilProblem, plan: StencilPlan) -> tuple[str, str]:
         if dict(plan.numbers_by_name)["steps a launch"] > 1:
             return f"several steps in shared memory; {plan}", "what neighbours make twice costs less than passes through memory"
-        return f"a pass through memory; {plan}", "each cell is read from memory once" if problem.steps == 1 else "a step is worth a pass"
+        reason = "each cell is read from memory once" if problem.steps == 1 else "a step is worth a pass"
+        return f"a pass through memory; {plan}", reason
 
     def workspace(self, problem: StencilProblem, described: dict[str, Any], devices: object) -> tuple[Any, int, int]:
         """One grid more than the results, two where the grid shrinks: however many passes a device makes."""

@@ -88,8 +88,8 @@ class ReducePlan:
 
 @dataclasses.dataclass(frozen=True)
 class StencilPlan:
-    """How many steps a launch makes, and the results of a block on the first axis, those between, and the last. Of launches of one
-    step: cells of a column, nothing, threads on the last axis. 0: chosen."""
+    """How many steps a launch makes, and a block's results on the first axis, those between, and the last; of launches of one
+    step, cells of a column, nothing, and threads on the last axis. 0: chosen."""
 
     target: ClassVar[str] = "cuda"
     family: ClassVar[str] = "stencil"

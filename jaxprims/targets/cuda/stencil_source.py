@@ -97,7 +97,8 @@ def _function(spec: StencilSpec) -> Iterator[str]:
     for value in (*(o for i in spec.f.body for o in i.operands), *spec.f.results):
         if value in params:
             uses[params[value]] = uses.get(params[value], 0) + 1
-    args, lines = [], []
+    args: list[str] = []
+    lines: list[str] = []
     for r, (array, _) in enumerate(spec.reads):
         dtype, count = spec.arrays[array]
         for s in range(count):
