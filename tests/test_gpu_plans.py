@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 import jaxprims as jp
 from jaxprims import _cuda
+from jaxprims.ir.program import Builder
+from jaxprims.specs.stencil import StencilSpec
+from jaxprims.targets.cuda import compiler
 
 N = 50_000_000
 K = 1024
@@ -56,6 +59,32 @@ def spec(*parts):
 def plan(described, n, bins, members=1, forced=(), device=H200):
     numbers = dict(_cuda.explain_histogram(described, _cuda.DeviceInfo(**device), n, bins, members, list(forced)))
     return {**numbers, "space": SPACES[numbers["space"]]}
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 40), st.integers(1, 50),
+    st.one_of(st.just(()), st.lists(st.sampled_from([0, 0, 1, 3, 40, 9000, 2**40]), min_size=4, max_size=4)),
+    st.sampled_from(["f32", "u8", "f64"]), st.sampled_from([A100, H200]),
+)  # fmt: skip
+def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dtype, device):
+    """Every cell is some tile's, and a block has what it wants."""
+    rank = len(size)
+    reads = tuple((0, tuple(k * (a == 0) for a in range(rank))) for k in (-reach, 0, reach))
+    b = Builder((dtype,) * 3)
+    spec = StencilSpec(rank, 1, ((dtype, 1),), reads, (), (), ((dtype, 1),), b.finish([b.arg(0)]))
+    described = compiler.described(spec, 90)
+    info = _cuda.DeviceInfo(**device)
+    p = dict(_cuda.explain_stencil(described, info, size, [False] * rank, members, steps, list(forced)))
+    assert 1 <= p["steps a launch"] <= min(steps, 16)
+    tiles = [p[f"tile on axis {a}"] for a in range(rank)]
+    assert min(tiles) >= 1
+    assert p["blocks"] == members * np.prod([-(-n // t) for n, t in zip(size, tiles, strict=True)])
+    wide = [t + 2 * p["steps a launch"] * reach * (a == 0) for a, t in enumerate(tiles)]
+    bytes_ = 2 * np.prod(wide) * {"f32": 4, "u8": 1, "f64": 8}[dtype]
+    several = p["steps a launch"] > 1
+    assert (bytes_ <= p["shared bytes"] <= device["shared_per_block"] - K) if several else p["shared bytes"] == 0
+    names = _cuda.kernels_of_stencil(described, info, size, [False] * rank, members, steps, list(forced))
+    assert names == ["StencilSteps" if several else "StencilCells"]
 
 
 def workspace(described, n, bins, members=1, devices=(), forced=()):

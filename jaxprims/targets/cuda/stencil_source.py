@@ -94,9 +94,9 @@ def _function(spec: StencilSpec) -> Iterator[str]:
     """f of what ``in`` finds of each read."""
     uses: dict[int, int] = {}
     params = {k: i.attr for k, i in enumerate(spec.f.body) if i.op == "arg"}
-    for value in (*(o for i in spec.f.body for o in i.operands), *spec.f.results):
-        if value in params:
-            uses[params[value]] = uses.get(params[value], 0) + 1
+    for used in (*(o for i in spec.f.body for o in i.operands), *spec.f.results):
+        if used in params:
+            uses[params[used]] = uses.get(params[used], 0) + 1
     args: list[str] = []
     lines: list[str] = []
     for r, (array, _) in enumerate(spec.reads):
