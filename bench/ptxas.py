@@ -45,6 +45,10 @@ def _merge(a: Any, b: Any) -> Any:
     return n, m1 + d * w, s1 + s2 + d * d * n1 * w
 
 
+def _heat(t: Any) -> Any:
+    return t[0, 0] + 0.1 * (t[-1, 0] + t[1, 0] + t[0, -1] + t[0, 1] - 4 * t[0, 0])
+
+
 def _by_index(op: Any = jnp.add, **options: Any) -> Callable[..., Any]:
     return lambda v, i: jp.reduce_by_index(v, i, 1000, op, **options)
 
@@ -77,6 +81,8 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "argmax": (lambda v: jp.argmax(v), (x,)),
         "sum along axis 0": (lambda v: jp.reduce(v, axis=0), (_f32(10_000, 5_000),)),
         "product of 2 × 2 matrices": (lambda m: jp.reduce(m, lambda a, b: a @ b, axis=0), (_f32(N // 4, 2, 2),)),
+        "five points": (lambda v: jp.stencil(_heat, v), (_f32(4096, 4096),)),
+        "five points, 12 steps": (lambda v: jp.stencil(_heat, v, steps=12), (_f32(1024, 1024),)),
         "segments by offsets": (lambda v, o: jp.segment_reduce(v, jp.Offsets(o), jnp.maximum), (x, offsets)),
         "segments by ids": (lambda v, i: jp.segment_reduce(v, i, jnp.maximum, num_segments=N // 20), (x, i)),
     }  # fmt: skip

@@ -31,8 +31,8 @@ TARGETS = ("sm_90",)
 QUICK = ("sum by index", "cumsum", "sum", "segments by ids")
 """What the tests look at."""
 
-OF_RESULTS = "Fill|Combine|Parts|Borders|Identity|Sample"
-"""Kernels that do not read the input, or a few of its elements."""
+OF_RESULTS = "Fill|Combine|Parts|Borders|Identity|Sample|Stencil"
+"""Kernels that do not read the input, or a few of its elements, or each several times."""
 
 REGISTERS, REGISTER_UNIT, WARPS, WARP, BLOCKS = 64 << 10, 256, 64, 32, 32
 """Of a multiprocessor: registers, which warps get by so many; warps, of so many threads; blocks."""

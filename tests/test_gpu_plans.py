@@ -82,7 +82,8 @@ def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dty
     wide = [t + 2 * p["steps a launch"] * reach * (a == 0) for a, t in enumerate(tiles)]
     bytes_ = 2 * np.prod(wide) * {"f32": 4, "u8": 1, "f64": 8}[dtype]
     several = p["steps a launch"] > 1
-    assert (bytes_ <= p["shared bytes"] <= device["shared_per_block"] - K) if several else p["shared bytes"] == 0
+    most = device["shared_per_block"] - K - 16 * 64 * max(rank, 2)  # beside what a block knows of its steps
+    assert (bytes_ <= p["shared bytes"] <= most) if several else p["shared bytes"] == 0
     names = _cuda.kernels_of_stencil(described, info, size, [False] * rank, members, steps, list(forced))
     assert names == ["StencilSteps" if several else "StencilCells"]
 

@@ -78,6 +78,8 @@ inline int64_t SharedBytes(const StencilSizes& s, const std::vector<int64_t>& ti
   return bytes;
 }
 
+inline int64_t StepsBytes(const StencilSizes& s) { return jp::StepsBytes(static_cast<int>(s.size.size())); }
+
 inline int64_t Resident(const StencilSizes& s, const DeviceInfo& device, int64_t shared) {
   return std::min<int64_t>(LikelyOccupancy(device, jp::kStencilThreads, shared), s.resident);
 }
@@ -104,7 +106,7 @@ inline double Cost(const StencilSizes& s, const DeviceInfo& device, const Stenci
   const double accesses = copies + cells * (s.loads + static_cast<double>(s.tile_bytes.size()));
   const double around = plan.depth > 1 ? kAroundTiled : kAround;
   const double instructions = cells * (s.instructions + around / static_cast<double>(s.column));
-  const int64_t resident = Resident(s, device, plan.shared);
+  const int64_t resident = Resident(s, device, plan.depth > 1 ? plan.shared + StepsBytes(s) : 0);
   if (resident < 1) return INFINITY;
   const double computing = std::max(accesses / kAccesses, instructions / kInstructions), moving = bytes / memory;
   // Blocks that are alone in a multiprocessor load, then compute; several do both at once.
@@ -167,7 +169,7 @@ inline StencilPlan MakePlan(const StencilSizes& s, const DeviceInfo& device, std
             plan.tile[a] = std::min(s.size[a], number(2) > 0 ? number(2) : int64_t{s.halo[a] > 0 ? 4 : 1});
           }
           plan.shared = SharedBytes(s, plan.tile, plan.depth);
-          if (!whole || plan.shared > device.shared_per_block - kSystemShared) continue;
+          if (!whole || plan.shared > device.shared_per_block - kSystemShared - StepsBytes(s)) continue;
           plan.blocks = TilesOf(s, plan);
           const double cost = Cost(s, device, plan);
           if (cost < least) {

@@ -62,9 +62,9 @@ def stencil(
       ValueError: offsets of another rank, unknown boundaries, arrays of different grids, a fill value that a dtype cannot hold.
 
     Cost: work O(steps · cells), span O(steps · cells / T); every cell is read from memory and written once for as many steps as
-    pay (on a CPU as many planes stay in its caches as these steps want); memory beside the result: rings of rows for each
-    thread, and one more grid where there are more steps than that (two with "valid"). Gradients of several steps remember
-    O(√steps) grids.
+    pay (on a CPU as many planes stay in its caches as these steps want, on a GPU tiles in shared memory); memory beside the
+    result: rings of rows for each thread of a CPU, and one more grid where there are more steps than that (two with "valid").
+    Gradients of several steps remember O(√steps) grids.
 
     The result has the same bits for any number of threads, and however many steps are made in a pass.
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -24,8 +25,11 @@ if __name__ == "__main__":
 
 import references
 from references import assert_close
+from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
+from jaxprims.targets.cuda.plans import StencilPlan
+from jaxprims.targets.plans import forced
 
 RNG = np.random.default_rng(7)
 
@@ -240,9 +244,42 @@ def _ordered() -> dict[str, Call]:
     }  # fmt: skip
 
 
+def _stencils() -> dict[str, Call]:
+    """Every boundary; one step, and several, chosen and forced."""
+
+    def near(a: Any) -> Any:
+        return a[-1, 0] + 3 * a[0, 2] - a[1, 0] * a[0, -1]
+
+    def along(a: Any) -> Any:
+        return a[-3] - a[1]
+
+    def through(a: Any, w: Any) -> Any:
+        return a[0, 0, 1] - a[0, -1, 0] * w[1, 0, 0] + a[-1, 0, 0]
+
+    plate, line, solid, weights = integers(130, 300), integers(5000), integers(9, 20, 70), integers(9, 20, 70)
+    out = {}
+    for steps, depth in ((1, 0), (5, 1), (5, 3)):
+
+        def run(x: Any, y: Any, z: Any, w: Any, steps: int = steps, depth: int = depth) -> Any:
+            with forced(StencilPlan(depth)):
+                one = functools.partial(jp.stencil, steps=steps, fill_value=3)
+                given = [{"boundary": b} for b in BOUNDARIES]
+                return [(one(near, x, **b), one(along, y, **b), one(through, z, constants=w, **b)) for b in given]
+
+        def want(steps: int = steps) -> Any:
+            one = functools.partial(stencil, steps=steps, fill=3)
+            rows = [
+                (one(near, [plate], b), one(along, [line], b), one(through, [solid], b, constants=[weights])) for b in BOUNDARIES
+            ]
+            return [tuple(leaf for (leaf,) in row) for row in rows]
+
+        out[f"stencil, {steps} steps, {depth or 'all'} a launch"] = Call(run, (plate, line, solid, weights), want)
+    return out
+
+
 def calls() -> dict[str, Call]:
     """By name, made anew."""
-    return {**_histograms(), **_ordered()}
+    return {**_histograms(), **_ordered(), **_stencils()}
 
 
 def main(pattern: str = "") -> int:

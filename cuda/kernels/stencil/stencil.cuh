@@ -57,6 +57,7 @@ struct StepAxis {
 struct Step {
   StepAxis axis[kRank];
 };
+static_assert(kStencilDeepest * sizeof(Step) == StepsBytes(kRank), "as plans know it");
 
 constexpr i64 kFarAway = i64{1} << 62;
 
