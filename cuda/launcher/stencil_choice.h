@@ -71,8 +71,9 @@ inline int64_t SharedBytes(const StencilSizes& s, const std::vector<int64_t>& ti
   constexpr int64_t kMost = int64_t{1} << 20;
   int64_t lanes = 1, bytes = 0;
   for (size_t a = 0; a < tile.size(); ++a) {
-    if (tile[a] > kMost || s.halo[a] > kMost || lanes > kMost) return kMost * kMost;
+    if (tile[a] > kMost || s.halo[a] > kMost) return kMost * kMost;
     lanes *= tile[a] + 2 * depth * s.halo[a];
+    if (lanes > kMost) return kMost * kMost;
   }
   for (const int64_t lane : s.tile_bytes) bytes += 2 * jp::TileBytes(lanes, lane);
   return bytes;

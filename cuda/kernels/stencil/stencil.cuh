@@ -1,9 +1,9 @@
 // Stencils: every cell of a grid from cells around it. Which kernel runs, and on what tiles, is in stencil_choice.h.
 //
-// Coordinates are the grid's cells; on the innermost axis lanes, of which a cell has several side by side. A thread makes a column
-// of cells that follow each other on the grid's first axis: the same function, unrolled, so that what neighbours of a column read
-// is loaded once, while a warp's lanes lie side by side in memory. A column none of whose reads is outside what is there needs no
-// test; elsewhere each read is looked up.
+// Coordinates are the grid's cells; on the innermost axis lanes, of which a cell has several side by side. A thread makes a
+// column of cells that follow each other on the grid's first axis: the same function, unrolled, so that what neighbours of a
+// column read is loaded once, while a warp's lanes lie side by side in memory. A column none of whose reads is outside what is
+// there needs no test; elsewhere each read is looked up.
 #pragma once
 
 #include "stencil_boundary.h"
@@ -274,8 +274,8 @@ JP_DEVICE i64 OutLane(const StencilParams& p, const i64 (&at)[kRank]) {
   return lane;
 }
 
-// One step. A block's threads are side by side on the innermost axis and, what is left of them, on the last axis but one; of a grid
-// of two axes, on pieces of the walk.
+// One step. A block's threads are side by side on the innermost axis and, what is left of them, on the last axis but one; of a
+// grid of two axes, on pieces of the walk.
 JP_KERNEL(StencilCells, StencilParams, kStencilThreads, spec::kResident) {
   JP_SHARED(Step, step);
   if (Thread() == 0) SetStep<false>(p, 1, step);
