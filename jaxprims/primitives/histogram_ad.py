@@ -195,7 +195,7 @@ def _values(part: Part, results: Sequence[Sequence[int]]) -> list[int]:
     """The degrees of a part's values, given those of f's results: slot by slot, those of every lane and update."""
     values: list[Sequence[int]] = []
     for v, (_, n) in zip(part.values, part.operator.leaf_slots, strict=True):
-        values += [results[v][k::n] for k in range(n)] if part.operator.lanes == 1 else [results[v]]
+        values += [results[v][k::n] for k in range(n)]
     return [joined([[d] for d in slot])[0] for slot in values]
 
 
