@@ -59,13 +59,15 @@ class StencilTile {
     }
     bases_.resize(rows_.size());
     filled_.resize(rows_.size());
-    starts_.resize(rows_.size());
+    starts_.resize(kTogether * rows_.size());
     reads_.resize(shape.reads.size());
     row_steps_.resize(rows_.size());
     read_steps_.resize(shape.reads.size());
     out_steps_.resize(shape.leaf_bytes.size());
-    here_.resize(shape.leaf_bytes.size());
+    here_.resize(kTogether * shape.leaf_bytes.size());
+    cell_.resize(shape.leaf_bytes.size());
     row_.resize(shape.leaf_bytes.size());
+    nothing_.resize(std::max(rows_.size(), row_.size()));
     at_.resize(grid.rank);
     told_.resize(grid.rank);
   }
@@ -74,7 +76,7 @@ class StencilTile {
            char* work) {
     Place(fills, tile, first, depth, work);
     const int64_t lag = grid_.halo[0], last = levels_.back().region[0].end + (depth - 1) * lag;
-    const int64_t together = depth == 1 ? levels_[0].region[0].size() : kTogether;
+    const int64_t together = depth == 1 ? levels_[0].region[0].size() : PlanesTogether(problem_);
     for (int64_t front = levels_[0].region[0].begin; front < last; front += together) {
       for (size_t k = 0; k < levels_.size(); ++k) {
         const Level& level = levels_[k];
@@ -105,6 +107,7 @@ class StencilTile {
     std::vector<Interval> inside;    // of which these are computed and others kept; everything, where the axis wraps around
     Interval calm;                   // on the last axis but one: where no row that is read is outside
     Interval run, vectors;           // of a row: the cells that are computed; those of them that are by vectors
+    bool pads = false;               // are there cells beyond the ends of a row that the next step reads?
     std::vector<Margin> margins;     // the others
   };
 
@@ -153,7 +156,9 @@ class StencilTile {
           ring.stride[a] = stride;
           stride *= Wide(problem_, sizes[a], depth, k, a);
         }
-        ring.origin = work + (grid_.halo[axis_] - level.region[axis_].begin) * ring.stride[axis_];
+        // Cell 0 would be at the begin of a line, in all rings alike.
+        const int64_t before = (level.region[axis_].begin - grid_.halo[axis_]) * ring.stride[axis_];
+        ring.origin = work + kLine + (before % kLine + kLine) % kLine - before;
         for (size_t a = 1; a < axis_; ++a) ring.origin -= level.region[a].begin * ring.stride[a];
         for (size_t a = 0; a <= axis_; ++a) ring.there[a] = grid_.Wraps(a) ? kEverywhere : level.all[a];
         work += RingBytes(problem_, sizes, depth, k, array);
@@ -161,6 +166,8 @@ class StencilTile {
     }
     levels_.back().to = outs_;
     for (size_t k = 0; k < levels_.size(); ++k) {
+      const Interval own = levels_[k].region[axis_], all = levels_[k].all[axis_];
+      levels_[k].pads = !levels_[k].last && !grid_.Wraps(axis_) && (own.begin == all.begin || own.end == all.end);
       for (size_t array = 0; array < inputs_.size(); ++array) {
         levels_[k].from.push_back(k > 0 && array < grid_.changed ? &levels_[k - 1].to[array] : &inputs_[array]);
       }
@@ -192,6 +199,29 @@ class StencilTile {
       if (x == v.begin) x = v.end;
       if (x < level.run.end) level.margins.push_back(MarginAt(level, x));
     }
+    if (v.size() > 0) level.vectors = Rounded(level, v);
+  }
+
+  // Vectors that are whole lines, from rings to rings: what they make beyond the tile, where the grid goes on, nobody reads.
+  Interval Rounded(const Level& level, Interval v) const {
+    const Interval wanted = level.region[axis_], all = level.all[axis_];
+    const int64_t bytes = grid_.changed > 0 ? shape_.array_bytes[0] * shape_.unit : kLine, cells = kLine / bytes;
+    if (level.last || level.from[0]->ring == 0 || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
+    for (size_t array = 0; array < grid_.changed; ++array) {
+      if (shape_.array_bytes[array] * shape_.unit != bytes) return v;
+    }
+    auto down = [&](int64_t x) { return x - ((x % cells) + cells) % cells; };
+    auto there = [&](Interval wide) {
+      return std::ranges::all_of(rows_, [&](const Row& row) {
+        const Cells& from = *level.from[row.array];
+        return from.padded || (wide.begin + row.low >= from.there[axis_].begin && wide.end + row.high <= from.there[axis_].end);
+      });
+    };
+    const bool wraps = grid_.Wraps(axis_);
+    if (Interval wide{down(v.begin), v.end}; v.begin == wanted.begin && (wraps || v.begin > all.begin) && there(wide)) v = wide;
+    if (Interval wide{v.begin, down(v.end + cells - 1)}; v.end == wanted.end && (wraps || v.end < all.end) && there(wide))
+      v = wide;
+    return v;
   }
 
   Margin MarginAt(const Level& level, int64_t x) const {
@@ -207,14 +237,14 @@ class StencilTile {
     return m;
   }
 
-  // The planes of a step, row by row, or many rows at a time.
+  // The planes of a step, many rows at a time.
   void Planes(const Level& level, Interval planes) {
     const size_t before = axis_ - 1;
     auto rows_of = [&](Interval wanted) {
       for (at_[before] = wanted.begin; at_[before] < wanted.end;) {
-        const int64_t count = Alike(level, wanted.end);
-        RowsOfCells(level, count);
-        at_[before] += count;
+        const Group group = Together(level, wanted.end);
+        RowsOfCells(level, group);
+        at_[before] += group.rows;
       }
     };
     if (before == 0) return rows_of(planes);
@@ -231,41 +261,59 @@ class StencilTile {
     }
   }
 
-  // How many rows from at_ on, up to `end` of the last axis but one, lie as far from each other as those that they read: none of
-  // these is outside, and no ring starts anew.
-  int64_t Alike(const Level& level, int64_t end) const {
+  struct Group {  // of rows that the kernel makes at once
+    int64_t rows;
+    bool listed;  // each has places of its own; else all lie as far from each other as those that they read
+  };
+
+  // Those from at_ on, up to `end` of the last axis but one. Rows of a ring, which starts anew somewhere, are listed.
+  Group Together(const Level& level, int64_t end) const {
     const size_t before = axis_ - 1;
     const int64_t at = at_[before];
-    if ((before == 0 && levels_.size() > 1) || !level.calm.holds(at) || !level.inside[before].holds(at)) return 1;
-    end = std::min({end, level.calm.end, level.inside[before].end});
+    const bool ring = before == 0 && levels_.size() > 1;
+    if (!level.inside[before].holds(at) || (!ring && !level.calm.holds(at))) return {1, false};
+    end = std::min(end, level.inside[before].end);
+    if (!ring) end = std::min(end, level.calm.end);
     if (shape_.coordinates && grid_.Wraps(before)) {
-      if (!level.all[before].holds(at)) return 1;
+      if (!level.all[before].holds(at)) return {1, false};
       end = std::min(end, level.all[before].end);
     }
-    return end - at;
+    // Results that go past the caches are aligned in all rows at once.
+    if (ring && level.last && stream_ && !StreamsAlike(level)) return {1, false};
+    return {ring ? std::min(end - at, kTogether) : end - at, ring};
+  }
+  static bool StreamsAlike(const Level& level) {
+    return std::ranges::all_of(level.to, [](const Cells& to) { return to.stride[to.stride.size() - 2] % 64 == 0; });
   }
 
-  // `count` rows from that at at_ on.
-  void RowsOfCells(const Level& level, int64_t count) {
+  void RowsOfCells(const Level& level, Group group) {
     bool computed = level.run.size() > 0;
     for (size_t a = 0; a < axis_; ++a) computed = computed && level.inside[a].holds(at_[a]);
+    if (computed && group.listed) {
+      List(level, group.rows);
+    } else {
+      Start(level);
+      if (computed) Compute(level, group.rows);
+    }
+    const bool keeps = !computed || level.run.size() < level.region[axis_].size();
+    if (!keeps && !level.pads) return;
+    const int64_t first = at_[axis_ - 1];
+    for (int64_t i = 0; i < group.rows; ++i, ++at_[axis_ - 1]) {
+      Start(level);
+      if (keeps) Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
+      if (level.pads) Pad(level);
+    }
+    at_[axis_ - 1] = first;
+  }
+
+  // Where the row at at_ is written.
+  void Start(const Level& level) {
     for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
       char* p = level.to[leaf].origin;
       for (size_t a = 0; a < axis_; ++a) p += Distance(level.to[leaf], at_[a], a);
       row_[leaf] = p;
       out_steps_[leaf] = level.to[leaf].stride[axis_ - 1];
     }
-    if (computed) Compute(level, count);
-    const bool keeps = !computed || level.run.size() < level.region[axis_].size();
-    if (!keeps && level.last) return;
-    const int64_t first = at_[axis_ - 1];
-    for (int64_t i = 0; i < count; ++i) {
-      if (keeps) Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
-      if (!level.last) Pad(level);
-      ++at_[axis_ - 1];
-      for (size_t leaf = 0; leaf < row_.size(); ++leaf) row_[leaf] += out_steps_[leaf];
-    }
-    at_[axis_ - 1] = first;
   }
 
   // Cells of the row outside `run`: as they were.
@@ -289,7 +337,57 @@ class StencilTile {
     }
   }
 
+  // `count` rows that lie as far from each other as those that they read.
   void Compute(const Level& level, int64_t count) {
+    Bases(level);
+    for (const Margin& m : level.margins) One(level, m, count);
+    if (level.vectors.size() <= 0) return;
+    for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
+    Move(level.vectors.begin, here_.data());
+    told_[axis_] = level.vectors.begin;
+    Vectors(level, count, row_steps_.data(), out_steps_.data(), 0);
+  }
+
+  // Up to kTogether rows of planes of one row, wherever they are.
+  void List(const Level& level, int64_t count) {
+    const int64_t first = at_[0];
+    for (; !level.margins.empty() && at_[0] < first + count; ++at_[0]) {
+      Start(level);
+      Bases(level);
+      for (const Margin& m : level.margins) One(level, m, 1);
+    }
+    at_[0] = first;
+    if (level.vectors.size() <= 0) return;
+    for (size_t leaf = 0; leaf < row_.size(); ++leaf) {
+      Planar plane(level.to[leaf], first);
+      char* const begin = level.to[leaf].origin + level.vectors.begin * shape_.unit * shape_.leaf_bytes[leaf];
+      for (size_t i = leaf; i < static_cast<size_t>(count) * row_.size(); i += row_.size()) here_[i] = begin + plane.Next();
+    }
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Cells& cells = *level.from[rows_[r].array];
+      const int64_t x = first + rows_[r].offset[0], begin = level.vectors.begin * rows_[r].bytes;
+      const bool there = cells.there[0].holds(x) && cells.there[0].holds(x + count - 1);
+      Planar plane(cells, x);
+      for (int64_t i = 0; i < count; ++i) {
+        const char* row = cells.origin + plane.Next();
+        if (!there) {
+          const int64_t place = Mapped(cells.boundary[0], x + i, cells.there[0].begin, cells.there[0].end);
+          row = place == kFillValue ? cells.fill : cells.origin + Distance(cells, place, 0);
+        }
+        starts_[static_cast<size_t>(i) * rows_.size() + r] = row + begin;
+      }
+    }
+    Tell(level);
+    Vectors(level, count, nothing_.data(), nothing_.data(), 1);
+  }
+
+  void Vectors(const Level& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {
+    kernel_.row(starts_.data(), row_steps, uniforms_.data(), here_.data(), out_steps, told_.data(),
+                level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0);
+  }
+
+  // Where the rows are that the row at at_ reads, and what f is told.
+  void Bases(const Level& level) {
     for (size_t r = 0; r < rows_.size(); ++r) {
       const Cells& cells = *level.from[rows_[r].array];
       bases_[r] = RowAt(cells, rows_[r]);
@@ -297,16 +395,13 @@ class StencilTile {
       if (filled_[r] != 0) bases_[r] = cells.fill;
       row_steps_[r] = filled_[r] != 0 ? 0 : cells.stride[axis_ - 1];
     }
-    if (shape_.coordinates) {
-      for (size_t a = 0; a < axis_; ++a) told_[a] = Told(level, at_[a], a);
-    }
-    for (const Margin& m : level.margins) One(level, m, count);
-    if (level.vectors.size() <= 0) return;
-    for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
+    Tell(level);
+  }
+
+  // What f is told of the row at at_, and of its first vector.
+  void Tell(const Level& level) {
+    for (size_t a = 0; shape_.coordinates && a < axis_; ++a) told_[a] = Told(level, at_[a], a);
     told_[axis_] = level.vectors.begin;
-    Move(level.vectors.begin);
-    kernel_.row(starts_.data(), row_steps_.data(), uniforms_.data(), here_.data(), out_steps_.data(), told_.data(),
-                level.vectors.size() * shape_.unit, count, level.last && stream_ ? 1 : 0);
   }
 
   void One(const Level& level, const Margin& m, int64_t count) {
@@ -318,15 +413,15 @@ class StencilTile {
       read_steps_[r] = filled ? 0 : row_steps_[row];
     }
     told_[axis_] = m.told;
-    Move(m.x);
+    Move(m.x, cell_.data());
     for (int64_t lane = 0; lane < shape_.unit; ++lane) {
-      kernel_.cell(reads_.data(), read_steps_.data(), uniforms_.data(), here_.data(), out_steps_.data(), told_.data(), count);
+      kernel_.cell(reads_.data(), read_steps_.data(), uniforms_.data(), cell_.data(), out_steps_.data(), told_.data(), count);
       if (shape_.unit == 1) break;
       for (size_t r = 0; r < reads_.size(); ++r) {
         const size_t array = rows_[static_cast<size_t>(shape_.reads[r].row)].array;
         reads_[r] = static_cast<const char*>(reads_[r]) + shape_.array_bytes[array];
       }
-      for (size_t k = 0; k < here_.size(); ++k) here_[k] = static_cast<char*>(here_[k]) + shape_.leaf_bytes[k];
+      for (size_t k = 0; k < cell_.size(); ++k) cell_[k] = static_cast<char*>(cell_[k]) + shape_.leaf_bytes[k];
     }
   }
 
@@ -334,7 +429,6 @@ class StencilTile {
   void Pad(const Level& level) {
     const Interval wanted = level.region[axis_], all = level.all[axis_];
     const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
-    if (grid_.Wraps(axis_)) return;
     for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
       const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
       const Cells& to = level.to[leaf];
@@ -363,11 +457,22 @@ class StencilTile {
     const int64_t slot = x % cells.ring;
     return (slot < 0 ? slot + cells.ring : slot) * cells.stride[axis];
   }
+  // Where planes are, from x on.
+  struct Planar {
+    Planar(const Cells& cells, int64_t x) : stride(cells.stride[0]), ring(cells.ring), place(Distance(cells, x, 0)) {}
+    int64_t Next() {
+      const int64_t here = place;
+      place += stride;
+      if (place == ring * stride && ring > 0) place = 0;
+      return here;
+    }
+    int64_t stride, ring, place;
+  };
   int64_t Told(const Level& level, int64_t x, size_t a) const {
     return grid_.Wraps(a) ? Mapped(Boundary::kWrap, x, level.all[a].begin, level.all[a].end) : x;
   }
-  void Move(int64_t x) {
-    for (size_t k = 0; k < here_.size(); ++k) here_[k] = row_[k] + x * shape_.unit * shape_.leaf_bytes[k];
+  void Move(int64_t x, void** here) const {
+    for (size_t k = 0; k < row_.size(); ++k) here[k] = row_[k] + x * shape_.unit * shape_.leaf_bytes[k];
   }
 
   static constexpr int64_t kFill = 16;
@@ -391,8 +496,8 @@ class StencilTile {
   std::vector<char> filled_;        // is it outside, and so the fill value?
   std::vector<char*> row_;          // by leaf: where cell 0 of the row would be
   std::vector<const void*> starts_, reads_;
-  std::vector<int64_t> row_steps_, read_steps_, out_steps_;
-  std::vector<void*> here_;
+  std::vector<int64_t> row_steps_, read_steps_, out_steps_, nothing_;
+  std::vector<void*> here_, cell_;
 };
 
 template <class Pool>

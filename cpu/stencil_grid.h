@@ -28,8 +28,7 @@ class StencilGrid : public StencilDomain {
     p.changed = static_cast<int64_t>(changed);
     p.work = shape_.work;
     p.width = shape_.width;
-    p.planes = high[0] - low[0] + 1;
-    p.reach = high.back() - low.back();
+    for (size_t a = 0; a < rank; ++a) p.span.push_back(high[a] - low[a]);
     return p;
   }
 };

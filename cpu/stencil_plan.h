@@ -13,7 +13,8 @@
 
 namespace jaxprims {
 
-inline constexpr int64_t kTogether = 4;  // planes of a step that are made one after the other, from rows in the first-level cache
+inline constexpr int64_t kTogether =
+    4;  // rows of a step that are made one after the other, and are in the first-level cache then
 
 struct StencilProblem {
   std::vector<int64_t> size;    // cells of the result, by axis; at least two axes
@@ -27,7 +28,7 @@ struct StencilProblem {
   int64_t changed = 0;                           // arrays that steps change: the first ones
   int64_t work = 1;                              // instructions and reads of a vector
   int64_t width = 1;                             // lanes of a vector
-  int64_t planes = 1, reach = 0;                 // planes on the first axis that a step reads; how many cells more on the last
+  std::vector<int64_t> span;                     // from the first to the last cell that f reads, by axis
 
   int64_t Cells() const {
     int64_t cells = members;
@@ -39,12 +40,17 @@ struct StencilProblem {
     for (int64_t k = 0; k < changed; ++k) bytes += array_bytes[static_cast<size_t>(k)] * unit;
     return bytes;
   }
-  int64_t Bytes() const {  // of a cell, read and written
+  int64_t BytesRead() const {  // of a cell
     int64_t bytes = 0;
     for (const int64_t lane : array_bytes) bytes += lane * unit;
+    return bytes;
+  }
+  int64_t BytesWritten() const {
+    int64_t bytes = 0;
     for (const int64_t lane : leaf_bytes) bytes += lane * unit;
     return bytes;
   }
+  int64_t Bytes() const { return BytesRead() + BytesWritten(); }
 };
 
 struct StencilPlan {
@@ -57,20 +63,30 @@ struct StencilPlan {
 // --- memory
 // ---------------------------------------------------------------------------------------------------------------------
 
-inline int64_t Lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+inline constexpr int64_t kLine = 64;
+inline int64_t Lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // Cells along an axis that step k of `depth` may compute for a tile.
 inline int64_t Wide(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t axis) {
   return tile + 2 * (depth - k) * p.halo[axis];
 }
 
+// Planes of a step that are made one after the other: several, where they are rows.
+inline int64_t PlanesTogether(const StencilProblem& p) {
+  for (size_t a = 1; a + 1 < p.size.size(); ++a) {
+    if (p.size[a] > 1) return 1;
+  }
+  return kTogether;
+}
+
 // Of a ring of what step k makes of an array: planes, rows, a row.
 inline int64_t RingPlanes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k) {
-  return std::min(2 * p.halo[0] + kTogether, Wide(p, tile, depth, k, 0));
+  return std::min(2 * p.halo[0] + PlanesTogether(p), Wide(p, tile, depth, k, 0));
 }
 inline int64_t RingRowBytes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t array) {
   const size_t axis = p.halo.size() - 1;
-  return Lines((Wide(p, tile, depth, k, axis) + 2 * p.halo[axis]) * p.array_bytes[array] * p.unit);
+  // Rows are lines of the cache, also of what vectors make beyond them (StencilTile::Rounded).
+  return Lines((Wide(p, tile, depth, k, axis) + 2 * p.halo[axis]) * p.array_bytes[array] * p.unit) + 3 * kLine;
 }
 inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k, size_t array) {
   int64_t bytes = RingPlanes(p, tile[0], depth, k) * RingRowBytes(p, tile.back(), depth, k, array);
@@ -85,7 +101,7 @@ inline int64_t Rings(const StencilProblem& p, const std::vector<int64_t>& tile, 
 
 // A row of the fill value.
 inline int64_t FillBytes(const StencilProblem& p, int64_t tile, int64_t depth, size_t array) {
-  return Lines((Wide(p, tile, depth, 1, p.halo.size() - 1) + p.reach) * p.array_bytes[array] * p.unit);
+  return Lines((Wide(p, tile, depth, 1, p.halo.size() - 1) + p.span.back()) * p.array_bytes[array] * p.unit);
 }
 
 // What a thread needs for a tile.
@@ -103,13 +119,13 @@ inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& ti
 
 namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
-inline constexpr double kInstruction = 0.2;  // of one vector, in the first-level cache
-inline constexpr double kByteL2 = 0.008;     // of a cell
-inline constexpr double kByteL3 = 0.03;
+inline constexpr double kInstruction = 0.13;  // of one vector, in the first-level cache
+inline constexpr double kByteL2 = 0.006;      // of a cell
+inline constexpr double kByteL3 = 0.02;
 inline constexpr double kByteMemory = 0.1;
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells
-inline constexpr double kRow = 60;         // a call of the kernel and what is around it
+inline constexpr double kRow = 25;         // of cells, beside them
 
 }  // namespace stencil_cost
 
@@ -127,7 +143,7 @@ inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& 
 // Bytes of the planes that one thread has in use.
 inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
   return TileBytes(p, tile, depth) +
-         static_cast<int64_t>(static_cast<double>(p.planes * p.Bytes()) / 2 * CellsOfPlane(p, tile, depth, 1));
+         static_cast<int64_t>(static_cast<double>((p.span[0] + 1) * p.Bytes()) / 2 * CellsOfPlane(p, tile, depth, 1));
 }
 
 // Nanoseconds for a step of a cell.
@@ -144,7 +160,7 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   double step = static_cast<double>(p.work) * vectors * stencil_cost::kInstruction + stencil_cost::kRow / row;
   const int64_t used = InUse(p, tile, depth);
   const auto bytes = static_cast<double>(p.Bytes());
-  if (depth > 1 || p.planes > 1) {
+  if (depth > 1 || p.span[0] > 0) {
     step += bytes * (used * machine.threads > machine.l3 * 3 / 4 ? stencil_cost::kByteMemory
                      : used > machine.l2 * 3 / 4                 ? stencil_cost::kByteL3
                      : used > machine.l1                         ? stencil_cost::kByteL2
@@ -154,12 +170,23 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   const double byte = all > machine.l3   ? stencil_cost::kByteMemory
                       : all > machine.l2 ? stencil_cost::kByteL3
                                          : stencil_cost::kByteL2;
-  // Hardware prefetchers start anew where a tile has less than a row.
-  const double rows = tile.back() < p.size.back() ? 1 + 4096 / (row * bytes / 2) : 1;
+  // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
+  double around = 1, side_by_side = row;
+  bool cut = tile.back() < p.size.back();
+  for (size_t a = tile.size(); a-- > 0;) {
+    if (tile[a] < p.size[a]) {
+      around *= static_cast<double>(tile[a] + 2 * (depth - 1) * p.halo[a] + p.span[a]) / static_cast<double>(tile[a]);
+    }
+    if (a == 0 || a + 1 == tile.size()) continue;
+    if (!cut) side_by_side *= static_cast<double>(tile[a]);
+    cut = cut || tile[a] < p.size[a];
+  }
+  const double starts = cut ? 1 + 2048 / (side_by_side * bytes / 2) : 1;
+  const double moved = static_cast<double>(p.BytesRead()) * around + static_cast<double>(p.BytesWritten());
   const double fresh =
       depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
-  return step * again + bytes * byte * rows / static_cast<double>(depth) * (1 + (again - 1) / static_cast<double>(depth)) +
-         fresh + stencil_cost::kTile / (cells * static_cast<double>(depth));
+  return step * again + moved * byte * starts / static_cast<double>(depth) + fresh +
+         stencil_cost::kTile / (cells * static_cast<double>(depth));
 }
 
 // Is a tile so small beside what further steps want around it that these would do little else, or their rings have no end?
@@ -173,10 +200,14 @@ inline bool MostlyAround(const StencilProblem& p, const std::vector<int64_t>& ti
 
 inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
   constexpr int64_t kGrain = 1 << 15;      // vectors' instructions that are worth a task
-  constexpr int64_t kStreamedRow = 16384;  // bytes
+  constexpr int64_t kStreamedRow = 16384, kStreamedLines = 2048;  // bytes; where rows are whole lines
   constexpr int64_t kDeepest = 32;
   constexpr int64_t kTasks = 4;  // for each thread
+  constexpr double kSlowed = 0.1;  // of a task: what the others wait for a thread that does something else meanwhile
   StencilPlan best;
+  int64_t least_lane = INT64_MAX;
+  for (const int64_t lane : p.leaf_bytes) least_lane = std::min(least_lane, lane * p.unit);
+  const int64_t line = std::max<int64_t>(1, kLine / std::max<int64_t>(1, least_lane));  // cells
   const size_t rank = p.size.size();
   best.tile = p.size;
   const int64_t vectors = std::max<int64_t>(1, p.Cells() * p.unit / p.width);
@@ -193,7 +224,7 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
         StencilPlan plan;
         plan.depth = depth;
         plan.tile = p.size;
-        plan.tile.back() = std::max<int64_t>(1, inner);
+        plan.tile.back() = inner < p.size.back() ? std::min(p.size.back(), (inner + line - 1) / line * line) : inner;
         int64_t tiles = (p.size.back() + plan.tile.back() - 1) / plan.tile.back();
         for (size_t a = 1; a + 1 < rank; ++a) {
           plan.tile[a] = std::min(p.size[a], mid);
@@ -206,8 +237,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           if (MostlyAround(p, plan.tile, depth)) continue;
           // Tiles that are few leave threads without work.
           const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
-          const auto busy = static_cast<double>(std::min<int64_t>(tasks, std::min<int64_t>(wanted, machine.threads)));
-          const double cost = Cost(p, plan.tile, depth, machine) / busy;
+          const int64_t threads = std::min<int64_t>(wanted, machine.threads);
+          const double rounds = static_cast<double>((tasks + threads - 1) / threads) / static_cast<double>(tasks);
+          const double cost = Cost(p, plan.tile, depth, machine) * (rounds + kSlowed / static_cast<double>(tasks));
           if (least < 0 || cost < least * 0.97) {
             least = cost;
             best = plan;
@@ -222,9 +254,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   }
   best.threads = static_cast<int>(std::min<int64_t>(tasks_of(1), machine.threads));
   // Rows that end within a line of the cache would write it in two ways, which waits for memory.
-  int64_t least_row = INT64_MAX;
-  for (const int64_t lane : p.leaf_bytes) least_row = std::min(least_row, lane * p.unit * best.tile.back());
-  best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= kStreamedRow;
+  const bool lines = p.size.back() % line == 0 && best.tile.back() % line == 0;
+  const int64_t least_row = least_lane * best.tile.back();
+  best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
   return best;
 }
 

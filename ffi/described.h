@@ -95,6 +95,7 @@ inline void GetShape(const nanobind::handle& described, StencilShape& shape) {
   Get(described, "array_bytes", shape.array_bytes);
   Get(described, "leaf_bytes", shape.leaf_bytes);
   Get(described, "coordinates", shape.coordinates);
+  Get(described, "may_not_end", shape.may_not_end);
   std::vector<std::pair<int64_t, std::vector<int64_t>>> rows;
   Get(described, "rows", rows);
   for (auto& [array, offset] : rows) shape.rows.push_back({array, std::move(offset)});

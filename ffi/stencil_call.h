@@ -32,6 +32,7 @@ struct StencilShape {
   std::vector<Row> rows;
   std::vector<Read> reads;
   bool coordinates = false;  // does f take any?
+  bool may_not_end = false;  // are there values for which f may be a loop without end?
   Signature signature;
 };
 

@@ -178,8 +178,7 @@ class StencilProblem:
     changed: int
     work: int
     width: int
-    planes: int
-    reach: int
+    span: list[int]
 
 class StencilPlan:
     @property

@@ -81,6 +81,7 @@ def described_stencil(spec: StencilSpec, width: int, work: int) -> dict[str, Any
         "array_bytes": [itemsize(dtype) * slots for dtype, slots in spec.arrays],
         "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
         "coordinates": bool(spec.coordinates),
+        "may_not_end": spec.f.may_not_end,
         "rows": [(array, list(offsets)) for array, offsets in spec.rows],
         "reads": [(spec.rows.index((array, offsets[:-1])), offsets[-1]) for array, offsets in spec.reads],
         "signature": signature(spec),

@@ -48,7 +48,7 @@ uint32_t Load(const void* p) {
 }
 
 void RowKernel(const void* const* rows, const int64_t* row_steps, const void* const* uniforms, void* const* outs,
-               const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t /*stream*/) {
+               const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t listed, int64_t /*stream*/) {
   const StencilShape& shape = running->shape;
   CHECK(n >= kWidth);
   std::vector<int64_t> here(at, at + running->call.window.size());
@@ -57,11 +57,12 @@ void RowKernel(const void* const* rows, const int64_t* row_steps, const void* co
       auto read = [&](size_t k) {
         const auto& r = shape.reads[k];
         const auto row = static_cast<size_t>(r.row);
-        return Load(static_cast<const char*>(rows[row]) + i * row_steps[row] + 4 * (j + r.offset * shape.unit));
+        const void* first = rows[row + static_cast<size_t>(i * listed) * shape.rows.size()];
+        return Load(static_cast<const char*>(first) + i * row_steps[row] + 4 * (j + r.offset * shape.unit));
       };
       here.back() = at[here.size() - 1] + j / shape.unit;
       const uint32_t value = Cell(read, here.data(), Load(uniforms[0]));
-      std::memcpy(static_cast<char*>(outs[0]) + i * out_steps[0] + 4 * j, &value, 4);
+      std::memcpy(static_cast<char*>(outs[i * listed]) + i * out_steps[0] + 4 * j, &value, 4);
     }
     ++here[here.size() - 2];
   }
@@ -165,6 +166,7 @@ Problem Drawn(std::mt19937& random) {
   p.shape.unit = Draw(random, 0, 3) == 0 ? 3 : 1;
   p.shape.width = kWidth;
   p.shape.coordinates = p.shape.unit == 1 && Draw(random, 0, 2) == 0;
+  p.shape.may_not_end = Draw(random, 0, 4) == 0;
   p.shape.array_bytes = {4, 4};
   p.shape.leaf_bytes = {4};
   const int64_t most = rank == 1 ? 60 : rank == 2 ? 17 : rank == 3 ? 9 : 6;
@@ -306,6 +308,7 @@ TEST(StencilPlansFitTheirProblems) {
     for (int64_t a = 0; a < rank; ++a) {
       p.size.push_back(int64_t{1} << Draw(random, 0, 60 / rank / 2));
       p.halo.push_back(Draw(random, 0, 3));
+      p.span.push_back(2 * p.halo.back() + Draw(random, 0, 2));
       p.wraps.push_back(Draw(random, 0, 1));
     }
     p.widest = p.size;

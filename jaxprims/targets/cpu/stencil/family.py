@@ -80,8 +80,7 @@ class Stencils:
         p.changed = problem.changed
         p.work = stages_of(spec).work
         p.width = kernel.vector_width(spec, target().vector_bytes)
-        p.planes = 1 if alone else max(ends[0]) - min(ends[0]) + 1
-        p.reach = max(ends[-1]) - min(ends[-1])
+        p.span = [*(0 for _ in alone), *(max(e) - min(e) for e in ends)]
         machine = _cpu.Machine(cpu_threads())
         plan = _cpu.make_stencil_plan(p, machine)
         forced = plan_among(problem.plans, "cpu", "stencil")

@@ -29,6 +29,9 @@ SIDE_BY_SIDE = 4
 FEW = 24
 """Instructions and reads, all vectors together, up to which more vectors are made together."""
 
+LONG_ROW = 32
+"""Vectors of a row from which on an extra one is made at its begin, so that the others are stored within lines of the cache."""
+
 PIECE = 4096
 """Bytes of what several stages keep of a row, at most twice that: they stay in the first-level cache."""
 
@@ -56,16 +59,17 @@ class _Cells:
     """Lanes of cells side by side, in rows ``numbers``, which follow each other: what a stage makes of what they read."""
 
     def __init__(self, b: ir.IRBuilder, spec: StencilSpec, args: Sequence[ir.Value], numbers: Sequence[ir.Value]):
-        rows, row_steps, uniforms, outs, out_steps, at = args
+        rows, row_steps, uniforms, outs, out_steps, at, listed = args
         self.b, self.spec, self.count = b, spec, len(numbers)
         self.rows: dict[Read, ir.Value] = {}
         for i, number in enumerate(numbers):
             for k, (array, offsets) in enumerate(spec.rows):
                 row = (array, (*offsets[:-1], offsets[-1] + i)) if offsets else (array, offsets)
                 if row not in self.rows:  # which the row before reads as well
-                    self.rows[row] = moved(b, rows, row_steps, k, number)
+                    self.rows[row] = moved(b, rows, row_steps, k, number, b.mul(listed, i64(len(spec.rows))))
         self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        self.outs = [[moved(b, outs, out_steps, k, i) for k in range(len(spec.leaves))] for i in numbers]
+        results = range(len(spec.leaves))
+        self.outs = [[moved(b, outs, out_steps, k, i, b.mul(listed, i64(len(results)))) for k in results] for i in numbers]
         self.at = [[coordinate(b, spec, at, axis, i) for axis in spec.coordinates] for i in numbers]
         self.shared: list[list[ir.Value]] = []  # by row and stage but the last: where lane 0 of the row would be
 
@@ -137,10 +141,11 @@ def kept_type(dtype: str) -> str:
     return "f32" if dtype in expr.HALVES else dtype
 
 
-def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value) -> ir.Value:
-    """Pointer k, ``i`` of its steps on."""
+def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value, beyond: ir.Value) -> ir.Value:
+    """Pointer k, ``i`` of its steps on, of the ``i``-th list, each ``beyond`` pointers behind the one before."""
     step = b.load(b.gep(steps, [i64(k)], source_etype=I64), typ=I64)
-    return address(b, pointer(b, pointers, k), b.mul(i, step))
+    first = b.load(b.gep(pointers, [b.add(b.mul(i, beyond), i64(k))], source_etype=PTR), typ=PTR)
+    return address(b, first, b.mul(i, step))
 
 
 def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int, i: ir.Value) -> ir.Value:
@@ -170,8 +175,8 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
     """Rows two by two, if that pays, and those that are left."""
     ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
-    b, (*shared, n, count, stream) = declare(module, "row", [*_SHARED, I64, I64, I64])
-    rows = _Rows(b, spec, width, ones, shared, n, stream)
+    b, (*shared, n, count, listed, stream) = declare(module, "row", [*_SHARED, I64, I64, I64, I64])
+    rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream)
     left: ir.Value = i64(0)
     if pays(spec):
         left = b.select(_alike(b, spec, shared[4], stream), b.and_(count, i64(-2)), i64(0))
@@ -211,7 +216,9 @@ class _Rows:
     def make(self, numbers: Sequence[ir.Value]) -> None:
         b, n = self.b, self.n
         cells = _Cells(b, self.spec, self.args, numbers)
-        start, streams = _aligned(b, self.spec, cells.outs[0], self.width, self.stream)
+        stream, long = b.icmp_signed("!=", self.stream, i64(0)), b.icmp_signed(">=", n, i64(LONG_ROW * self.width))
+        start, there = _aligned(b, self.spec, cells.outs[0], self.width, b.or_(stream, long))
+        streams = b.and_(there, stream)
         if not self.kept:
             self._lanes(0, cells, numbers, i64(0), start, n, streams)
             return
@@ -282,7 +289,7 @@ def _alike(b: ir.IRBuilder, spec: StencilSpec, out_steps: ir.Value, stream: ir.V
 
 def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Function:
     """A vector of stage k, as a function: it is wanted in three places, seldom."""
-    b, (*shared, i, bases, j) = declare(module, f"one{k}", [*_SHARED, I64, PTR, I64])
+    b, (*shared, i, bases, j) = declare(module, f"one{k}", [*_SHARED, I64, I64, PTR, I64])
     fn = b.function
     fn.linkage = "internal"
     fn.attributes.add("noinline")
@@ -294,22 +301,21 @@ def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Functio
 
 
 def _aligned(
-    b: ir.IRBuilder, spec: StencilSpec, outs: Sequence[ir.Value], width: int, stream: ir.Value
+    b: ir.IRBuilder, spec: StencilSpec, outs: Sequence[ir.Value], width: int, wanted: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """(lane, flag): where every result's vectors are aligned, if there is such a place and the caller wants to stream; else 0."""
+    """(lane, flag): where every result's vectors are aligned, if that is wanted and there is such a place; else 0."""
     sizes = [itemsize(dtype) * slots for dtype, slots in spec.leaves]
-    wanted = b.icmp_signed("!=", stream, i64(0))
     if width == 1 or any(size & (size - 1) for size in sizes):
         return i64(0), ir.Constant(ir.IntType(1), 0)
-    starts = []
+    there, starts = wanted, []
     for out, size in zip(outs, sizes, strict=True):
         place = b.ptrtoint(out, I64)
-        wanted = b.and_(wanted, b.icmp_unsigned("==", b.and_(place, i64(size - 1)), i64(0)))
+        there = b.and_(there, b.icmp_unsigned("==", b.and_(place, i64(size - 1)), i64(0)))
         lane = b.lshr(place, i64(size.bit_length() - 1))
         starts.append(b.and_(b.sub(i64(0), lane), i64(width - 1)))
     for other in starts[1:]:
-        wanted = b.and_(wanted, b.icmp_unsigned("==", other, starts[0]))
-    return b.select(wanted, starts[0], i64(0)), wanted
+        there = b.and_(there, b.icmp_unsigned("==", other, starts[0]))
+    return b.select(there, starts[0], i64(0)), there
 
 
 def _cell(module: ir.Module, spec: StencilSpec) -> None:
@@ -320,10 +326,10 @@ def _cell(module: ir.Module, spec: StencilSpec) -> None:
         args: list[ir.Value] = []
         for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec, used_params(f)), strict=True)):
             dtype, slots = spec.arrays[array]
-            loaded = load_row(b, moved(b, reads, read_steps, k, i), dtype, 1, slots, wanted)
+            loaded = load_row(b, moved(b, reads, read_steps, k, i, i64(0)), dtype, 1, slots, wanted)
             args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(slots)]
         args += [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
         values = iter(expr.emit(b, f, args, captured, 1))
         for k, (dtype, slots) in enumerate(spec.leaves):
-            store_row(b, [next(values) for _ in range(slots)], moved(b, outs, out_steps, k, i), dtype, 1)
+            store_row(b, [next(values) for _ in range(slots)], moved(b, outs, out_steps, k, i, i64(0)), dtype, 1)
     b.ret_void()
