@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <utility>
@@ -34,7 +35,19 @@ namespace nb = nanobind;
 namespace jaxprims {
 namespace {
 
-int64_t CacheSize(int name, int64_t otherwise) {
+// Bytes of the cache for data of a level that the first core uses. The system knows; sysconf asks the processor, which on some
+// virtual machines tells of all the host's.
+int64_t CacheSize(int level, int name, int64_t otherwise) {
+  for (int k = 0; k < 8; ++k) {
+    const std::string cache = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(k) + "/";
+    int own = 0;
+    int64_t size = 0;
+    std::string type, unit;
+    std::ifstream(cache + "level") >> own;
+    std::ifstream(cache + "type") >> type;
+    std::ifstream(cache + "size") >> size >> unit;
+    if (own == level && type != "Instruction" && size > 0) return size << (unit == "K" ? 10 : unit == "M" ? 20 : 0);
+  }
   const long size = sysconf(name);
   return size > 0 ? size : otherwise;
 }
@@ -44,9 +57,9 @@ int64_t CacheSize(int name, int64_t otherwise) {
 Machine MachineWith(int threads) {
   static const Machine machine = [] {
     Machine m;
-    m.l1 = CacheSize(_SC_LEVEL1_DCACHE_SIZE, m.l1);
-    m.l2 = CacheSize(_SC_LEVEL2_CACHE_SIZE, m.l2);
-    m.l3 = CacheSize(_SC_LEVEL3_CACHE_SIZE, m.l3);
+    m.l1 = CacheSize(1, _SC_LEVEL1_DCACHE_SIZE, m.l1);
+    m.l2 = CacheSize(2, _SC_LEVEL2_CACHE_SIZE, m.l2);
+    m.l3 = CacheSize(3, _SC_LEVEL3_CACHE_SIZE, m.l3);
     return m;
   }();
   Machine m = machine;
@@ -230,7 +243,8 @@ NB_MODULE(_cpu, m) {
       "keep_freed_memory",
       [] {
 #if defined(__GLIBC__)
-        return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1;
+        // One arena: those of other threads than the first map what is larger than 64 MB, whatever they are told.
+        return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_ARENA_MAX, 1) == 1;
 #else
         return false;
 #endif
@@ -345,8 +359,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("changed", &StencilProblem::changed)
       .def_rw("work", &StencilProblem::work)
       .def_rw("width", &StencilProblem::width)
-      .def_rw("planes", &StencilProblem::planes)
-      .def_rw("reach", &StencilProblem::reach);
+      .def_rw("span", &StencilProblem::span);
   nb::class_<StencilPlan>(m, "StencilPlan")
       .def_ro("depth", &StencilPlan::depth)
       .def_ro("tile", &StencilPlan::tile)
