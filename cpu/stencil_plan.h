@@ -199,10 +199,10 @@ inline bool MostlyAround(const StencilProblem& p, const std::vector<int64_t>& ti
 }
 
 inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
-  constexpr int64_t kGrain = 1 << 15;      // vectors' instructions that are worth a task
+  constexpr int64_t kGrain = 1 << 15;                             // vectors' instructions that are worth a task
   constexpr int64_t kStreamedRow = 16384, kStreamedLines = 2048;  // bytes; where rows are whole lines
   constexpr int64_t kDeepest = 32;
-  constexpr int64_t kTasks = 4;  // for each thread
+  constexpr int64_t kTasks = 4;    // for each thread
   constexpr double kSlowed = 0.1;  // of a task: what the others wait for a thread that does something else meanwhile
   StencilPlan best;
   int64_t least_lane = INT64_MAX;

@@ -12,7 +12,8 @@ def keep_freed_memory() -> bool:
     than a scan or a sum does. With it, a program that makes large arrays over and over runs them at the memory's speed. The
     process keeps the most memory that it ever had; it is the whole process's allocator, so this is the program's to decide and
     never done on import. (On Linux, the same as running with
-    ``GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=18446744073709551615``.)
+    ``GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=18446744073709551615:glibc.malloc.arena_max=1``. Threads
+    that have an arena of their own map what is larger than 64 MB, whatever they are told: call it before there are any.)
 
     Returns:
       Whether the allocator is one that can be told so: that of the GNU C library.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
@@ -31,6 +32,9 @@ WIDER = 2
 
 _IN_LOOPS = elementwise.NAMES | MOVES
 """What XLA takes into the loop of a reduction, too."""
+
+_SLICED = _IN_LOOPS | {"slice"}
+"""What costs XLA's loops nothing but loads."""
 
 _FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 """What it takes in, and a body does not: a kernel would have to read it."""
@@ -117,9 +121,9 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 """What XLA does in a loop of its own."""
 
 
-def why_no_stencil(stencil: Stencil, combined: bool = False) -> str | None:
+def why_no_stencil(stencil: Stencil, combined: Collection[int] = ()) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
-    kernel that combines all of it."""
+    kernel that combines all of it, and these equations are in such kernels."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     if cells < FEWEST_CELLS:
         return "few cells: XLA's loop is done before a kernel is called"
@@ -127,7 +131,10 @@ def why_no_stencil(stencil: Stencil, combined: bool = False) -> str | None:
         return "short rows"
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     if combined:
-        return None
+        users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
+        wanted_again = any(u not in combined for u in users)
+        cheap = sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED for e in inside)
+        return "others want it too, and XLA makes it where it is read" if wanted_again and cheap else None
     if any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside):
         return None
     if not inner and 0 in layout.counted:

@@ -103,15 +103,16 @@ class _Plan:
 
     def find_moved(self) -> None:
         """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
-        wanted: set[Any] = set()
+        wanted, inside = set[Any](), set[int]()
         for site in find_sites(self.graph):
             if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
                 continue  # for each element a few numbers, which another kernel may take in
             body = self._body([site])
             if any(_is_moved(self.graph, var) for var, _ in body.streamed):
                 wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots)
+                inside |= body.taken | {site.index}
         if wanted:
-            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, True))
+            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, inside))
             roots = {s.sites[0].eqn.outvars[0] for s in found}
             self.moved = frozenset(roots & wanted)
             self.bodies.clear()
@@ -127,7 +128,8 @@ class _Plan:
         return [m for m in made if isinstance(m, Kernel)]
 
     def _why_no_stencil(self, stencil: Stencil) -> str | None:
-        return why_no_stencil(stencil, any(s.eqn.outvars[0] in self.moved for s in stencil.sites))
+        made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)
+        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else ())
 
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
