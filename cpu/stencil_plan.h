@@ -238,8 +238,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           // Tiles that are few leave threads without work.
           const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
           const int64_t threads = std::min<int64_t>(wanted, machine.threads);
-          const double rounds = static_cast<double>((tasks + threads - 1) / threads) / static_cast<double>(tasks);
-          const double cost = Cost(p, plan.tile, depth, machine) * (rounds + kSlowed / static_cast<double>(tasks));
+          const int64_t rounds = (tasks + threads - 1) / threads;
+          const double cost =
+              Cost(p, plan.tile, depth, machine) * (static_cast<double>(rounds) + kSlowed) / static_cast<double>(tasks);
           if (least < 0 || cost < least * 0.97) {
             least = cost;
             best = plan;
