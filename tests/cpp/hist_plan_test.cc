@@ -131,7 +131,7 @@ TEST(PlanOfExamples) {
        2, "M=1 S=2 C=1 prefetch threads=2"},
       {"past 2^31 bytes", With(Problem(50 * kMillion, int64_t{1} << 29), not_in_place), 2, "M=1 S=2 C=1 prefetch wide threads=2"},
       {"a small call is for one thread", Problem(1000, 100), 2, "M=1 S=1 C=1 threads=1"},
-      {"so is one of few long rows", With(Problem(1100, 600, 192), lanes(48)), 2, "M=1 S=1 C=1 threads=1"},
+      {"so is one of few long rows", With(Problem(1100, 600, 192), lanes(48)), 2, "M=1 S=1 C=1 soa threads=1"},
       {"but not if an element takes long", With(Problem(1000, 100), work(100)), 2, "M=2 S=1 C=1 threads=2"},
       {"no elements", Problem(0, 100), 2, "M=1 S=1 C=1 soa threads=1"},
       {"no bins", Problem(1000, 0), 2, "M=1 S=1 C=8 threads=1"},
