@@ -214,7 +214,8 @@ def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) 
     def above(i: Any, x: Any) -> tuple[Any, Any]:
         return i, jnp.exp((x - top.at[i].get(mode="clip")).astype(_widened(data.dtype)))
 
-    return (jnp.log(genhist(above, (ids, data), Bins(n, jnp.add, identity=0))) + top).astype(data.dtype)
+    sums = genhist(above, (ids, data), Bins(n, jnp.add, identity=0))
+    return (jnp.log(sums) + top.astype(sums.dtype)).astype(data.dtype)
 
 
 @_logsumexp_of_ids.defjvp
