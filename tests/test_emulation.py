@@ -686,7 +686,7 @@ RANDOM = {  # device: families, numbers of an operator's calls, and kernels that
         "ReduceAcrossParts ReduceMatrix ReduceProducerConsumer ReduceTree ReduceWarpTree "
         "SegmentsMatrix SegmentsProducerConsumer SegmentsTree SegmentsWarpTree HistFill",
     ),
-    "stencils": ("stencil", range(2), "StencilCells StencilSteps"),
+    "stencils": ("stencil", range(1), "StencilCells StencilSteps"),
     "sm_80": ("hist --only 5 6 9 10 11", range(3, 4), "HistCombine HistFill HistGlobal HistShared"),  # with narrower atomics
     "passes": ("hist", range(6, 8), "HistCluster HistGlobal HistSample"),
 }
