@@ -40,7 +40,7 @@ def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     def call(x: Any, ids: Any) -> Any:
         return jp.reduce_by_index(x, ids, 7, op)
 
-    pays = math.prod(shape) <= xla_pays.SMALL and not (name == "add" and dtype is np.float16)
+    pays = (math.prod(shape) <= xla_pays.SMALL or name == "add") and not (name == "add" and dtype is np.float16)
     assert (strategies(call, x, ids) == ["plain XLA"]) == pays
     got = jax.jit(call)(x, ids)
     with forced(AnyKernel()):
@@ -91,33 +91,6 @@ def test_sums_of_halves_are_wide(dtype: Any) -> None:
     assert jp.reduce_by_index(x, jnp.zeros(1500, int), 1)[0] == wanted
     assert jp.segment_sum(x, jnp.zeros(1500, int), 1)[0] == wanted
     assert jp.reduce(x) == wanted
-
-
-def test_what_makes_the_elements() -> None:
-    """XLA would make and reduce them in one loop: where that is the faster one, so it is, and so it is said."""
-
-    def both(f: Callable[..., Any], *args: Any) -> bool:
-        """Is it plain XLA, as explained and as lowered?"""
-        plain = strategies(f, *args) == ["plain XLA"]
-        assert ("jaxprims_" not in jax.jit(f).lower(*args).as_text()) == plain
-        return plain
-
-    many, rows = jnp.ones(100 * xla_pays.SMALL), jnp.ones((500, 8 * 128))
-    ids = jnp.arange(500) % 7
-    assert not both(lambda x: jp.reduce(x), many)
-    assert both(lambda x: jp.reduce(x * x), many)
-    assert both(lambda x: jp.reduce((x * x).reshape(50, -1), axis=0), many)
-    assert not both(lambda x: jp.reduce(x.reshape(50, -1), axis=0), many)
-    assert not both(lambda x: jp.reduce(jax.lax.sort(x)), many)
-    assert not both(lambda x: jp.reduce(x, map=lambda x: x * x), many)
-    assert not both(lambda x: jp.reduce(x.astype(jnp.int32)), many)
-    assert not both(lambda x, i: jp.reduce_by_index(x, i, 7, jnp.maximum), jnp.ones((500, 32)), ids)
-    assert both(lambda x, i: jp.reduce_by_index(x + 1, i, 7, jnp.maximum), jnp.ones((500, 32)), ids)
-    assert not both(lambda x, i: jp.reduce_by_index(x + 1, i, 7, jnp.maximum), rows, ids)
-    for f in (lambda x: jp.reduce(x * x), lambda x: jp.reduce(jnp.sin(x), jnp.maximum)):
-        with forced(AnyKernel()):
-            kernel = jax.jit(lambda x: f(x))(many)
-        np.testing.assert_allclose(jax.jit(f)(many), kernel, rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2])

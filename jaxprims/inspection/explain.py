@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from ..arguments.warnings import FallbackWarning
 from ..fusion.call import fused_p
-from ..primitives.fed import is_cheap
 from ..specs.kernel import KernelSpec
 from ..targets.cpu.machine import cpu_threads
 from ..targets.registry import family_of, target_at
@@ -130,17 +129,10 @@ def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Pla
 def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
     """The jaxpr's calls; ``sites``: filled with what :func:`fuse` found."""
     target = target_at(where)
-    made: dict[Any, bool] = {}
     for eqn in jaxpr.eqns:
         family = family_of(eqn.primitive)
         if family is not None:
-            fed = any(made.get(v, False) for v in eqn.invars if not isinstance(v, Literal))
-            yield _planned(family, eqn, target, where, fed)
-        else:
-            name, first = eqn.primitive.name, eqn.invars[:1]
-            moves = name in ("reshape", "squeeze")
-            fed = any(made.get(v, False) for v in first if not isinstance(v, Literal)) if moves else is_cheap(name)
-            made.update(dict.fromkeys(eqn.outvars, fed))
+            yield _planned(family, eqn, target, where)
         if eqn.primitive is fused_p:
             sites += eqn.params["call"].in_words()
             yield from _calls(eqn.params["call"].rewritten.closed.jaxpr, where, sites)
@@ -148,14 +140,14 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
             yield from _calls(inner, where, sites)
 
 
-def _planned(family: Any, eqn: Any, target: Target, where: str, fed: bool) -> PlannedCall:
+def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
     avals = [v.aval for v in eqn.invars]
     problem = family.problem(target, avals, **eqn.params)
     if not target.serves(family.name):
         strategy, reason = family.unserved()
         summary = family.summary(problem, Explanation(strategy, reason), **eqn.params)
         return PlannedCall(family.title, summary, strategy, reason, 0, target=where)
-    other = family.instead(target, avals, fed, **eqn.params)
+    other = family.instead(target, avals, **eqn.params)
     taken = other is None or target.takes(problem)
     explanation = target.explain(problem) if taken else Explanation(other.strategy, other.reason)
     summary = family.summary(problem, explanation, **eqn.params)

@@ -19,7 +19,6 @@ from ..specs.problems import Problem
 from ..targets.target import Explanation, Target
 from . import divided
 from .batches import batched_alike, over_batch
-from .fed import is_fed
 from .tangents import taylor_by
 
 
@@ -34,9 +33,6 @@ class Instead:
 
 class Family(abc.ABC):
     """A family of calls. ``title``: in explanations; ``call_target``: the custom call's name."""
-
-    sees_producers = False
-    """Does the strategy depend on what makes the operands?"""
 
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
@@ -62,12 +58,12 @@ class Family(abc.ABC):
         """The call in the form that kernels want, as a function of the operands; None if it has it."""
         return None
 
-    def instead(self, target: Target, avals: Sequence[Any], fed: bool = False, **params: Any) -> Instead | None:
-        """What is done instead of a kernel of the target's: what XLA does as well or better. ``fed``: as of a problem."""
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+        """What is done instead of a kernel of the target's: what XLA does as well or better."""
         operation = self.operation(**params)
         if operation is None or params["call"].plans:
             return None
-        problem = dataclasses.replace(self.problem(target, avals, **params), fed=fed)
+        problem = self.problem(target, avals, **params)
         why = target.xla_pays(problem, operation) if problem.known else None
         return None if why is None else Instead(functools.partial(self.plain, **params), "plain XLA", why)
 
@@ -108,7 +104,7 @@ class Family(abc.ABC):
             # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             return mlir.lower_fun(lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full})))(ctx, *operands)
-        other = self.instead(target, ctx.avals_in, any(map(is_fed, operands)), **params)
+        other = self.instead(target, ctx.avals_in, **params)
         function = self.normal(**params) if other is None else other.function
         if function is not None:
             return mlir.lower_fun(function)(ctx, *operands)

@@ -20,8 +20,6 @@ from .histogram_call import HistogramCall, call_spec, elements_of
 class Histograms(Family):
     """Generalized histograms."""
 
-    sees_producers = True
-
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
         call, masks, rank = params["call"], params["masks"], params["rank"]
         spec = call_spec(call, avals, masks, target)
@@ -50,10 +48,10 @@ class Histograms(Family):
         scatters = name in histogram_xla.SCATTERS and dtype.kind != "c" and not halves
         return name if plain and passes_on and scatters else None
 
-    def instead(self, target: Target, avals: Sequence[Any], fed: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
-            return super().instead(target, avals, fed, **params)
+            return super().instead(target, avals, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])
         if call.sorted:
             return Instead(function, "a segmented reduction", "the indices are sorted")

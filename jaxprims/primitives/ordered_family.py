@@ -36,10 +36,10 @@ class OrderedFamily(Family):
             ids=call.segmented_by == "ids",
         )
 
-    def instead(self, target: Target, avals: Sequence[Any], fed: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
-        return super().instead(target, avals, fed, **params)
+        return super().instead(target, avals, **params)
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: OrderedCall = params["call"]

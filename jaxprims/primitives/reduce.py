@@ -44,8 +44,6 @@ def neutral_leaves(call: OrderedCall, values: Sequence[Any]) -> list[Any]:
 class Reductions(OrderedFamily):
     """Reductions."""
 
-    sees_producers = True
-
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
         plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuV"

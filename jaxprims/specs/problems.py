@@ -23,8 +23,6 @@ class Problem:
     spec: KernelSpec | None
     batch: tuple[Any, ...]
     plans: tuple[Any, ...]
-    fed: bool = dataclasses.field(default=False, kw_only=True)
-    """Is an array made by a function that XLA would compile into its own loop?"""
 
     family: ClassVar[str]
     """The name of the family that it is of."""

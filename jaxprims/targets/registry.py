@@ -18,7 +18,6 @@ class Family(Protocol):
     primitive: Primitive
     call_target: str
     """The custom call's name, which carries the version of its attributes' meaning."""
-    sees_producers: bool
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         """To a call of the target's."""
@@ -29,15 +28,12 @@ class Family(Protocol):
 
 _families: dict[str, Family] = {}
 _targets: dict[str, Target] = {}
-_twins: dict[str, Primitive] = {}
 
 
 def register_family(family: Family) -> None:
     """From now on the family's primitive is lowered to a kernel on every target that serves it, elsewhere to plain XLA."""
     _families[family.name] = family
-    mlir.register_lowering(_on_platforms(family), mlir.lower_fun(family.plain, multiple_results=True))
-    if family.sees_producers:
-        mlir.register_lowering(family.primitive, functools.partial(_beside_producers, family), cacheable=False)
+    mlir.register_lowering(family.primitive, mlir.lower_fun(family.plain, multiple_results=True))
     for target in _targets.values():
         _connect(family, target)
 
@@ -59,27 +55,7 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(_on_platforms(family), rule, platform=target.platform)
-
-
-def _on_platforms(family: Family) -> Primitive:
-    """What is lowered on each platform by itself: the family's primitive; a twin, where that sees what makes its operands."""
-    if not family.sees_producers:
-        return family.primitive
-    if family.name not in _twins:
-        twin = _twins[family.name] = Primitive(f"{family.primitive.name}_on_platforms")
-        twin.multiple_results = True
-        twin.def_effectful_abstract_eval(lambda *avals, **params: family.primitive.abstract_eval(*avals, **params))
-    return _twins[family.name]
-
-
-def _beside_producers(family: Family, ctx: Any, *operands: Any, **params: Any) -> Any:
-    """Only a lowering that is not cached sees what makes its operands, and JAX has none of that kind for several platforms."""
-    if tuple(ctx.platforms or ctx.module_context.platforms) == ("cpu",):
-        for target in reversed(_targets.values()):
-            if target.platform == "cpu" and target.serves(family.name):
-                return family.lower(ctx, *operands, target=target, **params)
-    return mlir.lower_fun(functools.partial(_on_platforms(family).bind, **params))(ctx, *operands)
+        mlir.register_lowering(family.primitive, rule, platform=target.platform)
 
 
 def family_of(primitive: Primitive) -> Any:

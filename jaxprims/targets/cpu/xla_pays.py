@@ -10,7 +10,7 @@ SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
 SMALL_IN_VECTORS = 32_768
-"""The same where XLA's loop is one of vectors, along rows that it makes there."""
+"""The same where XLA's loop is one of vectors: sums of rows by index."""
 
 SPARSE = range(40_000, 400_000)
 """Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
@@ -26,10 +26,7 @@ FEW_TO_REDUCE = 65_536
 """Elements of a reduction that XLA knows."""
 
 FEW_OF_COLUMNS = 2**21
-"""The same of columns, made in the loop that reduces them: with more XLA may go through memory in long steps."""
-
-FUSED = ("f32", "f64")
-"""Elements that XLA makes and reduces in one loop, so that they are never written."""
+"""The same of columns of halves: with more XLA may go through memory in long steps."""
 
 MANY, SHORT_ROWS_OF_MANY = 2**18, 512
 """With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
@@ -45,7 +42,7 @@ SHORT_ROW_OF_CELLS = 40
 def xla_pays(problem: Problem, operation: str) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, HistogramProblem):
-        return _scatter(problem)
+        return _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem)
     if isinstance(problem, OrderedProblem) and problem.family == "scan":
@@ -56,12 +53,12 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
 _FEW = "few elements: XLA's loop is done before a kernel is called"
 
 
-def _scatter(problem: HistogramProblem) -> str | None:
+def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     lanes = problem.spec.bins[0].lanes
     if lanes == problem.members == 1 and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
         return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
-    few = SMALL_IN_VECTORS if lanes > 1 and problem.fed else SMALL
-    return _FEW if problem.n * problem.members * lanes <= few else None
+    in_vectors = lanes > 1 and operation == "add"  # XLA does the others number by number
+    return _FEW if problem.n * problem.members * lanes <= (SMALL_IN_VECTORS if in_vectors else SMALL) else None
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
@@ -72,9 +69,7 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     every = problem.n * problem.lanes * problem.members
     if every <= (SMALL if operation in SHORT_ROW else FEW_TO_REDUCE):
         return _FEW
-    state, known = problem.spec.state[0], operation not in SHORT_ROW
-    if known and problem.fed and state in FUSED and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
-        return "the elements are made in the loop that reduces them"
+    state = problem.spec.state[0]
     if operation in ("max", "min") and state in ("f16", "bf16") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
         return "halves, whose order XLA compares in one instruction"
     if problem.lanes > 1:
