@@ -93,20 +93,6 @@ def test_sums_of_halves_are_wide(dtype: Any) -> None:
     assert jp.reduce(x) == wanted
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_scans_of_two(n: int) -> None:
-    x = jnp.asarray(rng.normal(size=(5, n, 3)).astype(np.float32))
-    for options in ({}, {"reverse": True}, {"exclusive": True}, {"exclusive": True, "reverse": True}):
-        for op in (jnp.add, jnp.logaddexp):
-            call = lambda x: jp.scan(x, op, axis=1, **options)  # noqa: E731
-            assert strategies(call, x) == ["plain XLA"]
-            with forced(AnyKernel()):
-                kernel = jax.jit(lambda x: call(x))(x)
-            np.testing.assert_allclose(jax.jit(call)(x), kernel, rtol=1e-6)
-    assert strategies(lambda x: jp.scan(x, axis=0), x) != ["plain XLA"]
-    assert strategies(lambda x: jp.scan(x.astype(jnp.float16), axis=1), x) != ["plain XLA"]
-
-
 def test_limits() -> None:
     """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
     many = jnp.ones(100 * xla_pays.SMALL)

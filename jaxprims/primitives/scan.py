@@ -96,12 +96,6 @@ batching.primitive_batchers[scan_p] = batch_rule(scan_p, 1)
 class Scans(OrderedFamily):
     """Scans."""
 
-    def operation(self, **params: Any) -> str | None:
-        """The operator once, for two elements. Sums of halves are kept in f32 by kernels alone."""
-        call: OrderedCall = params["call"]
-        halves = any(d.itemsize == 2 and d.kind in "fV" for d in call.operator.dtypes)
-        return None if call.init or call.segmented_by or call.operator.large or halves else "scan"
-
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
         arrays, flags, captured, consts, init = call.split(operands)

@@ -45,8 +45,6 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem)
-    if isinstance(problem, OrderedProblem) and problem.family == "scan":
-        return "two elements: one operation" if problem.n <= 2 else None
     return _reduction(problem, operation) if isinstance(problem, OrderedProblem) and problem.family == "reduce" else None
 
 
