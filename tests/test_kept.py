@@ -90,7 +90,18 @@ def test_floats_of_operators_may_be_wanted(compiled: Any) -> None:
 
 
 def test_python_computes_in_double_precision() -> None:
-    """With the floats that a function closes over, whatever the arrays' dtype."""
+    """With the floats that a function closes over, whatever the arrays' dtype, and wherever it does so."""
+    for start in (1.7e9, 1.7e9 + 64):
+        for f in (
+            lambda x: jax.lax.cond(x > 0, lambda: x * (start - 1.69999999e9), lambda: x),
+            lambda x: jax.lax.fori_loop(0, 3, lambda k, y: y + x * (start - 1.69999999e9), x),
+            lambda x: jax.nn.relu(x * (start - 1.69999999e9)),
+        ):
+            assert jp.reduce(X, map=f) == jax.jit(lambda x, f=f: jp.reduce(x, map=f))(X) > 600
+            op = lambda a, b, f=f: jnp.maximum(a, b) + 0 * f(a)  # noqa: E731
+            np.testing.assert_array_equal(jp.scan(X, op), jax.jit(lambda x, op=op: jp.scan(x, op))(X))
+            mine = lambda a, f=f: f(a[0])  # noqa: E731
+            np.testing.assert_array_equal(jp.stencil(mine, X), jax.jit(lambda x, f=mine: jp.stencil(f, x))(X))
     for start in (1.7e9, 1.7e9 + 64, 1e40):
         stop = start * (1 + 1e-9)
         f = lambda x: (x - (start - 1.7e9) % 1e30) / (stop - start)  # noqa: E731

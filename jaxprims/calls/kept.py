@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
@@ -52,6 +52,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
 _FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
 _HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "copy", "stop_gradient", "pvary"))
+_CONTROL = frozenset(("cond", "while", "scan"))
 _LIBRARIES = ("jax", "jaxprims", "numpy")
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
@@ -231,10 +232,12 @@ def _compiled(entry: Entry, arrays: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _computes(jaxpr: Jaxpr, floats: Sequence[bool]) -> bool:
-    """Is anything computed of these arguments alone?"""
+    """Is anything computed of these arguments alone, or may be where a loop or a branch has them?"""
     alone = {v for v, is_float in zip(jaxpr.invars, floats, strict=True) if is_float}
     for eqn in jaxpr.eqns:
         held = [v for v in eqn.invars if not isinstance(v, Literal)]
+        if not alone.isdisjoint(held) and (eqn.primitive.name in _CONTROL or any(map(_branches, _functions(eqn)))):
+            return True
         if held and all(v in alone for v in held):
             (x, *_), (y, *_) = held, eqn.outvars
             rounded = x.aval.dtype != y.aval.dtype and x.aval.dtype not in (np.float64, np.complex128)  # once more
@@ -242,6 +245,18 @@ def _computes(jaxpr: Jaxpr, floats: Sequence[bool]) -> bool:
                 return True
             alone.update(eqn.outvars)
     return False
+
+
+def _functions(eqn: JaxprEqn) -> list[Jaxpr]:
+    """Those of a call of the library's: of its elements, and its operators."""
+    call = eqn.params.get("call")
+    parts = getattr(call, "parts", (call,))
+    operators = [part.operator.traced for part in parts if hasattr(part, "operator")]
+    return [f.jaxpr for f in (*([call.f] if hasattr(call, "f") else ()), *operators)]
+
+
+def _branches(jaxpr: Jaxpr) -> bool:
+    return any(e.primitive.name in _CONTROL or any(map(_branches, jaxprs_in_params(e.params))) for e in jaxpr.eqns)
 
 
 def _of_arrays(function: Callable[..., Any], form: Form) -> Any:

@@ -69,7 +69,7 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
         return _FEW
     state = problem.spec.state[0]
     if operation in ("max", "min") and state in ("f16", "bf16") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
-        return "halves, whose order XLA compares in one instruction"
+        return "maxima and minima of halves: XLA's loop is ahead"
     if problem.lanes > 1:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
     short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
