@@ -33,6 +33,7 @@ from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..operators.operator import SameObject
 from ..targets.plans import forced_plans
+from ..tracing.jaxprs import CALLS, called
 
 MOST = 512
 """Calls that are kept, those used last, of those that were made several times."""
@@ -244,6 +245,10 @@ def _computes(jaxpr: Jaxpr, floats: Sequence[bool]) -> bool:
             if eqn.primitive.name not in _HANDED_ON or rounded:
                 return True
             alone.update(eqn.outvars)
+        elif not alone.isdisjoint(held) and eqn.primitive.name in CALLS:
+            inner = called(eqn)
+            if inner is None or _computes(inner[0], [isinstance(v, Literal) or v in alone for v in eqn.invars]):
+                return True
     return False
 
 
