@@ -383,15 +383,13 @@ NB_MODULE(_cpu, m) {
       .def_rw("state_bytes", &SegmentsProblem::state_bytes)
       .def_rw("across", &SegmentsProblem::across);
   nb::class_<SegmentsPlan>(m, "SegmentsPlan")
-      .def_ro("path", &SegmentsPlan::path)
       .def_ro("items", &SegmentsPlan::items)
       .def_ro("tasks", &SegmentsPlan::tasks)
       .def_ro("chunk", &SegmentsPlan::chunk)
       .def_ro("strip", &SegmentsPlan::strip)
       .def_ro("grain", &SegmentsPlan::grain)
-      .def_ro("long_run", &SegmentsPlan::long_run)
       .def_ro("threads", &SegmentsPlan::threads);
-  m.def("make_segments_plan", &MakeSegmentsPlan, nb::arg("problem"), nb::arg("machine"), nb::arg("path") = int64_t{kAutomatic});
+  m.def("make_segments_plan", &MakeSegmentsPlan, nb::arg("problem"), nb::arg("machine"));
   m.def("segments_workspace_bytes", nb::overload_cast<const SegmentsProblem&, const SegmentsPlan&>(&WorkspaceBytes),
         nb::arg("problem"), nb::arg("plan"));
 }

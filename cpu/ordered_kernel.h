@@ -55,7 +55,7 @@ struct OrderedKernel {
   // the first one's is written, contiguous.
   using Runs = void (*)(const void* const* arrays, const void* const* uniforms, void* const* outs, const int32_t* ends,
                         int64_t base, int64_t first, int64_t count);
-  Scan scan = nullptr;        // spec "scan": results; "segments": results of the inclusive scan with flags (along only)
+  Scan scan = nullptr;        // spec "scan": results
   Reduce reduce = nullptr;    // all kinds
   Combine combine = nullptr;  // all kinds
   Finish finish = nullptr;    // "reduce" and "segments"

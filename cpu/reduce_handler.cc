@@ -36,8 +36,7 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
 
 XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, OrderedBinding("init"));
 
-// Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty, or
-// the path (segments_plan.h).
+// Operands: arrays (without positions), segments (of s32 or s64: offsets, by 0, or sorted ids, by 1), uniforms. plan: empty.
 ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
                          int64_t key, int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t by,
                          ffi::Span<const int64_t> forced) {
@@ -47,12 +46,11 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     const OrderedShape& shape = entry.shape;
     OrderedCall call;
     Segments segments;
-    if (ffi::Error e = CheckPlan(forced, 1, 1); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(forced, 0, 0); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const SegmentsPlan plan =
-        MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine, forced.size() != 0 ? forced[0] : kAutomatic);
+    const SegmentsPlan plan = MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine);
     XlaPool assistants{pool};
     RunSegments(assistants, shape, call, segments, KernelOf(entry, 0), plan);
   } catch (const std::exception& e) {

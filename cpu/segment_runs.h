@@ -34,7 +34,7 @@ struct RunList {
   int64_t last = 0;             // the last end in the chunk, of whatever run, or 0
   int32_t* segments = nullptr;  // by run, increasing: its segment, counted from the task's first one
   int32_t* ends = nullptr;      // by run: its end, counted from the chunk's start
-  uint8_t* flags = nullptr;     // by element: does a run start here that did not start the chunk?
+  uint8_t* flags = nullptr;     // by element: does a run start here that did not start the chunk? Where ids are compared
 };
 
 // The first number in [lo, hi) for which `before` is false; it is true for those before, if the input is as promised.
@@ -74,20 +74,16 @@ class OffsetWalk {
   // An end of the run at `lo`, where that is far; past the task's end if it ends only there.
   int64_t RunEnd(int64_t lo, int64_t /*chunk*/) const { return next_ < stop_ ? std::clamp(End(next_), lo, hi_) : hi_ + 1; }
 
-  // Lists the runs that end in (lo, hi]; with `flags`, these are made, too.
-  void Find(int64_t lo, int64_t hi, bool flags, RunList& runs) {
-    return flags ? List<true>(lo, hi, runs) : List<false>(lo, hi, runs);
-  }
-
- private:
-  template <bool kFlags>
-  void List(int64_t lo, int64_t hi, RunList& runs) {
-    if (kFlags) std::memset(runs.flags, 0, static_cast<size_t>(hi - lo));
+  // Lists the runs that end in (lo, hi].
+  void Find(int64_t lo, int64_t hi, RunList& runs) {
     int64_t count = 0, before = lo;
+#if defined(__x86_64__)
+    static const bool wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (wide) count = FindAvx512(lo, std::min(hi, last_), before, runs);
+#endif
     for (; next_ < stop_; ++next_) {
       const int64_t end = std::max(before, std::min<int64_t>(offsets_[next_ + 1], last_));
       if (end > hi) break;
-      if (kFlags) runs.flags[end - lo] = 1;
       runs.ends[count] = static_cast<int32_t>(end - lo);
       runs.segments[count] = static_cast<int32_t>(next_ - base_);
       count += end > before;  // an empty segment has no run
@@ -97,7 +93,50 @@ class OffsetWalk {
     runs.last = before - lo;
   }
 
+ private:
   int64_t End(int64_t s) const { return std::clamp<int64_t>(offsets_[s + 1], first_, last_); }
+
+#if defined(__x86_64__)
+  // The same, sixteen segments at a time, up to where an end is not in order or beyond `hi`.
+  [[gnu::target("avx512f,avx512bw,avx512vl,popcnt")]] int64_t FindAvx512(int64_t lo, int64_t hi, int64_t& before, RunList& runs) {
+    int32_t *to = runs.ends, *segments_of = runs.segments;
+    int64_t count = 0;
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (; stop_ - next_ >= 16; next_ += 16) {
+      const Index* offsets = offsets_ + next_;
+      __mmask16 bad, some;
+      __m512i ends;
+      if constexpr (sizeof(Index) == 4) {
+        const __m512i start = _mm512_loadu_si512(offsets), end = _mm512_loadu_si512(offsets + 1);
+        const __m512i most = _mm512_set1_epi32(static_cast<int32_t>(std::min<int64_t>(hi, INT32_MAX)));
+        const __m512i least = _mm512_set1_epi32(static_cast<int32_t>(std::min<int64_t>(before, INT32_MAX)));
+        bad = static_cast<__mmask16>(_mm512_cmplt_epi32_mask(end, start) | _mm512_cmpgt_epi32_mask(end, most));
+        some = static_cast<__mmask16>(_mm512_cmpgt_epi32_mask(end, start) & _mm512_cmpgt_epi32_mask(end, least));
+        ends = _mm512_sub_epi32(end, _mm512_set1_epi32(static_cast<int32_t>(lo)));
+      } else {
+        const __m512i most = _mm512_set1_epi64(hi), least = _mm512_set1_epi64(before), from = _mm512_set1_epi64(lo);
+        unsigned bits_bad = 0, bits_some = 0;
+        __m256i halves[2];
+        for (int half = 0; half < 2; ++half) {
+          const __m512i start = _mm512_loadu_si512(offsets + 8 * half), end = _mm512_loadu_si512(offsets + 8 * half + 1);
+          bits_bad |= static_cast<unsigned>(_mm512_cmplt_epi64_mask(end, start) | _mm512_cmpgt_epi64_mask(end, most)) << 8 * half;
+          bits_some |= static_cast<unsigned>(_mm512_cmpgt_epi64_mask(end, start) & _mm512_cmpgt_epi64_mask(end, least))
+                       << 8 * half;
+          halves[half] = _mm512_maskz_cvtepi64_epi32(0xff, _mm512_sub_epi64(end, from));
+        }
+        bad = static_cast<__mmask16>(bits_bad), some = static_cast<__mmask16>(bits_some);
+        ends = _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(halves[0]), halves[1], 1);
+      }
+      if (bad != 0) break;
+      const __m512i segments = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int32_t>(next_ - base_)));
+      _mm512_storeu_si512(to + count, _mm512_maskz_compress_epi32(some, ends));
+      _mm512_storeu_si512(segments_of + count, _mm512_maskz_compress_epi32(some, segments));
+      count += std::popcount(static_cast<unsigned>(some));
+      before = std::max<int64_t>(before, offsets[16]);
+    }
+    return count;
+  }
+#endif
 
   const Index* offsets_;
   int64_t segments_, first_, last_;
@@ -132,7 +171,7 @@ class IdWalk {
     return FirstNot(same + 1, std::min(hi_, same + step), [&](int64_t i) { return ids_[i] == ids_[lo]; });
   }
 
-  void Find(int64_t lo, int64_t hi, bool /*flags*/, RunList& runs) {
+  void Find(int64_t lo, int64_t hi, RunList& runs) {
     const int64_t size = hi - lo;
     runs.count = ListStarts(ids_ + lo, size, base_, runs);
     runs.last = runs.count == 0 ? 0 : runs.ends[runs.count - 1];
@@ -172,7 +211,6 @@ class IdWalk {
   [[gnu::target("avx512f,avx512bw,avx512vl,popcnt")]] static int64_t ListStartsAvx512(const Index* ids, int64_t size,
                                                                                       int64_t base, RunList& runs) {
     int32_t *ends = runs.ends, *segments_of = runs.segments;
-    uint8_t* flags = runs.flags;
     int64_t count = 0;
     __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     for (int64_t i = 0; i < size; i += 16, at = _mm512_add_epi32(at, _mm512_set1_epi32(16))) {
@@ -198,7 +236,6 @@ class IdWalk {
       }
       __builtin_prefetch(ids + i + kAhead);
       if (sizeof(Index) == 8) __builtin_prefetch(ids + i + kAhead + 8);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(flags + i), _mm_maskz_set1_epi8(starts, 1));
       _mm512_storeu_si512(ends + count, _mm512_maskz_compress_epi32(starts, at));
       _mm512_storeu_si512(segments_of + count, _mm512_maskz_compress_epi32(starts, segments));
       count += std::popcount(static_cast<unsigned>(starts));

@@ -56,7 +56,7 @@ class SegmentsWorker {
 
   // Bytes of memory, aligned to 64, that it wants.
   static int64_t Bytes(const SegmentsProblem& p, const SegmentsPlan& plan) {
-    int64_t bytes = (1 + FoldStates(plan)) * StateBytes(p.slots, plan.strip) + RunList::Bytes(kRunsChunk * plan.chunk);
+    int64_t bytes = (1 + FoldStates(plan)) * StateBytes(p.slots, plan.strip) + RunList::Bytes(plan.chunk);
     for (const int64_t size : p.leaf_bytes) bytes += LeafBytes(p.across, plan, size);
     return bytes;
   }
@@ -66,8 +66,8 @@ class SegmentsWorker {
     memory += StateBytes(*shape_, plan_->strip);
     fold_ = memory;
     memory += FoldStates(*plan_) * StateBytes(*shape_, plan_->strip);
-    runs_ = RunList(memory, kRunsChunk * plan_->chunk);
-    memory += RunList::Bytes(kRunsChunk * plan_->chunk);
+    runs_ = RunList(memory, plan_->chunk);
+    memory += RunList::Bytes(plan_->chunk);
     for (size_t leaf = 0; leaf < buffers_.size(); ++leaf) {
       buffers_[leaf] = memory;
       memory += LeafBytes(shape_->across, *plan_, shape_->leaf_bytes[leaf]);
@@ -98,7 +98,6 @@ class SegmentsWorker {
     TaskBorders borders;
     next_ = from.segment + (head ? 1 : 0);
     walk.Start(from, to);
-    bool scan = CanScan() && to.element - from.element < (to.segment - from.segment) * plan_->long_run;
     int64_t progress = 0;
     for (int64_t lo = from.element, hi = 0; lo < to.element; lo = hi) {
       // A long run but for its last element, so that its end is found in the chunk that follows.
@@ -107,9 +106,9 @@ class SegmentsWorker {
         progress = Reduce(lo, hi, progress);
         continue;
       }
-      hi = std::min(to.element, lo + (scan ? plan_->chunk : kRunsChunk * plan_->chunk));
+      hi = std::min(to.element, lo + plan_->chunk);
       PrefetchBehind(*shape_, row_.arrays(), lo, hi);
-      walk.Find(lo, hi, scan, runs_);
+      walk.Find(lo, hi, runs_);
       int64_t run = 0, start = lo;
       if (head && runs_.count > 0 && runs_.segments[0] == 0) {
         start = lo + runs_.ends[0];
@@ -123,13 +122,10 @@ class SegmentsWorker {
       const int64_t count = runs_.count - run;
       if (count == 0 || kernel_->runs == nullptr) {
         progress = FinishOneByOne(from.segment, run, lo, start, hi, progress);
-      } else if (scan) {
-        progress = FinishByScan(from.segment, run, lo, start, hi, progress);
       } else {
         FinishByRuns(from.segment, run, lo, start, progress);
         hi = lo + runs_.last;  // the next chunk starts where a run does
       }
-      scan = CanScan() && runs_.last < runs_.count * plan_->long_run;
       if (lo + runs_.last == hi) progress = 0;
     }
     FillIdentity(to.segment);
@@ -143,11 +139,10 @@ class SegmentsWorker {
 
   // Of a leaf's results in a chunk, and its identity behind them.
   static int64_t LeafBytes(bool across, const SegmentsPlan& plan, int64_t size) {
-    return (Parts(across ? 0 : kRunsChunk * plan.chunk * size, 64) + Parts(size, 64)) * 64;
+    return (Parts(across ? 0 : plan.chunk * size, 64) + Parts(size, 64)) * 64;
   }
 
   int64_t Lanes() const { return lane_hi_ - lane_lo_; }
-  bool CanScan() const { return kernel_->scan != nullptr && kernel_->runs != nullptr; }
 
   OrderedRange Range(int64_t lo, int64_t hi) const {
     OrderedRange range{.lo = lo, .hi = hi, .n = call_->n, .lanes = call_->lanes};
@@ -203,26 +198,11 @@ class SegmentsWorker {
       outs_.assign(buffers_.begin(), buffers_.end());
     }
     kernel_->runs(row_.arrays(), row_.uniforms(), outs_.data(), runs_.ends + run, base, lo, count);
-    if (!dense) Scatter(segment, run, [](int64_t k) { return k; });
+    if (!dense) Scatter(segment, run);
   }
 
-  // The same by one scan, which finishes every prefix of every run; a run's last one is kept.
-  int64_t FinishByScan(int64_t segment, int64_t run, int64_t base, int64_t lo, int64_t hi, int64_t progress) {
-    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) outs_[leaf] = buffers_[leaf] - base * shape_->leaf_bytes[leaf];
-    const OrderedRange range = Range(lo, hi);
-    progress =
-        kernel_->scan(row_.arrays(), row_.uniforms(), outs_.data(), runs_.flags - base, &range, nullptr, aggregate_, progress);
-    const int64_t end = segment + runs_.segments[runs_.count - 1] + 1;
-    if (end - next_ != runs_.count - run) FillIdentity(end);  // there are empty ones between
-    next_ = end;
-    const int32_t* ends = runs_.ends + run;
-    Scatter(segment, run, [ends](int64_t k) { return ends[k] - 1; });
-    return progress;
-  }
-
-  // Copies results from the buffers, that of run `run` + k from place(k), to where they belong.
-  template <class Place>
-  void Scatter(int64_t segment, int64_t run, Place place) {
+  // Copies results from the buffers to where they belong.
+  void Scatter(int64_t segment, int64_t run) {
     const int64_t count = runs_.count - run;
     const int32_t* segments = runs_.segments + run;
     for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
@@ -230,7 +210,7 @@ class SegmentsWorker {
         const char* from = buffers_[leaf];
         char* to = row_.outs()[leaf] + segment * static_cast<int64_t>(size);
         for (int64_t k = 0; k < count; ++k) {
-          std::memcpy(to + static_cast<size_t>(segments[k]) * size, from + static_cast<size_t>(place(k)) * size, size);
+          std::memcpy(to + static_cast<size_t>(segments[k]) * size, from + static_cast<size_t>(k) * size, size);
         }
       });
     }
@@ -266,7 +246,7 @@ class SegmentsWorker {
   const SegmentsPlan* plan_;
   OrderedRow row_;
   std::vector<void*> outs_;
-  std::vector<char*> buffers_, identity_;  // by leaf: where a chunk is scanned to; the identity's results
+  std::vector<char*> buffers_, identity_;  // by leaf: a chunk's results; the identity's results
   char* aggregate_ = nullptr;
   char* fold_ = nullptr;
   RunList runs_;

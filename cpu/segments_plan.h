@@ -1,5 +1,5 @@
-// How a segmented reduction is cut into tasks, and which way a piece of it goes: a pure function of shapes, but for the number of
-// threads, so that bits do not depend on that.
+// How a segmented reduction is cut into tasks: a pure function of shapes, but for the number of threads, so that bits do not
+// depend on that.
 #pragma once
 
 #include <algorithm>
@@ -22,34 +22,25 @@ struct SegmentsProblem {
   bool across = false;
 };
 
-// The paths: one scan that finishes every prefix of a chunk (the tree-like methods of Martín et al. 2012, for short segments), or
-// a loop over segments. The choice is made anew every chunk, by the length of the segments in the last one. Whole chunks of one
-// segment are reduced.
-inline constexpr int64_t kAutomatic = 0, kShortSegments = 1, kLongSegments = 2;
-
 struct SegmentsPlan {
-  int64_t path = kAutomatic;
-  int64_t items = 1;     // elements and ends of segments of a task, together
-  int64_t tasks = 1;     // for each member of the batch and strip
-  int64_t chunk = 1;     // elements looked at together
-  int64_t strip = 1;     // lanes of a task
-  int64_t grain = 1;     // tasks that a thread takes at once: small members of a batch, one behind the other
-  int64_t long_run = 0;  // from this average length on, segments are gone through in a loop; below, scanned if the kernel can
+  int64_t items = 1;  // elements and ends of segments of a task, together
+  int64_t tasks = 1;  // for each member of the batch and strip
+  int64_t chunk = 1;  // elements whose segments are listed together; what fills a chunk is reduced
+  int64_t strip = 1;  // lanes of a task
+  int64_t grain = 1;  // tasks that a thread takes at once: small members of a batch, one behind the other
   int threads = 1;
 };
 
 inline constexpr int64_t kSegmentsTask = 64 << 10;  // scalars and ends of a task
 inline constexpr int64_t kSegmentsTaskLeast = 16 << 10;
 inline constexpr int64_t kSegmentsRowsLeast = 256;  // across: rows of a task, so that its two border states are cheap beside it
-inline constexpr int64_t kLongRun = 6;
-inline constexpr int64_t kRunsChunk = 4;  // chunks that are listed together where nothing is scanned
+inline constexpr int64_t kRunsChunk = 4;            // buffers of results in a chunk
 
-inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m, int64_t path = kAutomatic) {
+inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m) {
   SegmentsPlan plan;
   const int64_t lanes = std::max<int64_t>(1, p.lanes), total = p.n + p.segments;
   const int64_t all = p.members * total * lanes * p.slots;
   plan.threads = ThreadsFor(static_cast<double>(all) * static_cast<double>(p.work), kUpdatesPerThread, m);
-  plan.path = p.across ? kLongSegments : path;
   plan.strip = std::min(lanes, EvenStrip(lanes, p.state_bytes));
   // Few large tasks need few searches for where they start; small calls need enough of them for all cores.
   const int64_t task = total * lanes > 64 * kSegmentsTask ? kSegmentsTask : kSegmentsTaskLeast;
@@ -59,9 +50,7 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m,
   const int64_t piece = std::max<int64_t>(1, std::min(total, plan.items) * plan.strip * p.slots);
   plan.grain =
       std::clamp<int64_t>(kSegmentsTask / piece, 1, std::max<int64_t>(1, pieces / (kReduceTasksPerThread * plan.threads)));
-  plan.chunk = BufferElements(p.leaf_bytes);
-  if (plan.path == kAutomatic) plan.long_run = kLongRun;
-  if (plan.path == kShortSegments) plan.long_run = int64_t{1} << 32;
+  plan.chunk = kRunsChunk * BufferElements(p.leaf_bytes);
   return plan;
 }
 

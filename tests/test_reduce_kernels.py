@@ -178,7 +178,8 @@ def check_runs(spec: OrderedSpec, lengths: Sequence[int], first: int = 5) -> Non
         np.testing.assert_array_equal(got, np.concatenate(apply(spec.finish, acc)))
 
 
-LENGTHS = [1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 2 * WIDTH + 1, 1, 5 * WIDTH + 3, 3]
+SHORT = [1, 2, 3, 1, 4] * 8  # side by side, but for the last ones: nothing may be read behind the last element
+LENGTHS = [1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 2 * WIDTH + 1, 1, 5 * WIDTH + 3, 3, *SHORT, 9 * WIDTH, *SHORT]
 
 
 @pytest.mark.parametrize("dtype", P.DTYPES)

@@ -35,9 +35,9 @@ LONG_SEGMENTS = 8192
 """Elements of a segment from which on it is reduced at the speed of memory, which no histogram is."""
 
 
-SHORT_SEGMENTS = range(6, 64)
+SHORT_SEGMENTS, SHORT_SUMS = range(2, 128), range(4, 128)
 """Elements of segments that change too often for a histogram of sorted indices, which keeps the current bin in registers; with
-fewer (``kLeastRun`` of ``cpu/hist_plan.h``) its threads update bins of their own, in place."""
+fewer (``kLeastRun`` of ``cpu/hist_plan.h``) its threads update bins of their own, in place: sums and products as fast."""
 
 
 def segments_pay(n: Any, count: int, name: str | None, rows: bool = False) -> bool:
@@ -48,7 +48,8 @@ def segments_pay(n: Any, count: int, name: str | None, rows: bool = False) -> bo
     average = n // max(1, count)
     if rows or name in ("argmax", "argmin"):  # a histogram's bin holds such a pair in one word
         return average >= LONG_SEGMENTS
-    return average >= LONG_SEGMENTS or average in SHORT_SEGMENTS or name == "logaddexp"
+    short = SHORT_SUMS if name in ("add", "mul") else SHORT_SEGMENTS
+    return average >= LONG_SEGMENTS or average in short or name == "logaddexp"
 
 
 def count_of(num_segments: Any) -> int:

@@ -1,4 +1,4 @@
-// RunSegments: whatever the segments look like, on every path and pool, the result of a plain loop; and operands that are not
+// RunSegments: whatever the segments look like, on every pool, the result of a plain loop; and operands that are not
 // what they should be are never a reason to touch memory out of bounds.
 
 #include "segments.h"
@@ -51,12 +51,11 @@ struct SegmentsCase : AffineProblem {
   }
   Segments Described() const { return {segments, ids, wide}; }
 
-  SegmentsPlan Plan(int threads, int64_t path = kAutomatic) const {
+  SegmentsPlan Plan(int threads) const {
     AffineResult none;
     Machine machine;
     machine.threads = threads;
-    return MakeSegmentsPlan(DescribeSegments(AffineKernel::Shape("segments", across), SegmentsCall(none), Described()), machine,
-                            path);
+    return MakeSegmentsPlan(DescribeSegments(AffineKernel::Shape("segments", across), SegmentsCall(none), Described()), machine);
   }
 
   AffineResult Run(Pool& pool, const SegmentsPlan& plan) const {
@@ -98,18 +97,16 @@ void CheckSegments(const SegmentsCase& c) {
   const AffineResult want = c.Expected();
   NeverPool never;
   QueuePool queue(3);
-  for (const int64_t path : {kAutomatic, kShortSegments, kLongSegments}) {
-    const AffineResult first = c.Run(queue, c.Plan(4, path));
-    CHECK(first.SameMaps(want));
-    if (!kRacesOnly) CHECK(c.Run(never, c.Plan(1, path)) == first);
-    for (const int64_t items : {3, 64, 1000}) {
-      const SegmentsPlan plan = Small(c, c.Plan(1, path), items, items == 1000 ? 100 : 16, 40);
-      SegmentsPlan threads = plan;
-      threads.threads = 4;
-      const AffineResult got = c.Run(queue, threads);
-      CHECK(got.SameMaps(want));
-      if (!kRacesOnly) CHECK(c.Run(never, plan) == got);
-    }
+  const AffineResult first = c.Run(queue, c.Plan(4));
+  CHECK(first.SameMaps(want));
+  if (!kRacesOnly) CHECK(c.Run(never, c.Plan(1)) == first);
+  for (const int64_t items : {3, 64, 1000}) {
+    const SegmentsPlan plan = Small(c, c.Plan(1), items, items == 1000 ? 100 : 16, 40);
+    SegmentsPlan threads = plan;
+    threads.threads = 4;
+    const AffineResult got = c.Run(queue, threads);
+    CHECK(got.SameMaps(want));
+    if (!kRacesOnly) CHECK(c.Run(never, plan) == got);
   }
 }
 
@@ -239,16 +236,13 @@ TEST(SegmentsOfOperandsThatAreNotWhatTheyShouldBe) {
         }
       }
       QueuePool queue(2);
-      for (const int64_t path : {kAutomatic, kShortSegments, kLongSegments}) {
-        c.Run(queue, c.Plan(2, path));
-        SegmentsPlan plan = Small(c, c.Plan(2, path), 50, 16, 1);
-        plan.threads = 3;
-        const AffineResult a = c.Run(queue, plan);
-        plan.threads = 1;
-        if (!kRacesOnly) CHECK(c.Run(queue, plan) == a);  // nothing is left as it was by chance
-        for (size_t i = 1; i < a.leaves[2].size(); i += 2)
-          CHECK((a.leaves[2][i - 1] & 1) == 1);  // an odd factor: all are written
-      }
+      c.Run(queue, c.Plan(2));
+      SegmentsPlan plan = Small(c, c.Plan(2), 50, 16, 1);
+      plan.threads = 3;
+      const AffineResult a = c.Run(queue, plan);
+      plan.threads = 1;
+      if (!kRacesOnly) CHECK(c.Run(queue, plan) == a);  // nothing is left as it was by chance
+      for (size_t i = 1; i < a.leaves[2].size(); i += 2) CHECK((a.leaves[2][i - 1] & 1) == 1);  // an odd factor: all are written
     });
   }
 }
@@ -271,7 +265,7 @@ TEST(SegmentsPlanOfRandomProblems) {
     const SegmentsPlan plan = MakeSegmentsPlan(p, m);
     CHECK(plan.threads >= 1 && plan.threads <= m.threads && plan.grain >= 1 && plan.strip >= 1 && plan.tasks >= 1);
     CHECK(plan.items * plan.tasks >= p.n + p.segments && plan.items <= kSegmentsTask);
-    CHECK(plan.chunk >= 256 && plan.chunk <= kScanBufferElements);
+    CHECK(plan.chunk >= kRunsChunk * 256 && plan.chunk <= kRunsChunk * kScanBufferElements);
     Machine one;
     const SegmentsPlan alone = MakeSegmentsPlan(p, one);
     CHECK(alone.items == plan.items && alone.chunk == plan.chunk);

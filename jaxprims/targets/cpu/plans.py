@@ -93,22 +93,20 @@ class ReducePlan:
 
 @dataclasses.dataclass(frozen=True)
 class SegmentsPlan:
-    """How a segmented reduction is cut into tasks (``cpu/segments_plan.h``). ``path``: 0, chosen; else as numbered there."""
+    """How a segmented reduction is cut into tasks (``cpu/segments_plan.h``)."""
 
     target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "segments"
-    path: int = 0
     chunk: int = 0
-    long_run: int = 0
     tasks: int = 0
     threads: int = 0
     variant: int = 0
 
     def numbers(self, problem: Problem) -> tuple[int, ...]:
-        return (self.path,)
+        return ()
 
     def __str__(self) -> str:
-        how = f"chunks of {self.chunk}: one segmented scan, or, from {self.long_run} elements a segment on, a reduction of each"
+        how = f"segments of up to {self.chunk} elements side by side or one after the other, what is longer in parts"
         return f"{how}; {self.tasks} tasks of equal size, {_threads(self.threads)}"
 
 

@@ -164,12 +164,11 @@ class Segments(_Ordered):
         p.n, p.segments, p.members, p.lanes = problem.n, problem.num_segments, problem.members, problem.lanes
         p.leaf_bytes, p.slots, p.across, p.work = _leaf_bytes(spec), len(spec.state), spec.across, ordered_work(spec)
         p.state_bytes = sum(map(itemsize, spec.state))
-        forced = plan_among(problem.plans, "cpu", "segments")
-        return p, _cpu.make_segments_plan(p, _cpu.Machine(cpu_threads()), *(forced.numbers(problem) if forced else ()))
+        return p, _cpu.make_segments_plan(p, _cpu.Machine(cpu_threads()))
 
     def plan(self, problem: OrderedProblem) -> SegmentsPlan:
         plan = self._native(problem)[1]
-        return SegmentsPlan(plan.path, plan.chunk, plan.long_run, plan.tasks, plan.threads)
+        return SegmentsPlan(plan.chunk, plan.tasks, plan.threads)
 
     def words(self, problem: OrderedProblem, plan: SegmentsPlan) -> str:
         if not problem.spec.across:

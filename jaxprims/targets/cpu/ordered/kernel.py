@@ -20,7 +20,7 @@ from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
 from .elements import vector_width
-from .rows import apply_op, is_expensive, load_state, store_row, store_state
+from .rows import apply_op, load_state, store_row, store_state
 
 PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
@@ -35,9 +35,6 @@ def function_names(spec: OrderedSpec, variant: int) -> list[str]:
     names = ["reduce", "combine", "finish"]
     if spec.kind == "segments" and not spec.across:
         names.append("runs")
-        # else ``runs`` is as fast, however short segments are
-        if not spec.commutes or is_expensive(spec.op) or len(spec.f.body) > 4:
-            names.append("scan")
     return names
 
 

@@ -97,13 +97,30 @@ def element(
     fills: bool = True,
 ) -> list[ir.Value]:
     """f of the elements from ``index`` on, side by side in memory; see :func:`load_row`. ``position``: of a dtype, theirs."""
+
+    def loaded(k: int, wanted: list[int]) -> dict[int, ir.Value]:
+        a = spec.arrays[k]
+        p = address(b, arrays[k], scaled(b, index, itemsize(a.dtype) * a.slots))
+        return load_row(b, p, a.dtype, width, a.slots, wanted, rest, fills)
+
+    return f_of(b, spec, uniforms, width, loaded, position)
+
+
+def f_of(
+    b: ir.IRBuilder,
+    spec: OrderedSpec,
+    uniforms: Sequence[ir.Value],
+    width: int,
+    loaded: Callable[[int, list[int]], dict[int, ir.Value]],
+    position: Callable[[str], ir.Value],
+) -> list[ir.Value]:
+    """f of ``width`` elements. ``loaded``: of an array, the slots that f uses; ``position``: of a dtype, where elements lie."""
     params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
     used, slots = {params[i.attr] for i in spec.f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
     for k, a in enumerate(spec.arrays):
         wanted = [s for s in range(a.params) if (k, s) in used]
         if a.slots and wanted:
-            p = address(b, arrays[k], scaled(b, index, itemsize(a.dtype) * a.slots))
-            slots |= {(k, s): v for s, v in load_row(b, p, a.dtype, width, a.slots, wanted, rest, fills).items()}
+            slots |= {(k, s): v for s, v in loaded(k, wanted).items()}
         elif wanted:
             slots[k, 0] = position(a.dtype)
     blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]

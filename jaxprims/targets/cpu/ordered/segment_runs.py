@@ -1,4 +1,8 @@
-"""``runs``: many short segments, one result each, in one loop, so that the processor works on several at a time."""
+"""``runs``: many short segments, one result each, in one loop, so that the processor works on several at a time.
+
+Segments that are about as short as their neighbours are folded side by side, one in each lane of a vector: a lane folds its own
+elements one after the other, so the operator need not commute, and no branch depends on the length of one segment.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,16 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled, splat
+from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, pointer, scaled, splat
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import element, is_expensive, prefix_mask, store_row
+from .rows import Held, apply_op, element, f_of, is_expensive, prefix_mask, repeat, store_row
+
+ABREAST = 16
+"""Segments that are folded side by side, at most: each lane's element is loaded by itself."""
+
+LONGEST, LONGEST_IN_VECTORS = 64, 20
+"""Elements of the longest of them, at most; fewer where one by one they are folded in a vector or two. As measured."""
 
 
 def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
@@ -18,18 +28,114 @@ def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     base + ends[1]) and so on, none empty, ``ends`` of s32; results side by side at ``outs``, a pointer by leaf."""
     b, (arrays, uniforms, outs, ends, base, first, count) = declare(module, "runs", [PTR] * 4 + [I64] * 3)
     fold = _Runs(b, spec, arrays, uniforms, i64(0), vector_width(spec, vector_bytes))
-    leaves = [pointer(b, outs, k) for k in range(len(spec.leaves))]
-    start = alloca(b, I64)
-    b.store(first, start)
-    with loop(b, i64(0), count) as k:
-        lo = b.load(start, typ=I64)
-        hi = b.add(base, b.sext(b.load(b.gep(ends, [k], source_etype=I32), typ=I32), I64))
-        b.store(hi, start)
-        fold.run(lo, hi)
-        values = iter(expr.emit(b, spec.finish, fold.first(), fold.uniforms, 1))
+    leaves, start = [pointer(b, outs, k) for k in range(len(spec.leaves))], alloca(b, I32)
+    b.store(b.trunc(b.sub(first, base), I32), start)
+
+    def put(k: ir.Value, state: State, width: int) -> None:
+        values = iter(expr.emit(b, spec.finish, state, fold.uniforms, width))
         for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
-            store_row(b, [next(values) for _ in range(slots)], address(b, leaf, scaled(b, k, itemsize(dtype) * slots)), dtype, 1)
+            place = address(b, leaf, scaled(b, k, itemsize(dtype) * slots))
+            store_row(b, [next(values) for _ in range(slots)], place, dtype, width)
+
+    def one_by_one(lo: ir.Value, hi: ir.Value) -> None:
+        with loop(b, lo, hi) as k:
+            begin = b.add(base, b.sext(b.load(start, typ=I32), I64))
+            end = b.load(b.gep(ends, [k], source_etype=I32), typ=I32)
+            b.store(end, start)
+            fold.run(begin, b.add(base, b.sext(end, I64)))
+            put(k, fold.first(), 1)
+
+    width = min(fold.width, ABREAST)
+    if width == 1:
+        one_by_one(i64(0), count)
+        b.ret_void()
+        return
+    abreast = _Abreast(b, spec, fold, base, ends, count, width)
+    at, done = alloca(b, I64), alloca(b, I1)
+    b.store(i64(0), at)
+    with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), count)):
+        k = b.load(at, typ=I64)
+        behind = b.add(k, i64(width))
+        enough = b.and_(b.icmp_signed(">", k, i64(0)), b.icmp_signed("<=", behind, count))
+        b.store(I1(0), done)
+        b.store(b.select(b.icmp_signed("==", k, i64(0)), i64(1), b.select(enough, behind, count)), at)
+        with b.if_then(enough, likely=True):
+            longest = abreast.longest(k)
+            with b.if_then(abreast.may(longest), likely=True):
+                put(k, abreast.run(k, longest), width)
+                b.store(b.load(b.gep(ends, [b.sub(behind, i64(1))], source_etype=I32), typ=I32), start)
+                b.store(I1(1), done)
+        with b.if_then(b.not_(b.load(done, typ=I1)), likely=False):
+            one_by_one(k, b.load(at, typ=I64))
     b.ret_void()
+
+
+class _Abreast:
+    """A segment in each lane: never the first one, whose start is not among the ends."""
+
+    def __init__(
+        self, b: ir.IRBuilder, spec: OrderedSpec, fold: Fold, base: ir.Value, ends: ir.Value, count: ir.Value, width: int
+    ):
+        self.most = LONGEST_IN_VECTORS if spec.commutes and not is_expensive(spec.op) else LONGEST
+        self.last = b.load(b.gep(ends, [b.sub(count, i64(1))], source_etype=I32), typ=I32)
+        self.b, self.spec, self.uniforms, self.width, self.base, self.ends = b, spec, fold.uniforms, width, base, ends
+        self.arrays = [
+            address(b, p, scaled(b, base, itemsize(a.dtype) * a.slots)) if a.slots else p
+            for p, a in zip(fold.arrays, spec.arrays, strict=True)
+        ]
+        self.total = Held(b, spec, width)
+
+    def longest(self, k: ir.Value) -> ir.Value:
+        """Elements of the longest of the segments from k on."""
+        b, t = self.b, ir.VectorType(I32, self.width)
+        self.his, self.los = (b.load(b.gep(self.ends, [i], source_etype=I32), typ=t, align=4) for i in (k, b.sub(k, i64(1))))
+        greatest = intrinsic(b.module, f"llvm.vector.reduce.smax.v{self.width}i32", I32, [t])
+        return b.call(greatest, [b.sub(self.his, self.los)])
+
+    def may(self, longest: ir.Value) -> ir.Value:
+        """Are they short enough, and does no lane read past the end of the last segment of all?"""
+        b = self.b
+        far = b.add(b.extract_element(self.los, I32(self.width - 1)), longest)
+        return b.and_(b.icmp_signed("<=", longest, I32(self.most)), b.icmp_signed("<=", far, self.last))
+
+    def run(self, k: ir.Value, longest: ir.Value) -> State:
+        """Elements behind a lane's last one are others' and of no use."""
+        b, width = self.b, self.width
+        self.total.put(self._elements(k, i64(0)))
+        with loop(b, i64(1), b.sext(longest, I64)) as i:
+            at = b.add(self.los, splat(b, b.trunc(i, I32), width))
+            there, now = b.icmp_signed("<", at, self.his), self.total.get()
+            joined = apply_op(b, self.spec, self.uniforms, width, now, self._elements(k, i))
+            self.total.put([b.select(there, v, w) for v, w in zip(joined, now, strict=True)])
+        return self.total.get()
+
+    def _elements(self, k: ir.Value, i: ir.Value) -> State:
+        """f of element i of each segment."""
+        b, width = self.b, self.width
+        place = [
+            b.sext(b.load(b.gep(self.ends, [b.add(k, i64(lane - 1))], source_etype=I32), typ=I32), I64) for lane in range(width)
+        ]
+
+        def loaded(n: int, wanted: list[int]) -> dict[int, ir.Value]:
+            a = self.spec.arrays[n]
+            t, size = expr.memory_type(a.dtype), itemsize(a.dtype)
+            out: dict[int, ir.Value] = {}
+            base = address(b, self.arrays[n], scaled(b, i, size * a.slots))
+            for s in wanted:
+                v = ir.Constant(ir.VectorType(t, width), ir.Undefined)
+                for lane in range(width):
+                    p = b.gep(base, [b.add(scaled(b, place[lane], a.slots), i64(s))], source_etype=t)
+                    v = b.insert_element(v, b.load(p, typ=t, align=size), I32(lane))
+                out[s] = expr.from_memory(b, v, a.dtype)
+            return out
+
+        def position(dtype: str) -> ir.Value:
+            at = b.add(self.los, splat(b, b.trunc(i, I32), width))
+            if itemsize(dtype) == 8:
+                return b.add(splat(b, self.base, width), b.sext(at, ir.VectorType(I64, width)))
+            return b.add(splat(b, b.trunc(self.base, I32), width), at)
+
+        return f_of(b, self.spec, self.uniforms, width, loaded, position)
 
 
 class _Runs(Fold):
