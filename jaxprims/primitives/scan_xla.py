@@ -86,6 +86,8 @@ def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
 
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
     "add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max, "logaddexp": logsumexp,
+    "and": lambda x, axis: jax.lax.reduce_and(x, (axis,)), "or": lambda x, axis: jax.lax.reduce_or(x, (axis,)),
+    "xor": lambda x, axis: jax.lax.reduce_xor(x, (axis,)),
 }  # fmt: skip
 """What XLA knows, by the operator's name."""
 

@@ -25,6 +25,9 @@ SHORT_ROWS = 128
 FEW_TO_REDUCE = 65_536
 """Elements of a reduction that XLA knows."""
 
+LOGIC = ("and", "or", "xor")
+"""What XLA folds a boolean at a time along memory: few of them are no reason to leave them to it."""
+
 FEW_OF_COLUMNS = 2**21
 """The same of columns of halves: with more XLA may go through memory in long steps."""
 
@@ -65,14 +68,18 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if problem.n == 1:
         return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
-    if every <= (SMALL if operation in SHORT_ROW else FEW_TO_REDUCE):
-        return _FEW
     state = problem.spec.state[0]
+    if operation in LOGIC and state == "b1" and problem.lanes > 1:
+        return "columns of booleans: XLA makes them where it folds them"
+    if operation not in LOGIC and every <= (SMALL if operation in SHORT_ROW else FEW_TO_REDUCE):
+        return _FEW
     if operation in ("max", "min") and state in ("f16", "bf16") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
         return "maxima and minima of halves: XLA's loop is ahead"
     if problem.lanes > 1:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
     short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
+    if operation in LOGIC and every <= FEW_TO_REDUCE:
+        return None
     return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
 
 
