@@ -26,7 +26,7 @@ FEW_TO_REDUCE = 65_536
 """Elements of a reduction that XLA knows."""
 
 LOGIC = ("and", "or", "xor")
-"""What XLA folds a boolean at a time along memory: few of them are no reason to leave them to it."""
+"""What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
 
 FEW_OF_COLUMNS = 2**21
 """The same of columns of halves: with more XLA may go through memory in long steps."""
@@ -78,8 +78,6 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if problem.lanes > 1:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
     short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
-    if operation in LOGIC and every <= FEW_TO_REDUCE:
-        return None
     return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
 
 
