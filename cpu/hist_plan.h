@@ -70,14 +70,15 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t work = std::max<int64_t>(1, p.elements * p.updates * each);
   const int64_t table = (p.bins + 1) * p.bin_bytes;
   const int64_t total = p.batch * (work + p.bins * each / 4);
+  // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated; but then every
+  // thread reads all indices.
+  const bool few = p.elements * p.updates < p.bins * (p.lanes > 1 ? kRowsOfFew : 1);
   plan.threads = ThreadsFor(static_cast<double>(total) + static_cast<double>(p.batch * p.elements) * static_cast<double>(p.work),
-                            kUpdatesPerThread, m);
+                            few && !p.sorted ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
   const int64_t batch = std::max<int64_t>(1, p.batch);
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
   plan.prefetch = table > m.l2 / 2 && !p.sorted;
-  // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated.
-  const bool few = p.elements * p.updates < p.bins * (p.lanes > 1 ? kRowsOfFew : 1);
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3 / 4 * 3;
   // Sorted indices that change all the time: nothing is gained by a subhistogram, and threads own their elements' bins.

@@ -9,8 +9,12 @@ from ...specs.problems import HistogramProblem, OrderedProblem, Problem, Stencil
 SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
-SMALL_IN_VECTORS = 32_768
-"""The same where XLA's loop is one of vectors: sums of rows by index."""
+SMALL_IN_VECTORS, SMALL_IN_NARROW_VECTORS = 32_768, 131_072
+"""The same where XLA's loop is one of vectors: sums and products of rows by index, and maxima where a row seldom waits for the one
+before; of narrow rows into many bins."""
+
+NARROW, ROWS_OF_FEW = 8, 8
+"""Numbers in a narrow row; rows for a bin below which bins are many."""
 
 SPARSE = range(40_000, 400_000)
 """Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
@@ -58,8 +62,11 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     lanes = problem.spec.bins[0].lanes
     if lanes == problem.members == 1 and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
         return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
-    in_vectors = lanes > 1 and operation == "add"  # XLA does the others number by number
-    return _FEW if problem.n * problem.members * lanes <= (SMALL_IN_VECTORS if in_vectors else SMALL) else None
+    many_bins = problem.n < ROWS_OF_FEW * problem.bins[0]
+    in_vectors = lanes > 1 and (operation in ("add", "mul") or many_bins)
+    narrow = in_vectors and many_bins and lanes <= NARROW and not problem.sorted
+    least = SMALL_IN_NARROW_VECTORS if narrow else SMALL_IN_VECTORS if in_vectors else SMALL
+    return _FEW if problem.n * problem.members * lanes <= least else None
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
