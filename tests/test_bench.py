@@ -127,6 +127,11 @@ def test_everyday_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (tmp_path / "everyday-quick.png").exists()
 
 
+def test_calls_drawn_at_random(tmp_path: Path) -> None:
+    bench("drawn", "--quick", "--out", str(tmp_path))
+    assert (tmp_path / "drawn-quick.png").exists()
+
+
 def test_the_cases_are_the_papers() -> None:
     for suite in (hist, scan, reduce, segment, stencil):
         titles = [c.title for c in suite.cases(quick=False)]

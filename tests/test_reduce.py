@@ -338,3 +338,16 @@ def test_long_positions() -> None:
         assert int(jp.argmax(y)) == at
     assert int(jp.argmax(y.reshape(-1, 1), axis=0)[0]) == at
     assert math.prod(jp.argmax(np.tile(y[:3000], (3, 1)).T, axis=0).shape) == 3
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
+def test_logic_of_rows_and_columns(dtype: str) -> None:
+    """Where XLA's own operation is the strategy, and where a kernel is: the same."""
+    rng = np.random.default_rng(2)
+    for shape, axis in (((9000, 10), 1), ((40, 3), 0), ((70_000,), 0), ((3, 5, 7), 1), ((2, 40_000), 1)):
+        x = rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+        for op, ufunc in ((jnp.bitwise_and, np.bitwise_and), (jnp.bitwise_or, np.bitwise_or), (jnp.bitwise_xor, np.bitwise_xor)):
+            got = jax.jit(lambda x, op=op, axis=axis: jp.reduce(x, op, axis=axis))(x)
+            assert got.dtype == x.dtype
+            np.testing.assert_array_equal(got, ufunc.reduce(x, axis=axis))

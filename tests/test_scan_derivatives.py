@@ -322,3 +322,26 @@ def test_empty_gradients() -> None:
             grad = jax.jit(jax.grad(lambda v, i, f=f: jnp.sum(f(v, i)), (0, 1)))
             gv, gi = grad(np.ones((0, 2), np.float32), np.ones(2, np.float32))
             assert gv.shape == (0, 2) and gi.shape == (2,)
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+def test_a_few_steps_are_xlas(name: str) -> None:
+    """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
+    rng = np.random.default_rng(1)
+    for n, reverse in ((1, False), (2, True), (2, False), (3, True), (4, False), (5, True)):
+        for shape, axis in (((n,), 0), ((2, n, 3), 1)):
+            x, w = (jnp.asarray(rng.normal(size=shape).astype(np.float32)) for _ in range(2))
+
+            def weighted(fn: Callable[..., Any], x: Any, w: Any, axis: int = axis, reverse: bool = reverse) -> Any:
+                y = fn(x, axis, reverse=reverse)
+                return jnp.sum(y * w), y
+
+            got, wanted = (
+                jax.jit(jax.value_and_grad(lambda x, w, fn=fn: weighted(fn, x, w), has_aux=True))(x, w)
+                for fn in (getattr(jp, name), getattr(jax.lax, name))
+            )
+            for g, v in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+                np.testing.assert_allclose(g, v, rtol=1e-5, atol=1e-5)
+    x = jnp.asarray(rng.normal(size=(5, 3)).astype(np.float32))
+    check_grads(lambda x: jax.vmap(getattr(jp, name))(x), (x,), 2, rtol=2e-2, atol=2e-2)

@@ -43,23 +43,22 @@ class Call:
 
 
 def cases(quick: bool) -> list[Case]:
-    return [
-        Case(
-            kind,
-            call.name,
-            math.prod(next(iter(call.inputs(np.random.default_rng(0)).values())).shape),
-            functools.partial(_inputs, call, kind),
-            {
-                "jaxprims": arrays.eager(call.ours) if kind == EAGER else arrays.xla(_transformed(call.ours, kind)),
-                "xla": arrays.eager(call.plain) if kind == EAGER else arrays.xla(_transformed(call.plain, kind)),
-            },
-            agree,
-            {"xla": 0.95},
-        )
-        for call in CALLS
-        for kind in call.kinds
-        if not quick or kind == EAGER  # which is small
-    ]
+    return [case(call, kind) for call in CALLS for kind in call.kinds if not quick or kind == EAGER]  # which is small
+
+
+def case(call: Call, kind: str) -> Case:
+    return Case(
+        kind,
+        call.name,
+        math.prod(next(iter(call.inputs(np.random.default_rng(0)).values())).shape),
+        functools.partial(_inputs, call, kind),
+        {
+            "jaxprims": arrays.eager(call.ours) if kind == EAGER else arrays.xla(_transformed(call.ours, kind)),
+            "xla": arrays.eager(call.plain) if kind == EAGER else arrays.xla(_transformed(call.plain, kind)),
+        },
+        agree,
+        {"xla": 0.95},
+    )
 
 
 def agree(expected: Answer, got: Answer) -> None:
@@ -119,11 +118,11 @@ def _step(fn: Fn, carry: Any, x: Any, rest: Sequence[Any]) -> Any:
 # --- the calls ------------------------------------------------------------------------------------------------------------
 
 
-def _floats(*shape: int, dtype: Any = np.float32) -> Callable[[np.random.Generator], Inputs]:
+def floats(*shape: int, dtype: Any = np.float32) -> Callable[[np.random.Generator], Inputs]:
     return lambda rng: {"x": rng.normal(size=shape).astype(dtype)}
 
 
-def _with_ids(
+def with_ids(
     shape: Sequence[int], segments: int, dtype: Any = np.float32, ascending: bool = False
 ) -> Callable[[np.random.Generator], Inputs]:
     def make(rng: np.random.Generator) -> Inputs:
@@ -153,18 +152,18 @@ def _segments() -> Iterator[Call]:
             plain, ours = getattr(jax.ops, f"segment_{name}"), getattr(jp, f"segment_{name}")
             shown = kinds if name in ("sum", "max") else kinds[:1]
             title = f"segment_{name} {'x'.join(map(str, shape))} into {h}"
-            yield Call(title, _with_ids(shape, h), _bound(plain, h), _bound(ours, h), shown)
+            yield Call(title, with_ids(shape, h), bound(plain, h), bound(ours, h), shown)
     for dtype in (np.int32, np.uint8, np.float16):
         yield Call(
             f"segment_sum {np.dtype(dtype).name} 100000x24 into 5000",
-            _with_ids((100_000, 24), 5000, dtype),
-            _bound(jax.ops.segment_sum, 5000),
-            _bound(jp.segment_sum, 5000),
+            with_ids((100_000, 24), 5000, dtype),
+            bound(jax.ops.segment_sum, 5000),
+            bound(jp.segment_sum, 5000),
         )
     for shape in ((500_000,), (100_000, 16)):
         yield Call(
             f"segment_sum, sorted, {'x'.join(map(str, shape))} into 30000",
-            _with_ids(shape, 30_000, ascending=True),
+            with_ids(shape, 30_000, ascending=True),
             lambda x, i: jax.ops.segment_sum(x, i, 30_000, indices_are_sorted=True),
             lambda x, i: jp.segment_sum(x, i, 30_000, indices_are_sorted=True),
             (FORWARD, GRADIENT),
@@ -172,33 +171,45 @@ def _segments() -> Iterator[Call]:
     for shape in ((200_000,), (50_000, 4)):
         yield Call(
             f"segment softmax {'x'.join(map(str, shape))} into 5000",
-            _with_ids(shape, 5000),
-            _softmax,
-            lambda x, i: jp.segment_softmax(x, i, 5000),
+            with_ids(shape, 5000),
+            bound(softmax, 5000),
+            bound(jp.segment_softmax, 5000),
             (FORWARD, GRADIENT, EAGER),
         )
         yield Call(
             f"segment mean {'x'.join(map(str, shape))} into 5000",
-            _with_ids(shape, 5000),
-            _mean,
-            lambda x, i: jp.segment_mean(x, i, 5000),
+            with_ids(shape, 5000),
+            bound(mean, 5000),
+            bound(jp.segment_mean, 5000),
             (FORWARD, GRADIENT, EAGER),
         )
 
 
-def _bound(fn: Fn, segments: int) -> Fn:
+def bound(fn: Fn, segments: int) -> Fn:
     return lambda x, ids: fn(x, ids, segments)
 
 
-def _softmax(x: Any, ids: Any) -> Any:
-    top = jax.ops.segment_max(x, ids, 5000)
+def softmax(x: Any, ids: Any, segments: int) -> Any:
+    top = jax.ops.segment_max(x, ids, segments)
     terms = jnp.exp(x - top[ids])
-    return terms / jax.ops.segment_sum(terms, ids, 5000)[ids]
+    return terms / jax.ops.segment_sum(terms, ids, segments)[ids]
 
 
-def _mean(x: Any, ids: Any) -> Any:
-    count = jax.ops.segment_sum(jnp.ones(x.shape[0], x.dtype), ids, 5000)
-    return jax.ops.segment_sum(x, ids, 5000) / count.reshape(-1, *(1,) * (x.ndim - 1))
+def mean(x: Any, ids: Any, segments: int) -> Any:
+    count = jax.ops.segment_sum(jnp.ones(x.shape[0], x.dtype), ids, segments)
+    return jax.ops.segment_sum(x, ids, segments) / count.reshape(-1, *(1,) * (x.ndim - 1))
+
+
+ALONG: dict[str, tuple[Fn, Fn]] = {
+    "cumsum": (lambda x, a: jax.lax.cumsum(x, a % x.ndim), lambda x, a: jp.cumsum(x, a % x.ndim)),
+    "cummax": (lambda x, a: jax.lax.cummax(x, a % x.ndim), lambda x, a: jp.cummax(x, a % x.ndim)),
+    "cumlogsumexp": (lambda x, a: jax.lax.cumlogsumexp(x, a % x.ndim), lambda x, a: jp.cumlogsumexp(x, a % x.ndim)),
+    "sum": (jnp.sum, lambda x, a: jp.reduce(x, axis=a)),
+    "max": (jnp.max, lambda x, a: jp.reduce(x, jnp.maximum, axis=a)),
+    "logsumexp": (jax.scipy.special.logsumexp, lambda x, a: jp.reduce(x, jnp.logaddexp, axis=a)),
+    "argmax": (jnp.argmax, jp.argmax),
+}
+"""What is done along an axis: plain JAX's function and ours."""
 
 
 def _rows() -> Iterator[Call]:
@@ -206,25 +217,11 @@ def _rows() -> Iterator[Call]:
     for shape, axis in shapes:
         title = f"{'x'.join(map(str, shape))} along {axis}"
         kinds = KINDS if len(shape) == 1 else (FORWARD, GRADIENT)
-        for name, plain, ours in (
-            ("cumsum", lambda x, a: jax.lax.cumsum(x, a % x.ndim), lambda x, a: jp.cumsum(x, a % x.ndim)),
-            ("cummax", lambda x, a: jax.lax.cummax(x, a % x.ndim), lambda x, a: jp.cummax(x, a % x.ndim)),
-            ("cumlogsumexp", lambda x, a: jax.lax.cumlogsumexp(x, a % x.ndim), lambda x, a: jp.cumlogsumexp(x, a % x.ndim)),
-            ("sum", jnp.sum, lambda x, a: jp.reduce(x, axis=a)),
-            ("max", jnp.max, lambda x, a: jp.reduce(x, jnp.maximum, axis=a)),
-            ("logsumexp", jax.scipy.special.logsumexp, lambda x, a: jp.reduce(x, jnp.logaddexp, axis=a)),
-            ("argmax", jnp.argmax, lambda x, a: jp.argmax(x, a)),
-        ):
+        for name, (plain, ours) in ALONG.items():
             shown = [k for k in kinds if name != "argmax" or k != GRADIENT]
-            yield Call(f"{name} {title}", _floats(*shape), _along(plain, axis), _along(ours, axis), shown)
+            yield Call(f"{name} {title}", floats(*shape), along(plain, axis), along(ours, axis), shown)
     for shape, axis in (((100_000,), 0), ((200, 500), 1), ((1000, 100), 0)):
-        yield Call(
-            f"associative scan of affine maps, {'x'.join(map(str, shape))} along {axis}",
-            functools.partial(_pairs, shape),
-            lambda b, a, k=axis: jax.lax.associative_scan(_affine, (a, b), axis=k)[1],
-            lambda b, a, k=axis: jp.associative_scan(_affine, (a, b), axis=k)[1],
-            (FORWARD, GRADIENT),
-        )
+        yield affine_scan(shape, axis, (FORWARD, GRADIENT))
 
     for d in (8, 16):
         yield Call(
@@ -241,8 +238,18 @@ def _matrices(shape: Sequence[int], rng: np.random.Generator) -> Inputs:
     return {"m": (rng.normal(size=shape) / shape[-1] ** 0.5).astype(np.float32)}
 
 
-def _along(fn: Fn, axis: int) -> Fn:
+def along(fn: Fn, axis: int) -> Fn:
     return lambda x: fn(x, axis)
+
+
+def affine_scan(shape: Sequence[int], axis: int, kinds: Sequence[str]) -> Call:
+    return Call(
+        f"associative scan of affine maps, {'x'.join(map(str, shape))} along {axis}",
+        functools.partial(_pairs, shape),
+        lambda b, a: jax.lax.associative_scan(_affine, (a, b), axis=axis)[1],
+        lambda b, a: jp.associative_scan(_affine, (a, b), axis=axis)[1],
+        kinds,
+    )
 
 
 def _pairs(shape: Sequence[int], rng: np.random.Generator) -> Inputs:
@@ -253,22 +260,30 @@ def _affine(first: Any, then: Any) -> Any:
     return first[0] * then[0], then[0] * first[1] + then[1]
 
 
+def histogram(n: int, bins: int, kinds: Sequence[str]) -> Call:
+    return Call(
+        f"histogram {n} into {bins}",
+        floats(n),
+        lambda x: jnp.histogram(x, bins, (-3.0, 3.0))[0],
+        lambda x: jp.histogram(x, bins, (-3.0, 3.0))[0],
+        kinds,
+    )
+
+
+def bincount(n: int, bins: int, kinds: Sequence[str]) -> Call:
+    return Call(
+        f"bincount {n} into {bins}",
+        lambda rng: {"x": rng.integers(0, bins, n, dtype=np.int32)},
+        lambda x: jnp.bincount(x, length=bins),
+        lambda x: jp.bincount(x, length=bins),
+        kinds,
+    )
+
+
 def _histograms() -> Iterator[Call]:
     for n, bins in ((1_000_000, 10), (1_000_000, 1000), (10_000, 50)):
-        yield Call(
-            f"histogram {n} into {bins}",
-            _floats(n),
-            lambda x, b=bins: jnp.histogram(x, b, (-3.0, 3.0))[0],
-            lambda x, b=bins: jp.histogram(x, b, (-3.0, 3.0))[0],
-            (FORWARD, BATCH) if n > 10_000 else (FORWARD, BATCH, LOOP, EAGER),
-        )
-        yield Call(
-            f"bincount {n} into {bins}",
-            functools.partial(_integers, n, bins),
-            lambda x, b=bins: jnp.bincount(x, length=b),
-            lambda x, b=bins: jp.bincount(x, length=b),
-            (FORWARD, BATCH, EAGER),
-        )
+        yield histogram(n, bins, (FORWARD, BATCH) if n > 10_000 else (FORWARD, BATCH, LOOP, EAGER))
+        yield bincount(n, bins, (FORWARD, BATCH, EAGER))
     yield Call(
         "histogram2d 200000 into 50x50",
         lambda rng: {k: rng.normal(size=200_000).astype(np.float32) for k in "xy"},
@@ -277,26 +292,28 @@ def _histograms() -> Iterator[Call]:
     )
 
 
-def _integers(n: int, below: int, rng: np.random.Generator) -> Inputs:
-    return {"x": rng.integers(0, below, n, dtype=np.int32)}
+def messages(edges: int, features: int, nodes: int, kinds: Sequence[str]) -> Call:
+    """Edges' weighted messages summed by node."""
+
+    def make(rng: np.random.Generator) -> Inputs:
+        ends = {k: rng.integers(0, nodes, edges, dtype=np.int32) for k in ("source", "target")}
+        return {"h": rng.normal(size=(nodes, features)).astype(np.float32), "w": rng.random(edges, np.float32), **ends}
+
+    return Call(
+        f"weighted messages {edges} of {features}" + f", {nodes} nodes" * (nodes != NODES),
+        make,
+        lambda h, w, s, t: jax.ops.segment_sum(w[:, None] * h[s], t, nodes),
+        lambda h, w, s, t: jp.genhist(lambda w, s, t: (t, w * h[s]), (w, s, t), jp.Bins(nodes, jnp.add)),
+        kinds,
+    )
+
+
+NODES = 5000
 
 
 def _graphs() -> Iterator[Call]:
-    """Edges' messages summed by node, embeddings' gradients, a sparse matrix."""
-    nodes = 5000
     for edges, features in ((50_000, 16), (50_000, 64), (20_000, 128)):
-
-        def make(rng: np.random.Generator, edges: int = edges, features: int = features) -> Inputs:
-            ends = {k: rng.integers(0, nodes, edges, dtype=np.int32) for k in ("source", "target")}
-            return {"h": rng.normal(size=(nodes, features)).astype(np.float32), "w": rng.random(edges, np.float32), **ends}
-
-        yield Call(
-            f"weighted messages {edges} of {features}",
-            make,
-            lambda h, w, s, t: jax.ops.segment_sum(w[:, None] * h[s], t, nodes),
-            lambda h, w, s, t: jp.genhist(lambda w, s, t: (t, w * h[s]), (w, s, t), jp.Bins(nodes, jnp.add)),
-            (FORWARD, GRADIENT),
-        )
+        yield messages(edges, features, NODES, (FORWARD, GRADIENT))
     yield Call(
         "sparse matrix by vector, 200000 entries",
         lambda rng: {

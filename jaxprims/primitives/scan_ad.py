@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,9 +26,10 @@ from ..ir.linear import OTHER
 from ..ir.program import Program, is_float
 from ..operators.operator import Operator
 from ..tracing.varying import axes_of, vary
+from . import scan_xla
 from .ordered_call import OrderedCall, simple
 from .recurrence import Derivative, Product, Recurrence, recurrence
-from .scan import bind, scan_p
+from .scan import SCANS, bind, scan_p
 from .tangents import (
     Leaves,
     add,
@@ -302,4 +303,25 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
 pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
-ad.primitive_jvps[scan_p] = jvp_rule(scan_p, _tangents)
+FEW_STEPS = 4
+"""Steps of which XLA makes a derivative's passes in one."""
+
+
+def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of scans; but a few steps of what XLA knows are written out: no pass for each part of the derivative."""
+
+    def with_few(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        name, (x, *_), (dot, *_) = SCANS.operation(**params), primals, tangents
+        if name is None or params["call"].plans or isinstance(dot, ad.Zero) or not is_inexact(x.dtype):
+            return rule(primals, tangents, **params)
+        x, axis = jnp.asarray(x), params["masks"][0].bit_count()
+        n = x.shape[axis]
+        if not isinstance(n, int) or not 0 < n <= (2 if name == "add" else FEW_STEPS) or axes_of([dot]) - axes_of([x]):
+            return rule(primals, tangents, **params)
+        out, moved = jax.jvp(lambda x: scan_xla.written_out(x, name, axis, params["call"].reverse), (x,), (dot,))
+        return [out], [moved]
+
+    return with_few
+
+
+ad.primitive_jvps[scan_p] = _few_first(jvp_rule(scan_p, _tangents))

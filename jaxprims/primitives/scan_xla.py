@@ -61,6 +61,29 @@ def scan(
     return out
 
 
+CUMULATIVE: dict[str | None, Callable[..., Any]] = {
+    "add": jax.lax.cumsum, "mul": jax.lax.cumprod, "min": jax.lax.cummin, "max": jax.lax.cummax,
+    "logaddexp": jax.lax.cumlogsumexp,
+}  # fmt: skip
+"""What XLA knows, by the operator's name."""
+
+STEPS: dict[str | None, Callable[..., Any]] = {
+    "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum, "logaddexp": jnp.logaddexp,
+}  # fmt: skip
+
+
+def written_out(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
+    """The scan of a few elements along ``axis``, step by step; of two of them XLA's own, which it makes a sum of two windows."""
+    n = x.shape[axis]
+    if n <= 2:
+        return CUMULATIVE[name](x, axis=axis, reverse=reverse)
+    first, *rest = (jax.lax.slice_in_dim(x, k, k + 1, axis=axis) for k in (range(n - 1, -1, -1) if reverse else range(n)))
+    out = [first]
+    for step in rest:
+        out.append(STEPS[name](out[-1], step))
+    return jnp.concatenate(out[::-1] if reverse else out, axis)
+
+
 def _flip(flags: Any) -> Any:
     return None if flags is None else jnp.flip(flags, 0)
 

@@ -10,8 +10,8 @@ SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
 SMALL_IN_VECTORS, SMALL_IN_NARROW_VECTORS = 32_768, 131_072
-"""The same where XLA's loop is one of vectors: sums and products of rows by index, and maxima where a row seldom waits for the one
-before; of narrow rows into many bins."""
+"""The same where XLA's loop is one of vectors: sums and products of rows by index, and maxima where a row seldom waits for the
+one before; of narrow rows into many bins."""
 
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
@@ -52,7 +52,12 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem)
-    return _reduction(problem, operation) if isinstance(problem, OrderedProblem) and problem.family == "reduce" else None
+    if not isinstance(problem, OrderedProblem):
+        return None
+    if problem.family == "scan":
+        slow = operation == "logaddexp" and problem.lanes > 1
+        return "two elements: one operation" if problem.n <= 2 and not slow else None
+    return _reduction(problem, operation) if problem.family == "reduce" else None
 
 
 _FEW = "few elements: XLA's loop is done before a kernel is called"
