@@ -65,7 +65,8 @@ _FEW = "few elements: XLA's loop is done before a kernel is called"
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     lanes = problem.spec.bins[0].lanes
-    if lanes == problem.members == 1 and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
+    alone = lanes == problem.members == 1 and operation != "several"
+    if alone and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
         return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
     many_bins = problem.n < ROWS_OF_FEW * problem.bins[0]
     in_vectors = lanes > 1 and (operation in ("add", "mul") or many_bins)
