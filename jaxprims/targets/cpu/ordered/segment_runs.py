@@ -19,8 +19,9 @@ from .rows import Held, apply_op, element, f_of, is_expensive, prefix_mask, repe
 ABREAST = 16
 """Segments that are folded side by side, at most: each lane's element is loaded by itself."""
 
-LONGEST, LONGEST_IN_VECTORS = 64, 20
-"""Elements of the longest of them, at most; fewer where one by one they are folded in a vector or two. As measured."""
+LONGEST, LONGEST_IF_CHEAP, LONGEST_IN_VECTORS = 64, 48, 14
+"""Elements of the longest of them, at most: fewer where the operator is cheap, since a vector's lanes then wait for memory, and
+where one by one segments are folded in a vector or two. As measured."""
 
 
 def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
@@ -76,7 +77,8 @@ class _Abreast:
     def __init__(
         self, b: ir.IRBuilder, spec: OrderedSpec, fold: Fold, base: ir.Value, ends: ir.Value, count: ir.Value, width: int
     ):
-        self.most = LONGEST_IN_VECTORS if spec.commutes and not is_expensive(spec.op) else LONGEST
+        cheap = LONGEST_IN_VECTORS if spec.commutes else LONGEST_IF_CHEAP
+        self.most = LONGEST if is_expensive(spec.op) else cheap
         self.last = b.load(b.gep(ends, [b.sub(count, i64(1))], source_etype=I32), typ=I32)
         self.b, self.spec, self.uniforms, self.width, self.base, self.ends = b, spec, fold.uniforms, width, base, ends
         self.arrays = [
