@@ -46,7 +46,7 @@ python-test: $(VENV)/package
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)
 
 bench: $(VENV)/package
-	set -e; for suite in hist scan reduce segment stencil everyday fuse; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done
+	set -e; for suite in hist scan reduce segment stencil everyday drawn fuse; do $(BIN)/python -m bench $$suite $(BENCH_ARGS); done
 
 # On a machine with a GPU, by the Python that is there, its packages and no network: build, tests, compute-sanitizer, benchmarks.
 gpu:
