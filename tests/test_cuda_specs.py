@@ -290,7 +290,9 @@ JP_DEVICE void Run(const Test& t, int leaf = 0) {
   const i64 whole = t.n / spec::kRunItems * spec::kRunItems;
   for (i64 i = 0; i < whole; i += spec::kRunItems) {
     spec::Updates run[spec::kRunItems];
-    spec::EvaluateRun(in, u, i, run);
+    spec::Run<spec::kRunItems> read;
+    spec::Read(in, i, read);
+    spec::EvaluateRun(in, u, i, read, run);
     for (const auto& updates : run) Add<g>(u, t.table, t.bins[g], updates, 0);
   }
   for (i64 i = 0; i < t.n; ++i) {

@@ -704,3 +704,41 @@ def test_random_calls(device: str, record_property: Any) -> None:
     assert set(kernels.split()) <= set(re.findall(r"(\w+):\d", done.stdout))
     record_property("kernels run on the emulated GPU", int(found[1]))
     record_property("random cases run on the emulated GPU", int(found[2]))
+
+
+COPY_EACH = r"""
+import re
+import tests.emulation.plugin
+import jax, jax.numpy as jnp, numpy as np
+import jaxprims as jp
+from jaxprims.targets.cuda.plans import HistogramPlan
+from jaxprims.targets.plans import forced
+
+def merge(a, b):  # more than an atomic can be
+    return a[0] + b[0], a[1] * b[1], a[2] ^ b[2], jnp.maximum(a[3], b[3]), jnp.minimum(a[4], b[4])
+
+n = 20_011
+rng = np.random.default_rng(1)
+i, w = rng.integers(-1, 4, n).astype(np.int32), rng.integers(0, 100, n).astype(np.uint32)
+five = (w, 2 * w + 1, w, w, w)
+calls = {
+    "HDW": lambda: jp.reduce_by_index(w.astype(np.float32), i, 3, jnp.add),
+    "CAS": lambda: jp.reduce_by_index(w, i, 3, lambda a, b: jnp.minimum(a + b, jnp.uint32(2_000)), identity=0),
+    "XCG": lambda: jp.reduce_by_index(five, i, 3, merge, identity=(0, 1, 0, 0, 2**32 - 1)),
+}
+groups = [w[i == k] for k in range(3)]
+wanted = {"HDW": [g.sum() for g in groups], "CAS": [min(g.sum(), 2000) for g in groups]}
+with np.errstate(over="ignore"):
+    wanted["XCG"] = [f(g) for f in (np.sum, lambda g: np.prod(2 * g + 1), np.bitwise_xor.reduce, np.max, np.min) for g in groups]
+for kind, call in calls.items():
+    with forced(HistogramPlan("shared", subhistograms=1024)):
+        assert re.search(r"M = (1024|512), S = 1", jp.explain(lambda: call(), target="sm_90")().calls[0].strategy)
+        got = np.ravel(jax.tree.leaves(jax.jit(lambda: call())()))
+    np.testing.assert_array_equal(got, np.asarray(wanted[kind], np.uint32), kind)
+"""
+
+
+def test_histograms_with_a_copy_for_each_thread() -> None:
+    """Which take no atomics, whatever the operator."""
+    done = subprocess.run([sys.executable, "-c", COPY_EACH], capture_output=True, text=True, check=False, cwd=toolchain.ROOT)
+    assert done.returncode == 0, done.stderr[-4000:]

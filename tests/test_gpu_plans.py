@@ -41,11 +41,11 @@ SPACES = ("tiny", "shared", "cluster", "global")
 MOST = 64 * K * K
 
 
-def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True, clusters=True):
+def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True, trips=1):
     return {
         "leaf_bytes": [size * lanes], "entry_bytes": size * lanes, "lanes": lanes, "updates": updates, "slots": 1,
         "dest": not identity, "identity": identity, "in_place": True, "table_bytes": size,
-        "atomic": atomic, "direct": direct, "clusters": clusters, "slot_bytes": [size],
+        "atomic": atomic, "direct": direct, "cluster_trips": trips, "slot_bytes": [size],
     }  # fmt: skip
 
 
@@ -116,9 +116,17 @@ def test_clusters_need_compute_capability_9():
 
 
 def test_updates_that_do_not_reach_other_blocks_need_no_clusters():
-    for parts, space in (([part(), part()], "cluster"), ([part(), part(clusters=False)], "global")):
+    for parts, space in (([part(), part()], "cluster"), ([part(), part(trips=0)], "global")):
         for forced in ((), (3,)):
             assert plan(spec(*parts), N, [96 * K] * len(parts), forced=forced)["space"] == space
+
+
+def test_two_trips_to_another_block_are_more_than_one_to_l2():
+    """Sums of floats, unless a plan wants them in clusters."""
+    for parts, space in (([part(trips=2)], "global"), ([part(), part(trips=2)], "global"), ([part(), part()], "cluster")):
+        for forced, found in (((), space), ((3,), "cluster")):
+            assert plan(spec(*parts), N, [192 * K // len(parts)] * len(parts), forced=forced)["space"] == found
+    assert plan(spec(part(trips=2)), N, [80 * K])["space"] == "shared"  # in two passes, as where there are no clusters
 
 
 @pytest.mark.parametrize("bins", [100, 12 * K, 40 * K])

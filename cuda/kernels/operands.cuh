@@ -61,13 +61,28 @@ template <> struct WordType<8> { using type = u64; };
 template <> struct WordType<4> { using type = u32; };
 template <> struct WordType<2> { using type = u16; };
 
-// out = p[0 .. kCount), each read once by the grid.
+// x, which is a multiple of this power of two: the compiler gets to know it. Runs that begin at multiples of their length are all
+// as aligned as their array is, so that the tests in ReadRun and WriteRun become one, made before the loop.
+template <int kPower>
+JP_DEVICE i64 MultipleOf(i64 x) {
+  static_assert((kPower & (kPower - 1)) == 0, "a power of two");
+  return x & -i64{kPower};
+}
+
+// Is array[first] aligned to so many bytes? In numbers: of an address in parts the compiler would not see what is a multiple.
+template <int kBytes, class T>
+JP_DEVICE bool AlignedAt(const T* array, i64 first) {
+  return (reinterpret_cast<u64>(array) + static_cast<u64>(first) * sizeof(T)) % kBytes == 0;
+}
+
+// out = array[first .. first + kCount), each read once by the grid.
 template <int kCount, class T>
-JP_DEVICE void ReadRun(const T* p, T (&out)[kCount]) {
+JP_DEVICE void ReadRun(const T* array, i64 first, T (&out)[kCount]) {
+  const T* p = array + first;
   constexpr int kBytes = kCount * static_cast<int>(sizeof(T)), kWord = WordBytes(kBytes);
   if constexpr (kWord > static_cast<int>(sizeof(T))) {
     using Word = typename WordType<kWord>::type;
-    if (reinterpret_cast<u64>(p) % kWord == 0) {
+    if (AlignedAt<kWord>(array, first)) {
 #pragma unroll
       for (int k = 0; k < kBytes / kWord; ++k) {
         const Word word = LoadOnce(reinterpret_cast<const Word*>(p) + k);
@@ -80,13 +95,14 @@ JP_DEVICE void ReadRun(const T* p, T (&out)[kCount]) {
   for (int k = 0; k < kCount; ++k) out[k] = p[k];
 }
 
-// p[0 .. kCount) = in, each written once by the grid.
+// array[first .. first + kCount) = in, each written once by the grid.
 template <int kCount, class T>
-JP_DEVICE void WriteRun(T* p, const T (&in)[kCount]) {
+JP_DEVICE void WriteRun(T* array, i64 first, const T (&in)[kCount]) {
+  T* p = array + first;
   constexpr int kBytes = kCount * static_cast<int>(sizeof(T)), kWord = WordBytes(kBytes);
   if constexpr (kWord > static_cast<int>(sizeof(T))) {
     using Word = typename WordType<kWord>::type;
-    if (reinterpret_cast<u64>(p) % kWord == 0) {
+    if (AlignedAt<kWord>(array, first)) {
 #pragma unroll
       for (int k = 0; k < kBytes / kWord; ++k) {
         Word word;

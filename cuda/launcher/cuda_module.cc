@@ -45,7 +45,7 @@ CudaHistShape HistShapeOf(const nb::dict& described) {
     Get(h, "table_bytes", part.entry_bytes);
     Get(h, "atomic", part.atomic);
     Get(h, "direct", part.direct);
-    Get(h, "clusters", part.clusters);
+    Get(h, "cluster_trips", part.cluster_trips);
     Get(h, "slot_bytes", part.slot_bytes);
   }
   return shape;

@@ -44,7 +44,7 @@ struct HistProblem {
   int64_t f_length = 1;            // instructions
   int64_t atomic = jp::kClassHdw;  // the slowest part's
   bool identity = true;            // of all parts
-  bool clusters = true;            // each part's updates reach other blocks' shared memory as one
+  int cluster_trips = 1;           // of the part that has most; 0: one's updates do not reach other blocks' shared memory as one
   bool direct = true;              // the result can be a table
 
   int64_t lanes() const;
@@ -123,7 +123,8 @@ inline HistProblem DescribeHist(const CudaHistShape& shape, int64_t n, std::span
     p.parts.push_back({bins[g], of.lanes, part.entry_bytes, of.updates});
     p.atomic = std::max<int64_t>(p.atomic, part.atomic);
     p.identity = p.identity && of.identity;
-    p.clusters = p.clusters && part.clusters;
+    const bool reaches = p.cluster_trips > 0 && part.cluster_trips > 0;
+    p.cluster_trips = reaches ? std::max(p.cluster_trips, part.cluster_trips) : 0;
     p.direct = p.direct && part.direct;
   }
   return p;
@@ -287,7 +288,8 @@ class Planner {
   }
 
   bool Cluster(bool free) {
-    if (d_.major < 9 || !p_.clusters) return false;
+    if (d_.major < 9 || p_.cluster_trips == 0) return false;
+    if (free && p_.cluster_trips * jp::kClusterTrip > jp::kL2Trip) return false;
     const int threads = HistBlock(p_);
     for (int64_t size = Forced(5) > 0 ? Forced(5) : 2; size <= 2 * kMaxCluster; size *= 2) {
       if (Forced(5) == 0 && size > kMaxCluster) return false;

@@ -12,7 +12,7 @@
 //     table_bytes: int         of one lane of a bin in a table: Part<g>::kEntryBytes
 //     atomic: int              0: hardware, 1: compare and swap, 2: locks
 //     direct: bool             Part<g>::kDirect
-//     clusters: bool           updates reach the shared memory of a cluster's other blocks as one
+//     cluster_trips: int       of an update to another block's shared memory, for one to L2; 0: it does not happen as one there
 //     slot_bytes: list[int]    of the working copies' slots
 //   positions, index64, work: as for the CPU
 //   in_bytes: int        of one element, all arrays
@@ -42,7 +42,7 @@ struct CudaHistShape {
     int64_t entry_bytes = 0;  // of one lane of a bin in a table
     int atomic = 0;           // 0: hardware, 1: compare and swap, 2: locks
     bool direct = false;      // a table's entry looks like the result's
-    bool clusters = true;     // updates reach the shared memory of a cluster's other blocks as one
+    int cluster_trips = 1;    // of an update to another block's shared memory, for one to L2; 0: it does not happen as one there
     std::vector<int64_t> slot_bytes;
   };
   HistShape shape;

@@ -109,6 +109,10 @@ JP_HOST_DEVICE constexpr ModelChoice GlobalChoice(const ModelDevice& d, i64 n, i
   return {AtLeast1(threads / c), passes, chunk, c};
 }
 
+// Clocks to another block's shared memory and back, and to the L2 cache (H800: Luo et al. 2024). An update waits for nothing else
+// where it is one trip; sums of floats are two in a cluster, a read and a compare-and-swap, but one to L2, which adds itself.
+constexpr i64 kClusterTrip = 180, kL2Trip = 264;
+
 // K of section IV-C: blocks for each histogram of a batch, so that all together occupy the device.
 JP_HOST_DEVICE constexpr i64 BlocksPerHistogram(const ModelDevice& d, i64 histograms) {
   return CeilDiv(CeilDiv(d.threads, d.block), histograms);

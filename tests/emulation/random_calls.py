@@ -502,7 +502,7 @@ def hist(rng: Rng, which: int) -> None:
     shared = bool(rng.random() < 0.3)
     plan: list[int] = []
     if is_forced(rng, which):
-        copies, passes = int(rng.choice([0, few(rng, 9)])), int(rng.choice([0, few(rng, 5)]))
+        copies, passes = int(rng.choice([0, few(rng, 9), 1024])), int(rng.choice([0, few(rng, 5)]))
         plan = [int(rng.integers(0, 5)), copies, passes, 0, int(rng.integers(-1, 3))]
     lead = (rows,) if rows > 1 else ()
 

@@ -17,6 +17,8 @@ JP_HOST_DEVICE constexpr i64 WordsOfElement() {
   }
 }
 constexpr int kHistThreads = HistThreads(WordsOfElement(), spec::kFLength);
+// Half a multiprocessor's threads, where registers suffice: what few warps ask for does not keep memory busy.
+constexpr int kHistResident = kHistThreads == 512 ? 2 : 1;
 
 template <int g = 0>
 JP_HOST_DEVICE constexpr bool IdentitiesKnown() {
@@ -103,10 +105,14 @@ JP_DEVICE void UpdateElements(const HistRow& row, i64 first, i64 last, int threa
       spec::Updates updates[kHistItems];
       bool valid[kHistItems];
       int lane[kHistItems];
+      spec::Run<kHistRun> read[kHistRuns];  // all of it before f, which may branch, sees the first
+      const auto run_at = [&](int r) { return MultipleOf<kHistRun>(first) + (r * threads + thread) * kHistRun; };
+#pragma unroll
+      for (int r = 0; r < kHistRuns; ++r) spec::Read(row.arrays, run_at(r), read[r]);
 #pragma unroll
       for (int r = 0; r < kHistRuns; ++r) {
         spec::Updates run[kHistRun];
-        spec::EvaluateRun<kHistRun>(row.arrays, row.uniforms, first + (r * threads + thread) * kHistRun, run);
+        spec::EvaluateRun(row.arrays, row.uniforms, run_at(r), read[r], run);
 #pragma unroll
         for (int i = 0; i < kHistRun; ++i) updates[r * kHistRun + i] = run[i];
       }

@@ -82,6 +82,17 @@ JP_DEVICE void CombineCopies(const spec::Uniforms& uniforms, const Copies<g>& ta
   }
 }
 
+// With a copy for each thread nothing has to be atomic. That is worth a loop of its own where an atomic is one itself, as it is
+// in shared memory but for integers of 32 bits.
+template <int g = 0>
+JP_HOST_DEVICE constexpr bool WorthACopyEach() {
+  if constexpr (g == spec::kParts) {
+    return false;
+  } else {
+    return spec::kMaxLanes == 1 && (spec::Part<g>::kLoopsInShared || WorthACopyEach<g + 1>());
+  }
+}
+
 template <bool kIdentitiesKnown>
 JP_DEVICE void SharedHistograms(const HistParams& p) {
   if constexpr (kIdentitiesKnown) {
@@ -118,7 +129,11 @@ JP_DEVICE void SharedHistograms(const HistParams& p) {
         return EntryPlace{tables[g] + number * spec::Part<g>::kEntryBytes, locks + (number & lock_mask)};
       };
       const HistRow row = RowOf(p.call, work.member);
-      UpdateShare<Sharers::kBlock, kHistThreads>(row, p.call.n, p.work.blocks, work.share, work.range, place);
+      if (WorthACopyEach() && m == kHistThreads) {
+        UpdateShare<Sharers::kThread, kHistThreads>(row, p.call.n, p.work.blocks, work.share, work.range, place);
+      } else {
+        UpdateShare<Sharers::kBlock, kHistThreads>(row, p.call.n, p.work.blocks, work.share, work.range, place);
+      }
       BlockBarrier();
 
       const WorkItem again = WorkItemOf(p, Opaque(item));
@@ -133,6 +148,6 @@ JP_DEVICE void SharedHistograms(const HistParams& p) {
   }
 }
 
-JP_KERNEL(HistShared, jp::HistParams, jp::kHistThreads, 1) { jp::SharedHistograms<jp::IdentitiesKnown()>(p); }
+JP_KERNEL(HistShared, jp::HistParams, jp::kHistThreads, jp::kHistResident) { jp::SharedHistograms<jp::IdentitiesKnown()>(p); }
 
 }  // namespace jp

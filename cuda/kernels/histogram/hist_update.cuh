@@ -5,8 +5,8 @@
 
 namespace jp {
 
-// Who updates a table: as far as that, the fences of its locks have to reach.
-enum class Sharers { kBlock, kCluster, kDevice };
+// Who updates a table: as far as that, the fences of its locks have to reach. A thread alone needs none, nor atomics.
+enum class Sharers { kThread, kBlock, kCluster, kDevice };
 
 template <Sharers sharers>
 JP_DEVICE void FenceAmong() {
@@ -49,7 +49,9 @@ JP_DEVICE u128 Peek(const u128* p) {
 template <int g, Sharers sharers>
 JP_DEVICE void UpdateAt(const spec::Uniforms& uniforms, const EntryPlace& place, const typename spec::Part<g>::Value& value) {
   using Part = spec::Part<g>;
-  if constexpr (Part::kAtomic == spec::Atomic::kHdw) {
+  if constexpr (sharers == Sharers::kThread) {
+    Part::Write(place.entry, Part::Op(uniforms, Part::Read(place.entry), value));
+  } else if constexpr (Part::kAtomic == spec::Atomic::kHdw) {
     Part::UpdateHdw(place.entry, value);
   } else if constexpr (Part::kAtomic == spec::Atomic::kCas) {
     using Word = typename Part::Word;
@@ -127,7 +129,7 @@ template <int g, Sharers sharers, int kCount, class Key, class Locate>
 JP_DEVICE void UpdateRun(const spec::Uniforms& uniforms, Key (&key)[kCount], typename spec::Part<g>::Value (&value)[kCount],
                          int copies, Locate locate) {
   using Part = spec::Part<g>;
-  if constexpr (Part::kLanes == 1) {  // neighbours are not the lanes of one bin
+  if constexpr (Part::kLanes == 1 && sharers != Sharers::kThread) {  // neighbours are not the lanes of one bin
     const Key first = ShuffleFrom(key[0], 0);
     const int crowd = CrowdOf<g>(copies);
     if (first != kNowhere<Key> && PopulationCount(Ballot(key[0] == first)) >= crowd) {

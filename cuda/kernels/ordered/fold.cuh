@@ -129,13 +129,13 @@ JP_DEVICE Maybe FoldRun(const spec::Arrays& in, const spec::Uniforms& u, i64 at,
 struct WarpFold {
   Maybe total = {}, own = {};
 
-  // Elements [at, at + kRuns runs).
+  // Elements [at, at + kRuns runs), where runs can be read at once.
   template <int kRuns>
   JP_DEVICE void Add(const spec::Arrays& in, const spec::Uniforms& u, i64 at) {
     State runs[kRuns][kItems], x[kRuns];
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
-      const i64 first = at + (r * kWarp + Lane()) * kItems;
+      const i64 first = MultipleOf<kItems>(at) + (r * kWarp + Lane()) * kItems;
       spec::Load(in, u, first, first, runs[r]);
     }
 #pragma unroll

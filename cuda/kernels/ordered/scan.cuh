@@ -161,7 +161,8 @@ class AlongTile {
   // Where this thread's run r lies.
   JP_DEVICE i64 RunAt(int r) const {
     const int place = ((Warp() * kRounds + r) * kWarp + Lane()) * kRun;
-    return claim_.begin + (spec::kReverse ? p_.length - kRun - place : place);
+    if constexpr (spec::kReverse) return claim_.begin + p_.length - kRun - place;
+    return MultipleOf<kTile.run>(claim_.begin) + place;
   }
   // Of an element of a run, in memory order, where it is in scan order; and back.
   JP_DEVICE static constexpr int Mirrored(int k) { return spec::kReverse ? kRun - 1 - k : k; }
@@ -263,7 +264,7 @@ class AlongTile {
     const i64 low = Low(), high = High();
     const bool shared = kFlat && p_.flags_shared;
     if (at >= low && at + kRun <= high && !(shared && position + kRun > RowLength())) {
-      ReadRun(cut + (shared ? position : at), flags);
+      ReadRun(cut, shared ? position : at, flags);
       return;
     }
 #pragma unroll

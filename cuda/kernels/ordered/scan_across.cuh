@@ -35,17 +35,10 @@ class AcrossTile {
     starts_ = 0;
     const Place place(*this);
     const Row row = RowOf(p_.call, place.member);
-    i64 position = place.position, at = position * p_.call.lanes + place.lane;
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      x_[k] = spec::LoadOne(row.arrays, row.uniforms, at, position);
-      bool start = k == 0 && Begins();
-      if constexpr (spec::kRestarts) start = start || row.cut[position] != 0;
-      starts_ |= static_cast<u32>(start) << k;
-      if (k + 1 < place.count) {
-        position += kStep;
-        at += kStep * p_.call.lanes;
-      }
+    if (place.count == kSteps) {
+      LoadSteps<true>(place, row);
+    } else {
+      LoadSteps<false>(place, row);
     }
     if (!p_.call.has_init) return;
     if (!spec::kRestarts && !Begins()) return;
@@ -128,6 +121,23 @@ class AcrossTile {
   }
 
  private:
+  // All steps there are, or else the last one again: what waits for whether there is a next is not in the way of all others.
+  template <bool kAll, class Place>
+  JP_DEVICE void LoadSteps(const Place& place, const Row& row) {
+    i64 position = place.position, at = position * p_.call.lanes + place.lane;
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      x_[k] = spec::LoadOne(row.arrays, row.uniforms, at, position);
+      bool start = k == 0 && Begins();
+      if constexpr (spec::kRestarts) start = start || row.cut[position] != 0;
+      starts_ |= static_cast<u32>(start) << k;
+      if (kAll || k + 1 < place.count) {
+        position += kStep;
+        at += kStep * p_.call.lanes;
+      }
+    }
+  }
+
   // Where this thread's elements lie; places that are not there repeat the last one.
   struct Place {
     i64 member, lane, position;

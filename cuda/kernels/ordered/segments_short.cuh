@@ -73,7 +73,7 @@ JP_DEVICE void MarkIds(const Index* ids, i64 n, i64 base, int from, int to, u8* 
       const i64 behind = base + place + kShortRun;
       Index own[kShortRun];
       u8 ends[kShortRun];
-      ReadRun(ids + base + place, own);
+      ReadRun(ids, base + place, own);
 #pragma unroll
       for (int k = 0; k + 1 < kShortRun; ++k) ends[k] = own[k] != own[k + 1];
       ends[kShortRun - 1] = behind == n || own[kShortRun - 1] != ids[behind];
@@ -86,6 +86,36 @@ JP_DEVICE void MarkIds(const Index* ids, i64 n, i64 base, int from, int to, u8* 
       flags[place] = at + 1 == n || ids[at] != ids[at + 1];
     }
   }
+}
+
+// Bit k: a segment ends at a thread's element k. Bytes are 0 or 1, so that a product gathers four of them without a carry.
+JP_DEVICE u32 EndsOf(const u8* flags) {
+  u32 ends = 0;
+  if constexpr (kShortItems >= 4) {
+    u32 bytes[kShortItems / 4];
+    memcpy(bytes, __builtin_assume_aligned(flags, kShortItems), kShortItems);
+#pragma unroll
+    for (int k = 0; k < kShortItems / 4; ++k) ends |= (bytes[k] * 0x10204080u >> 28) << 4 * k;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kShortItems; ++k) ends |= u32{flags[k]} << k;
+  }
+  return ends;
+}
+
+// Folds a thread's elements [from, to), or all of them, up to each end, in whose place the result is left; what is open behind.
+template <bool kAll>
+JP_DEVICE Maybe FoldItems(const spec::Uniforms& u, State* mine, u32 ends, int from, int to) {
+  Maybe open = {};
+#pragma unroll
+  for (int k = 0; k < kShortItems; ++k) {
+    if (kAll || (k >= from && k < to)) Append(u, open, {mine[k], true});
+    if ((ends >> k & 1) != 0) {
+      mine[k] = open.state;
+      open.any = false;
+    }
+  }
+  return open;
 }
 
 // Few waits of a block are hidden by its own warps, so several blocks are resident.
@@ -121,7 +151,7 @@ JP_KERNEL(SegmentsShort, SegmentsParams, kShortThreads, kShortResident) {
       bool ended = false;  // has a segment?
       while (e < shared.to.element || s < shared.to.segment) {
         // Tiles start where runs can be read at once.
-        const i64 base = e - e % kShortRun, hi = base + kShortTile < shared.to.element ? base + kShortTile : shared.to.element;
+        const i64 base = MultipleOf<kShortRun>(e), hi = base + kShortTile < shared.to.element ? base + kShortTile : shared.to.element;
         const int lo_place = static_cast<int>(e - base), hi_place = hi > base ? static_cast<int>(hi - base) : 0;
         Bounds ahead = {};  // asked for before anything is waited for
         if (!p.ids) ahead = BoundsOf(walk, s + Thread(), shared.to.segment);
@@ -156,22 +186,15 @@ JP_KERNEL(SegmentsShort, SegmentsParams, kShortThreads, kShortResident) {
         }
 
         State* mine = staged + Padded(Thread() * kShortItems);
-        u8 ends[kShortItems];
-        memcpy(ends, __builtin_assume_aligned(flags + Thread() * kShortItems, kShortItems), kShortItems);
-        const int lo_item = lo_place - Thread() * kShortItems, hi_item = hi_place - Thread() * kShortItems;
-        Maybe open = {};
-        int first = -1;
-#pragma unroll
-        for (int k = 0; k < kShortItems; ++k) {
-          if (k >= lo_item && k < hi_item) Append(u, open, {mine[k], true});
-          if (ends[k] != 0) {
-            mine[k] = open.state;
-            first = first < 0 ? k : first;
-            open.any = false;
-          }
+        const u32 ends = EndsOf(flags + Thread() * kShortItems);
+        Maybe open;
+        if (lo_place == 0 && hi_place == kShortTile) {
+          open = FoldItems<true>(u, mine, ends, 0, kShortItems);
+        } else {
+          open = FoldItems<false>(u, mine, ends, lo_place - Thread() * kShortItems, hi_place - Thread() * kShortItems);
         }
-        const Maybe before = OpenBeforeThread<kShortWarps>(u, shared.open, open, first >= 0);
-        if (first >= 0 && before.any) mine[first] = spec::Op(u, before.state, mine[first]);
+        const Maybe before = OpenBeforeThread<kShortWarps>(u, shared.open, open, ends != 0);
+        if (ends != 0 && before.any) mine[FirstLane(ends)] = spec::Op(u, before.state, mine[FirstLane(ends)]);
         BlockBarrier();
 
         const bool first_ends = !ended && p.parts > 1;
@@ -191,10 +214,14 @@ JP_KERNEL(SegmentsShort, SegmentsParams, kShortThreads, kShortResident) {
           }
           ended = ended || stop > s;
         } else {
-          for (int place = lo_place + Thread(); place < hi_place; place += kShortThreads) {
-            if (flags[place] == 0) continue;
-            const i64 id = walk[base + place];
-            write(id, id == shared.head_id, {staged[Padded(place)], true});
+          for (int four = Thread() * 4; four < kShortTile; four += kShortThreads * 4) {  // elsewhere flags are 0
+            u32 marks;
+            memcpy(&marks, __builtin_assume_aligned(flags + four, 4), 4);
+            for (; marks != 0; marks &= marks - 1) {
+              const int place = four + FirstLane(marks) / 8;
+              const i64 id = walk[base + place];
+              write(id, id == shared.head_id, {staged[Padded(place)], true});
+            }
           }
           ended = ended || shared.open.some_ended;
         }

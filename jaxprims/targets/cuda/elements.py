@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...ir.program import Program
 from ...specs.histogram import ArraySpec
-from .expr import loads, statements
+from .expr import fixed_loads, loads, statements
 from .table import convert
 from .types import constant, from_memory, memory_type, register_type
 
@@ -74,11 +74,22 @@ def uniforms_parameter(*programs: Program | None) -> str:
     return f"const Uniforms&{' u' if any(p is not None and loads(p) for p in programs) else ''}"
 
 
-def operands(name: str, letter: str, dtypes: Sequence[tuple[int, str]], const: str, static: str = "") -> list[str]:
-    """A struct of pointers to a member's operands, (number, dtype) each, and the function that makes it."""
-    types = [f"{const}{memory_type(t)}" for _, t in dtypes]
-    members = [f"{t}* {letter}{k}" for t, (k, _) in zip(types, dtypes, strict=True)]
-    places = ", ".join(f"Place<{t}>(operands[{k}], m)" for t, (k, _) in zip(types, dtypes, strict=True))
+def operands(
+    name: str,
+    letter: str,
+    dtypes: Sequence[tuple[int, str]],
+    const: str,
+    static: str = "",
+    kept: Sequence[tuple[int, int]] = (),
+) -> list[str]:
+    """A struct of pointers to a member's operands, (number, dtype) each, and the function that makes it. kept: scalars of them
+    (number, place) that are members, too."""
+    types = {k: f"{const}{memory_type(t)}" for k, t in dtypes}
+    members = [f"{t}* {letter}{k}" for k, t in types.items()]
+    members += [f"{memory_type(dict(dtypes)[k])} {letter}{k}_{at}" for k, at in kept]
+    made = [f"Place<{t}>(operands[{k}], m)" for k, t in types.items()]
+    made += [f"LoadConstant(Place<{types[k]}>(operands[{k}], m) + {at})" for k, at in kept]
+    places = ", ".join(made)
     parameters = "const Operand* operands, const Member& m" if dtypes else "const Operand*, const Member&"
     return [
         *struct(name, members),
@@ -89,8 +100,10 @@ def operands(name: str, letter: str, dtypes: Sequence[tuple[int, str]], const: s
 class Elements:
     """The arrays, and f of neighbouring elements. The function's parameters are those of f's that it uses, ``x<number>``."""
 
-    def __init__(self, arrays: Sequence[ArraySpec], f: Program):
+    def __init__(self, arrays: Sequence[ArraySpec], f: Program, *others: Program | None):
+        """others: the Programs that read captured arrays beside f."""
         self.arrays = arrays
+        self.kept = fixed_loads([f, *(p for p in others if p is not None)])
         every = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
         used = sorted({i.attr for i in f.body if i.op == "arg"})
         self.used = [(p, *every[p]) for p in used]
@@ -100,7 +113,7 @@ class Elements:
         arrays = [(k, a.dtype) for k, a in enumerate(self.arrays) if a.slots]
         return [
             *operands("Arrays", "a", arrays, "const "),
-            *operands("Uniforms", "u", list(enumerate(uniforms)), "const "),
+            *operands("Uniforms", "u", list(enumerate(uniforms)), "const ", kept=sorted(self.kept)),
         ]
 
     @property
@@ -109,12 +122,20 @@ class Elements:
 
     def body(self) -> tuple[list[str], list[str]]:
         """f's statements and results."""
-        return statements(self.f, [f"x{p}" for p in range(len(self.f.params))])
+        return statements(self.f, [f"x{p}" for p in range(len(self.f.params))], kept=self.kept)
 
-    def read(self, first: str, position: str) -> tuple[list[str], list[str]]:
-        """Statements that read a run of ``kCount`` elements from memory's ``first`` on, at ``position`` along the axis; and f's
-        arguments for the ``k``-th of them."""
-        lines, args, whole = [], [], set()
+    def runs(self) -> list[str]:
+        """``Run``: what is read of neighbouring elements, and ``Read``, which reads it from element ``first`` of memory on."""
+        whole = {k: self.arrays[k] for _, k, _ in self.used if 0 < self.arrays[k].slots <= MOST_READ}
+        members = [f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}]" for k, a in whole.items()]
+        reads = [f"  ReadRun(in.a{k}, {times('first', a.slots)}, run.a{k});" for k, a in whole.items()]
+        names = "const Arrays& in, i64 first, Run<kCount>& run" if whole else "const Arrays&, i64, Run<kCount>&"
+        template = "template <int kCount>"
+        return [template, *struct("Run", members), template, *function(f"JP_DEVICE void Read({names})", reads)]
+
+    def args(self, first: str, position: str) -> list[str]:
+        """f's arguments for the ``k``-th element of ``run``, from memory's ``first`` on, at ``position`` along the axis."""
+        args = []
         for _, k, s in self.used:
             a = self.arrays[k]
             if a.slots == 0:
@@ -122,14 +143,8 @@ class Elements:
             elif a.slots > MOST_READ:
                 args.append(from_memory(f"in.a{k}[{plus(f'({first} + k) * {a.slots}', s)}]", a.dtype))
             else:
-                if k not in whole:
-                    lines += [
-                        f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}];",
-                        f"ReadRun(in.a{k} + {times(first, a.slots)}, a{k});",
-                    ]
-                whole.add(k)
-                args.append(from_memory(f"a{k}[{plus(times('k', a.slots), s)}]", a.dtype))
-        return lines, args
+                args.append(from_memory(f"run.a{k}[{plus(times('k', a.slots), s)}]", a.dtype))
+        return args
 
     def uses(self, position: bool) -> bool:
         """Does f use an array, or a position?"""

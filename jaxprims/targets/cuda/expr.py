@@ -6,9 +6,9 @@ Program, ``v7b_2``), and the results of that instruction, ``r7_0``, ``r7_1``. Ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ...ir.program import CONTROL, COUNTED, Instr, Program
+from ...ir.program import CONTROL, COUNTED, Instr, Program, from_bits
 from .table import MATH, operation
 from .types import constant, from_memory, register_type
 
@@ -16,9 +16,19 @@ UNROLLED = 256
 """Instructions that a loop's unrolled body may have."""
 
 
-def statements(program: Program, args: Sequence[str], indent: str = "  ") -> tuple[list[str], list[str]]:
-    """The lines, and the results as expressions. ``args``: an expression for each parameter; captured arrays are in ``u``."""
-    body = _Body(indent)
+KEPT = 16
+"""Captured scalars that a thread may have in registers."""
+
+Scalars = frozenset[tuple[int, int]]
+"""Captured scalars: the captured array's number, and the place in it."""
+
+
+def statements(
+    program: Program, args: Sequence[str], indent: str = "  ", kept: Scalars = frozenset()
+) -> tuple[list[str], list[str]]:
+    """The lines, and the results as expressions. ``args``: an expression for each parameter; captured arrays are in ``u``, and so
+    are the captured scalars that are ``kept``."""
+    body = _Body(indent, kept)
     results = body.program(program, args, "v")
     return body.lines, results
 
@@ -26,6 +36,29 @@ def statements(program: Program, args: Sequence[str], indent: str = "  ") -> tup
 def loads(program: Program) -> bool:
     """Does it read captured arrays?"""
     return any(i.op == "load" for i in program.walk())
+
+
+def fixed_loads(programs: Iterable[Program]) -> Scalars:
+    """The scalars of captured arrays that these Programs read, each from a place that is known; none if they are too many to be
+    kept from one element to the next."""
+
+    def found(program: Program) -> Iterator[tuple[int, int]]:
+        for i in program.body:
+            if (scalar := _scalar(program, i)) is not None:
+                yield scalar
+            for nested in i.attr if i.op in CONTROL else ():
+                if isinstance(nested, Program):
+                    yield from found(nested)
+
+    all_ = frozenset(scalar for program in programs for scalar in found(program))
+    return all_ if len(all_) <= KEPT else frozenset()
+
+
+def _scalar(program: Program, instr: Instr) -> tuple[int, int] | None:
+    if instr.op != "load":
+        return None
+    place = program.body[instr.operands[0]]
+    return (instr.attr, from_bits(place.attr, place.dtype)) if place.op == "const" else None
 
 
 _WEIGHTS = {"div": 8, "rem": 12, "sqrt": 6, "load": 6, "pow": 60}
@@ -45,9 +78,10 @@ def length(program: Program) -> int:
 
 
 class _Body:
-    def __init__(self, indent: str):
+    def __init__(self, indent: str, kept: Scalars):
         self.lines: list[str] = []
         self.indent = indent
+        self.kept = kept
 
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
@@ -73,6 +107,8 @@ class _Body:
 
     def _value(self, program: Program, instr: Instr, operands: list[str]) -> str:
         if instr.op == "load":
+            if (scalar := _scalar(program, instr)) in self.kept:
+                return from_memory("u.u{}_{}".format(*scalar), instr.dtype)
             return from_memory(f"LoadConstant(u.u{instr.attr} + {operands[0]})", instr.dtype)
         source = program.body[instr.operands[0]].dtype
         return operation(instr.op, instr.dtype, instr.dtype if instr.op == "select" else source, operands)

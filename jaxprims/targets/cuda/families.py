@@ -41,7 +41,7 @@ class HistogramKind:
             "table_bytes": histograms.entry_bytes(part, arch),
             "atomic": ATOMICS.index(histograms.atomic_of(part, arch)),
             "direct": histograms.is_direct(part, arch),
-            "clusters": histograms.reaches_clusters(part),
+            "cluster_trips": histograms.cluster_trips(part),
             "slot_bytes": [itemsize(t) for t in part.acc],
         }
 

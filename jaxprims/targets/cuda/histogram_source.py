@@ -29,7 +29,7 @@ from .elements import (
     times,
     uniforms_parameter,
 )
-from .expr import length, statements
+from .expr import Scalars, length, statements
 from .table import convert
 from .types import HALVES, from_memory, memory_type, to_memory
 
@@ -59,13 +59,23 @@ def is_direct(bins: PartSpec, arch: int) -> bool:
     return one and entry_bytes(bins, arch) == itemsize(bins.acc[0]) * bins.slots
 
 
-def reaches_clusters(bins: PartSpec) -> bool:
-    """Do updates of an entry in another block's shared memory happen as one? What 32 bits, compare-and-swap of 64 and sums of
-    floats become makes that sure; for all else there may be no instruction, and the assembler's way around reads and writes."""
+def cluster_trips(bins: PartSpec) -> int:
+    """How many ways to another block's shared memory and back an update takes, for one to the L2 cache; 0: none is sure to happen
+    as one. What 32 bits, compare-and-swap of 64 and sums of floats become makes that sure; for all else there may be no
+    instruction, and the assembler's way around reads and writes. Of sums it is a read and a compare-and-swap, where L2 adds."""
     atomics = _hardware(bins, ARCHES[-1])
     if atomics is None:
-        return atomic_of(bins, ARCHES[-1]) == "XCG" or entry_bytes(bins, ARCHES[-1]) <= 8
-    return all(itemsize(a.word) <= 4 or (a.name == "add" and is_float(a.word)) for a in atomics)
+        return int(atomic_of(bins, ARCHES[-1]) == "XCG" or entry_bytes(bins, ARCHES[-1]) <= 8)
+    if not all(itemsize(a.word) <= 4 or a.adds_floats for a in atomics):
+        return 0
+    return 2 if any(a.adds_floats for a in atomics) else 1
+
+
+def loops_in_shared(bins: PartSpec) -> bool:
+    """Is an update in shared memory a loop, in which threads that meet in an entry take turns? There are instructions for
+    integers of 32 bits alone."""
+    atomics = _hardware(bins, ARCHES[-1])
+    return atomics is None or any(itemsize(a.word) > 4 or a.adds_floats for a in atomics)
 
 
 def hdw_name(bins: PartSpec, arch: int) -> str | None:
@@ -90,6 +100,10 @@ class _Atomic:
     function: str
     word: str
     since: int = 0
+
+    @property
+    def adds_floats(self) -> bool:
+        return self.name == "add" and is_float(self.word)
 
 
 _LOGIC = {"add": "Or", "or": "Or", "max": "Or", "mul": "And", "and": "And", "min": "And", "xor": "Xor"}
@@ -145,11 +159,11 @@ def _lines(spec: HistogramSpec) -> Iterator[str]:
     yield f"using Index = {'i64' if spec.index == 's64' else 'i32'};"
     yield "enum class Atomic { kHdw, kCas, kXcg };"
     yield ""
-    elements = Elements(spec.arrays, spec.f)
+    elements = Elements(spec.arrays, spec.f, *(p for b in spec.bins for p in (b.op, b.finish, b.outer)))
     yield from elements.structs(spec.uniforms)
     for g, bins in enumerate(spec.bins):
         yield ""
-        yield from _Part(bins).lines(g)
+        yield from _Part(bins, elements.kept).lines(g)
         if bins.value is not None and bins.given:  # what is the same for all lanes
             yield from struct(f"Common{g}", slots(_given(spec, g)))
     yield ""
@@ -177,8 +191,9 @@ def _by_arch(value: Callable[[int], str]) -> str:
 class _Part:
     """``struct Part<g>``."""
 
-    def __init__(self, bins: PartSpec):
+    def __init__(self, bins: PartSpec, kept: Scalars):
         self.bins = bins
+        self.kept = kept
         self.stored, self.offsets, self.size = table_layout(bins)
         self.atomics = _hardware(bins, ARCHES[-1])
         self.leaves = leaf_of_slot(bins)
@@ -199,7 +214,7 @@ class _Part:
         yield f"static constexpr Atomic kAtomic = {_by_arch(lambda arch: f'Atomic::k{self.classes[arch].capitalize()}')};"
         yield f"static constexpr int kEntryBytes = {_by_arch(lambda arch: str(entry_bytes(bins, arch)))};"
         sum_of_f32 = bins.acc == ("f32",) and hdw_name(bins, ARCHES[0]) == "add"
-        yield f"static constexpr bool kAddsF32 = {str(sum_of_f32).lower()};"
+        yield f"static {numbers('bool', {'AddsF32': sum_of_f32, 'LoopsInShared': loops_in_shared(bins)})}"
         yield f"static constexpr bool kDirect = {_by_arch(lambda arch: str(is_direct(bins, arch)).lower())};"
         yield ""
         yield from struct("Value", slots(bins.acc))
@@ -214,7 +229,7 @@ class _Part:
     def _returning(self, result: str, name: str, program: Program, parameters: dict[str, Sequence[str]]) -> list[str]:
         names = [(t, x) for t, xs in parameters.items() for x in xs]
         each = len(program.params) // len(names)
-        lines, results = statements(program, [f"{x}.s{k}" for _, x in names for k in range(each)])
+        lines, results = statements(program, [f"{x}.s{k}" for _, x in names for k in range(each)], kept=self.kept)
         head = ", ".join([uniforms_parameter(program), *(f"const {t}& {x}" for t, x in names)])
         return function(f"static JP_DEVICE {result} {name}({head})", [*lines, f"  return {{{', '.join(results)}}};"])
 
@@ -375,22 +390,23 @@ def _evaluate(spec: HistogramSpec, elements: Elements) -> Iterator[str]:
             yield from [f"  {guard}{{", *lines, f"    to.v{g}[0] = {{{', '.join(results)}}};", "  }"]
         yield "}"
 
-    read, args = elements.read("element", "element")
-    reads = elements.uses(position=False) or bool(rows)
-    head = [f"const Arrays&{' in' if reads else ''}", "const Uniforms& u", "i64 element", "Updates (&to)[kCount]"]
+    yield from elements.runs()
+    given = ", ".join(["u", *elements.args("element", "element"), "to[k]"])
+    parameters = "const Arrays& in, const Uniforms& u, i64 element, const Run<kCount>& run, Updates (&to)[kCount]"
     yield "template <int kCount>"
-    yield f"JP_DEVICE void EvaluateRun({', '.join(head)}, int{' lane' if rows else ''} = 0) {{"
-    yield from (f"  {line}" for line in read)
+    yield f"JP_DEVICE void EvaluateRun({parameters}, int{' lane' if rows else ''} = 0) {{"
     yield "#pragma unroll"
     yield "  for (int k = 0; k < kCount; ++k) {"
-    yield f"    Map({', '.join(['u', *args, 'to[k]'])});"
+    yield f"    Map({given});"
     if rows:
         yield "    ReadLane(in, u, element + k, lane, to[k]);"
     yield "  }"
     yield "}"
     yield "JP_DEVICE void Evaluate(const Arrays& in, const Uniforms& u, i64 element, int lane, Updates& to) {"
+    yield "  Run<1> run;"
+    yield "  Read(in, element, run);"
     yield "  Updates one[1];"
-    yield "  EvaluateRun(in, u, element, one, lane);"
+    yield "  EvaluateRun(in, u, element, run, one, lane);"
     yield "  to = one[0];"
     yield "}"
 

@@ -21,7 +21,7 @@ from .elements import (
     times,
     uniforms_parameter,
 )
-from .expr import length, statements
+from .expr import Scalars, length, statements
 from .types import from_memory, memory_type, register_bytes, struct_bytes, to_memory
 
 
@@ -64,7 +64,7 @@ def _lines(spec: OrderedSpec) -> Iterator[str]:
     yield f"  return {of_slots('first ? a.s# : b.s#', n)};"
     yield "}"
     yield ""
-    elements = Elements(spec.arrays, spec.f)
+    elements = Elements(spec.arrays, spec.f, spec.op, spec.finish)
     yield from elements.structs(spec.uniforms)
     yield from operands("Outs", "o", [(k, t) for k, (t, _) in enumerate(spec.leaves)], "")
     yield ""
@@ -77,17 +77,17 @@ def _lines(spec: OrderedSpec) -> Iterator[str]:
     yield f"JP_DEVICE State Identity() {{ return {constants(spec.state, spec.identity)}; }}"
     yield ""
     u = uniforms_parameter(spec.op)
-    yield from _returning(f"State Op({u}, const State& a, const State& b)", spec.op, ["a", "b"])
+    yield from _returning(f"State Op({u}, const State& a, const State& b)", spec.op, ["a", "b"], elements.kept)
     yield ""
     yield from _load(spec, elements)
     yield ""
-    yield from _store(spec)
+    yield from _store(spec, elements.kept)
 
 
-def _returning(head: str, program: Program, structs: list[str]) -> list[str]:
+def _returning(head: str, program: Program, structs: list[str], kept: Scalars) -> list[str]:
     """A function of structs that returns one."""
     n = len(program.params) // len(structs)
-    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)])
+    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)], kept=kept)
     return function(f"JP_DEVICE {head}", [*lines, f"  return {{{', '.join(results)}}};"])
 
 
@@ -95,18 +95,13 @@ def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
     lines, results = elements.body()
     parameters = ", ".join([uniforms_parameter(spec.f), *elements.parameters])
     yield from function(f"JP_DEVICE State Map({parameters})", [*lines, f"  return {{{', '.join(results)}}};"])
-    read, args = elements.read("at", "position")
-    names = [
-        f"const Arrays&{' in' if elements.uses(position=False) else ''}",
-        "const Uniforms& u",
-        f"i64{' at' if elements.uses(position=False) else ''}",
-        f"i64{' position' if elements.uses(position=True) else ''}",
-    ]
+    yield from elements.runs()
     yield "template <int kCount>"
-    yield f"JP_DEVICE void Load({', '.join(names)}, State (&out)[kCount]) {{"
-    yield from (f"  {line}" for line in read)
+    yield "JP_DEVICE void Load(const Arrays& in, const Uniforms& u, i64 at, i64 position, State (&out)[kCount]) {"
+    yield "  Run<kCount> run;"
+    yield "  Read(in, at, run);"
     yield "#pragma unroll"
-    yield f"  for (int k = 0; k < kCount; ++k) out[k] = Map({', '.join(['u', *args])});"
+    yield f"  for (int k = 0; k < kCount; ++k) out[k] = Map({', '.join(['u', *elements.args('at', 'position')])});"
     yield "}"
     yield "JP_DEVICE State LoadOne(const Arrays& in, const Uniforms& u, i64 at, i64 position) {"
     yield "  State out[1];"
@@ -115,10 +110,10 @@ def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
     yield "}"
 
 
-def _store(spec: OrderedSpec) -> Iterator[str]:
+def _store(spec: OrderedSpec, kept: Scalars) -> Iterator[str]:
     yield from struct("Result", slots(spec.finish.result_dtypes))
     u = uniforms_parameter(spec.finish)
-    yield from _returning(f"Result Finish({u}, const State& a)", spec.finish, ["a"])
+    yield from _returning(f"Result Finish({u}, const State& a)", spec.finish, ["a"], kept)
     yield "template <int kCount>"
     yield "JP_DEVICE void Store(const Outs& out, const Uniforms& u, i64 at, const State (&in)[kCount]) {"
     places, slot = [], 0
@@ -134,7 +129,7 @@ def _store(spec: OrderedSpec) -> Iterator[str]:
     yield from places
     yield "  }"
     for k, (_, n) in enumerate(spec.leaves):
-        yield f"  WriteRun(out.o{k} + {times('at', n)}, o{k});"
+        yield f"  WriteRun(out.o{k}, {times('at', n)}, o{k});"
     yield "}"
     yield "JP_DEVICE void StoreOne(const Outs& out, const Uniforms& u, i64 at, const State& s) {"
     yield "  const State in[1] = {s};"

@@ -81,7 +81,7 @@ def launched(spec: KernelSpec, kernels: Sequence[str]) -> list[str]:
 
     def may(kernel: str) -> bool:
         if isinstance(spec, HistogramSpec) and kernel == "HistCluster":
-            return all(map(histogram_spec.reaches_clusters, spec.bins))
+            return all(map(histogram_spec.cluster_trips, spec.bins))
         if not isinstance(spec, OrderedSpec) or kernel == "SegmentsBorders":
             return True
         if kernel == "SegmentsIdentity":
