@@ -1,9 +1,9 @@
 """``python -m bench.sass [--targets sm_90,sm_100] [--only PATTERN]``: the machine code of the main kernels' hot loops.
 
 Instructions an element, width and number of the loads in flight, resident warps: read from what NVRTC made and nvdisasm
-prints (the extras ``nvrtc`` and ``bench``), without a GPU. A kernel's hot loop is the one that reads most of its input in a
-turn; its elements are what the widest of its loads bring. Everything between its ends counts once, ways around included: it
-says what grew, not how long it takes.
+prints (the extras ``nvrtc`` and ``bench``), without a GPU; and the same of CUB's kernels where there is an nvcc. A kernel's hot
+loop is the one with the widest loads; its elements are what these bring on the main way. It says what grew and what is more than
+CUB's, not how long it takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import jaxprims as jp
 from . import ptxas
 
 TARGETS = ("sm_90",)
-QUICK = ("sum by index", "cumsum", "sum", "segments by ids")
+QUICK = ("sum by index", "histogram", "cumsum", "sum", "segments by ids")
 """What the tests look at."""
 
 OF_RESULTS = "Fill|Combine|Parts|Borders|Identity|Sample|Stencil"
@@ -53,6 +53,8 @@ class Instruction:
     target: str
     first: frozenset[int]
     others: frozenset[int]
+    conditional: bool = False
+    barrier: str = ""
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ def disassembled(cubin: bytes) -> str:
         return subprocess.run([disassembler(), file.name], capture_output=True, text=True, check=True).stdout
 
 
-_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _REGISTER = re.compile(r"\bR(\d+)\b")
 
@@ -103,12 +105,12 @@ def code(text: str, kernel: str) -> tuple[list[Instruction], dict[str, int]]:
         elif inside and (label := _LABEL.match(line)):
             labels[label[1]] = len(instructions)
         elif inside and (found := _LINE.match(line)):
-            instructions.append(_instruction(found[1], found[2]))
+            instructions.append(_instruction(found[2], found[3], found[1] is not None))
     return instructions, labels
 
 
-def _instruction(operation: str, operands: str) -> Instruction:
-    to = re.search(r"`\((\.L_x_\d+)\)", operands)
+def _instruction(operation: str, operands: str, conditional: bool) -> Instruction:
+    to, barrier = re.search(r"`\((\.L_x_\d+)\)", operands), re.search(r"\bB\d+\b", operands)
     first, _, others = operands.partition(",")
     written = {int(r) for r in _REGISTER.findall(first)}
     if "128" in operation.replace("LTC128B", ""):
@@ -116,7 +118,9 @@ def _instruction(operation: str, operands: str) -> Instruction:
     elif ".64" in operation or "WIDE" in operation:
         written |= {r + 1 for r in written}
     read = {int(r) for r in _REGISTER.findall(others)}
-    return Instruction(operation, to[1] if to else "", frozenset(written), frozenset(read))
+    conditional |= operation.startswith("BRA") and re.search(r"\bU?P\d|\bUR", operands + operation) is not None
+    names = to[1] if to else "", barrier[0] if barrier else ""
+    return Instruction(operation, names[0], frozenset(written), frozenset(read), conditional, names[1])
 
 
 def loops(instructions: Sequence[Instruction], labels: dict[str, int]) -> list[tuple[int, int]]:
@@ -129,29 +133,62 @@ def loops(instructions: Sequence[Instruction], labels: dict[str, int]) -> list[t
     return sorted(ends.items())
 
 
-def hot(instructions: Sequence[Instruction], labels: dict[str, int]) -> Sequence[Instruction]:
-    """The loop that reads most of the input in a turn, the shortest of those that do; else the whole kernel."""
-    found = [instructions[start : end + 1] for start, end in loops(instructions, labels)]
-    found = [loop for loop in found if streamed(loop)]
-    return max(found, key=lambda loop: (streamed(loop), -len(loop)), default=instructions)
+def hot(instructions: Sequence[Instruction], labels: dict[str, int]) -> list[tuple[int, int]]:
+    """First and last instruction of the loops with the widest loads, of those of the ones whose turn brings most, without those
+    that are around others: the longest first. Else of the whole kernel."""
+    ways = {loop: main_way(instructions, labels, *loop) for loop in loops(instructions, labels)}
+    ranks = {loop: (widest(way), streamed(way)) for loop, way in ways.items() if streamed(way)}
+    best = [loop for loop, rank in ranks.items() if rank == max(ranks.values())]
+    inner = [(s, e) for s, e in best if not any((s, e) != (t, f) and s <= t and f <= e for t, f in best)]
+    return sorted(inner, key=lambda loop: loop[0] - loop[1]) or [(0, len(instructions) - 1)]
 
 
-def streamed(loop: Sequence[Instruction]) -> int:
-    """Bytes that the widest loads of a loop's turn bring: the others are the way around for what is not aligned."""
-    sizes, most = [i.load_bytes for i in loop], widest(loop)
+def main_way(instructions: Sequence[Instruction], labels: dict[str, int], start: int, end: int) -> list[Instruction]:
+    """Of a turn of a loop, or of a kernel up to an exit, the way with most bytes by the loop's widest loads, and of those the
+    shortest. Loops inside are turned once."""
+    most = widest(instructions[start : end + 1])
+    whole = (start, end) == (0, len(instructions) - 1)
+    ends: dict[str, int] = {}  # where threads that a barrier brings together go on
+    best: dict[int, tuple[int, int, Any]] = {start: (0, 0, None)}  # loads, less instructions, and which
+    done: tuple[int, int, Any] = (-1, 0, None)
+    for k in range(start, end + 1):
+        i = instructions[k]
+        if i.name == "BSSY":
+            ends[i.barrier] = labels[i.target]
+        if k not in best:
+            continue
+        loads, count, before = best.pop(k)
+        here = loads + (i.load_bytes == most), count - 1, (i, before)
+        jumps = {"BRA": labels.get(i.target, -1), "BSYNC": ends.get(i.barrier, k + 1), "EXIT": -1, "RET": -1}
+        goes = [jumps.get(i.name, k + 1)] + ([k + 1] if i.name in jumps and i.conditional else [])
+        for to in goes:
+            if k < to <= end:
+                best[to] = max(best.get(to, here), here, key=lambda way: way[:2])
+            elif i.name == "EXIT" if whole else to == start:
+                done = max(done, here, key=lambda way: way[:2])
+    way, left = [], done[2]
+    while left is not None:
+        i, left = left
+        way.append(i)
+    return way[::-1]
+
+
+def streamed(way: Sequence[Instruction]) -> int:
+    """Bytes that the widest loads bring."""
+    sizes, most = [i.load_bytes for i in way], widest(way)
     return sum(size for size in sizes if size == most)
 
 
-def widest(loop: Sequence[Instruction]) -> int:
+def widest(way: Sequence[Instruction]) -> int:
     """Bytes of its widest load."""
-    return max((i.load_bytes for i in loop), default=0)
+    return max((i.load_bytes for i in way), default=0)
 
 
-def in_flight(loop: Sequence[Instruction]) -> int:
-    """The most of a loop's widest loads whose results nobody has asked for."""
+def in_flight(way: Sequence[Instruction]) -> int:
+    """The most of the widest loads whose results nobody has asked for."""
     waiting: list[frozenset[int]] = []
-    most, wide = 0, widest(loop)
-    for instruction in loop:
+    most, wide = 0, widest(way)
+    for instruction in way:
         loads = instruction.load_bytes > 0
         wanted = instruction.others if loads else instruction.others | instruction.first
         waiting = [to for to in waiting if not to & wanted]
@@ -163,9 +200,10 @@ def in_flight(loop: Sequence[Instruction]) -> int:
     return most
 
 
-def threads_of(text: str) -> int:
+def threads_of(text: str, kernel: str) -> int:
     """The largest block that a kernel allows."""
-    found = re.search(r"EIATTR_MAX_THREADS\b.*?\.word\s+(0x[0-9a-f]+)", text, re.S)
+    _, _, info = text.partition(f".nv.info.{kernel},")
+    found = re.search(r"EIATTR_MAX_THREADS\b.*?\.word\s+(0x[0-9a-f]+)", info.partition("\t.section\t")[0], re.S)
     return int(found[1], 16) if found else 1024
 
 
@@ -178,39 +216,102 @@ def resident_warps(registers: int, static_shared: int, threads: int, target: str
 
 
 def element_bytes(args: Sequence[Any]) -> int:
-    """Of one element, all arrays as long as the longest: others are not read by elements."""
+    """Of one element, in the arrays that are read by the widest loads: those of the widest scalars, as long as the longest."""
     arrays = list(jax.tree.leaves(args))
     longest = max(a.size for a in arrays)
-    return sum(a.dtype.itemsize for a in arrays if a.size == longest)
+    widths = [a.dtype.itemsize for a in arrays if a.size == longest]
+    return sum(width for width in widths if width == max(widths))
+
+
+KNOWN = {
+    "segments by offsets": {"p.ids": "0", "walk.wide": "0"},
+    "segments by ids": {"p.ids": "1", "walk.wide": "0"},
+}
+"""What a kernel asks when it runs, and the answer: it is compiled as if that were known, or the main way would be another."""
+
+
+def found_in(
+    call: str, target: str, name: str, symbol: str, cubin: bytes, size: int, registers: int, static_shared: int
+) -> Iterator[dict[str, Any]]:
+    """What is said of a kernel's hot loops, if it reads input."""
+    text = disassembled(cubin)
+    instructions, labels = code(text, symbol)
+    for number, (start, end) in enumerate(hot(instructions, labels)):
+        way = main_way(instructions, labels, start, end)
+        elements = streamed(way) / size
+        if not elements:
+            return
+        loads, threads = in_flight(way), threads_of(text, symbol)
+        warps = resident_warps(registers, static_shared, threads, target)
+        yield {
+            "call": call, "target": target, "kernel": name + f", loop {number + 1}" * (number > 0),
+            "instructions": len(instructions), "loop": end + 1 - start, "main_way": len(way), "elements": elements,
+            "per_element": round((end + 1 - start) / elements, 2), "main_way_per_element": round(len(way) / elements, 2),
+            "load_bytes": widest(way), "loads_in_flight": loads,
+            "threads": threads, "registers": registers, "occupancy": warps / WARPS,
+            "kilobytes_in_flight": round(warps * WARP * loads * widest(way) / 1024, 1),
+        }  # fmt: skip
 
 
 def rows(name: str, targets: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Of one of ``ptxas.calls()``: a row for each of its kernels that reads the input in a loop, and each target."""
+    """Of one of ``ptxas.calls()``: a row for each hot loop of its kernels that read the input, and each target."""
+    from jaxprims.targets.cuda import nvrtc
+    from jaxprims.targets.cuda.source import only
+
     fn, args = ptxas.calls()[name]
-    size = element_bytes(args)
     for target in targets:
         with jax.enable_x64(any(a.dtype.itemsize == 8 for a in jax.tree.leaves(args))):
             kernels = jp.compile_check(fn, *args, target=target, allow_spills=True)
-        for kernel in kernels:
-            if re.search(OF_RESULTS, kernel.name):
+        for k in kernels:
+            if re.search(OF_RESULTS, k.name):
                 continue
-            text = disassembled(kernel.cubin)
-            instructions, labels = code(text, kernel.name)
-            loop = hot(instructions, labels)
-            brings = streamed(loop)
-            if not brings or len(loop) == len(instructions):
-                continue
-            loads = in_flight(loop)
-            flight = loads * widest(loop)
-            threads = threads_of(text)
-            warps = resident_warps(kernel.registers, kernel.shared_bytes, threads, target)
-            yield {
-                "call": name, "target": target, "kernel": kernel.name, "instructions": len(instructions), "loop": len(loop),
-                "elements": brings / size, "per_element": round(len(loop) * size / brings, 2),
-                "load_bytes": widest(loop), "loads_in_flight": loads,
-                "threads": threads, "registers": kernel.registers, "occupancy": warps / WARPS,
-                "kilobytes_in_flight": round(warps * WARP * flight / 1024, 1),
-            }  # fmt: skip
+            image, registers = k.cubin, k.registers
+            if name in KNOWN:
+                text = only(k.source, k.name)
+                for question, answer in KNOWN[name].items():
+                    text = text.replace(question, answer)
+                compiled = nvrtc.compile_cubin(text, target)
+                image, registers = compiled.image, compiled.resources[0].registers
+            yield from found_in(name, target, k.name, k.name, image, element_bytes(args), registers, k.shared_bytes)
+
+
+CUB = {
+    "sum": ("DeviceReduceKernel", 4),
+    "cumsum": ("DeviceScanKernel.*4plus", 4),
+    "affine maps": ("DeviceScanKernel.*Compose", 8),
+    "segments by offsets": ("DeviceSegmentedReduceKernel", 4),
+    "segments by ids": ("DeviceReduceByKeyKernel", 8),
+    "histogram": ("DeviceHistogramSweepKernel.*Li256", 4),
+}
+"""Those for which CUB has a kernel: its name in ``bench/native/cub_loops.cu``, mangled, and the bytes of an element."""
+
+
+def cub_rows(targets: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The same of CUB's kernels, as nvcc makes them. Without an nvcc there are none."""
+    from jaxprims.targets.cuda import nvrtc
+
+    from .gpu_contestants import nvcc
+
+    source = Path(__file__).parent / "native" / "cub_loops.cu"
+    for target in targets:
+        with tempfile.TemporaryDirectory() as folder:
+            cubin = Path(folder) / "cub.cubin"
+            options = ["-std=c++17", "-O3", f"-arch={target}", "-cubin", "-Xptxas", "-v", "-o", str(cubin)]
+            done = subprocess.run([nvcc(), *options, str(source)], capture_output=True, text=True, check=True)
+            image = cubin.read_bytes()
+        for used in nvrtc.Compiled(image, done.stderr).resources:
+            for call, (pattern, size) in CUB.items():
+                if re.search(pattern, used.kernel):
+                    kernel = f"CUB: {pattern.split('.')[0]}"
+                    yield from found_in(call, target, kernel, used.kernel, image, size, used.registers, used.shared_bytes)
+
+
+def nvcc_version() -> str:
+    """Of nvcc, as it says."""
+    from .gpu_contestants import nvcc
+
+    said = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
+    return said.partition("release ")[2].partition(",")[0]
 
 
 def grown(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]], by: float = 0.1) -> list[str]:
@@ -221,27 +322,35 @@ def grown(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]], by: floa
         was = before.get((r["call"], r["target"], r["kernel"]))
         if was is None:
             continue
-        more = [key for key in ("per_element", "instructions") if r[key] > was[key] * (1 + by)]
+        more = [key for key in ("main_way_per_element", "per_element", "instructions") if r[key] > was[key] * (1 + by)]
         less = [key for key in ("load_bytes", "kilobytes_in_flight", "occupancy") if r[key] < was[key] * (1 - by)]
         found += [f"{r['call']}, {r['target']}, {r['kernel']}: {key} {was[key]} -> {r[key]}" for key in [*more, *less]]
     return found
 
 
+MEANING = """
+Of the loop with the widest loads (CUB's kernels without one: of the whole kernel), and of one thread: all its instructions;
+those of the main way, the shortest on which a turn makes all these loads, alone and for each element, so that what is not always
+done (an update of a bin, a wait) is left out; the widest loads; those under way at once. Resident: warps of a multiprocessor's
+64, by registers and static shared memory alone; in flight: KB that they all wait for.
+"""
+
+
 def markdown(result: dict[str, Any]) -> str:
     """A table of all rows."""
+    by = f"NVRTC {result['nvrtc']}, jax {result['jax']}" + (f", CUB by nvcc {result['nvcc']}" if result["nvcc"] else "")
     lines = [
         "# Hot loops of the main kernels, in machine code\n",
-        f"{result['date']}; NVRTC {result['nvrtc']}, jax {result['jax']}. Of the loop that reads most of the input in a turn, and"
-        " of one thread: instructions, all ways through it counted, for each element; the widest loads; those under way at once."
-        " Resident: warps of a multiprocessor's 64, by registers and static shared memory alone; in flight: KB that they all"
-        " wait for.\n",
-        "| call | kernel | target | instructions | of an element | widest | in flight | registers | resident | KB in flight |",
-        "|" + "---|" * 10,
+        f"{result['date']}; {by}. {' '.join(MEANING.split())}\n",
+        "| call | kernel | target | instructions | main way | of an element | widest | in flight | registers | resident | KB in"
+        " flight |",
+        "|" + "---|" * 11,
     ]
-    for r in result["kernels"]:
+    calls = list(dict.fromkeys(r["call"] for r in result["kernels"]))
+    for r in sorted(result["kernels"], key=lambda r: calls.index(r["call"])):
         lines.append(
-            f"| {r['call']} | {r['kernel']} | {r['target']} | {r['loop']} | {r['per_element']} | {r['load_bytes']} B |"
-            f" {r['loads_in_flight']} | {r['registers']} | {r['occupancy']:.0%} |"
+            f"| {r['call']} | {r['kernel']} | {r['target']} | {r['loop']} | {r['main_way']} | {r['main_way_per_element']} |"
+            f" {r['load_bytes']} B | {r['loads_in_flight']} | {r['registers']} | {r['occupancy']:.0%} |"
             f" {r['kilobytes_in_flight']} |"
         )
     return "\n".join(lines) + "\n"
@@ -256,15 +365,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = p.parse_args(argv)
     from jaxprims.targets.cuda import nvrtc
 
+    from .contestant import Missing
+
     targets = args.targets.split(",")
     found = []
     for name in ptxas.calls():
         if re.search(args.only, name):
             found += list(rows(name, targets))
             print(f"{name}: {sum(r['call'] == name for r in found)} hot loops")
+    compiler, others = "", list[dict[str, Any]]()
+    try:
+        others = [r for r in cub_rows(targets) if re.search(args.only, r["call"])]
+        compiler = nvcc_version()
+    except Missing as error:
+        print(error)
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"), "nvrtc": nvrtc.version(), "jax": jax.__version__,
-        "targets": targets, "kernels": found,
+        "nvcc": compiler, "targets": targets, "kernels": found + others,
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     report = args.out / "sass.json"

@@ -29,6 +29,13 @@ TEXT = """
         /*0060*/              @!P0 BRA `(.L_x_1) ;
         /*0070*/                   LD.E.64.STRONG.GPU R18, desc[UR4][R2.64] ;
         /*0080*/               @P1 BRA `(.L_x_2) ;
+        /*0080*/                   BSSY B0, `(.L_x_4) ;
+        /*0080*/                   BRA P3, `(.L_x_5) ;
+        /*0080*/                   LDG.E.U8 R18, desc[UR4][R14.64] ;
+        /*0080*/                   BSYNC B0 ;
+.L_x_5:
+        /*0080*/                   BSYNC.RECONVERGENT B0 ;
+.L_x_4:
         /*0090*/               @P2 BRA `(.L_x_0) ;
 .L_x_2:
         /*00a0*/                   EXIT ;
@@ -40,11 +47,14 @@ TEXT = """
 
 def test_a_kernels_hot_loop() -> None:
     instructions, labels = sass.code(TEXT, "Twice")
-    assert len(instructions) == 12 and labels == {".L_x_0": 1, ".L_x_1": 5, ".L_x_2": 10}
-    assert sass.loops(instructions, labels) == [(1, 9), (5, 6)]
-    loop = sass.hot(instructions, labels)
-    assert (len(loop), sass.streamed(loop), sass.widest(loop)) == (9, 48, 16)
-    assert sass.in_flight(loop) == 2  # the first is asked for before the third; a narrower one does not count
+    assert len(instructions) == 17 and labels[".L_x_2"] == 15 and labels[".L_x_4"] == 14
+    assert sass.loops(instructions, labels) == [(1, 14), (5, 6)]
+    assert sass.hot(instructions, labels) == [(1, 14)]
+    way = sass.main_way(instructions, labels, 1, 14)
+    assert (len(way), sass.streamed(way), sass.widest(way)) == (12, 48, 16)
+    assert [i.name for i in way[-3:]] == ["BRA", "BSYNC", "BRA"]  # not by the narrow load
+    assert sass.in_flight(way) == 2  # the first is asked for before the third; a narrower one does not count
+    assert sass.main_way(instructions, labels, 0, 16)[-1].name == "EXIT"
     inner = instructions[5:7]
     assert (sass.streamed(inner), sass.in_flight(inner)) == (4, 1)
     assert [len(code) for code in sass.code(TEXT, "Other")] == [1, 0]
@@ -59,8 +69,27 @@ def test_resident_warps() -> None:
     assert sass.resident_warps(16, 0, 32, "sm_90") == 32
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_atomics_in_shared_memory(arch: str) -> None:
+    """Those of 32-bit integers are instructions, others loops, as ``loops_in_shared`` of jaxprims/targets/cuda has it."""
+    types = {"int": False, "unsigned": False, "float": True, "double": True, "unsigned long long": True}
+    for number, (of, loop) in enumerate(types.items()):
+        call = "atomicAdd(s + i[threadIdx.x], o[threadIdx.x])"
+        source = f"""extern "C" __global__ void k{number}(const int* i, {of}* o) {{
+          __shared__ {of} s[64];
+          s[threadIdx.x] = 0, __syncthreads(), {call}, __syncthreads(), o[threadIdx.x] = s[threadIdx.x];
+        }}"""
+        try:
+            text = sass.disassembled(nvrtc.compile_cubin(source, arch).image)
+        except sass.Unavailable as error:
+            pytest.skip(str(error))
+        instructions, labels = sass.code(text, f"k{number}")
+        assert any(start < end for start, end in sass.loops(instructions, labels)) == loop, (of, arch)
+        assert any(i.name == "ATOMS" for i in instructions), (of, arch)
+
+
 def test_what_grew_is_named() -> None:
-    row = {"call": "sum", "target": "sm_90", "kernel": "K", "per_element": 10.0, "instructions": 100}
+    row = {"call": "sum", "target": "sm_90", "kernel": "K", "per_element": 10.0, "instructions": 100, "main_way_per_element": 5.0}
     row |= {"load_bytes": 16, "kilobytes_in_flight": 64.0, "occupancy": 0.5}
     assert sass.grown([row], [row | {"per_element": 10.9, "kilobytes_in_flight": 60.0}]) == []
     assert sass.grown([], [row]) == []
@@ -79,6 +108,10 @@ def test_hot_loops_have_not_grown() -> None:
         pytest.skip(f"the report was made with NVRTC {report['nvrtc']}")
     target = report["targets"][0]
     now = [row for name in sass.QUICK for row in sass.rows(name, [target])]
-    known = {(r["call"], r["kernel"]) for r in report["kernels"] if r["target"] == target and r["call"] in sass.QUICK}
+    known = {
+        (r["call"], r["kernel"])
+        for r in report["kernels"]
+        if r["target"] == target and r["call"] in sass.QUICK and "CUB" not in r["kernel"]
+    }
     assert {(r["call"], r["kernel"]) for r in now} == known
     assert sass.grown(report["kernels"], now) == []
