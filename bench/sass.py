@@ -134,13 +134,15 @@ def loops(instructions: Sequence[Instruction], labels: dict[str, int]) -> list[t
 
 
 def hot(instructions: Sequence[Instruction], labels: dict[str, int]) -> list[tuple[int, int]]:
-    """First and last instruction of the loops with the widest loads, of those of the ones whose turn brings most, without those
-    that are around others: the longest first. Else of the whole kernel."""
+    """First and last instruction of the loops with the widest loads that are around no other such loop; of them those whose turn
+    brings most, the longest first. Else of the whole kernel."""
     ways = {loop: main_way(instructions, labels, *loop) for loop in loops(instructions, labels)}
-    ranks = {loop: (widest(way), streamed(way)) for loop, way in ways.items() if streamed(way)}
-    best = [loop for loop, rank in ranks.items() if rank == max(ranks.values())]
-    inner = [(s, e) for s, e in best if not any((s, e) != (t, f) and s <= t and f <= e for t, f in best)]
-    return sorted(inner, key=lambda loop: loop[0] - loop[1]) or [(0, len(instructions) - 1)]
+    wide = max(map(widest, ways.values()), default=0)
+    loads = [loop for loop, way in ways.items() if 0 < wide == widest(way)]
+    inner = [(s, e) for s, e in loads if not any((s, e) != (t, f) and s <= t and f <= e for t, f in loads)]
+    most = max((streamed(ways[loop]) for loop in inner), default=0)
+    best = [loop for loop in inner if streamed(ways[loop]) == most]
+    return sorted(best, key=lambda loop: loop[0] - loop[1]) or [(0, len(instructions) - 1)]
 
 
 def main_way(instructions: Sequence[Instruction], labels: dict[str, int], start: int, end: int) -> list[Instruction]:

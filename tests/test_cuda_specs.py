@@ -209,7 +209,8 @@ namespace jp {
 JP_DEVICE void Fold(const Call& call, i64 lane) {
   const Row row = RowOf(call, 0);
   const auto& u = row.uniforms;
-  spec::State s[4], total = spec::Identity();
+  spec::State runs[1][4], total = spec::Identity();
+  auto& s = runs[0];
   bool any = call.has_init;
   if (any) total = InitOf(call, row, lane);
   for (i64 i = 0; i < call.n; i += 4) {
@@ -227,7 +228,7 @@ JP_DEVICE void Fold(const Call& call, i64 lane) {
       s[k] = spec::Each(total, [](auto x) { return x; });
     }
     if (count == 4 && !spec::kAcross) {
-      spec::Store(row.outs, u, i, s);
+      spec::StoreRuns(row.outs, u, i, 0, runs);
     } else {
       for (int k = 0; k < count; ++k) spec::StoreOne(row.outs, u, (i + k) * call.lanes + lane, s[k]);
     }
@@ -290,9 +291,9 @@ JP_DEVICE void Run(const Test& t, int leaf = 0) {
   const i64 whole = t.n / spec::kRunItems * spec::kRunItems;
   for (i64 i = 0; i < whole; i += spec::kRunItems) {
     spec::Updates run[spec::kRunItems];
-    spec::Run<spec::kRunItems> read;
-    spec::Read(in, i, read);
-    spec::EvaluateRun(in, u, i, read, run);
+    spec::Run<spec::kRunItems> read[1];
+    spec::Read(in, i, 0, read);
+    spec::EvaluateRun(in, u, i, read[0], run);
     for (const auto& updates : run) Add<g>(u, t.table, t.bins[g], updates, 0);
   }
   for (i64 i = 0; i < t.n; ++i) {

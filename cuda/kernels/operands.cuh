@@ -62,58 +62,63 @@ template <> struct WordType<4> { using type = u32; };
 template <> struct WordType<2> { using type = u16; };
 
 // x, which is a multiple of this power of two: the compiler gets to know it. Runs that begin at multiples of their length are all
-// as aligned as their array is, so that the tests in ReadRun and WriteRun become one, made before the loop.
+// as aligned as their array is, so that whether they are is asked once, before a loop.
 template <int kPower>
 JP_DEVICE i64 MultipleOf(i64 x) {
   static_assert((kPower & (kPower - 1)) == 0, "a power of two");
   return x & -i64{kPower};
 }
 
-// Is array[first] aligned to so many bytes? In numbers: of an address in parts the compiler would not see what is a multiple.
-template <int kBytes, class T>
-JP_DEVICE bool AlignedAt(const T* array, i64 first) {
-  return (reinterpret_cast<u64>(array) + static_cast<u64>(first) * sizeof(T)) % kBytes == 0;
+// May a run of kCount elements from array[first] on be read, or written, in its widest words? And so those that are multiples of
+// their length away. Of an address in parts the compiler would not see what is a multiple.
+template <int kCount, class T>
+JP_DEVICE bool IsWide(const T* array, i64 first) {
+  constexpr int kWord = WordBytes(kCount * static_cast<int>(sizeof(T)));
+  if constexpr (kWord <= static_cast<int>(sizeof(T))) return true;
+  return (reinterpret_cast<u64>(array) + static_cast<u64>(first) * sizeof(T)) % kWord == 0;
 }
 
-// out = array[first .. first + kCount), each read once by the grid.
+// out = p[0 .. kCount), each read once by the grid.
+template <bool kWide, int kCount, class T>
+JP_DEVICE void ReadRun(const T* p, T (&out)[kCount]) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T)), kWord = WordBytes(kBytes);
+  if constexpr (kWide && kWord > static_cast<int>(sizeof(T))) {
+    using Word = typename WordType<kWord>::type;
+#pragma unroll
+    for (int k = 0; k < kBytes / kWord; ++k) {
+      const Word word = LoadOnce(reinterpret_cast<const Word*>(p) + k);
+      memcpy(out + k * (kWord / static_cast<int>(sizeof(T))), &word, kWord);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) out[k] = p[k];
+  }
+}
 template <int kCount, class T>
 JP_DEVICE void ReadRun(const T* array, i64 first, T (&out)[kCount]) {
-  const T* p = array + first;
-  constexpr int kBytes = kCount * static_cast<int>(sizeof(T)), kWord = WordBytes(kBytes);
-  if constexpr (kWord > static_cast<int>(sizeof(T))) {
-    using Word = typename WordType<kWord>::type;
-    if (AlignedAt<kWord>(array, first)) {
-#pragma unroll
-      for (int k = 0; k < kBytes / kWord; ++k) {
-        const Word word = LoadOnce(reinterpret_cast<const Word*>(p) + k);
-        memcpy(out + k * (kWord / static_cast<int>(sizeof(T))), &word, kWord);
-      }
-      return;
-    }
+  if (IsWide<kCount>(array, first)) {
+    ReadRun<true>(array + first, out);
+  } else {
+    ReadRun<false>(array + first, out);
   }
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) out[k] = p[k];
 }
 
-// array[first .. first + kCount) = in, each written once by the grid.
-template <int kCount, class T>
-JP_DEVICE void WriteRun(T* array, i64 first, const T (&in)[kCount]) {
-  T* p = array + first;
+// p[0 .. kCount) = in, each written once by the grid.
+template <bool kWide, int kCount, class T>
+JP_DEVICE void WriteRun(T* p, const T (&in)[kCount]) {
   constexpr int kBytes = kCount * static_cast<int>(sizeof(T)), kWord = WordBytes(kBytes);
-  if constexpr (kWord > static_cast<int>(sizeof(T))) {
+  if constexpr (kWide && kWord > static_cast<int>(sizeof(T))) {
     using Word = typename WordType<kWord>::type;
-    if (AlignedAt<kWord>(array, first)) {
 #pragma unroll
-      for (int k = 0; k < kBytes / kWord; ++k) {
-        Word word;
-        memcpy(&word, in + k * (kWord / static_cast<int>(sizeof(T))), kWord);
-        StoreOnce(reinterpret_cast<Word*>(p) + k, word);
-      }
-      return;
+    for (int k = 0; k < kBytes / kWord; ++k) {
+      Word word;
+      memcpy(&word, in + k * (kWord / static_cast<int>(sizeof(T))), kWord);
+      StoreOnce(reinterpret_cast<Word*>(p) + k, word);
     }
-  }
+  } else {
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) p[k] = in[k];
+    for (int k = 0; k < kCount; ++k) p[k] = in[k];
+  }
 }
 
 }  // namespace jp

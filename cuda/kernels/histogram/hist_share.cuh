@@ -106,13 +106,12 @@ JP_DEVICE void UpdateElements(const HistRow& row, i64 first, i64 last, int threa
       bool valid[kHistItems];
       int lane[kHistItems];
       spec::Run<kHistRun> read[kHistRuns];  // all of it before f, which may branch, sees the first
-      const auto run_at = [&](int r) { return MultipleOf<kHistRun>(first) + (r * threads + thread) * kHistRun; };
-#pragma unroll
-      for (int r = 0; r < kHistRuns; ++r) spec::Read(row.arrays, run_at(r), read[r]);
+      const i64 own = MultipleOf<kHistRun>(first) + thread * kHistRun;
+      spec::Read(row.arrays, own, threads * kHistRun, read);
 #pragma unroll
       for (int r = 0; r < kHistRuns; ++r) {
         spec::Updates run[kHistRun];
-        spec::EvaluateRun(row.arrays, row.uniforms, run_at(r), read[r], run);
+        spec::EvaluateRun(row.arrays, row.uniforms, own + r * threads * kHistRun, read[r], run);
 #pragma unroll
         for (int i = 0; i < kHistRun; ++i) updates[r * kHistRun + i] = run[i];
       }

@@ -133,11 +133,8 @@ struct WarpFold {
   template <int kRuns>
   JP_DEVICE void Add(const spec::Arrays& in, const spec::Uniforms& u, i64 at) {
     State runs[kRuns][kItems], x[kRuns];
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const i64 first = MultipleOf<kItems>(at) + (r * kWarp + Lane()) * kItems;
-      spec::Load(in, u, first, first, runs[r]);
-    }
+    const i64 first = MultipleOf<kItems>(at) + Lane() * kItems;
+    spec::LoadRuns(in, u, first, first, kWarp * kItems, runs);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) x[r] = FoldArray(u, runs[r]);
     if constexpr (spec::kCommutes) {

@@ -164,6 +164,7 @@ class AlongTile {
     if constexpr (spec::kReverse) return claim_.begin + p_.length - kRun - place;
     return MultipleOf<kTile.run>(claim_.begin) + place;
   }
+  static constexpr int kStep = spec::kReverse ? -kWarp * kRun : kWarp * kRun;  // from one of these runs to the next
   // Of an element of a run, in memory order, where it is in scan order; and back.
   JP_DEVICE static constexpr int Mirrored(int k) { return spec::kReverse ? kRun - 1 - k : k; }
   JP_DEVICE i64 RowLength() const { return p_.call.n; }
@@ -171,6 +172,16 @@ class AlongTile {
   template <bool kWhole>
   JP_DEVICE void LoadRuns(const Row& row) {
     const i64 low = Low(), high = High();
+    if constexpr (kWhole && !(kFlat && spec::kPositions)) {
+      State runs[kRounds][kRun];
+      spec::LoadRuns(row.arrays, row.uniforms, RunAt(0), RunAt(0), kStep, runs);
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) tile_.x[r][Mirrored(k)] = runs[r][k];
+      }
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       State run[kRun];
@@ -290,18 +301,28 @@ class AlongTile {
   template <bool kWhole>
   JP_DEVICE void StoreRuns(const Row& row) const {
     const i64 low = Low(), high = High();
+    if constexpr (kWhole) {
+      State runs[kRounds][kRun];
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) runs[r][k] = tile_.x[r][Mirrored(k)];
+      }
+      spec::StoreRuns(row.outs, row.uniforms, RunAt(0), kStep, runs);
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      State run[kRun];
+      State run[1][kRun];
       const i64 at = RunAt(r);
 #pragma unroll
-      for (int k = 0; k < kRun; ++k) run[k] = tile_.x[r][Mirrored(k)];
-      if (kWhole || (at >= low && at + kRun <= high)) {
-        spec::Store(row.outs, row.uniforms, at, run);
+      for (int k = 0; k < kRun; ++k) run[0][k] = tile_.x[r][Mirrored(k)];
+      if (at >= low && at + kRun <= high) {
+        spec::StoreRuns(row.outs, row.uniforms, at, 0, run);
       } else {
 #pragma unroll
         for (int k = 0; k < kRun; ++k) {
-          if (at + k >= low && at + k < high) spec::StoreOne(row.outs, row.uniforms, at + k, run[k]);
+          if (at + k >= low && at + k < high) spec::StoreOne(row.outs, row.uniforms, at + k, run[0][k]);
         }
       }
     }

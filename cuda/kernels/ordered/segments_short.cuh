@@ -26,11 +26,8 @@ JP_DEVICE int Padded(int place) { return place + (place >> 5); }
 JP_DEVICE void StageTile(const Row& row, i64 base, int from, int to, State* staged) {
   if (from == 0 && to == kShortTile) {
     State x[kShortRuns][kShortRun];
-#pragma unroll
-    for (int r = 0; r < kShortRuns; ++r) {
-      const i64 at = base + (r * kShortThreads + Thread()) * kShortRun;
-      spec::Load(row.arrays, row.uniforms, at, at, x[r]);
-    }
+    const i64 at = base + Thread() * kShortRun;
+    spec::LoadRuns(row.arrays, row.uniforms, at, at, kShortThreads * kShortRun, x);
 #pragma unroll
     for (int r = 0; r < kShortRuns; ++r) {
       State* to_here = staged + Padded((r * kShortThreads + Thread()) * kShortRun);

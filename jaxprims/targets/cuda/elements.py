@@ -125,13 +125,22 @@ class Elements:
         return statements(self.f, [f"x{p}" for p in range(len(self.f.params))], kept=self.kept)
 
     def runs(self) -> list[str]:
-        """``Run``: what is read of neighbouring elements, and ``Read``, which reads it from element ``first`` of memory on."""
+        """``Run``: what is read of neighbouring elements; and ``Read``, which reads runs from element ``first`` of memory on, each
+        ``step``, a multiple of their length, behind the one before: all of them in wide words or none, and so by one branch."""
         whole = {k: self.arrays[k] for _, k, _ in self.used if 0 < self.arrays[k].slots <= MOST_READ}
         members = [f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}]" for k, a in whole.items()]
-        reads = [f"  ReadRun(in.a{k}, {times('first', a.slots)}, run.a{k});" for k, a in whole.items()]
-        names = "const Arrays& in, i64 first, Run<kCount>& run" if whole else "const Arrays&, i64, Run<kCount>&"
-        template = "template <int kCount>"
-        return [template, *struct("Run", members), template, *function(f"JP_DEVICE void Read({names})", reads)]
+        template, head = "template <int kCount>", "JP_DEVICE void Read("
+        lines = [template, *struct("Run", members), "template <int kRuns, int kCount>"]
+        if not whole:
+            return [*lines, *function(f"{head}const Arrays&, i64, i64, Run<kCount> (&)[kRuns])", [])]
+        wide = [f"IsWide<{times('kCount', a.slots)}>(in.a{k}, {times('first', a.slots)})" for k, a in whole.items()]
+        body = []
+        for opening, are in ((f"if ({' && '.join(wide)}) {{", "true"), ("} else {", "false")):
+            body += [f"  {opening}", "#pragma unroll", "    for (int r = 0; r < kRuns; ++r) {"]
+            for k, a in whole.items():
+                body.append(f"      ReadRun<{are}>(in.a{k} + {times('(first + r * step)', a.slots)}, run[r].a{k});")
+            body.append("    }")
+        return [*lines, *function(f"{head}const Arrays& in, i64 first, i64 step, Run<kCount> (&run)[kRuns])", [*body, "  }"])]
 
     def args(self, first: str, position: str) -> list[str]:
         """f's arguments for the ``k``-th element of ``run``, from memory's ``first`` on, at ``position`` along the axis."""

@@ -403,10 +403,10 @@ def _evaluate(spec: HistogramSpec, elements: Elements) -> Iterator[str]:
     yield "  }"
     yield "}"
     yield "JP_DEVICE void Evaluate(const Arrays& in, const Uniforms& u, i64 element, int lane, Updates& to) {"
-    yield "  Run<1> run;"
-    yield "  Read(in, element, run);"
+    yield "  Run<1> run[1];"
+    yield "  Read(in, element, 0, run);"
     yield "  Updates one[1];"
-    yield "  EvaluateRun(in, u, element, run, one, lane);"
+    yield "  EvaluateRun(in, u, element, run[0], one, lane);"
     yield "  to = one[0];"
     yield "}"
 

@@ -96,16 +96,29 @@ def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
     parameters = ", ".join([uniforms_parameter(spec.f), *elements.parameters])
     yield from function(f"JP_DEVICE State Map({parameters})", [*lines, f"  return {{{', '.join(results)}}};"])
     yield from elements.runs()
-    yield "template <int kCount>"
-    yield "JP_DEVICE void Load(const Arrays& in, const Uniforms& u, i64 at, i64 position, State (&out)[kCount]) {"
-    yield "  Run<kCount> run;"
-    yield "  Read(in, at, run);"
+    head = "const Arrays& in, const Uniforms& u, i64 first, i64 place"
+    yield "template <int kRuns, int kCount>"
+    yield f"JP_DEVICE void LoadRuns({head}, i64 step, State (&out)[kRuns][kCount]) {{"
+    yield "  Run<kCount> runs[kRuns];"
+    yield "  Read(in, first, step, runs);"
     yield "#pragma unroll"
-    yield f"  for (int k = 0; k < kCount; ++k) out[k] = Map({', '.join(['u', *elements.args('at', 'position')])});"
+    yield "  for (int r = 0; r < kRuns; ++r) {"
+    yield "    const Run<kCount>& run = runs[r];"
+    yield "    const i64 at = first + r * step, position = place + r * step;"
+    yield "#pragma unroll"
+    yield f"    for (int k = 0; k < kCount; ++k) out[r][k] = Map({', '.join(['u', *elements.args('at', 'position')])});"
+    yield "  }"
     yield "}"
-    yield "JP_DEVICE State LoadOne(const Arrays& in, const Uniforms& u, i64 at, i64 position) {"
+    yield "template <int kCount>"
+    yield f"JP_DEVICE void Load({head}, State (&out)[kCount]) {{"
+    yield "  State run[1][kCount];"
+    yield "  LoadRuns(in, u, first, place, 0, run);"
+    yield "#pragma unroll"
+    yield "  for (int k = 0; k < kCount; ++k) out[k] = run[0][k];"
+    yield "}"
+    yield f"JP_DEVICE State LoadOne({head}) {{"
     yield "  State out[1];"
-    yield "  Load(in, u, at, position, out);"
+    yield "  Load(in, u, first, place, out);"
     yield "  return out[0];"
     yield "}"
 
@@ -114,24 +127,36 @@ def _store(spec: OrderedSpec, kept: Scalars) -> Iterator[str]:
     yield from struct("Result", slots(spec.finish.result_dtypes))
     u = uniforms_parameter(spec.finish)
     yield from _returning(f"Result Finish({u}, const State& a)", spec.finish, ["a"], kept)
-    yield "template <int kCount>"
-    yield "JP_DEVICE void Store(const Outs& out, const Uniforms& u, i64 at, const State (&in)[kCount]) {"
+    yield "template <int kRuns, int kCount>"
+    head = "const Outs& out, const Uniforms& u, i64 at"
+    yield f"JP_DEVICE void StoreRuns({head}, i64 step, const State (&in)[kRuns][kCount]) {{"
     places, slot = [], 0
     for k, (t, n) in enumerate(spec.leaves):
-        yield f"  {memory_type(t)} o{k}[{times('kCount', n)}];"
+        yield f"  {memory_type(t)} o{k}[kRuns][{times('kCount', n)}];"
         for s in range(n):
-            value = to_memory(f"r.s{slot}", t)
-            places.append(f"    o{k}[{plus(times('k', n), s)}] = {value};")
+            value = to_memory(f"made.s{slot}", t)
+            places.append(f"      o{k}[r][{plus(times('k', n), s)}] = {value};")
             slot += 1
     yield "#pragma unroll"
-    yield "  for (int k = 0; k < kCount; ++k) {"
-    yield "    const Result r = Finish(u, in[k]);"
+    yield "  for (int r = 0; r < kRuns; ++r) {"
+    yield "#pragma unroll"
+    yield "    for (int k = 0; k < kCount; ++k) {"
+    yield "      const Result made = Finish(u, in[r][k]);"
     yield from places
+    yield "    }"
     yield "  }"
-    for k, (_, n) in enumerate(spec.leaves):
-        yield f"  WriteRun(out.o{k}, {times('at', n)}, o{k});"
+    leaves = [(k, n) for k, (_, n) in enumerate(spec.leaves)]
+    wide = [f"IsWide<{times('kCount', n)}>(out.o{k}, {times('at', n)})" for k, n in leaves] or ["true"]
+    for opening, are in ((f"if ({' && '.join(wide)}) {{", "true"), ("} else {", "false")):
+        yield f"  {opening}"
+        yield "#pragma unroll"
+        yield "    for (int r = 0; r < kRuns; ++r) {"
+        for k, n in leaves:
+            yield f"      WriteRun<{are}>(out.o{k} + {times('(at + r * step)', n)}, o{k}[r]);"
+        yield "    }"
+    yield "  }"
     yield "}"
-    yield "JP_DEVICE void StoreOne(const Outs& out, const Uniforms& u, i64 at, const State& s) {"
-    yield "  const State in[1] = {s};"
-    yield "  Store(out, u, at, in);"
+    yield f"JP_DEVICE void StoreOne({head}, const State& s) {{"
+    yield "  const State in[1][1] = {{s}};"
+    yield "  StoreRuns(out, u, at, 0, in);"
     yield "}"
