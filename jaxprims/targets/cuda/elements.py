@@ -125,7 +125,7 @@ class Elements:
         return statements(self.f, [f"x{p}" for p in range(len(self.f.params))], kept=self.kept)
 
     def runs(self) -> list[str]:
-        """``Run``: what is read of neighbouring elements; and ``Read``, which reads runs from element ``first`` of memory on, each
+        """``Run``: what is read of neighbouring elements; and ``Read``, which reads runs from memory's ``first`` on, each
         ``step``, a multiple of their length, behind the one before: all of them in wide words or none, and so by one branch."""
         whole = {k: self.arrays[k] for _, k, _ in self.used if 0 < self.arrays[k].slots <= MOST_READ}
         members = [f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}]" for k, a in whole.items()]
