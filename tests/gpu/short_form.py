@@ -28,7 +28,7 @@ from references import assert_close
 from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
-from jaxprims.targets.cuda.plans import StencilPlan
+from jaxprims.targets.cuda.plans import HistogramPlan, StencilPlan
 from jaxprims.targets.plans import forced
 
 RNG = np.random.default_rng(7)
@@ -126,7 +126,12 @@ def _histograms() -> dict[str, Call]:
     def sums(h: int, **options: Any) -> Callable[..., Any]:
         return lambda x, i: jp.reduce_by_index(x, i, h, **options)
 
+    def a_copy_each(x: Any, i: Any) -> Any:
+        with forced(HistogramPlan("shared", subhistograms=1024)):
+            return jp.reduce_by_index(x, i, 50)
+
     return {
+        "hist add f32, a copy for each thread": Call(a_copy_each, (w, few), lambda: by_sums(w, few, 50), 1e-4),
         "hist add i32, 50 bins": Call(sums(50), (v, few), lambda: by_sums(v, few, 50)),
         "hist add f32, 50 bins": Call(sums(50), (w, few), lambda: by_sums(w, few, 50), 1e-4),
         "hist add f32, 3,000 bins": Call(sums(3000), (w, some), lambda: by_sums(w, some, 3000), 1e-4),
