@@ -98,3 +98,15 @@ def test_with_init(name: str, shape: tuple[int, ...], axis: int) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     tangents = [jax.jvp(f, (x, init), (x * 0.5, init + 1))[1] for f in (ours, wanted)]
     np.testing.assert_allclose(*tangents, rtol=1e-4)
+
+
+@pytest.mark.strategies
+def test_extremes_of_few_and_of_many() -> None:
+    """Ties share the cotangent as in JAX, whoever counts them: XLA of few elements, a kernel of more."""
+    rng = np.random.default_rng(3)
+    for shape, axis in (((40,), 0), ((6, 5), 1), ((70_000,), 0), ((300, 300), 1), ((300, 300), 0)):
+        x = jnp.asarray(rng.integers(-5, 5, shape).astype(np.float32))
+        for op, plain in ((jnp.maximum, jnp.max), (jnp.minimum, jnp.min)):
+            got = jax.grad(lambda x, op=op, axis=axis: (jp.reduce(x, op, axis=axis) ** 2).sum())(x)
+            wanted = jax.grad(lambda x, plain=plain, axis=axis: (plain(x, axis=axis) ** 2).sum())(x)
+            np.testing.assert_allclose(got, wanted, rtol=1e-6)

@@ -112,6 +112,9 @@ def starts_of(ids: Any) -> Any:
 # --- which elements are combined ------------------------------------------------------------------------------------------------
 
 
+FEW_TO_SELECT = 65_536
+"""Elements of maxima and minima whose ties XLA counts sooner than a kernel."""
+
 FEW_FACTORS = 32
 """Elements whose product XLA differentiates faster, unrolled."""
 
@@ -255,12 +258,12 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
 
 
 def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of reductions; but result and tangent of ``logsumexp`` are made of the same exponentials, and the product of a few
-    elements is differentiated as XLA unrolls it."""
+    """The rule of reductions; but result and tangent of ``logsumexp`` are made of the same exponentials, the product of a few
+    elements is differentiated as XLA unrolls it, and the extremes of few as XLA finds them."""
 
     def with_wholes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         name = REDUCTIONS.operation(**params)
-        if name not in ("logaddexp", "mul") or params["call"].plans or isinstance(tangents[0], ad.Zero):
+        if name not in ("logaddexp", "mul", "max", "min") or params["call"].plans or isinstance(tangents[0], ad.Zero):
             return rule(primals, tangents, **params)
         x, axis = jnp.asarray(primals[0]), params["rank"]
         n = x.shape[axis]
@@ -268,11 +271,17 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
             out, dot = scan_xla.logsumexp(x, tangents[0], axis)
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
+        elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
+            out, dot = jax.jvp(functools.partial(scan_xla.REDUCTIONS[name], axis=axis), (x,), (tangents[0],))
         else:
             return rule(primals, tangents, **params)
         return [out], [dot]
 
     return with_wholes
+
+
+def _few(x: jax.Array) -> bool:
+    return all(isinstance(k, int) for k in x.shape) and x.size <= FEW_TO_SELECT
 
 
 def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -96,11 +96,11 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
 def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
     """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # the sum of halves may be greater than a half can be
-    top = jax.lax.stop_gradient(jnp.max(wide, axis, keepdims=True))
-    top = jnp.where(jnp.isfinite(top), top, 0)
-    terms = jnp.exp(wide - top)
+    top = jnp.max(wide, axis)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
+    terms = jnp.exp(wide - jnp.expand_dims(top, axis))
     total = jnp.sum(terms, axis)
-    out = (jnp.log(total) + jnp.squeeze(top, axis)).astype(x.dtype)
+    out = (jnp.log(total) + top).astype(x.dtype)
     if dot is None:
         return out
     some = jnp.where(total == 0, 1, total)  # of nothing but -inf: no NaN, none of it moves the result
