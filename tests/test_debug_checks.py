@@ -21,6 +21,10 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_by_index": lambda x, i: jp.reduce_by_index(x, i, 4, jnp.add, indices_are_sorted=True),
     "segment_sum": lambda x, i: jp.segment_sum(x, i, 4, indices_are_sorted=True),
     "segment_softmax": lambda x, i: jp.segment_softmax(x, i, 4, indices_are_sorted=True),
+    "segment_mean": lambda x, i: jp.segment_mean(x, i, 4, indices_are_sorted=True),
+    "segment_argmax": lambda x, i: x[0] * jp.segment_argmax(x, i, 4, indices_are_sorted=True),
+    "segment_count": lambda x, i: x[0] * jp.segment_count(i, 4, indices_are_sorted=True),
+    "segment_count, offsets": lambda x, i: x[0] * jp.segment_count(jp.Offsets(i)),
 }
 AROUND: dict[str, Callable[[Any], Any]] = {
     "eager": lambda f: f,
@@ -53,3 +57,11 @@ def test_by_checkify(call: str) -> None:
 def test_unknown_way() -> None:
     with pytest.raises(ValueError, match="by must be one of"):
         jp.debug_checks("shout")
+
+
+def test_no_nan_on_the_way() -> None:
+    """Functions that return no NaN for empty segments make none that ``jax_debug_nans`` would find."""
+    with jax.debug_nans(True):
+        for f in (jp.segment_variance, jp.segment_normalize, jp.segment_max_or_constant, jp.segment_softmax):
+            jax.block_until_ready(f(X, GOOD, 9))
+            jax.block_until_ready(jax.grad(lambda x, f=f: jnp.sum(f(x, GOOD, 9)))(X))

@@ -41,6 +41,31 @@ def union(a: Any, b: Any) -> Any:
     return forever_if(wrong, a | b)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "complex64"])
+def test_loops_of_a_batch(dtype: str) -> None:
+    """Under ``vmap`` a condition is one of each member: the loop goes on for those that do, and leaves the others alone."""
+
+    def doubled(a: Any, b: Any) -> Any:  # as often as a says
+        k, x = jax.lax.while_loop(lambda c: c[0] < a, lambda c: (c[0] + 1, c[1] * 2), (0, jnp.stack([b, b])))
+        return x[0] + k.astype(dtype)
+
+    def greater(a: Any, b: Any) -> Any:
+        return jax.lax.while_loop(lambda c: c < a, lambda c: c + 1, b)
+
+    x = np.random.default_rng(0).integers(-5, 7, (21, 2, 3))
+    each, op = (jax.vmap(jax.vmap(f)) for f in (doubled, greater))
+    y = jnp.asarray(x, dtype)
+    want = np.asarray(jax.vmap(each)(x, y))
+    np.testing.assert_allclose(jp.reduce((x, y), axis=0, map=each), want.sum(0), rtol=1e-6)
+    got = jp.genhist(lambda i, k, v: (i, each(k, v)), (np.arange(21) % 2, x, y), jp.Bins(2, jnp.add))
+    np.testing.assert_allclose(got, [want[::2].sum(0), want[1::2].sum(0)], rtol=1e-6)
+    np.testing.assert_allclose(jp.stencil(lambda k, v: each(k[0], v[0]), (x, y), axes=0), want)
+    np.testing.assert_array_equal(jp.scan(x, op), np.maximum.accumulate(x))
+    ids = np.arange(21) % 4
+    got = jp.reduce_by_index(x, ids, 4, op, identity=np.full((2, 3), -9))
+    np.testing.assert_array_equal(got, [x[ids == k].max(0) for k in range(4)])
+
+
 @pytest.mark.parametrize("n", [1, 3, 16, 37, 5000])
 def test_ordered_calls(n: int) -> None:
     i = np.arange(n, dtype=np.int32)

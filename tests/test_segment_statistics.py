@@ -64,6 +64,18 @@ def test_normalized_and_its_gradient() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "complex64"])
+def test_without_implicit_promotion(strict: None, dtype: str) -> None:
+    x, ids = (jnp.arange(12) % 5).astype(dtype), jnp.arange(12) % 4
+    for f in (jp.segment_mean, jp.segment_var, jp.segment_variance, jp.segment_normalize):
+        for rows in (x, x.reshape(6, 2)):
+            got = f(rows, ids[: rows.shape[0]], 5)
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+                want = f(rows, ids[: rows.shape[0]], 5)
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
 def test_constants_of_empty_segments_and_partitions() -> None:
     x, ids = np.array([-5, -1, -2], np.int32), np.array([0, 0, 2])
     assert jp.segment_max_or_constant(x, ids, 4, constant=7).tolist() == [-1, 7, -2, 7]

@@ -115,7 +115,7 @@ def _steps(steps: Any) -> Any:
     except TypeError:  # a tracer, or no integer
         if not isinstance(steps, jax.core.Tracer) or steps.shape != () or not jnp.issubdtype(steps.dtype, jnp.integer):
             raise TypeError(f"steps must be one integer, got {steps!r:.100}") from None
-        return jnp.maximum(steps, 0).astype(jnp.promote_types(jnp.int32, steps.dtype) if steps.dtype.kind == "i" else jnp.int32)
+        return jnp.maximum(steps, 0).astype(steps.dtype if steps.dtype.kind == "i" and steps.dtype.itemsize > 4 else jnp.int32)
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}")
     return count

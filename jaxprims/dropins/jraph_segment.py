@@ -40,7 +40,7 @@ def segment_variance(
     [4.0, 0.0, 0.0]
     """
     data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
-    return over_columns(lambda d: _where_empty(variance(d, ids, n, bool(indices_are_sorted), 0), ids, n, 0), data)
+    return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), 0, 0.0), data)
 
 
 def segment_normalize(
@@ -75,11 +75,10 @@ def segment_normalize(
     data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
 
     def normalized(d: jax.Array) -> jax.Array:
-        of_elements = [
-            rows_of_segments(_where_empty(x, ids, n, 0), ids, d.shape[0])
-            for x in (mean(d, ids, n, bool(indices_are_sorted)), variance(d, ids, n, bool(indices_are_sorted), 0))
-        ]
-        return (d - of_elements[0]) * jax.lax.rsqrt(jnp.maximum(of_elements[1], jnp.asarray(eps, of_elements[1].dtype)))
+        means, variances = mean(d, ids, n, bool(indices_are_sorted), 0.0), variance(d, ids, n, bool(indices_are_sorted), 0, 0.0)
+        own, spread = (rows_of_segments(x, ids, d.shape[0]) for x in (means, variances))
+        scale = jax.lax.rsqrt(jnp.maximum(spread, jnp.asarray(eps, spread.dtype)))
+        return (d.astype(own.dtype) - own) * scale.astype(own.dtype)
 
     return over_columns(normalized, data)
 

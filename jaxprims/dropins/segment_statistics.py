@@ -7,6 +7,7 @@ offsets, of :func:`segment_reduce`.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from ..arguments.monoid import Monoid
 from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
+from ..arguments.promises import promised_ascending
 from ..calls.segments import segments_pay
 from .ops_segment import check_count, largest, mode_of, over_columns
 
@@ -56,6 +58,7 @@ def segment_count(
     if isinstance(segment_ids, Offsets):
         if num_segments is not None:
             check_count(num_segments, segment_ids)
+        promised_ascending(segment_ids.offsets, "offsets")
         return jnp.maximum(0, jnp.diff(segment_ids.offsets)).astype(np.int32)
     ids = jnp.asarray(segment_ids)
     _, ids, n = checked(ids, ids, num_segments, mode, np.number)
@@ -93,8 +96,9 @@ def segment_mean(
     return over_columns(lambda d: mean(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float = math.nan) -> jax.Array:
+    """``empty``: of a segment without elements."""
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
     wide = _widened(dtype)
     if data.ndim == 1:
@@ -102,7 +106,13 @@ def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     else:
         sums = _combined(None, data.astype(wide), segments, n, jnp.add, is_sorted)
         counts = _counts(segments, data.shape[0], n, is_sorted)
-    return (sums / _rows(counts, data).astype(wide)).astype(dtype)
+    return _over(sums, _rows(counts, data).astype(wide), empty).astype(dtype)
+
+
+def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
+    """Quotients; ``empty`` where the count is not positive. No NaN is made on the way, which ``jax_debug_nans`` would find."""
+    some = counts > 0
+    return jnp.where(some, sums / jnp.where(some, counts, jnp.ones_like(counts)), jnp.asarray(empty, sums.dtype))
 
 
 def segment_var(
@@ -139,15 +149,17 @@ def segment_var(
     return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), ddof), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int, empty: float = math.nan) -> jax.Array:
+    """``empty``: of a segment with no more elements than ``ddof``."""
     dtype = jax.eval_shape(jnp.var, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
-    means = mean(data.astype(_widened(jnp.result_type(data.dtype, dtype))), segments, n, is_sorted)
+    data = data.astype(_widened(data.dtype if jnp.issubdtype(data.dtype, np.inexact) else dtype))
+    means = mean(data, segments, n, is_sorted)
     deviations = data - rows_of_segments(means, segments, data.shape[0])
     squares = jnp.real(deviations * jnp.conj(deviations)) if jnp.iscomplexobj(data) else jnp.square(deviations)
     sums = _combined(None, squares, segments, n, jnp.add, is_sorted)
     count = _rows(_counts(segments, data.shape[0], n, is_sorted) - ddof, data).astype(sums.dtype)
-    return jnp.where(count > 0, sums / count, jnp.nan).astype(dtype)
+    return _over(sums, count, empty).astype(dtype)
 
 
 def rows_of_segments(values: jax.Array, segments: Any, elements: int) -> jax.Array:
@@ -161,6 +173,8 @@ def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool
         return segment_reduce(data, segments, op, map=f)
     if f is None:
         return reduce_by_index(data, segments, n, op, indices_are_sorted=is_sorted)
+    if is_sorted:
+        promised_ascending(segments, "segment_ids")
     if is_sorted and segments_pay(segments.shape[0], n, "argmax" if op in (monoids.argmax, monoids.argmin) else "add"):
         return segment_reduce(data, segments, op, num_segments=n, map=f)
     return genhist(lambda i, *x: (i, f(*x)), (segments, *jax.tree.leaves(data)), Bins(n, op))

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Op = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 Leaves = list[Any]
@@ -95,7 +96,7 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
 
 def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
     """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # the sum of halves may be greater than a half can be
+    wide = x.astype(np.float32) if jnp.finfo(x.dtype).bits < 32 else x  # the sum of halves may be greater than a half can be
     top = jnp.max(wide, axis)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
     terms = jnp.exp(wide - jnp.expand_dims(top, axis))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -113,18 +114,33 @@ def while_(e: Lowering, eqn: Any, *args: Value) -> list[Value]:
     fixed = tuple(e.dtype(v) for v in scalars)
     imports = Imports(e, fixed)
 
-    def part(jaxpr: Any, consts: Sequence[Value]) -> tuple[Lowering, list[int]]:
+    def part(jaxpr: Any, consts: Sequence[Value]) -> tuple[Lowering, list[Array]]:
         inner = e.child(fixed)
+        return inner, results(inner, jaxpr, consts)
+
+    def results(inner: Lowering, jaxpr: Any, consts: Sequence[Value]) -> list[Array]:
         state = unflat(start, [inner.builder.arg(k) for k in range(len(scalars))])
         within = [v.each(lambda value: imports.take(inner, value)) for v in consts]
-        results = inner.evaluate(*opened(jaxpr), [*within, *state])
-        return inner, flat([loaded(inner, r, "while") for r in results])
+        return [loaded(inner, r, "while") for r in inner.evaluate(*opened(jaxpr), [*within, *state])]
 
-    cond = part(eqn.params["cond_jaxpr"], args[:cond_n])
-    body = part(eqn.params["body_jaxpr"], args[cond_n : cond_n + body_n])
-    programs, outer = imports.close(cond, body)
+    cond, (going,) = part(eqn.params["cond_jaxpr"], args[:cond_n])
+    body, new = part(eqn.params["body_jaxpr"], args[cond_n : cond_n + body_n])
+    if going.shape:  # of a batch: it goes on while a member does, and only those that do change
+        (goes,) = results(body, eqn.params["cond_jaxpr"], args[:cond_n])
+        old = unflat(start, [body.builder.arg(k) for k in range(len(scalars))])
+        new = [_where_going(body, goes, a, b) for a, b in zip(new, old, strict=True)]
+    going_on = functools.reduce(lambda a, b: cond.op("or", a, b), flat([going]), cond.const(False, "b1"))
+    programs, outer = imports.close((cond, [going_on]), (body, flat(new)))
     loop = e.emit("while", "tuple", *scalars, *outer, attr=tuple(programs))
     return list(unflat(start, _items(e, loop, programs[1])))
+
+
+def _where_going(e: Lowering, going: Array, new: Array, old: Array) -> Array:
+    """``new`` where its leading axes are those of a member that goes on, else ``old``."""
+    flags = going.parts[0].reshape(going.shape + (1,) * (len(new.shape) - len(going.shape)))
+    flags = np.broadcast_to(flags, new.shape)
+    select = np.vectorize(e.select, otypes=[np.int64])
+    return Array(new.dtype, tuple(select(flags, a, b) for a, b in zip(new.parts, old.parts, strict=True)))
 
 
 def cond(e: Lowering, eqn: Any, index: Value, *operands: Value) -> list[Value]:
