@@ -208,6 +208,33 @@ def test_inside_transformations() -> None:
         assert jax.jit(lambda k: k * jp.reduce(X))(k) == 66 * k
 
 
+def test_rules_of_their_own_are_told_apart_by_what_they_are() -> None:
+    """Operators of functions of ``jax.numpy`` that have ``custom_jvp`` inside are equal from trace to trace, so that eager
+    gradients and batches of them compile once; with another rule they are not, though their Programs are."""
+
+    def call(op: Any) -> Any:
+        (eqn,) = (
+            e for e in jax.make_jaxpr(lambda x: jp.reduce_by_index(x, IDS, 3, op, identity=-np.inf))(X).eqns if "call" in e.params
+        )
+        return eqn.params["call"]
+
+    def with_rule(scale: float) -> Any:
+        @jax.custom_jvp
+        def double(x: Any) -> Any:
+            return 2 * x
+
+        double.defjvp(lambda p, t: (double(*p), scale * t[0]))
+        return lambda a, b: jnp.maximum(double(a), double(b)) / 2
+
+    for make in (lambda: jnp.logaddexp, lambda: lambda a, b: jnp.logaddexp(a, b)):
+        assert call(make()) == call(make()) and hash(call(make())) == hash(call(make()))
+    two, three = with_rule(2), with_rule(3)
+    assert call(two) != call(three)
+    for op, want in ((two, 1), (three, 1.5), (two, 1)):
+        got = jax.grad(lambda x, op=op: jp.reduce_by_index(x, IDS[:2] * 0, 1, op, identity=-np.inf)[0])(X[:2])
+        np.testing.assert_allclose(got, [0, want])
+
+
 def test_types_of_results(x64: None) -> None:
     for x in (X, np.arange(12), X.astype(jnp.bfloat16), jnp.asarray(3.0) * jnp.ones(4)):
         got, plain = jp.scan(x), jax.jit(jp.scan)(x)

@@ -362,6 +362,21 @@ def test_symbolic_shapes(name):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_symbolic_numbers_of_segments_that_may_be_0():
+    def every(data, offsets):
+        cut = jp.Offsets(offsets)
+        return [jp.segment_softmax(data, cut), jp.segment_var(data, cut), jp.segment_normalize(data, cut)]
+
+    n, k = SYMBOLIC
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    avals = (jax.ShapeDtypeStruct((n,), "f4"), jax.ShapeDtypeStruct((k,), "i4"))
+    exported = jax.export.export(jax.jit(every), disabled_checks=checks)(*avals)
+    for offsets in ([2], [0, 4, 4, 9]):
+        args = X2[:11, 0].astype("f4"), np.array(offsets, "i4")
+        for got, want in zip(exported.call(*args), jax.jit(every)(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "sum", "max", "prod"])
 def test_derivatives_with_sorted_ids(name):
     rng = np.random.default_rng(0)

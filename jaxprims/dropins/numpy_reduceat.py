@@ -88,7 +88,7 @@ def _of_any(rows: Any, at: jax.Array, n: int, op: Any) -> Any:
     lengths = _ends(at, n) - at
     combined = jax.vmap(lambda a, b: called("op", op, a, b))
     whole, some = _rows(rows, at), jnp.zeros(at.shape, bool)
-    for bit in range(n.bit_length()):
+    for bit in range(n.bit_length() if isinstance(n, int) else 31):  # of a symbolic length
         if bit:  # of each element and those behind it: those that reach beyond the last are not used
             rows = combined(rows, jax.tree.map(functools.partial(jnp.roll, shift=-(1 << bit - 1), axis=0), rows))
         wanted = (lengths >> bit) & 1 == 1

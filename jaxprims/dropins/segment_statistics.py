@@ -164,7 +164,7 @@ def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int,
 
 def rows_of_segments(values: jax.Array, segments: Any, elements: int) -> jax.Array:
     """Each element's segment's value; 0 for an element of no segment."""
-    return values.at[_ids(segments, elements)].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+    return _not_empty(values).at[_ids(segments, elements)].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
 def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
@@ -279,10 +279,10 @@ def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Arr
 def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     top = _combined(None, data, segments, n, jnp.maximum, is_sorted)
     ids = _ids(segments, data.shape[0])
-    below = data - top.at[ids].get(mode="clip")
+    below = data - _by_segment(top, ids)
     terms = jnp.exp(jnp.where(below > 0, 0, below))  # what belongs to no segment must not overflow
     sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
-    return jnp.where(_rows((ids >= 0) & (ids < n), data), terms / sums.at[ids].get(mode="clip"), 0)
+    return jnp.where(_rows((ids >= 0) & (ids < n), data), terms / _by_segment(sums, ids), 0)
 
 
 @_softmax_of_some.defjvp
@@ -291,7 +291,19 @@ def _softmax_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[
     shares = _softmax_of_some(*primals, n, is_sorted)
     weighed = shares * tangents[0]
     means = _combined(None, weighed, primals[1], n, jnp.add, is_sorted)
-    return shares, weighed - shares * means.at[_ids(primals[1], shares.shape[0])].get(mode="clip")
+    return shares, weighed - shares * _by_segment(means, _ids(primals[1], shares.shape[0]))
+
+
+def _by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
+    """The values of these segments; for ids out of range anything."""
+    return _not_empty(values).at[ids].get(mode="clip")
+
+
+def _not_empty(values: jax.Array) -> jax.Array:
+    """With one more value if there is a symbolic number of them, which may be 0: nothing could be read."""
+    if isinstance(values.shape[0], int):
+        return values
+    return jnp.concatenate([values, jnp.zeros((1, *values.shape[1:]), values.dtype)])
 
 
 def _ids(segments: Any, elements: int) -> jax.Array:

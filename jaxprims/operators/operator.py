@@ -1,7 +1,8 @@
 """A user's function, traced: its Program for the kernels, its jaxpr for everything that JAX does itself (derivatives, fallbacks).
 
-Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew; unless they
-carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show.
+Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew. Those that carry
+differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show, are equal if their jaxprs are,
+with the same functions for rules.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
@@ -86,8 +87,44 @@ class SameObject:
 def make_traced(jaxpr: Jaxpr, program: Program, arrays: ArrayProgram | None = None) -> Traced:
     jaxpr = without_mesh(jaxpr)
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
-    own = _has_rules(jaxpr) or axes_of(v.aval for v in jaxpr.invars)
-    return Traced(jaxpr, program, (program, arrays, signature, SameObject(jaxpr) if own else None), arrays)
+    own: Any = None
+    if axes_of(v.aval for v in jaxpr.invars):
+        own = SameObject(jaxpr)
+    elif _has_rules(jaxpr):
+        own = _structure(jaxpr)
+    return Traced(jaxpr, program, (program, arrays, signature, own), arrays)
+
+
+def _structure(jaxpr: Jaxpr) -> tuple[Any, ...]:
+    """Equal for jaxprs that differ in the names of their variables only."""
+    numbers: dict[Any, int] = {v: k for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
+
+    def atom(x: Any) -> Any:
+        return (repr(x.val), str(x.aval)) if isinstance(x, Literal) else numbers[x]
+
+    eqns = []
+    for eqn in jaxpr.eqns:
+        read = tuple(map(atom, eqn.invars))
+        for v in eqn.outvars:
+            numbers[v] = len(numbers)
+        params = tuple((k, _comparable(v)) for k, v in sorted(eqn.params.items()))
+        eqns.append((eqn.primitive, read, tuple(str(v.aval) for v in eqn.outvars), params))
+    return (tuple(eqns), tuple(map(atom, jaxpr.outvars)))
+
+
+def _comparable(x: Any) -> Any:
+    """A parameter of an equation: a jaxpr by its structure, what has a hash by that, anything else by being the same object."""
+    if isinstance(x, ClosedJaxpr):
+        return (_structure(x.jaxpr), tuple(map(SameObject, x.consts)))
+    if isinstance(x, Jaxpr):
+        return _structure(x)
+    if isinstance(x, (tuple, list)):
+        return tuple(map(_comparable, x))
+    try:
+        hash(x)
+    except TypeError:
+        return SameObject(x)
+    return x
 
 
 def make_large(jaxpr: Jaxpr) -> Traced:
