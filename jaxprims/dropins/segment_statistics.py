@@ -300,8 +300,8 @@ def _by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
 
 
 def _not_empty(values: jax.Array) -> jax.Array:
-    """With one more value if there is a symbolic number of them, which may be 0: nothing could be read."""
-    if isinstance(values.shape[0], int):
+    """With one more value if there may be none (a symbolic number of them may be 0): nothing could be read."""
+    if isinstance(values.shape[0], int) and values.shape[0]:
         return values
     return jnp.concatenate([values, jnp.zeros((1, *values.shape[1:]), values.dtype)])
 

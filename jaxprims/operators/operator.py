@@ -1,8 +1,8 @@
 """A user's function, traced: its Program for the kernels, its jaxpr for everything that JAX does itself (derivatives, fallbacks).
 
-Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew. Those that carry
-differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show, are equal if their jaxprs are,
-with the same functions for rules.
+Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew. Those that
+carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show, are equal if their
+jaxprs are, with the same functions for rules.
 """
 
 from __future__ import annotations
