@@ -168,6 +168,24 @@ def test_explicit_sharding(spec: Any) -> None:
             assert_close(got, jax.tree.map(np.asarray, want), 1e-4)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+def test_positions_of_extremes_on_explicit_meshes(axis: int | None) -> None:
+    """Where JAX has a result along a sharded axis, there is one, of the same type."""
+    m = mesh(4, 2, explicit=True)
+    with jax.set_mesh(m):
+        x = jax.device_put(np.random.default_rng(0).random((8, 3, 4)).astype(np.float32), NamedSharding(m, P("x", None, "y")))
+        for name in ("argmax", "argmin", "nanargmax"):
+            try:
+                want = getattr(jnp, name)(x, axis)
+            except Exception as error:
+                with pytest.raises(type(error)):
+                    getattr(jp, name)(x, axis)
+                continue
+            for got in (getattr(jp, name)(x, axis), jax.jit(getattr(jp, name), static_argnums=1)(x, axis)):
+                assert jax.typeof(got) == jax.typeof(want)
+                np.testing.assert_array_equal(got, want)
+
+
 def test_one_mesh_after_another() -> None:
     """What was traced on a mesh with explicit axes is not taken for another mesh, or for none."""
     x = np.random.default_rng(0).random((8, 8)).astype(np.float32)

@@ -99,3 +99,20 @@ def test_an_array_of_keys_and_what_cannot_be_done_with_keys() -> None:
     ):
         got = jp.scan((X, jp.positions), map=map)
         np.testing.assert_allclose(got, jnp.cumsum(jax.vmap(map)(X, jnp.arange(7))), rtol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 2)])
+def test_keys_as_elements(shape: tuple[int, ...]) -> None:
+    keys, ids = jax.random.split(jax.random.key(1), shape), jnp.arange(20) % 3
+
+    def f(i: Any, k: Any) -> Any:
+        return i, jax.random.uniform(k if k.ndim == 0 else k[1])
+
+    drawn = jax.vmap(jax.random.uniform)(keys if len(shape) == 1 else keys[:, 1])
+    want = jax.ops.segment_sum(drawn, ids, 3)
+    for run in (jp.genhist, jax.jit(jp.genhist, static_argnums=(0, 2))):
+        np.testing.assert_allclose(run(f, (ids, keys), jp.Bins(3, jnp.add)), want, rtol=1e-5)
+    with pytest.raises(TypeError, match="must be numbers, got key"):
+        jp.reduce_by_index(keys, ids, 3)
+    with pytest.raises(TypeError, match="must be numbers, got key"):
+        jp.reduce(keys)

@@ -15,6 +15,7 @@ from ..arguments.bins import Bins
 from ..arguments.checks import as_array, called, check_index, flat_index, sizes_of
 from ..arguments.positions import position_dtype, positions
 from ..primitives import devices
+from ..tracing.keys import from_words, words
 from ..tracing.varying import Axes, element_aval, vary
 
 
@@ -32,15 +33,18 @@ class ElementFunction:
     def __post_init__(self) -> None:
         self.is_position = [leaf is positions for leaf in self.leaves]
         given = []
+        self.as_given: list[Callable[[Any], Any]] = []  # of each leaf, what f sees of what a kernel reads
         for k, leaf in enumerate(self.leaves):
             if leaf is positions:
+                self.as_given.append(lambda x: x)
                 continue
             x = as_array(leaf, "indices" if k < self.num_index else self.name)
             if x.dtype == jax.dtypes.float0:
                 raise TypeError(f"{self.name} must be numbers, got float0")
             if x.ndim == 0:
                 raise ValueError(f"{self.name}: every leaf needs a leading axis [N], got a scalar of {x.dtype}")
-            given.append(x)
+            self.as_given.append(from_words(jax.ShapeDtypeStruct(x.shape[1:], x.dtype)))
+            given.append(words(x))
         if not given:
             raise ValueError(f"{self.name}: at least one array is needed to know the number of elements, got {self.arrays!r}")
         lengths = {x.shape[0] for x in given}
@@ -69,6 +73,7 @@ class ElementFunction:
 
     def on_element(self, *element: Any) -> Any:
         """f on one element, given flat."""
+        element = tuple(given(x) for given, x in zip(self.as_given, element, strict=True))
         if self.tree is None:
             return called("f", self.f, *element)
         structured = jax.tree.unflatten(self.tree, element)

@@ -18,6 +18,7 @@ from ..api.reduce import reduce
 from ..arguments.monoids import monoids
 from ..arguments.positions import positions
 from ..calls.kept import kept
+from ..tracing.varying import sharded_axes
 from .jnp_histogram import is_real
 
 __all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
@@ -31,7 +32,9 @@ def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Ca
         if out is None and is_real(a) and 0 not in np.shape(a):
             try:
                 along = None if axis is None else operator.index(axis)
-                if along is None or -np.ndim(a) <= along < np.ndim(a):
+                inside = along is None or -np.ndim(a) <= along < np.ndim(a)
+                gone = range(np.ndim(a)) if along is None else [along % max(1, np.ndim(a))]
+                if inside and not set(gone) & set(sharded_axes(a)):  # of explicit meshes: JAX alone may combine along them
                     return _arg(a, name, along, bool(keepdims))
             except TypeError:  # no integer
                 pass
