@@ -89,6 +89,48 @@ def test_floats_of_operators_may_be_wanted(compiled: Any) -> None:
     assert compiled() == 1 + 1 + 3
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "bfloat16"])
+def test_captured_integers_are_operands_from_the_second_on(dtype: str, compiled: Any) -> None:
+    x = (X % 5).astype(dtype)
+    for k in range(7):
+        got = [
+            jp.reduce(x, map=lambda x: jnp.where(x == k, x * k, x + k)),
+            jp.reduce(x, jnp.maximum, map=lambda x, k=k: x - k if k is not None else x),
+            jp.scan(x, lambda a, b: a + b + k),
+        ]
+        plain = jax.jit(
+            lambda x, k=k: [
+                jp.reduce(x, map=lambda x: jnp.where(x == k, x * k, x + k)),
+                jp.reduce(x, jnp.maximum, map=lambda x: x - k),
+                jp.scan(x, lambda a, b: a + b + k),
+            ]
+        )(x)
+        for g, w in zip(got, plain, strict=True):
+            assert (g.dtype, g.weak_type) == (w.dtype, w.weak_type)
+            np.testing.assert_array_equal(g, w)
+    # an integer that a narrow dtype has to hold is looked at each time: it may not fit
+    assert compiled() <= (6 if dtype in ("float32", "bfloat16") else 6 + 3 * 7)
+
+
+def test_captured_integers_may_be_wanted(compiled: Any) -> None:
+    table = jnp.arange(10.0)
+    for k in range(1, 5):
+        got = [
+            jp.reduce(X, map=lambda x: x**k),
+            jp.reduce(X, map=lambda x: sum(x for _ in range(k))),
+            jp.reduce(X, map=lambda x: x * table[k]),
+            jp.reduce(X, map=lambda x: x * (k * 2**40 % 7)),
+            jp.reduce(X, map=lambda x: jax.lax.fori_loop(0, k, lambda _, v: v + 1, x)),
+            jp.reduce(X.reshape(3, 4), axis=0, map=lambda r: r[k - 1]),
+            jp.reduce(X, map=lambda x: x if k > 2 else -x),
+            jp.scan(X, lambda a, b: a + b, map=lambda x: x * (1 << 40) if k > 4 else x),
+        ]
+        n = np.arange(12.0, dtype=np.float32)
+        want = [(n**k).sum(), n.sum() * k, n.sum() * k, n.sum() * (k * 2**40 % 7), (n + k).sum(), n.reshape(3, 4)[:, k - 1].sum()]
+        for g, w in zip(got, [*want, n.sum() if k > 2 else -n.sum(), np.cumsum(n)], strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-6)
+
+
 def test_python_computes_in_double_precision() -> None:
     """With the floats that a function closes over, whatever the arrays' dtype, and wherever it does so."""
     for start in (1.7e9, 1.7e9 + 64):
@@ -301,9 +343,9 @@ def test_calls_that_are_made_once_are_not_kept_for_long(compiled: Any, monkeypat
     monkeypatch.setattr(kept, "MOST", 3)
 
     def held(*functions: int) -> list[int]:
-        for k in functions:
-            np.testing.assert_array_equal(jp.reduce(X, map=lambda x: x * k), 66 * k)
-        return [entry.form[1][1][4][0][2] for entry in (*kept._once, *kept._again) if entry.compiled is not None]
+        for tag in map(str, functions):
+            np.testing.assert_array_equal(jp.reduce(X, map=lambda x: x * int(tag)), 66 * int(tag))
+        return [entry.form[1][1][4][0][1] for entry in (*kept._once, *kept._again) if entry.compiled is not None]
 
     assert held(2, 3, 4, 5) == ["4", "5"]
     assert held(2, 3, 6, 7) == ["6", "7", "2", "3"]  # called twice by now

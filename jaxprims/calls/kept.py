@@ -5,7 +5,8 @@ by its *form*: its arguments without their arrays. Of a function that is all tha
 over, the globals that it names (modules, and what ``jax.jit`` made of a function, are taken for constant). Arrays among that are
 operands like the arguments' own; so are the floats of functions of an element, and those of operators from the second number on
 (with a known one an operator may be recognised, or its identity): unless a function computes with them alone, which Python does
-in double precision, or asks what they are.
+in double precision, or asks what they are. So are integers from the second number on, where a function only compares, adds and
+multiplies them: a known one may be an exponent, an index, a number of steps.
 A call with a tracer, or with anything whose form is not known, is traced anew.
 
 Most calls have nothing but arrays, small constants and functions of libraries for arguments. Those are found by these, without a
@@ -51,8 +52,12 @@ OF_ELEMENTS = ("f", "map")
 Form = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
+_INTEGER: Form = ("array", int)
 _FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
 _HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "copy", "stop_gradient", "pvary"))
+_NUMBERS = _FLOATS | {int}
+_TERMS = frozenset("add sub mul div max min eq ne lt le gt ge select_n broadcast_in_dim convert_element_type".split())
+"""What may be done with an integer that is not known."""
 _CONTROL = frozenset(("cond", "while", "scan"))
 _LIBRARIES = ("jax", "jaxprims", "numpy")
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
@@ -65,12 +70,12 @@ class Unknown(Exception):
 
 
 class Arrays(list[Any]):
-    """A call's operands. ``with_floats``: floats that functions close over are some of them; ``of_operators``: those of operators
-    are."""
+    """A call's operands. ``with_floats``, ``with_integers``: what functions close over is among them; ``of_operators``,
+    ``integers``: there are floats of operators among them, integers."""
 
-    with_floats = False
+    with_floats = with_integers = False
     in_operator = False
-    of_operators = False
+    of_operators = integers = False
 
 
 def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda arguments: False) -> Callable[[F], F]:
@@ -148,26 +153,32 @@ def forget() -> None:
 def _called(function: Callable[..., Any], given: dict[str, Any], operands: Sequence[str], key: tuple[Any, ...] | None) -> Any:
     plans = forced_plans()
     failed: list[Entry] = []
-    for floats in (None, OF_ELEMENTS, ()):
-        form, arrays = _arguments(given, operands, floats)
+    forms = [_arguments(given, operands, None, integers=True)]
+    levels: Sequence[Sequence[str] | None] = (None, OF_ELEMENTS, ())
+    for level in range(len(levels) + 1):
+        if level > 0 and (level > 1 or forms[0][1].integers):
+            forms.append(_arguments(given, operands, levels[level - 1]))
+        elif level > 0:
+            continue  # it was that
+        form, arrays = forms[-1]
         entry = _entry(function, form, plans)
-        if entry.wants_floats or entry in failed:
+        if entry.wants_numbers or entry in failed:
             continue
-        if floats is None and arrays.of_operators:
-            known = _entry(function, _arguments(given, operands, OF_ELEMENTS)[0], plans)
-            if not entry.calls or known.compiled is not None:
+        if arrays.of_operators or arrays.integers:
+            known = [_entry(function, _arguments(given, operands, some)[0], plans) for some in levels]
+            if not entry.calls or any(other is not entry and other.compiled is not None for other in known):
                 entry.calls = max(entry.calls, 1)
                 continue
         try:
             compiled = _compiled(entry, arrays)
             out = compiled(*arrays)
         except Exception:
-            if not any(type(x) in _FLOATS for x in arrays):
+            if not any(type(x) in _NUMBERS for x in arrays):
                 raise
             failed.append(entry)
             continue
         for other in failed:
-            other.wants_floats = True  # as in `x if c > 0 else -x`
+            other.wants_numbers = True  # as in `x if c > 0 else -x`
         if key is not None and entry.calls > 1 and not any(type(f[1]) is tuple and f[1][0] == "numbers" for f in form):
             if len(_quick) >= MOST:
                 _quick.clear()
@@ -176,9 +187,12 @@ def _called(function: Callable[..., Any], given: dict[str, Any], operands: Seque
     raise Unknown
 
 
-def _arguments(given: dict[str, Any], operands: Sequence[str], floats: Sequence[str] | None) -> tuple[Form, Arrays]:
-    """``floats``: the parameters that are functions whose floats are operands; None: all."""
+def _arguments(
+    given: dict[str, Any], operands: Sequence[str], floats: Sequence[str] | None, integers: bool = False
+) -> tuple[Form, Arrays]:
+    """``floats``: the parameters that are functions whose floats are operands; None: all. ``integers``: those of all are."""
     arrays = Arrays()
+    arrays.with_integers = integers
     form = []
     for k, v in given.items():
         arrays.with_floats = floats is None or k in floats
@@ -195,7 +209,7 @@ class Entry:
     form: Form
     calls: int = 0  # no more than two are counted
     compiled: Callable[..., Any] | None = None
-    wants_floats: bool = False
+    wants_numbers: bool = False
 
 
 @functools.lru_cache(maxsize=4 * MOST)
@@ -215,9 +229,9 @@ def _compiled(entry: Entry, arrays: Sequence[Any]) -> Callable[..., Any]:
     compiled = entry.compiled
     if compiled is None:
         compiled = _of_arrays(entry.function, entry.form)
-        floats = [type(x) in _FLOATS for x in arrays]
-        if any(floats) and _computes(compiled.trace(*arrays).jaxpr.jaxpr, floats):
-            raise Unknown  # of Python's floats, with their precision
+        numbers = [type(x) in _NUMBERS for x in arrays]
+        if any(numbers) and _computes(compiled.trace(*arrays).jaxpr.jaxpr, numbers, any(type(x) is int for x in arrays)):
+            raise Unknown  # of Python's numbers, with their precision
     with _lock:
         _once.pop(entry, None)
         _again.pop(entry, None)
@@ -232,24 +246,49 @@ def _compiled(entry: Entry, arrays: Sequence[Any]) -> Callable[..., Any]:
     return compiled
 
 
-def _computes(jaxpr: Jaxpr, floats: Sequence[bool]) -> bool:
-    """Is anything computed of these arguments alone, or may be where a loop or a branch has them?"""
-    alone = {v for v, is_float in zip(jaxpr.invars, floats, strict=True) if is_float}
+def _computes(jaxpr: Jaxpr, numbers: Sequence[bool], integers: bool) -> bool:
+    """Is anything computed of these arguments alone, or may be where a loop or a branch has them? ``integers``: some are, and
+    nothing may be made of them but terms and factors."""
+    alone = {v for v, is_number in zip(jaxpr.invars, numbers, strict=True) if is_number}
     for eqn in jaxpr.eqns:
         held = [v for v in eqn.invars if not isinstance(v, Literal)]
         if not alone.isdisjoint(held) and (eqn.primitive.name in _CONTROL or any(map(_branches, _functions(eqn)))):
             return True
+        if integers and not alone.isdisjoint(held):
+            if any(_uses(f, {v for v in f.constvars if v.aval.shape == ()}) for f in _functions(eqn)):
+                return True
+            if not all(v in alone for v in held) and eqn.primitive.name not in _TERMS and "call" not in eqn.params:
+                inner = called(eqn) if eqn.primitive.name in CALLS else None
+                if inner is None:
+                    return True
         if held and all(v in alone for v in held):
             (x, *_), (y, *_) = held, eqn.outvars
             rounded = x.aval.dtype != y.aval.dtype and x.aval.dtype not in (np.float64, np.complex128)  # once more
+            if jnp.issubdtype(x.aval.dtype, np.integer):
+                rounded = rounded and not jnp.issubdtype(y.aval.dtype, np.inexact)  # a narrow integer may not hold it
             if eqn.primitive.name not in _HANDED_ON or rounded:
                 return True
             alone.update(eqn.outvars)
         elif not alone.isdisjoint(held) and eqn.primitive.name in CALLS:
             inner = called(eqn)
-            if inner is None or _computes(inner[0], [isinstance(v, Literal) or v in alone for v in eqn.invars]):
+            if inner is None or _computes(inner[0], [isinstance(v, Literal) or v in alone for v in eqn.invars], integers):
                 return True
     return False
+
+
+def _uses(f: Jaxpr, alone: set[Any]) -> bool:
+    """Is any of these used otherwise than as a term or a factor?"""
+    for eqn in f.eqns:
+        held = [v in alone for v in eqn.invars if not isinstance(v, Literal)]
+        if eqn.primitive.name in _HANDED_ON and all(held):
+            alone.update(eqn.outvars)
+        elif any(held) and eqn.primitive.name in CALLS:
+            inner = called(eqn)
+            if inner is None or _uses(inner[0], {a for a, v in zip(inner[0].invars, eqn.invars, strict=True) if v in alone}):
+                return True
+        elif any(held) and eqn.primitive.name not in _TERMS:
+            return True
+    return any(v in alone for v in f.outvars if not isinstance(v, Literal))
 
 
 def _functions(eqn: JaxprEqn) -> list[Jaxpr]:
@@ -348,12 +387,14 @@ def _held(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:
     """Of what a function closes over."""
     if type(x) is types.FunctionType:
         return _function(x, arrays, inside)
-    if type(x) in _FLOATS:
-        if not arrays.with_floats:
-            return _form(x, arrays)
+    if type(x) in _FLOATS and arrays.with_floats:
         arrays.append(x)
         arrays.of_operators |= arrays.in_operator
         return _ARRAY
+    if type(x) is int and arrays.with_integers:
+        arrays.append(x)
+        arrays.integers = True
+        return _INTEGER
     if type(x) not in _PLAIN and isinstance(x, (jax.Array, np.ndarray)):
         return _array(x, arrays)
     return _form(x, arrays)
@@ -422,4 +463,4 @@ def _filled(form: Form, arrays: Iterator[Any]) -> Any:
 
 
 def _has_arrays(form: Any) -> bool:
-    return form == _ARRAY or (type(form) is tuple and any(_has_arrays(f) for f in form))
+    return form in (_ARRAY, _INTEGER) or (type(form) is tuple and any(_has_arrays(f) for f in form))
