@@ -100,7 +100,6 @@ def test_with_init(name: str, shape: tuple[int, ...], axis: int) -> None:
     np.testing.assert_allclose(*tangents, rtol=1e-4)
 
 
-<<<<<<< HEAD
 @pytest.mark.strategies
 def test_extremes_of_few_and_of_many() -> None:
     """Ties share the cotangent as in JAX, whoever counts them: XLA of few elements, a kernel of more."""
@@ -111,11 +110,11 @@ def test_extremes_of_few_and_of_many() -> None:
             got = jax.grad(lambda x, op=op, axis=axis: (jp.reduce(x, op, axis=axis) ** 2).sum())(x)
             wanted = jax.grad(lambda x, plain=plain, axis=axis: (plain(x, axis=axis) ** 2).sum())(x)
             np.testing.assert_allclose(got, wanted, rtol=1e-6)
-=======
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_logsumexp_without_implicit_promotion(strict: None, dtype: str) -> None:
     x = jnp.arange(6).astype(dtype)
     np.testing.assert_allclose(
         jax.grad(lambda x: jp.reduce(x, jnp.logaddexp))(x).astype(np.float32), jax.nn.softmax(x).astype(np.float32), rtol=2e-2
     )
->>>>>>> c37a409 (Loops with a condition for each member of a batch; statistics of segments without implicit promotion, unchecked promises or NaN on the way)
