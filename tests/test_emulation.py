@@ -742,3 +742,10 @@ def test_histograms_with_a_copy_for_each_thread() -> None:
     """Which take no atomics, whatever the operator."""
     done = subprocess.run([sys.executable, "-c", COPY_EACH], capture_output=True, text=True, check=False, cwd=toolchain.ROOT)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_operators_that_end_only_on_what_is_in_the_data() -> None:
+    """Scans, reductions and histograms apply them to nothing else, in no lane: it would hang."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.emulation.plugin", "tests/test_endless.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=toolchain.ROOT, timeout=200)
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -76,7 +76,7 @@ JP_DEVICE void CombineCopies(const spec::Uniforms& uniforms, const Copies<g>& ta
 #pragma unroll 1
     for (u32 by = 1; by < group; by *= 2) {
       const typename Part::Value other = Part::Each(sum, [&](auto x) { return ShuffleDown(x, static_cast<int>(by)); });
-      sum = Part::Op(uniforms, sum, other);
+      if (!Part::kMayNotEnd || rank + by < group) sum = Part::Op(uniforms, sum, other);  // or else with other entries'
     }
     if (entry < table.count && rank == 0) emit(entry, sum);
   }

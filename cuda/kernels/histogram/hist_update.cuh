@@ -56,7 +56,12 @@ JP_DEVICE void UpdateAt(const spec::Uniforms& uniforms, const EntryPlace& place,
   } else if constexpr (Part::kAtomic == spec::Atomic::kCas) {
     using Word = typename Part::Word;
     Word* word = reinterpret_cast<Word*>(place.entry);
-    Word old = Peek(word);
+    Word old;
+    if constexpr (Part::kMayNotEnd && sizeof(Word) > 8) {
+      old = AtomicCas(word, Word{}, Word{});  // an entry that there is
+    } else {
+      old = Peek(word);
+    }
     // Where `value` changes nothing, nothing is stored: as if it had come when `old` was read, provided that it was ever there.
     for (bool whole = sizeof(Word) <= 8;; whole = true) {
       const Word combined = Part::Pack(Part::Op(uniforms, Part::Unpack(old), value));

@@ -1,7 +1,9 @@
 // The scan of a tile: runs in threads, rounds of runs in warps, warps in the block.
 //
 // Nothing is made up where there is nothing: the operator sees elements and what it made of them. Where a tile is not full, the
-// spare places hold copies of an element; they come last, or before a start.
+// spare places hold copies of an element; they come last, or before a start. That such are combined with each other, whatever
+// that gives, does no harm; but an operator that may not end gets no pair that is not in the data (kMayNotEnd): there they are
+// starts.
 #pragma once
 
 #include "ordered/look_back.cuh"
@@ -41,7 +43,7 @@ struct WarpTile {
         if (r > 0 && open) kept = spec::Op(u, total, through);
       } else {
         kept = StateUp(through, 1);
-        if (r > 0 && open) kept = spec::Choose(Lane() == 0, total, spec::Op(u, total, kept));
+        if (r > 0 && open) kept = After(u, Lane() == 0, total, kept);
       }
       const State last = StateFrom(through, kWarp - 1);
       total = r == 0 || (kStarts && heads != 0) ? last : spec::Op(u, total, last);
@@ -59,8 +61,7 @@ struct WarpTile {
       const bool top = r == 0 && Lane() == 0;  // nothing of the warp lies before
       State& kept = kAlone ? x[r][0] : before_[r];
       if (there && (!kStarts || (open_ >> r & 1))) {
-        const State both = spec::Op(u, base, kept);
-        kept = r == 0 && !(kAlone && !spec::kExclusive) ? spec::Choose(top, base, both) : both;
+        kept = After(u, r == 0 && !(kAlone && !spec::kExclusive) && top, base, kept);
       }
       const bool none = top && !there;
       if constexpr (!kAlone) {
@@ -83,6 +84,12 @@ struct WarpTile {
   }
 
  private:
+  // `before`, and then `x`, or nothing.
+  JP_DEVICE static State After(const spec::Uniforms& u, bool nothing, const State& before, const State& x) {
+    if (spec::kMayNotEnd && nothing) return before;
+    return spec::Choose(nothing, before, spec::Op(u, before, x));
+  }
+
   // A run of one element needs no more than its own result so far.
   static constexpr bool kAlone = kRun == 1;
 

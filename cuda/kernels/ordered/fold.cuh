@@ -60,6 +60,9 @@ JP_DEVICE State FoldWarps(const spec::Uniforms& u, const State& s, int count) {
   return total;
 }
 
+// Is what a warp folded this lane's? Others have parts of it, which do no harm where the operator ends on any two.
+JP_DEVICE bool Leads() { return !spec::kMayNotEnd || Lane() == 0; }
+
 // A balanced tree of neighbours.
 template <int kCount>
 JP_DEVICE State FoldArray(const spec::Uniforms& u, State (&x)[kCount]) {
@@ -140,7 +143,7 @@ struct WarpFold {
     if constexpr (spec::kCommutes) {
       Append(u, own, {FoldArray(u, x), true});
     } else {
-      Append(u, total, {FoldRows(u, x), true});
+      Append(u, total, {FoldRows(u, x), Leads()});
     }
   }
 
@@ -172,7 +175,7 @@ JP_DEVICE Maybe FoldSpan(const spec::Arrays& in, const spec::Uniforms& u, i64 lo
     at += count;
   }
   at = fold.AddAll<kRows>(in, u, at, hi, step);
-  if (spec::kCommutes && fold.own.any) Append(u, fold.total, {FoldLanes(u, fold.own.state, kWarp), true});
+  if (spec::kCommutes && fold.own.any) Append(u, fold.total, {FoldLanes(u, fold.own.state, kWarp), Leads()});
   if (at < hi) {
     const Maybe run = FoldRun(in, u, at + Lane() * kItems, hi);
     Append(u, fold.total, {FoldLanes(u, run.state, static_cast<int>((hi - at + kItems - 1) / kItems)), Lane() == 0});

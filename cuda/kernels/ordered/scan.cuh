@@ -29,6 +29,10 @@ struct ScanParams {
   i64 width, strips;   // across: lanes of a tile; tiles side by side
 };
 
+// Are there starts inside a tile? Where the operator may not end on pairs that are not in the data, spare places are such: they
+// are combined with nothing.
+constexpr bool kStartsInside = spec::kRestarts || spec::kMayNotEnd;
+
 constexpr int kWidest = WidestOf(spec::kInBytes, spec::kArrays, spec::kOutBytes, spec::kLeaves);
 
 // A tile that a block is at. It lies in shared memory: registers are for elements.
@@ -78,7 +82,7 @@ class AlongTile {
   // A dear operator is applied least often where a thread's elements are one run: a run's totals are scanned by log steps.
   static constexpr int kRun = spec::kOpLength > kDearOp* spec::kSlots ? kTile.run* kTile.rounds : kTile.run;
   static constexpr int kRounds = kTile.run * kTile.rounds / kRun, kWarps = kTile.threads / kWarp;
-  static constexpr bool kStarts = kFlat || spec::kRestarts;
+  static constexpr bool kStarts = kFlat || kStartsInside;
 
   struct Shared {
     BlockShared<kWarps> block;
@@ -115,7 +119,10 @@ class AlongTile {
     BlockBarrier();
     const int other = lane < kWarps ? lane : kWarps - 1;
     const u32 heads = kStarts ? Ballot(lane < kWarps && shared.started[other]) : 0;
-    const State through = WarpScan<kWarps>(u, shared.totals[other], kStarts ? ReachOf(heads) : lane);
+    const State through = WarpScan<kWarps>(u, shared.totals[other],
+                                           spec::kMayNotEnd && lane >= kWarps ? 0
+                                           : kStarts                          ? ReachOf(heads)
+                                                                              : lane);
     State base = StateFrom(through, warp > 0 ? warp - 1 : 0);
     if (warp == 0) {
       bool carried = claim_.tile > 0;
@@ -154,6 +161,7 @@ class AlongTile {
   // The tile's elements in memory.
   JP_DEVICE i64 Low() const { return claim_.begin > 0 ? claim_.begin : 0; }
   JP_DEVICE i64 High() const { return claim_.begin + p_.length < p_.total ? claim_.begin + p_.length : p_.total; }
+  JP_DEVICE bool Spare(i64 at) const { return at < Low() || at >= High(); }
   // Are all places of the tile elements?
   JP_DEVICE bool Whole() const {
     return p_.length == ElementsOf(kTile) && claim_.begin >= 0 && claim_.begin + p_.length <= p_.total;
@@ -260,7 +268,14 @@ class AlongTile {
       if (p_.call.has_init && tile_.StartsOf(r) != 0) {
 #pragma unroll
         for (int k = 0; k < kRun; ++k) {
-          if (tile_.StartsAt(r, k)) tile_.x[r][k] = spec::Op(row.uniforms, StartAt(r, k), tile_.x[r][k]);
+          const bool spare = spec::kMayNotEnd && Spare(at + Mirrored(k));
+          if (tile_.StartsAt(r, k) && !spare) tile_.x[r][k] = spec::Op(row.uniforms, StartAt(r, k), tile_.x[r][k]);
+        }
+      }
+      if constexpr (spec::kMayNotEnd) {
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          tile_.starts |= static_cast<u32>(Spare(at + k)) << (r * kRun + Mirrored(k));
         }
       }
       if constexpr (kFlat) {
@@ -291,7 +306,7 @@ class AlongTile {
       if constexpr (!kFlat) return InitOf(p_.call, TheRow(), 0);
       const i64 at = RunAt(r) + Mirrored(k);
       i64 row = claim_.row + (claim_.position + static_cast<u32>(at - claim_.begin)) / static_cast<u32>(RowLength());
-      if (at < Low() || at >= High()) row = claim_.row;  // a spare place
+      if (Spare(at)) row = claim_.row;
       return spec::InitOf(p_.call.init, p_.call.init_lane, MemberOf(p_.call.batch, row), 0);
     }
     if constexpr (spec::kHasIdentity) return spec::Identity();
@@ -404,9 +419,9 @@ using Along = Scans<!spec::kAcross>;
 using Across = Scans<spec::kAcross>;
 
 constexpr ScanTile kAlong = TileAlong(spec::kStateBytes, kWidest);
-constexpr int kRowsResident = spec::kRestarts ? ResidentWithStarts(kAlong) : kAlong.resident;
-constexpr int kFlatResident = spec::kRestarts ? (kAlong.resident + 1) / 2 : ResidentWithStarts(kAlong);
-constexpr int kAcrossResident = spec::kRestarts ? (kAcross.resident + 1) / 2 : kAcross.resident;
+constexpr int kRowsResident = kStartsInside ? ResidentWithStarts(kAlong) : kAlong.resident;
+constexpr int kFlatResident = kStartsInside ? (kAlong.resident + 1) / 2 : ResidentWithStarts(kAlong);
+constexpr int kAcrossResident = kStartsInside ? (kAcross.resident + 1) / 2 : kAcross.resident;
 
 }  // namespace jp
 

@@ -40,12 +40,14 @@ class AcrossTile {
     } else {
       LoadSteps<false>(place, row);
     }
-    if (!p_.call.has_init) return;
-    if (!spec::kRestarts && !Begins()) return;
+    const int spare = !spec::kMayNotEnd ? kSteps : place.count > 0 ? place.count : 0;  // the first place that is
+    if (p_.call.has_init && (spec::kRestarts || Begins())) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      if (starts_ >> k & 1) x_[k] = spec::Op(row.uniforms, InitOf(p_.call, row, place.lane), x_[k]);
+      for (int k = 0; k < kSteps; ++k) {
+        if ((starts_ >> k & 1) && k < spare) x_[k] = spec::Op(row.uniforms, InitOf(p_.call, row, place.lane), x_[k]);
+      }
     }
+    if (spare < kSteps) starts_ |= kAllLanes << spare;
   }
 
   // Without a chain, what comes before the tile is where the block's last tile left it.
@@ -68,13 +70,13 @@ class AcrossTile {
     bool any = false, cut = false;  // cut: they start anew
     for (int row = 0; row < row_; ++row) {
       const State part = shared.totals[row * width_ + column_];
-      const bool anew = spec::kRestarts && shared.started[row * width_ + column_];
+      const bool anew = kStartsInside && shared.started[row * width_ + column_];
       before = any && !anew ? spec::Op(u, before, part) : part;
       any = true;
       cut = cut || anew;
     }
     const bool last = Thread() < rows_ * width_ && row_ == rows_ - 1;
-    const bool anew = spec::kRestarts && starts_ != 0;
+    const bool anew = kStartsInside && starts_ != 0;
     const bool carried = tile_ > 0;
     if (chained) {
       BlockBarrier();                                                      // everybody has read the totals
@@ -159,7 +161,7 @@ class AcrossTile {
   };
 
   JP_DEVICE bool Begins() const { return tile_ == 0 && row_ == 0; }  // a sequence, at k = 0
-  JP_DEVICE bool StartsAt(int k) const { return spec::kRestarts && (starts_ >> k & 1); }
+  JP_DEVICE bool StartsAt(int k) const { return kStartsInside && (starts_ >> k & 1); }
   JP_DEVICE u64* ChainWordsOf(int column) const {
     return p_.records + (unit_ * width_ + column) * ChainWords(spec::kStateBytes, p_.tiles);
   }

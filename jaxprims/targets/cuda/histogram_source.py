@@ -209,7 +209,7 @@ class _Part:
         bins = self.bins
         sizes = {"Updates": bins.updates, "Lanes": bins.lanes, "Slots": bins.slots, "Leaves": len(bins.leaves)}
         yield f"static {numbers('int', sizes)}"
-        flags = {"Dest": bins.dest, "HasIdentity": bins.identity is not None}
+        flags = {"Dest": bins.dest, "HasIdentity": bins.identity is not None, "MayNotEnd": bins.op.may_not_end}
         yield f"static {numbers('bool', flags)}"
         yield f"static constexpr Atomic kAtomic = {_by_arch(lambda arch: f'Atomic::k{self.classes[arch].capitalize()}')};"
         yield f"static constexpr int kEntryBytes = {_by_arch(lambda arch: str(entry_bytes(bins, arch)))};"

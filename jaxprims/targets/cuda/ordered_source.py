@@ -50,7 +50,7 @@ def _lines(spec: OrderedSpec) -> Iterator[str]:
     flags = {
         "Exclusive": spec.exclusive, "Reverse": spec.reverse, "Restarts": spec.restarts, "Across": spec.across,
         "HasIdentity": spec.identity is not None, "Commutes": spec.commutes,
-        "Positions": any(a.slots == 0 for a in spec.arrays),
+        "Positions": any(a.slots == 0 for a in spec.arrays), "MayNotEnd": spec.op.may_not_end,
     }  # fmt: skip
     yield numbers("int", sizes)
     yield numbers("bool", flags)
