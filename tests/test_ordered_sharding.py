@@ -198,3 +198,15 @@ def test_one_mesh_after_another() -> None:
     alike = jax.shard_map(gradient, mesh=mesh(2), in_specs=P(), out_specs=P())
     for f in (alike, gradient):
         assert_close(np.asarray(jax.jit(f)(x)), np.asarray(wanted), 1e-4)
+
+
+def test_second_derivatives_of_rows_eagerly() -> None:
+    """What a rule makes of elements is traced for the axes over which they vary."""
+    x = jnp.arange(1.0, 81.0).reshape(8, 2, 5)
+    for op, plain in ((jnp.multiply, jnp.prod), (jnp.maximum, jnp.max)):
+        f = jax.shard_map(lambda x, op=op: jp.reduce(x, op, axis=2), mesh=mesh(8), in_specs=P("x"), out_specs=P("x"))
+        got, wanted = (
+            jax.jvp(jax.grad(lambda x, g=g: (g(x) ** 2).sum()), (x,), (x,)) for g in (f, lambda x, p=plain: p(x, axis=2))
+        )
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)

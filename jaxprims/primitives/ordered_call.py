@@ -36,6 +36,7 @@ from ..specs.large import LargeSpec, large_spec
 from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
 from ..tracing.lower import to_program
+from ..tracing.varying import Axes, axes_of, element_aval
 from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
 
 SIDE_BY_SIDE = 8
@@ -108,11 +109,16 @@ def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> Orde
     return OrderedCall(passing((((), dtype),)), (None,), kind, simple_operator(op, (), dtype), plans=(), **others)
 
 
+def of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], value: Any, **others: Any) -> OrderedCall:
+    """A call of one array like ``value``, of whose numbers ``f`` makes tuples, combined by ``op``, a function of two tuples."""
+    axes = axes_of([value])  # of the mesh around, which is another one elsewhere
+    return (_of_numbers.__wrapped__ if axes else _of_numbers)(kind, f, op, value.dtype, axes, **others)
+
+
 @functools.lru_cache(maxsize=512)
-def of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype: Any, **others: Any) -> OrderedCall:
-    """A call of one array, of whose numbers ``f`` makes tuples, combined by ``op``, a function of two tuples."""
-    jaxpr = jax.make_jaxpr(f)(jax.ShapeDtypeStruct((), dtype)).jaxpr
-    made = [jax.ShapeDtypeStruct((), v.aval.dtype) for v in jaxpr.outvars]
+def _of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype: Any, axes: Axes, **others: Any) -> OrderedCall:
+    jaxpr = jax.make_jaxpr(f)(element_aval((), dtype, axes)).jaxpr
+    made = [element_aval((), v.aval.dtype, axes) for v in jaxpr.outvars]
     closed = jax.make_jaxpr(lambda *pair: op(pair[: len(made)], pair[len(made) :]))(*made, *made)
     ((_, operator, _),), _ = make_operators(closed, None)
     return OrderedCall(make_traced(jaxpr, to_program(jaxpr)), (None,), kind, operator, plans=(), **others)

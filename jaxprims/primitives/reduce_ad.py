@@ -133,7 +133,7 @@ class All:
     def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
         if value.dtype.kind not in "fV":
             return None
-        return bind(reduce_p, of_numbers("reduce", f, op, value.dtype, inner_rank=value.ndim - 1), [value])
+        return bind(reduce_p, of_numbers("reduce", f, op, value, inner_rank=value.ndim - 1), [value])
 
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
