@@ -123,6 +123,36 @@ def test_an_init_that_varies_of_what_does_not() -> None:
     assert_close(jax.jit(run)(x, init, begins), np.stack([mine(x, *row) for row in zip(init, begins, strict=True)]))
 
 
+def test_an_operator_meets_what_varies_besides_elements() -> None:
+    """It is traced for starts, restarts and segments too, whose axes its literals have to share."""
+    x, begins = jnp.cos(jnp.arange(5.0)), np.arange(40).reshape(8, 5) % 3 == 0
+
+    def bounded(a: Any, b: Any) -> Any:
+        return jnp.where(a + b > 1.5, 1.5, a + b)
+
+    def smooth(x: Any, begins: Any) -> Any:
+        return jp.scan(x, jnp.logaddexp, segment_starts=begins)
+
+    def curvature(x: Any, begins: Any) -> Any:
+        gradient = jax.grad(lambda x: jnp.sum(jnp.sin(smooth(x, begins))))
+        return jax.vjp(gradient, x)[1](jax.lax.stop_gradient(x))[0]
+
+    calls = [
+        lambda x, begins: jp.scan(x, bounded, init=0.5, segment_starts=begins),
+        lambda x, begins: jp.reduce(x, bounded, init=jnp.sum(begins) * 0.25),
+        lambda x, begins: jp.segment_reduce(x, jnp.cumsum(begins), bounded, identity=0.0, num_segments=3),
+        smooth,
+        curvature,
+    ]
+    for f in calls:
+        run = jax.shard_map(lambda x, b, f=f: f(x, b[0])[None], mesh=mesh(8), in_specs=(P(), P("x")), out_specs=P("x"))
+        want = np.stack([f(x, row) for row in begins])
+        if f is curvature:
+            want = np.broadcast_to(want.sum(0), want.shape)
+        for way in (run, jax.jit(run)):
+            assert_close(way(x, begins), want)
+
+
 def test_transposed_weights() -> None:
     """Of a histogram on each device: its part of the cotangent, not all devices' sum."""
     x, w, ct = (

@@ -363,20 +363,6 @@ def test_positions(form: str, reverse: bool) -> None:
             np.testing.assert_array_equal(outs[1][part][turn], want)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_segments_start_anywhere(form: str) -> None:
-    op, reference, state = OPERATORS["affine s32"]
-    k = kernel(spec_of(op, state, kind="segments", commutes=False), form)
-    rng, n = np.random.default_rng(5), 400
-    x = [rng.integers(0, 9, n).astype(np.int32) for _ in state]
-    flags = rng.random(n) < 0.2
-    want = fold(reference, x, flags, None)
-    outs = [np.zeros(n, np.int32) for _ in state]
-    k.scan(x, outs, n, cuts=[7, 8, 100, 333], flags=flags.view(np.uint8))
-    for o, w in zip(outs, want, strict=True):
-        np.testing.assert_array_equal(o, w)
-
-
 class Guarded:
     """Arrays that end where a page begins that nobody may touch, or begin where one ends."""
 

@@ -74,7 +74,7 @@ def reduce(
     if isinstance(axis, list):
         axis = tuple(axis)
     names = devices.names_of(axis_name)
-    call = check_ordered(xs, op, axis, identity, map, several=True, names=names)
+    call = check_ordered(xs, op, axis, identity, map, several=True, names=names, beside=init)
     start = None if init is None else call.start_leaves(init)
     leaves = sharded_reduce(call, start, names) if names else reduced(call, start)
     if keepdims:

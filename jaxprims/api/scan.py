@@ -78,7 +78,7 @@ def scan(
         if not isinstance(flag, (bool, np.bool_)):
             raise TypeError(f"{name} must be True or False, got {flag!r}")
     names = devices.names_of(axis_name)
-    call = check_ordered(xs, op, axis, identity, map, names=names)
+    call = check_ordered(xs, op, axis, identity, map, names=names, beside=(init, segment_starts))
     flags = None if segment_starts is None else restart_flags(segment_starts, call)
     start = None if init is None else call.start_leaves(init)
     if names:

@@ -76,7 +76,7 @@ def segment_reduce(
     [3.0, -inf, 4.0]
     """
     names = devices.names_of(axis_name)
-    call = check_ordered(values, op, 0, identity, map, name="values", names=names)
+    call = check_ordered(values, op, 0, identity, map, name="values", names=names, beside=segments)
     n = call.elements.n
     if isinstance(segments, Offsets):
         count = segments.offsets.shape[0] - 1

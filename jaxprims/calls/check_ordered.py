@@ -28,9 +28,11 @@ def check_ordered(
     several: bool = False,
     whole: bool = False,
     names: devices.Names = (),
+    beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it; ``names``: mesh axes over which the elements are sharded."""
+    is one element, however the operator treats it; ``names``: mesh axes over which the elements are sharded; ``beside``: what
+    the operator meets besides elements, starts and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)
@@ -42,7 +44,8 @@ def check_ordered(
     elements = Elements(leaves, tree, name, axis, several)
     if names:
         elements.numbered(names)
-    axes = axes_of(x for x in [*elements.given, *jax.tree.leaves(monoid.identity)] if isinstance(x, jax.Array))
+    met = [*elements.given, *jax.tree.leaves((monoid.identity, beside))]
+    axes = axes_of(x for x in met if isinstance(x, jax.Array))
     while True:
         call = _traced(elements, monoid, map, axes)
         seen = axes | axes_of([*call.closed.consts, *(call.mapped.consts if call.mapped is not None else ())])

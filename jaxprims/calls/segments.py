@@ -23,7 +23,7 @@ def reduce_sorted(values: Any, ids: Any, count: int, op: Any, identity: Any) -> 
     """What ``reduce_by_index`` returns for ids that ascend; None where a histogram is faster, or its error is wanted."""
     if count == 0:
         return None
-    call = check_ordered(values, op, 0, identity, None, name="values")
+    call = check_ordered(values, op, 0, identity, None, name="values", beside=ids)
     if call.operator is None or identity_on_slices(call) is None:
         return None
     if not segments_pay(ids.shape[0], count, call.operator.name, rows=any(call.values.shapes)):

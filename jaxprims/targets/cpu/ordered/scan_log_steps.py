@@ -282,7 +282,7 @@ class LogSteps(Kernel):
         b, bits = self.b, []
         if self.periodic:
             bits.append(self._row_starts())
-        if self.spec.restarts or self.spec.kind == "segments":
+        if self.spec.restarts:
             p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
             name = f"llvm.masked.load.v{self.width}i8.p0"
 

@@ -124,7 +124,7 @@ class Sequential(Kernel):
             ahead = b.load(self.ahead, typ=I64)
             bits.append(b.icmp_signed("==", ahead, i64(0)))
             b.store(b.sub(b.select(bits[0], self.period, ahead), i64(1)), self.ahead)
-        if self.spec.restarts or self.spec.kind == "segments":
+        if self.spec.restarts:
             flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
             bits.append(b.icmp_unsigned("!=", flag, ir.Constant(I8, 0)))
         anew = bits[0] if len(bits) == 1 else b.or_(*bits)
