@@ -7,7 +7,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, i64, intrinsic, load, load_slots, loop, scaled, store, store_slots
+from ..llvm.build import I32, I64, PTR, address, i64, intrinsic, load, load_few, loop, scaled, store, store_few, vector_for
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
 ROWS_AHEAD = 8
@@ -151,31 +151,28 @@ class ScalarPhase(VectorPhase):
         self._prefetch_rows(g, b.add(j, i64(ROWS_AHEAD)))
         rows = self._rows(g, first, j)
         scalars = [self._value(g, 0, s, first, j) for s in range(h.bases, h.given)]
-        size, dtype, wanted = itemsize(h.acc[0]), h.acc[0], range(h.slots)
+        size, dtype = itemsize(h.acc[0]), h.acc[0]
 
-        def lanes(at: ir.Value, width: int) -> None:
+        def lanes(at: ir.Value, count: int) -> None:
             there = address(b, bin_, scaled(b, at, h.slots * size))
             given: list[ir.Value] = []
             for row, t in rows:
-                here = address(b, row, scaled(b, at, h.slots * itemsize(t)))
-                given += load_slots(b, here, t, width, h.slots, wanted).values()
-            args = list(load_slots(b, there, dtype, width, h.slots, wanted).values())
+                given += load_few(b, address(b, row, scaled(b, at, h.slots * itemsize(t))), t, count, h.slots)
+            args, width = load_few(b, there, dtype, count, h.slots), vector_for(count)
             args += expr.emit(b, value, [*given, *scalars], self.uniforms, width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
-            store_slots(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, width)
+            store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
 
-        at, width, cheap = 0, self.width, len(h.op.body) + len(value.body) <= CHEAP
-        if h.lanes > 4 * width or not cheap:
-            at = h.lanes // width * width
-            with loop(b, i64(0), i64(at), width) as lane:
-                lanes(lane, width)
-        while cheap and at < h.lanes - 1:  # what is left of the row, by ever narrower vectors
-            while width > h.lanes - at:
-                width //= 2
+        width = self.width
+        whole, rest = h.lanes // width * width, h.lanes % width
+        written_out = len(h.op.body) + len(value.body) <= CHEAP and h.lanes <= 4 * width
+        for at in range(0, whole, width) if written_out else ():
             lanes(i64(at), width)
-            at += width
-        with loop(b, i64(at), i64(h.lanes)) as lane:
-            lanes(lane, 1)
+        if whole and not written_out:
+            with loop(b, i64(0), i64(whole), width) as lane:
+                lanes(lane, width)
+        if rest:
+            lanes(i64(whole), rest)
 
     def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:
         """Where each row starts, and its dtype."""

@@ -101,13 +101,55 @@ def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype:
     row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
     for s, v in enumerate(values):
         lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
-        row = b.shuffle_vector(row, _widened(b, v, n, width), ir.Constant(ir.VectorType(I32, n * width), lanes))
+        row = _picked(b, row, _picked(b, v, v, [i if i < width else 0 for i in range(n * width)]), lanes)
     b.store(row, p, align=itemsize(dtype))
 
 
-def _widened(b: ir.IRBuilder, v: ir.Value, n: int, width: int) -> ir.Value:
-    lanes = ir.Constant(ir.VectorType(I32, n * width), [i if i < width else 0 for i in range(n * width)])
-    return b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes)
+def load_few(b: ir.IRBuilder, p: ir.Value, dtype: str, count: int, slots: int) -> list[ir.Value]:
+    """:func:`load_slots` of ``count`` elements, in vectors of the next power of two whose spare lanes hold the first element: no
+    byte behind them is read."""
+    width = vector_for(count)
+    if width == count:
+        return list(load_slots(b, p, dtype, count, slots, range(slots)).values())
+    out: list[ir.Value] = [None] * slots
+    for at, piece in _pieces(count):
+        found = load_slots(b, address(b, p, i64(at * slots * itemsize(dtype))), dtype, piece, slots, range(slots))
+        for s, v in found.items():
+            some = splat(b, v, width) if piece == 1 else _picked(b, v, v, [i if i < piece else 0 for i in range(width)])
+            lanes = [width + i - at if at <= i < at + piece else i if i < at else 0 for i in range(width)]
+            out[s] = some if at == 0 else _picked(b, out[s], some, lanes)
+    return out
+
+
+def store_few(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, count: int) -> None:
+    """The inverse of :func:`load_few`: no byte behind the elements is written."""
+    for at, piece in _pieces(count):
+        lanes = [at + i for i in range(piece)]
+        mine = values if piece == count else [_part(b, v, lanes) for v in values]
+        store_slots(b, mine, address(b, p, i64(at * len(values) * itemsize(dtype))), dtype, piece)
+
+
+def vector_for(count: int) -> int:
+    """The power of two that holds so many lanes."""
+    return 1 << (count - 1).bit_length()
+
+
+def _pieces(count: int) -> list[tuple[int, int]]:
+    """Powers of two that add up to ``count``, the largest first, and where each begins."""
+    out, at = [], 0
+    while at < count:
+        piece = 1 << (count - at).bit_length() - 1
+        out.append((at, piece))
+        at += piece
+    return out
+
+
+def _part(b: ir.IRBuilder, v: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    return b.extract_element(v, I32(lanes[0])) if len(lanes) == 1 else _picked(b, v, v, lanes)
+
+
+def _picked(b: ir.IRBuilder, v: ir.Value, w: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
 
 
 def bytes_of(t: ir.Type) -> int:

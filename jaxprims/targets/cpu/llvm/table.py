@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from ....ir.program import is_float, is_signed, itemsize
 from .engine import target
+from .extremes import completed, nearer
 from .math import MATH
 from .types import from_memory, intrinsic, lanes, literal, memory_type, register_type, rounded, scalar_of, to_memory, with_scalar
 
@@ -50,6 +51,10 @@ def _compare(op: str) -> Emitter:
         return (b.icmp_signed if is_signed(dtype) else b.icmp_unsigned)(op, x, y)
 
     return emit
+
+
+def _extreme(op: str) -> Emitter:
+    return lambda b, x, y: completed(b, op, nearer(b, op, x, y), (x, y))
 
 
 def _math(name: str) -> Emitter:
@@ -217,8 +222,8 @@ TABLE: dict[str, Emitter] = {
     "mul": _by_kind(B.and_, B.mul, B.fmul),
     "div": _div,
     "rem": _rem,
-    "max": _by_kind(B.or_, _intrinsic("smax"), _intrinsic("maximum"), _intrinsic("umax")),
-    "min": _by_kind(B.and_, _intrinsic("smin"), _intrinsic("minimum"), _intrinsic("umin")),
+    "max": _by_kind(B.or_, _intrinsic("smax"), _extreme("max"), _intrinsic("umax")),
+    "min": _by_kind(B.and_, _intrinsic("smin"), _extreme("min"), _intrinsic("umin")),
     "and": _by_kind(B.and_, B.and_, None),
     "or": _by_kind(B.or_, B.or_, None),
     "xor": _by_kind(B.xor, B.xor, None),
