@@ -93,6 +93,48 @@ def test_sums_of_halves_are_wide(dtype: Any) -> None:
     assert jp.reduce(x) == wanted
 
 
+def own(a: Any, b: Any) -> Any:
+    return a + b + a * b
+
+
+FEW: dict[str, tuple[Callable[..., Any], int]] = {
+    "scan": (lambda x: jp.scan(x, own), 200),
+    "scan, exclusive": (lambda x: jp.scan(x, own, exclusive=True, identity=0), 200),
+    "scan, reverse and restarting": (lambda x: jp.scan(x, own, reverse=True, init=0.5, segment_starts=x > 1.5), 200),
+    "maxima before": (lambda x: jp.scan(x, jnp.maximum, exclusive=True), 200),
+    "sums behind": (lambda x: jp.scan(x, exclusive=True, reverse=True), 200),
+    "two leaves": (lambda x: jp.scan((x, x), lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])), 200),
+    "columns": (lambda x: jp.scan(x.reshape(-1, 3), own), 300),
+    "mapped": (lambda x: jp.scan(x, own, map=jnp.cos), 200),
+    "reduce": (lambda x: jp.reduce(x, own), 2000),
+    "reduce, mapped": (lambda x: jp.reduce((x, jp.positions), map=lambda v, i: jnp.sin(v) * i), 2000),
+    "reduce rows": (lambda x: jp.reduce(x.reshape(3, -1), own, axis=1, init=0.25), 3000),
+    "segments by ids": (lambda x: jp.segment_reduce(x, jnp.arange(x.size) // 4 - 1, own, identity=0, num_segments=2), 200),
+    "segments by offsets": (lambda x: jp.segment_reduce(x, jp.Offsets(jnp.array([1, 3, 3, 5])), own, identity=0), 200),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_elements_by_any_operator(name: str) -> None:
+    """What a kernel needs for its call XLA has done; the same results, their derivatives too, and a kernel for more."""
+    call, many = FEW[name]
+    x = jnp.asarray(rng.uniform(0.5, 2, 6), jnp.float32)
+    assert set(strategies(call, x)) == {"plain XLA"}
+    assert "plain XLA" not in strategies(call, jnp.ones(many))
+
+    def total(x: Any) -> Any:
+        return sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(call(x)))
+
+    got = jax.jit(call)(x), jax.grad(total)(x), jax.vmap(call)(jnp.stack([x, 2 * x]))
+    with forced(AnyKernel()):
+        kernel = (
+            jax.jit(lambda x: call(x))(x),
+            jax.grad(lambda x: total(x))(x),
+            jax.vmap(lambda x: call(x))(jnp.stack([x, 2 * x])),
+        )
+    jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=2e-5, atol=1e-6), got, kernel)
+
+
 def test_limits() -> None:
     """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
     many = jnp.ones(100 * xla_pays.SMALL)
@@ -107,8 +149,6 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), axis=1), many) != ["plain XLA"]
     long = jax.ShapeDtypeStruct((xla_pays.MANY // 200 + 1, 200), jnp.float32)
     assert strategies(lambda x: jp.reduce(x, axis=1), long) == ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x, lambda a, b: a + b + a * b), many[:9]) != ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:9]) != ["plain XLA"]
-    assert strategies(lambda x: jp.scan(x), many[:9]) != ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]
     n = jax.export.symbolic_shape("n")
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]

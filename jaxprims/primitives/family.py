@@ -61,7 +61,11 @@ class Family(abc.ABC):
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         """What is done instead of a kernel of the target's: what XLA does as well or better."""
         operation = self.operation(**params)
-        if operation is None or params["call"].plans:
+        return None if operation is None else self.left_to_xla(target, avals, operation, **params)
+
+    def left_to_xla(self, target: Target, avals: Sequence[Any], operation: str, **params: Any) -> Instead | None:
+        """Plain XLA, where the target says that this pays and no plan is forced."""
+        if params["call"].plans:
             return None
         problem = self.problem(target, avals, **params)
         why = target.xla_pays(problem, operation) if problem.known else None

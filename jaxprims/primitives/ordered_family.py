@@ -39,7 +39,7 @@ class OrderedFamily(Family):
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
-        return super().instead(target, avals, **params)
+        return self.left_to_xla(target, avals, self.operation(**params) or "", **params)
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: OrderedCall = params["call"]

@@ -9,7 +9,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, xla
 
@@ -98,15 +100,22 @@ class Scans(OrderedFamily):
 
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
-        plain = call.passes_on and not call.init and not call.segmented_by and not call.exclusive
+        return None if call.exclusive else self._known(call)
+
+    def _known(self, call: OrderedCall) -> str | None:
+        plain = call.passes_on and not call.init and not call.segmented_by
         one = len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuV"
         return call.operator.name if plain and one and call.operator.name in scan_xla.CUMULATIVE else None
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
-        name = self.operation(**params)
-        if name is not None and operands[0].shape[0] <= 2:
-            return [scan_xla.written_out(operands[0], name, 0, call.reverse)]
+        name = self._known(call)
+        if name is not None and operands[0].shape[0] > 0 and not call.exclusive:
+            return [scan_xla.cumulative(operands[0], name, 0, call.reverse)]
+        if name is not None and operands[0].shape[0] > 0 and call.operator.identity is not None:
+            first = identity_leaves(call.operator)[0]
+            if np.all(first == first.reshape(-1)[0]):
+                return [_moved(scan_xla.cumulative(operands[0], name, 0, call.reverse), first.reshape(-1)[0], call.reverse)]
         arrays, flags, captured, consts, init = call.split(operands)
         values = call.values(arrays, captured)
         start, neutral = init, False
@@ -118,6 +127,12 @@ class Scans(OrderedFamily):
         op = call.combine(consts, 1 + call.inner_rank)
         out = scan_xla.scan(op, values, start, neutral=neutral, exclusive=call.exclusive, reverse=call.reverse, flags=flags)
         return out if call.wanted is None else [out[k] for k in call.wanted]
+
+
+def _moved(x: Any, first: Any, reverse: bool) -> Any:
+    """One place on, behind the number ``first``: padded, which XLA makes in any loop."""
+    edges = [(-1, 1, 0) if reverse else (1, -1, 0), *[(0, 0, 0)] * (x.ndim - 1)]
+    return jax.lax.pad(x, vary(jnp.asarray(first, x.dtype), axes_of([x])), edges)
 
 
 SCANS = Scans("scan", "scan", scan_p, ffi.SCAN)

@@ -68,6 +68,17 @@ CUMULATIVE: dict[str | None, Callable[..., Any]] = {
 }  # fmt: skip
 """What XLA knows, by the operator's name."""
 
+
+def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
+    """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them."""
+    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) else x
+    return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
+
+
+def is_half(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
 STEPS: dict[str | None, Callable[..., Any]] = {
     "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum, "logaddexp": jnp.logaddexp,
 }  # fmt: skip
@@ -77,7 +88,7 @@ def written_out(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan of a few elements along ``axis``, step by step; of two of them XLA's own, which it makes a sum of two windows."""
     n = x.shape[axis]
     if n <= 2:
-        return CUMULATIVE[name](x, axis=axis, reverse=reverse)
+        return cumulative(x, name, axis, reverse)
     first, *rest = (jax.lax.slice_in_dim(x, k, k + 1, axis=axis) for k in (range(n - 1, -1, -1) if reverse else range(n)))
     out = [first]
     for step in rest:
@@ -96,7 +107,7 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
 
 def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
     """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
-    wide = x.astype(np.float32) if jnp.finfo(x.dtype).bits < 32 else x  # the sum of halves may be greater than a half can be
+    wide = x.astype(np.float32) if is_half(x.dtype) else x  # the sum of halves may be greater than a half can be
     top = jnp.max(wide, axis)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
     terms = jnp.exp(wide - jnp.expand_dims(top, axis))

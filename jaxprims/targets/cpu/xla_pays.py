@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ...ir.work import work
+from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 
 SMALL = 2048
@@ -19,6 +21,13 @@ NARROW, ROWS_OF_FEW = 8, 8
 SPARSE = range(40_000, 400_000)
 """Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
 memory accesses are the limit, with fewer one thread does all."""
+
+FEW_TO_SCAN, FEW_TO_FOLD = 800, 8192
+"""Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
+microsecond, which is what a call of a kernel takes."""
+
+SEARCH = 4
+"""How much more an element costs that has to find its segment among offsets."""
 
 SHORT_ROW = {"argmax": 32, "argmin": 32}
 """Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them; or of columns that XLA unrolls."""
@@ -54,13 +63,25 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return _stencil(problem)
     if not isinstance(problem, OrderedProblem):
         return None
+    if not isinstance(problem.spec, OrderedSpec):
+        return None
+    if _cost(problem) <= (FEW_TO_FOLD if problem.family == "reduce" else FEW_TO_SCAN):
+        return _FEW
     if problem.family == "scan":
-        slow = operation == "logaddexp" and problem.lanes > 1
-        return "two elements: one operation" if problem.n <= 2 and not slow else None
-    return _reduction(problem, operation) if problem.family == "reduce" else None
+        slow = operation in ("", "logaddexp") and problem.lanes > 1
+        return "two elements: one operation" if operation and problem.n <= 2 and not slow else None
+    return _reduction(problem, operation) if problem.family == "reduce" and operation else None
 
 
 _FEW = "few elements: XLA's loop is done before a kernel is called"
+
+
+def _cost(problem: OrderedProblem) -> int:
+    """Of a call in XLA, in pairs of neighbours: a memory access for each scalar takes about as long as two operations."""
+    spec: OrderedSpec = problem.spec
+    each = 4 * len(spec.state) + 2 * (work(spec.op) + work(spec.f))
+    every = int(problem.n * problem.lanes * problem.members)
+    return every * each * (SEARCH if spec.family == "segments" and not problem.ids else 1)
 
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
