@@ -26,6 +26,9 @@ FEW_TO_SCAN, FEW_TO_FOLD = 800, 8192
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
 
+MOST_WRITTEN = 128
+"""Operations that are written out for them, for every doubling of their number once: XLA compiles more for a long time."""
+
 SEARCH = 4
 """How much more an element costs that has to find its segment among offsets."""
 
@@ -65,7 +68,8 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return None
     if not isinstance(problem.spec, OrderedSpec):
         return None
-    if _cost(problem) <= (FEW_TO_FOLD if problem.family == "reduce" else FEW_TO_SCAN):
+    written = work(problem.spec.op) * int(problem.n - 1).bit_length()
+    if _cost(problem) <= (FEW_TO_FOLD if problem.family == "reduce" else FEW_TO_SCAN) and written <= MOST_WRITTEN:
         return _FEW
     if problem.family == "scan":
         slow = operation in ("", "logaddexp") and problem.lanes > 1
