@@ -6,8 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..specs.problems import HistogramProblem
 from ..targets import ffi
 from ..targets.registry import register_family
@@ -45,7 +43,7 @@ class Histograms(Family):
         part, results = call.parts[0], call.f.jaxpr.outvars
         plain = len(call.parts) == 1 and call.num_arrays == len(call.positions) and part.updates == 1 and not part.captured
         passes_on = all(v in call.f.jaxpr.invars for v in (results[v] for v in part.values) if not hasattr(v, "val"))
-        scatters = all(map(_scatters, part.operator.leaf_names, part.operator.dtypes))
+        scatters = all(map(histogram_xla.scatters, part.operator.leaf_names, part.operator.dtypes))
         return (part.operator.name or "several") if plain and passes_on and scatters else None
 
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
@@ -67,11 +65,6 @@ class Histograms(Family):
             parts.append(f"{problem.n} elements into {p.num_bins} bins; op {p.operator.name or 'unnamed'}{shown}")
         batch = f" (a batch of {' x '.join(map(str, problem.batch))})" if problem.batch else ""
         return "; ".join(parts) + batch
-
-
-def _scatters(name: str | None, dtype: np.dtype) -> bool:
-    halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
-    return name in histogram_xla.SCATTERS and dtype.kind != "c" and not halves
 
 
 register_family(Histograms("histogram", "generalized histogram", histogram_p, ffi.HISTOGRAM))

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..operators.operator import identity_leaves
@@ -48,6 +49,12 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
         assert dest is not None
         return list(dest)
     return [jnp.broadcast_to(i, (num_bins, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
+
+
+def scatters(name: str | None, dtype: np.dtype) -> bool:
+    """Does XLA scatter by the operator of this name, as exactly as kernels do?"""
+    halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
+    return name in SCATTERS and dtype.kind != "c" and not halves
 
 
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:

@@ -39,13 +39,18 @@ batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
 class SegmentedReductions(OrderedFamily):
     """Segmented reductions."""
 
+    def operation(self, **params: Any) -> str | None:
+        call: OrderedCall = params["call"]
+        name, dtypes = call.operator.name, call.operator.dtypes
+        return name if len(dtypes) == 1 and histogram_xla.scatters(name, dtypes[0]) else None
+
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
         arrays, cut, captured, consts, _ = call.split(operands)
         values = call.values(arrays, captured)
         ids = cut if call.segmented_by == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
-        neutral, name = neutral_leaves(call, values), call.operator.name
-        if name in histogram_xla.SCATTERS and len(values) == 1 and values[0].dtype.kind != "c":
+        neutral, name = neutral_leaves(call, values), self.operation(**params)
+        if name is not None:
             return [histogram_xla.scatter(ids, values[0], neutral[0], call.num_segments, name)]
         return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
 

@@ -32,14 +32,18 @@ MOST_WRITTEN = 128
 SEARCH = 4
 """How much more an element costs that has to find its segment among offsets."""
 
-SHORT_ROW = {"argmax": 32, "argmin": 32}
-"""Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them; or of columns that XLA unrolls."""
+SHORT_ROW, FEW_EXTREMES = {"argmax": 32, "argmin": 32}, 256
+"""Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them, or of columns that XLA unrolls; and
+of all rows together."""
 
-SHORT_ROWS = 128
-"""The same for the other operators' rows."""
+SHORT_ROWS, SHORT_ROWS_IN_VECTORS = 128, 512
+"""The same for the other operators' rows; the second where XLA folds a row by vectors, or where there are :data:`MANY` elements,
+whose rows it splits among the cores."""
 
-FEW_TO_REDUCE = 65_536
-"""Elements of a reduction that XLA knows."""
+FEW_TO_REDUCE, FEW_TO_REDUCE_IN_VECTORS = 4096, 16_384
+"""Elements of a reduction that XLA knows, likewise."""
+
+HALVES = ("f16", "bf16")
 
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
@@ -47,9 +51,7 @@ LOGIC = ("and", "or", "xor")
 FEW_OF_COLUMNS = 2**21
 """The same of columns of halves: with more XLA may go through memory in long steps."""
 
-MANY, SHORT_ROWS_OF_MANY = 2**18, 512
-"""With so many elements XLA splits the rows among the cores, and is ahead up to longer ones."""
-
+MANY = 2**18
 
 SMALL_GRID, SMALL_GRID_OF_STEPS = 16_384, 1024
 """Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out."""
@@ -68,8 +70,9 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return None
     if not isinstance(problem.spec, OrderedSpec):
         return None
-    written = work(problem.spec.op) * int(problem.n - 1).bit_length()
-    if _cost(problem) <= (FEW_TO_FOLD if problem.family == "reduce" else FEW_TO_SCAN) and written <= MOST_WRITTEN:
+    if _few_of_any(problem, operation):
+        return _FEW
+    if problem.family == "segments" and operation and problem.ids and problem.n * problem.lanes * problem.members <= SMALL:
         return _FEW
     if problem.family == "scan":
         slow = operation in ("", "logaddexp") and problem.lanes > 1
@@ -78,6 +81,14 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
 
 
 _FEW = "few elements: XLA's loop is done before a kernel is called"
+
+
+def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
+    spec: OrderedSpec = problem.spec
+    if not operation and any(dtype in HALVES for dtype, _ in spec.leaves):
+        return False  # kernels sum them in float32
+    few = FEW_TO_FOLD if spec.family == "reduce" else FEW_TO_SCAN
+    return _cost(problem) <= few and work(spec.op) * int(problem.n - 1).bit_length() <= MOST_WRITTEN
 
 
 def _cost(problem: OrderedProblem) -> int:
@@ -109,13 +120,15 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     state = problem.spec.state[0]
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
-    if operation not in LOGIC and every <= (SMALL if operation in SHORT_ROW else FEW_TO_REDUCE):
+    in_vectors = operation in ("add", "max", "min") and state in ("f32", "f64")
+    few = FEW_EXTREMES if operation in SHORT_ROW else FEW_TO_REDUCE_IN_VECTORS if in_vectors else FEW_TO_REDUCE
+    if operation not in LOGIC and every <= few:
         return _FEW
-    if operation in ("max", "min") and state in ("f16", "bf16") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
+    if operation in ("max", "min") and state in HALVES and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
         return "maxima and minima of halves: XLA's loop is ahead"
     if problem.lanes > 1:
         return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
-    short = SHORT_ROW.get(operation, SHORT_ROWS if every < MANY else SHORT_ROWS_OF_MANY)
+    short = SHORT_ROW.get(operation, SHORT_ROWS_IN_VECTORS if in_vectors or every >= MANY else SHORT_ROWS)
     return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
 
 
