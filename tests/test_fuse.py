@@ -161,6 +161,25 @@ def test_what_has_no_site_is_left_alone(fn: Callable[..., Any]) -> None:
     same(jax.jit(fn)(X), jp.fuse(fn)(X))
 
 
+@pytest.mark.parametrize(
+    ("fn", "n", "taken"),
+    [
+        (lambda x: jnp.cumsum(x * x), 1000, True),
+        (lambda x: jnp.argmax(x * x), 3000, True),
+        (lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(jnp.cos(x)), 3000, True),
+        (lambda x: jnp.zeros(9).at[(x * 9).astype(int)].add(x), 3000, True),
+        (lambda x: jnp.sum(x * x), 3000, False),
+        (lambda x: jnp.argmax(x * x), 1000, False),
+        (lambda x: jnp.zeros(9).at[(x * 9).astype(int)].add(x), 1000, False),
+    ],
+    ids=["scan", "position", "functions", "updates", "few to sum", "few positions", "few updates"],
+)
+def test_how_few_elements_are_taken(fn: Callable[..., Any], n: int, taken: bool) -> None:
+    """By what XLA does with one of them."""
+    assert bool(kernels(fn, X[:n])) == taken
+    same(jax.jit(fn)(X[:n]), jp.fuse(fn)(X[:n]))
+
+
 def test_explained() -> None:
     plan = jp.explain(jp.fuse(lambda x: (jnp.sum(x * x), jnp.max(x), jnp.sum(x[:9]))))(X)
     assert "reduce_sum, reduce_max over [40000]: one kernel, reads f32[40000]; takes in mul" in str(plan)

@@ -15,8 +15,12 @@ from .graph import OUTSIDE
 from .labels import MOVES
 from .stencils import Stencil
 
-FEWEST = 2**15
-"""Elements below which XLA's own loop is done before a kernel has been called."""
+FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
+"""Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
+updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
+
+FEWEST_IN_ROWS_OF_BINS = 2**13
+"""The same of updates of rows."""
 
 SHORT_ROW, SHORT_ROW_OF_POSITIONS = 512, 128
 """Elements of a row below which XLA reduces the rows, one by one, as fast; where it is told the position too."""
@@ -62,10 +66,21 @@ def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
     return (own == body.sites[0].lanes and len(loops) == len(body.sites[0].sizes) - body.batch) or (not loops and not own)
 
 
+def _fewest(body: Body) -> int:
+    site, inside = body.sites[0], [body.graph.eqns[k] for k in body.taken]
+    if site.family == "scan":
+        return FEWEST_SCANNED
+    if site.rows:
+        return FEWEST_IN_ROWS_OF_BINS
+    one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
+    dear = any(e.primitive.name not in _IN_LOOPS for e in inside) or sum(map(operations, inside)) >= 2 * DEAR
+    return FEWEST_DEAR if one_by_one or dear else FEWEST
+
+
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
-    if site.elements < FEWEST:
+    if site.elements < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
     gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
@@ -105,8 +120,9 @@ def why_not(body: Body) -> str | None:
     return None
 
 
-FEWEST_CELLS, FEWEST_AT_ROWS_ENDS = 2**15, 2**18
-"""Cells below which XLA's loop is done before a kernel's tiles are laid out; where the cells at the ends of rows are others."""
+FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18
+"""Cells below which XLA's loop is done before a kernel's tiles are laid out; where XLA makes them one by one; where the cells at
+the ends of rows are others."""
 
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 """Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
@@ -125,17 +141,18 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = ()) -> str | No
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
     kernel that combines all of it, and these equations are in such kernels."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
-    if cells < FEWEST_CELLS:
+    inside = [stencil.graph.eqns[k] for k in stencil.taken]
+    written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
+    if cells < (FEWEST_WRITTEN if written else FEWEST_CELLS):
         return "few cells: XLA's loop is done before a kernel is called"
     if math.prod(stencil.shape[inner:]) <= SHORT_ROW_OF_CELLS:
         return "short rows"
-    inside = [stencil.graph.eqns[k] for k in stencil.taken]
     if combined:
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)
         cheap = sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED for e in inside)
         return "others want it too, and XLA makes it where it is read" if wanted_again and cheap else None
-    if any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside):
+    if written:
         return None
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"

@@ -26,7 +26,7 @@ from ..tracing.jaxprs import scan_counts
 from .graph import Graph, depending_on, flat_graph, interpret, run_equation
 from .labels import MOVES
 
-FEWEST = 2**12
+FEWEST = 2**9
 """Steps below which XLA's loop is as fast."""
 
 WIDEST = 16
