@@ -1,15 +1,48 @@
-"""A function of one element on all of them: a scan that keeps the last."""
+"""Scans of functions of elements: what keeps the last is a map; linear recurrences, of whose pairs one half is wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from ..operators.operator import make_traced
 from ..primitives.ordered_call import last
+from ..tracing.lower import to_program
+from ..tracing.varying import element_aval
 from .check_ordered import check_ordered
-from .scan import run
+from .scan import bind_scan, run
 
 
 def mapped(f: Callable[..., Any], xs: Any) -> Any:
     """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written."""
     return run(check_ordered(xs, last, 0, None, f, whole=True), None, None, False, False)
+
+
+def recurring(f: Callable[..., Any], xs: Any, flags: Any, init: Any, reverse: bool) -> Any:
+    """``y[t] = a y[t-1] + b`` with ``((a, b),) = f(*xs[t])``; b alone where a flag is set. Factors and terms are not written."""
+
+    def then(p: Any, q: Any) -> Any:
+        (a, x), (b, y) = p[0], q[0]
+        return ((b * a, b * x + y),)
+
+    call = check_ordered(xs, then, 0, None, f)
+    if call.operator is None:
+        raise ValueError("no kernel of pairs")
+    start = None if init is None else [jnp.ones_like(init), init]
+    return bind_scan(call, start, flags, False, reverse, False, wanted=(1,))[0]
+
+
+def scanned(f: Callable[..., Any], op: Callable[..., Any], then: Callable[..., Any], xs: Any, reverse: bool) -> list[Any]:
+    """``jax.vmap(then)`` of the leaves that a scan of ``f``'s values has, made where the scan would store them: a list of arrays.
+    ``then`` is a function of scalars and captures nothing; what else it needs, f gives and op passes on (``last``)."""
+    call = check_ordered(xs, op, 0, None, f)
+    if call.operator is None:
+        raise ValueError("no kernel of this operator")
+    avals = [element_aval(s, d, call.axes) for s, d in zip(call.values.shapes, call.values.dtypes, strict=True)]
+    closed = jax.make_jaxpr(then)(*avals)
+    if closed.consts:
+        raise ValueError("a captured array in what is made of the results")
+    return bind_scan(call, None, None, False, reverse, False, then=make_traced(closed.jaxpr, to_program(closed.jaxpr)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..arguments.checks import as_array
 from ..operators.classify import why_no_identity
-from ..operators.operator import identity_leaves
+from ..operators.operator import Traced, identity_leaves
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind, scan_p
@@ -50,10 +50,20 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
         start = given
     if flags is not None and start is not None:
         return _restarting_from_init(call, start, flags, exclusive, reverse)
-    return call.restored(_bind(call, start, flags, exclusive, reverse, in_place), call.rank)
+    return call.restored(bind_scan(call, start, flags, exclusive, reverse, in_place), call.rank)
 
 
-def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool) -> list[Any]:
+def bind_scan(
+    call: Ordered,
+    start: Sequence[Any] | None,
+    flags: Any,
+    exclusive: bool,
+    reverse: bool,
+    in_place: bool,
+    wanted: tuple[int, ...] | None = None,
+    then: Traced | None = None,
+) -> list[Any]:
+    """The leaves of a call that a kernel does, or those that are ``wanted``, or what is made of them ``then``."""
     assert call.f is not None and call.operator is not None
     static = OrderedCall(
         call.f,
@@ -67,6 +77,8 @@ def _bind(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: boo
         init=start is not None,
         in_place=in_place,
         segmented_by="" if flags is None else "flags",
+        wanted=wanted,
+        then=then,
     )
     cut = [] if flags is None else [flags]
     operands = [*call.elements.given, *cut, *call.f_captured, *call.captured, *(start or [])]

@@ -7,7 +7,7 @@ back. The result is the operator's, to the bit; only sums of f16 and bf16 are me
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,38 +38,52 @@ def represent(
     ``keyed``: maxima and minima of floats are to be integers of the same order: worth it where an element is compared several
     times."""
     dtypes = tuple(dtypes)
-    name = classify.recognise(op)
-    if keyed and name in ("max", "min") and len(dtypes) == 1 and dtypes[0] in _KEYS:
-        return _keyed(name, dtypes[0], identity)
+    forms: dict[int, Representation] = {}
+    for (slot,) in (part for part in classify.parts(op) if len(part) == 1):
+        name, alone = classify.recognise(classify.restrict(op, (slot,))), identity and identity[slot : slot + 1]
+        if keyed and name in ("max", "min") and dtypes[slot] in _KEYS:
+            forms[slot] = _keyed(name, dtypes[slot], alone)
+        elif name == "add" and dtypes[slot] in ("f16", "bf16") and alone is not None:
+            forms[slot] = _wide(dtypes[slot], alone)  # without an identity, bins start from dest, where the result lies
     if position is not None and identity is not None:
         form = packed.form_of(op, dtypes, position, identity)
         if form is not None:
             return Representation(("s64",), *form)
-    halves = [s for s, t in enumerate(dtypes) if t in ("f16", "bf16")]
-    wide = {s for s in halves if (s,) in classify.parts(op) and classify.recognise(classify.restrict(op, (s,))) == "add"}
-    if wide and identity is not None:  # without one, bins start from dest, where the result lies
-        return _wide_sums(op, dtypes, identity, wide)
-    return Representation(dtypes, op, identity)
+    return _by_slot(op, dtypes, identity, forms) if forms else Representation(dtypes, op, identity)
 
 
-def _wide_sums(op: Program, dtypes: tuple[str, ...], identity: tuple[int, ...] | None, wide: set[int]) -> Representation:
-    """Sums of f16 and bf16 (the slots ``wide``) in f32."""
+def _by_slot(
+    op: Program, dtypes: tuple[str, ...], identity: tuple[int, ...] | None, forms: Mapping[int, Representation]
+) -> Representation:
+    """With other forms of some slots, each of which is combined alone."""
     n = len(dtypes)
-    form = tuple("f32" if s in wide else t for s, t in enumerate(dtypes))
+    held = tuple(forms[s].dtypes[0] if s in forms else t for s, t in enumerate(dtypes))
 
-    def converted(b: Builder, value: int, dtype: str) -> int:
-        return value if b.dtype(value) == dtype else b.emit("convert", dtype, value)
+    def each(params: Sequence[str], name: str) -> Program:
+        b, out = Builder(params), []
+        for s in range(n):
+            way = getattr(forms[s], name) if s in forms else None
+            out.append(b.arg(s) if way is None else b.inline(way, [b.arg(s)])[0])
+        return b.finish(out)
 
-    b = Builder(form * 2)
-    narrow = b.inline(op, [converted(b, b.arg(k), dtypes[k % n]) for k in range(2 * n)])
-    results = [b.emit("add", "f32", b.arg(s), b.arg(n + s)) if s in wide else narrow[s] for s in range(n)]
-    start, finish = Builder(dtypes), Builder(form)
+    b = Builder(held * 2)
+    plain = b.inline(op, [b.const(0, dtypes[k % n]) if k % n in forms else b.arg(k) for k in range(2 * n)])
+    results = [b.inline(forms[s].op, [b.arg(s), b.arg(n + s)])[0] if s in forms else plain[s] for s in range(n)]
+    neutral = None
+    if identity is not None:
+        neutral = tuple((forms[s].identity or (x,))[0] if s in forms else x for s, x in enumerate(identity))
+    return Representation(held, b.finish(results), neutral, each(dtypes, "start"), each(held, "finish"))
+
+
+def _wide(dtype: str, identity: tuple[int, ...]) -> Representation:
+    """Sums of f16 and bf16 in f32."""
+    start, finish, op = Builder((dtype,)), Builder(("f32",)), Builder(("f32", "f32"))
     return Representation(
-        form,
-        b.finish(results),
-        identity and tuple(to_bits(from_bits(x, t), u) for x, t, u in zip(identity, dtypes, form, strict=True)),
-        start.finish([converted(start, start.arg(s), form[s]) for s in range(n)]),
-        finish.finish([converted(finish, finish.arg(s), dtypes[s]) for s in range(n)]),
+        ("f32",),
+        op.finish([op.emit("add", "f32", op.arg(0), op.arg(1))]),
+        (to_bits(from_bits(identity[0], dtype), "f32"),),
+        start.finish([start.emit("convert", "f32", start.arg(0))]),
+        finish.finish([finish.emit("convert", dtype, finish.arg(0))]),
     )
 
 

@@ -23,6 +23,7 @@ from ..operators.commutes import commutes
 from ..operators.operator import (
     MAX_STRUCT_SLOTS,
     Operator,
+    Traced,
     make_operators,
     make_traced,
     passing,
@@ -59,6 +60,7 @@ class OrderedCall(ElementFunctionCall):
     segmented_by: str = ""  # the operand that says where segments begin: "flags" of a scan, else "offsets" or "ids"
     num_segments: Any = 0
     wanted: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
+    then: Traced | None = None  # scan: what results are made of the operator's leaves, element by element; None: these
     plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
 
     def __repr__(self) -> str:
@@ -68,6 +70,8 @@ class OrderedCall(ElementFunctionCall):
     @property
     def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of each result's element."""
+        if self.then is not None:
+            return [(v.aval.shape, np.dtype(v.aval.dtype)) for v in self.then.jaxpr.outvars]
         every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
         return every if self.wanted is None else [every[k] for k in self.wanted]
 
@@ -90,6 +94,12 @@ class OrderedCall(ElementFunctionCall):
             and list(self.f.jaxpr.outvars) == list(self.f.jaxpr.invars)
             and self.num_arrays == len(self.positions)
         )
+
+    def results_of(self, leaves: Sequence[Any], depth: int) -> list[Any]:
+        """Of the operator's leaves with ``depth`` leading axes."""
+        if self.then is not None:
+            return list(mapped(functools.partial(self.then, []), depth)(*leaves))
+        return list(leaves) if self.wanted is None else [leaves[k] for k in self.wanted]
 
     def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves with ``depth`` leading axes."""
@@ -197,11 +207,11 @@ def spec_of(
         ),
         uniforms=tuple(scalar_name(d) for d in captured),
         state=state,
-        leaves=tuple((dtype, n * lanes) for k, (dtype, n) in enumerate(leaves) if call.wanted is None or k in call.wanted),
+        leaves=tuple((scalar_name(d), slots_of(s, d) * lanes) for s, d in call.results),
         identity=identity,
         f=_replicated_f(rolled(call.f.program), form, state_leaves, counts, [p is not None for p in call.positions], lanes),
         op=op,
-        finish=_replicated_finish(form, leaves, state_leaves, lanes, call.wanted),
+        finish=_replicated_finish(form, call, state_leaves, lanes),
         exclusive=call.exclusive,
         reverse=call.reverse,
         restarts=call.segmented_by == "flags" or call.kind == "segments",
@@ -288,15 +298,16 @@ def _replicated_operator(
     return state, b.finish(_scattered(places, rows)), identity
 
 
-def _replicated_finish(form: Representation, leaves: Leaves, state: Leaves, lanes: int, kept: Sequence[int] | None) -> Program:
-    """The way back from the form, on all lanes, of the leaves that are results."""
+def _replicated_finish(form: Representation, call: OrderedCall, state: Leaves, lanes: int) -> Program:
+    """The way back from the form, on all lanes, to the results."""
     b = Builder([t for t, n in state for _ in range(n * lanes)])
-    wanted = range(len(leaves)) if kept is None else kept
+    leaves, rows = call.operator.leaf_slots, []
     first_of = np.concatenate([[0], np.cumsum([n for _, n in leaves])])
-    slots = [s for k in wanted for s in range(first_of[k], first_of[k + 1])]
-    rows = []
+    kept = range(len(leaves)) if call.wanted is None else call.wanted
+    slots = [s for k in kept for s in range(first_of[k], first_of[k + 1])]
     for mine in _places(state, lanes):
         row = [b.arg(k) for k in mine]
         full = row if form.finish is None else b.inline(form.finish, row)
-        rows.append([full[s] for s in slots])
-    return b.finish(_scattered(_places([leaves[k] for k in wanted], lanes), rows))
+        rows.append([full[s] for s in slots] if call.then is None else b.inline(call.then.program, full))
+    results = [(scalar_name(d), slots_of(s, d)) for s, d in call.results]
+    return b.finish(_scattered(_places(results, lanes), rows))

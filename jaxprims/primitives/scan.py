@@ -103,7 +103,7 @@ class Scans(OrderedFamily):
         return None if call.exclusive else self._known(call)
 
     def _known(self, call: OrderedCall) -> str | None:
-        plain = call.passes_on and not call.init and not call.segmented_by
+        plain = call.passes_on and not call.init and not call.segmented_by and call.then is None
         one = len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuV"
         return call.operator.name if plain and one and call.operator.name in scan_xla.CUMULATIVE else None
 
@@ -126,7 +126,7 @@ class Scans(OrderedFamily):
             neutral = True
         op = call.combine(consts, 1 + call.inner_rank)
         out = scan_xla.scan(op, values, start, neutral=neutral, exclusive=call.exclusive, reverse=call.reverse, flags=flags)
-        return out if call.wanted is None else [out[k] for k in call.wanted]
+        return call.results_of(out, 1 + call.inner_rank)
 
 
 def _moved(x: Any, first: Any, reverse: bool) -> Any:

@@ -31,7 +31,8 @@ class LogSteps(Kernel):
     def build(self) -> None:
         b, spec = self.b, self.spec
         self.group = vector_width(spec, self.vector_bytes)
-        self.groups = max(1, min(8 // len(spec.state), self.LANES // self.group))
+        combined = sum(spec.op.body[r].op != "arg" for r in spec.op.results)  # the others are passed on
+        self.groups = max(1, min(8 // max(1, combined), self.LANES // self.group))
         self.groups = 1 << (self.groups.bit_length() - 1)
         self.width = width = self.group * self.groups
         self.word, self.backwards = ir.IntType(max(32, width)), spec.reverse
