@@ -180,6 +180,43 @@ def test_how_few_elements_are_taken(fn: Callable[..., Any], n: int, taken: bool)
     same(jax.jit(fn)(X[:n]), jp.fuse(fn)(X[:n]))
 
 
+EPILOGUES: dict[str, tuple[Callable[..., Any], Any, str]] = {
+    "drawdown": (lambda x: x / jax.lax.cummax(x) - 1, 3 + jnp.abs(X), "div, sub"),
+    "running mean": (lambda x: jnp.cumsum(x) / (1 + jnp.arange(N)), X, "div"),
+    "from the end": (lambda x: jnp.where(jax.lax.cummin(x, reverse=True) < x, x, 0) > 0.1, X, "lt, select_n, gt"),
+    "two scans": (lambda x: jnp.cumsum(x) - jax.lax.cummax(x), X, "sub"),
+    "integers": (lambda x: jnp.cumsum((4 * x).astype(jnp.int32)) % 7 == 0, X, "rem"),
+    "complex": (lambda x: jnp.cumsum(x + 1j * x) * jnp.conj(x + 2j), X, "mul"),
+    "returned too": (lambda x: (lambda c: (c, jnp.exp(-c * c)))(jnp.cumsum(x)), X, "neg, mul, exp"),
+    "rows": (lambda r: jnp.cumsum(r * r, 1) / jnp.sum(r * r, 1, keepdims=True), X.reshape(40, -1), "div"),
+    "columns": (lambda r: jnp.cumsum(r, 0) / r[:1] * r[:, :1] + r.mean(), X.reshape(-1, 40), "div, mul, add"),
+    "parts": (lambda r: jax.lax.cummax(r, 2) - r[:, :1] * r[:1], X.reshape(10, 4, -1), "sub"),
+    "batch": (jax.vmap(lambda x: x - jax.lax.cummin(x)), X.reshape(4, -1), "sub"),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_is_made_of_scans(name: str) -> None:
+    """It is made in their loops, and nothing but it is written."""
+    fn, x, made = EPILOGUES[name]
+    found = Fused(jax.make_jaxpr(fn)(x)).rewritten.in_words()
+    assert sum(f"; makes {made}" in line for line in found) == 1, found
+    same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 2e-4)
+
+
+def test_what_is_not_made_of_scans() -> None:
+    """What would make them write more, and what would need their results elsewhere."""
+    for fn in (
+        lambda x: (lambda c: (jnp.sum(c), jnp.sum(jnp.sort(c * c)), jnp.sort(c)))(jnp.cumsum(x)),
+        lambda x: jnp.cumsum(x)[::-1] + x,
+        lambda x: jnp.cumsum(x)[:-9] * 2,
+    ):
+        assert not any("makes" in line for line in Fused(jax.make_jaxpr(fn)(X)).rewritten.in_words())
+        same(jax.jit(fn)(X), jax.jit(jp.fuse(fn))(X), 2e-4)
+    fn = jp.fuse(lambda x: x * jnp.cumsum(x))
+    same(jax.grad(lambda x: jnp.sum(jnp.sin(x * jnp.cumsum(x))))(X), jax.grad(lambda x: jnp.sum(jnp.sin(fn(x))))(X), 1e-3)
+
+
 def test_explained() -> None:
     plan = jp.explain(jp.fuse(lambda x: (jnp.sum(x * x), jnp.max(x), jnp.sum(x[:9]))))(X)
     assert "reduce_sum, reduce_max over [40000]: one kernel, reads f32[40000]; takes in mul" in str(plan)

@@ -41,7 +41,8 @@ def scanned(f: Callable[..., Any], op: Callable[..., Any], then: Callable[..., A
     call = check_ordered(xs, op, 0, None, f)
     if call.operator is None:
         raise ValueError("no kernel of this operator")
-    avals = [element_aval(s, d, call.axes) for s, d in zip(call.values.shapes, call.values.dtypes, strict=True)]
+    elements = zip(call.values.shapes, call.values.dtypes, strict=True)
+    avals = [element_aval(shape[call.inner_rank :], dtype, call.axes) for shape, dtype in elements]
     closed = jax.make_jaxpr(then)(*avals)
     if closed.consts:
         raise ValueError("a captured array in what is made of the results")

@@ -17,7 +17,7 @@ from ..api.scan import scan
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
-from ..calls.mapped import mapped
+from ..calls.mapped import mapped, scanned
 from ..primitives.avals import typed
 from ..tracing.lanewise import OWN
 from .body import Body
@@ -74,6 +74,22 @@ def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]
 
     out = _over_rows(body, read, len(site.sizes) - 1, row)
     return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+
+
+def finished(body: Body, read: Sequence[Any], then: Callable[..., list[Any]], wanted: Sequence[Any]) -> list[Any]:
+    """What ``then`` makes of scans' results, of the types ``wanted``. Sites whose operator is ``last`` pass on what it needs."""
+    site = body.sites[0]
+    op = _together([s.op for s in body.sites], [1] * len(body.sites))
+
+    def row(elements: Any, f: Callable[..., Any]) -> Any:
+        def alike(*element: Any) -> Any:
+            values = [jnp.asarray(v) for (v,) in f(*element)]
+            return tuple((jnp.broadcast_to(v.reshape(v.shape[max(0, v.ndim - len(site.lanes)) :]), site.lanes),) for v in values)
+
+        return scanned(alike, op, then, elements, site.reverse)
+
+    out = _over_rows(body, read, len(site.sizes) - 1, row)
+    return [typed(x, aval) for x, aval in zip(out, wanted, strict=True)]
 
 
 def _innermost(body: Body) -> int:

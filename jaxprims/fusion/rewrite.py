@@ -14,6 +14,7 @@ from ..arguments.warnings import kernels_or_nothing
 from ..tracing import elementwise
 from . import loops
 from .body import Body
+from .epilogues import Finished, finished
 from .graph import OUTSIDE, Graph, run_equation
 from .labels import MOVES
 from .pays import why_no_stencil, why_not
@@ -35,13 +36,16 @@ _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 class Kernel:
     """Sites of one kernel: a function of the arrays that it reads and adds to."""
 
-    body: Body | Stencil
+    body: Body | Stencil | Finished
     inputs: tuple[Var, ...]
     call: ClosedJaxpr
 
     def in_words(self) -> str:
         if isinstance(self.body, Stencil):
             return self.body.in_words()
+        if isinstance(self.body, Finished):
+            made = ", ".join(self.body.graph.eqns[k].primitive.name for k in self.body.inside)
+            return f"{dataclasses.replace(self, body=self.body.scans).in_words()}; makes {made} of it"
         sites = self.body.sites
         names = ", ".join(s.eqn.primitive.name for s in sites)
         inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
@@ -69,6 +73,7 @@ def rewritten(graph: Graph) -> Rewritten:
     plan.find_moved()
     kernels = plan.kernels()
     kernels += plan.stencils(kernels)
+    kernels = [_finished(graph, k, kernels) for k in kernels]
     avals = [v.aval for v in graph.jaxpr.invars]
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
@@ -208,7 +213,35 @@ def _kernel(body: Body) -> Kernel | str:
     return _made(body, inputs, lambda xs: call(*xs))
 
 
-def _made(body: Body | Stencil, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]) -> Kernel | str:
+def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel:
+    """With what is elementwise of its results, if it is of scans."""
+    if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
+        return kernel
+    body = finished(kernel.body, _outside(graph, kernels))
+    made = kernel if body is None else _made(body, body.leaves, body.run)
+    return made if isinstance(made, Kernel) else kernel
+
+
+def _outside(graph: Graph, kernels: Sequence[Kernel]) -> set[int]:
+    """The equations that kernels leave."""
+    within = {s.index: k for k in kernels for s in k.body.sites}
+    todo: list[Any] = [*graph.jaxpr.outvars, *(v for e in graph.eqns if e.effects for v in e.invars)]
+    out, done = set[int](), set[int]()
+    while todo:
+        v = todo.pop()
+        index = None if isinstance(v, Literal) else graph.producer.get(v)
+        if index is None or index in done:
+            continue
+        done.add(index)
+        if index in within:
+            todo += within[index].inputs
+        else:
+            out.add(index)
+            todo += graph.eqns[index].invars
+    return out
+
+
+def _made(body: Body | Stencil | Finished, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]) -> Kernel | str:
     try:
         with kernels_or_nothing():
             closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))

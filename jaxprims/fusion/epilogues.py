@@ -1,0 +1,90 @@
+"""What is elementwise of scans' results, made where these would be stored: no pass of its own, and nothing but it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.core import Literal, Var
+
+from ..primitives.ordered_call import last
+from ..tracing import elementwise
+from ..tracing.lanewise import OWN
+from . import loops
+from .body import Body
+from .graph import OUTSIDE, Graph, run_equation
+from .sites import Site
+from .stencils import Root
+
+
+class Finished:
+    """The scans of a body, and equations (``inside``) of which no more is written than of the scans. ``sites``: what is.
+
+    What these read besides goes through the scans with the elements, as it is.
+    """
+
+    def __init__(self, scans: Body, inside: Sequence[int]):
+        graph, site = scans.graph, scans.sites[0]
+        self.graph, self.scans, self.inside = graph, scans, inside
+        made = [s.eqn.outvars[0] for s in scans.sites] + [graph.eqns[k].outvars[0] for k in inside]
+        self.sites = tuple(Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside))
+        operands = dict.fromkeys(v for k in inside for v in graph.eqns[k].invars if not isinstance(v, Literal))
+        self.beside = [v for v in operands if v not in made]
+        (_, labels), *_ = site.roots
+        passed = []
+        for v in self.beside:
+            mine = (k if n == m else OWN for n, m, k in zip(v.aval.shape, made[0].aval.shape, labels, strict=False))
+            passed.append(Site(graph.producer.get(v, 0), site.eqn, "scan", last, ((v, tuple(mine)),), *site.form[1:]))
+        read = (v for v in self.beside if _is_wanted(graph, v, inside) or v.aval.shape != made[0].aval.shape)
+        cut = {v for v, _ in scans.leaves}.union(read)
+        self.body = Body(graph, [*scans.sites, *passed], cut, scans.given)
+        self.leaves = [v for v, _ in self.body.leaves if not isinstance(v, Literal)]
+        self.taken = {*self.body.taken, *inside, *(s.index for s in scans.sites)}
+
+    def run(self, read: Sequence[Any]) -> list[Any]:
+        env = dict(zip(self.leaves, read, strict=True))
+        given = [v.val if isinstance(v, Literal) else env[v] for v, _ in self.body.leaves]
+        return loops.finished(self.body, given, self._then, [s.eqn.outvars[0].aval for s in self.sites])
+
+    def _then(self, *leaves: Any) -> list[Any]:
+        env: dict[Var, Any] = dict(zip([*(s.eqn.outvars[0] for s in self.scans.sites), *self.beside], leaves, strict=True))
+        for eqn in (self.graph.eqns[k] for k in self.inside):
+            operands = [x.val if isinstance(x, Literal) else env[x] for x in eqn.invars]
+            env.update(zip(eqn.outvars, run_equation(eqn, operands), strict=True))
+        return [env[s.eqn.outvars[0]] for s in self.sites]
+
+
+def finished(scans: Body, outside: Collection[int]) -> Finished | None:
+    """With what is elementwise of the scans' results among the equations ``outside`` of kernels; None if that is nothing."""
+    graph = scans.graph
+    results = [s.eqn.outvars[0] for s in scans.sites]
+    shape, known, bits = results[0].aval.shape, set(results), sum(1 << s.index for s in scans.sites)
+
+    def fits(v: Any) -> bool:
+        if isinstance(v, Literal) or v in known:
+            return True
+        spreads = v.aval.ndim in (0, len(shape)) and all(n in (1, m) for n, m in zip(v.aval.shape, shape, strict=False))
+        return spreads and not graph.needs([v]) & bits
+
+    inside = []
+    for k in sorted(outside):
+        eqn = graph.eqns[k]
+        alike = eqn.primitive.name in elementwise.NAMES and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
+        if alike and any(v in known for v in eqn.invars if not isinstance(v, Literal)) and all(map(fits, eqn.invars)):
+            inside.append(k)
+            known.update(eqn.outvars)
+    while inside and _written(graph, results, inside) > _written(graph, results, ()):
+        inside.pop()
+    return Finished(scans, inside) if inside else None
+
+
+def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int]) -> int:
+    """Bytes of what is for others alone: what the program returns is written anyway."""
+    made = [*results, *(graph.eqns[k].outvars[0] for k in inside)]
+    for_others = [v for v in made if _is_wanted(graph, v, inside) and OUTSIDE not in graph.users[v]]
+    return sum(v.aval.size * v.aval.dtype.itemsize for v in for_others)
+
+
+def _is_wanted(graph: Graph, v: Var, inside: Sequence[int]) -> bool:
+    """By anything but the equations inside?"""
+    return any(u not in inside for u in graph.users[v])
