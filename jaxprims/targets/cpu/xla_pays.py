@@ -26,6 +26,9 @@ FEW_TO_SCAN, FEW_TO_FOLD = 800, 8192
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
 
+CHEAP, ONE_LOOP = 8, 16
+"""Operations for each scalar of a cheap operator; steps up to which a scan is one loop of XLA's."""
+
 MOST_WRITTEN = 128
 """Operations that are written out for them, for every doubling of their number once: XLA compiles more for a long time."""
 
@@ -87,8 +90,11 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
     if not operation and any(dtype in HALVES for dtype, _ in spec.leaves):
         return False  # kernels sum them in float32
-    few = FEW_TO_FOLD if spec.family == "reduce" else FEW_TO_SCAN
-    return _cost(problem) <= few and work(spec.op) * int(problem.n - 1).bit_length() <= MOST_WRITTEN
+    cheap, few = work(spec.op) <= CHEAP * len(spec.state), FEW_TO_FOLD
+    if spec.family != "reduce":  # of few steps XLA makes one vector loop; of functions it is slow in any
+        few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
+    written = work(spec.op) * int(problem.n - 1).bit_length()
+    return _cost(problem) <= few and (operation != "" or written <= MOST_WRITTEN)
 
 
 def _cost(problem: OrderedProblem) -> int:
