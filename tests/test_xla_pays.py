@@ -135,6 +135,29 @@ def test_few_elements_by_any_operator(name: str) -> None:
     jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=2e-5, atol=1e-6), got, kernel)
 
 
+def test_few_elements_into_bins() -> None:
+    """Of f's own making, into several histograms, with several updates each."""
+
+    def call(x: Any, i: Any) -> Any:
+        two = [jp.Bins(4, jnp.add), jp.Bins((2, 3), jnp.maximum)]
+        return jp.genhist(lambda x, i: ((i, 2 * x), ((i % 2, i % 3), jnp.sin(x))), (x, i), two)
+
+    def twice(x: Any, i: Any) -> Any:
+        return jp.genhist(lambda x, i: (jnp.stack([i, i - 1]), jnp.stack([x, -x])), (x, i), jp.Bins(4, jnp.add))
+
+    x, i = jnp.asarray(rng.uniform(0.5, 2, 9), jnp.float32), jnp.asarray(rng.integers(-1, 6, 9))
+    for fn in (call, twice):
+        assert set(strategies(fn, x, i)) == {"plain XLA"}
+        assert "plain XLA" not in strategies(fn, jnp.ones(3000), jnp.ones(3000, int))
+        got = jax.jit(fn)(x, i), jax.vmap(fn, (0, None))(jnp.stack([x, 2 * x]), i)
+        with forced(AnyKernel()):
+            kernel = (
+                jax.jit(lambda x, i, fn=fn: fn(x, i))(x, i),
+                jax.vmap(lambda x, i, fn=fn: fn(x, i), (0, None))(jnp.stack([x, 2 * x]), i),
+            )
+        jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=1e-6), got, kernel)
+
+
 def test_limits() -> None:
     """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
     many = jnp.ones(100 * xla_pays.SMALL)

@@ -39,12 +39,15 @@ class Histograms(Family):
         return {"elements_of": call.positions.index(None), "sorted": ascending}
 
     def operation(self, **params: Any) -> str | None:
+        """``mapped``: where f is more than its arguments, or there are several histograms, or updates."""
         call: HistogramCall = params["call"]
         part, results = call.parts[0], call.f.jaxpr.outvars
         plain = len(call.parts) == 1 and call.num_arrays == len(call.positions) and part.updates == 1 and not part.captured
         passes_on = all(v in call.f.jaxpr.invars for v in (results[v] for v in part.values) if not hasattr(v, "val"))
-        scatters = all(map(histogram_xla.scatters, part.operator.leaf_names, part.operator.dtypes))
-        return (part.operator.name or "several") if plain and passes_on and scatters else None
+        leaves = [leaf for p in call.parts for leaf in zip(p.operator.leaf_names, p.operator.dtypes, strict=True)]
+        if not all(histogram_xla.scatters(*leaf) for leaf in leaves):
+            return None
+        return (part.operator.name or "several") if plain and passes_on else "mapped"
 
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]

@@ -15,6 +15,9 @@ SMALL_IN_VECTORS, SMALL_IN_NARROW_VECTORS = 32_768, 131_072
 """The same where XLA's loop is one of vectors: sums and products of rows by index, and maxima where a row seldom waits for the
 one before; of narrow rows into many bins."""
 
+FEW_MAPPED = 2048
+"""Updates, and operations that make them, likewise."""
+
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
 
@@ -106,6 +109,9 @@ def _cost(problem: OrderedProblem) -> int:
 
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
+    if operation == "mapped":
+        updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
+        return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes = problem.spec.bins[0].lanes
     alone = lanes == problem.members == 1 and operation != "several"
     if alone and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
