@@ -51,6 +51,7 @@ ALIKE: dict[str, Callable[[Any, Any], Any]] = {
     "trace": lambda a, b: a * jnp.trace(b, axis1=-2, axis2=-1)[..., None, None],
     "flipped": lambda a, b: a[..., ::-1, :] + jnp.cumsum(b, axis=-1),
     "sorted": lambda a, b: jnp.sort(a + b, axis=-1),
+    "top_k": lambda a, b: jax.lax.top_k(jnp.concatenate([a, b], -1), 2)[0],
     "element": lambda a, b: a * b[..., :1, :1],
     "where": lambda a, b: jnp.where(b[..., 0, 0][..., None, None] > 0, a, b),
     "argmax": lambda a, b: a + jnp.argmax(b, axis=-1)[..., None],

@@ -70,6 +70,14 @@ def test_sort() -> None:
     check(lambda x: jnp.sort(x, axis=0), MATRIX)
 
 
+def test_top_k() -> None:
+    """In IEEE's total order, which is not that of a sort."""
+    v = np.array([[0, -0.0, 3, np.nan, 3], [-np.nan, np.inf, -0.0, 0, -np.inf]], np.float32)
+    check(lambda v: (lax.top_k(v, 3), lax.top_k(v.astype(jnp.bfloat16), 5), lax.top_k(v, 0)), v)
+    check(lambda v: (lax.top_k(v, 4), lax.top_k(v.astype(jnp.uint8), 2)), RNG.integers(-3, 4, (6, 5)))
+    check(lambda x: lax.top_k(x, 2), MATRIX)
+
+
 INDEX = np.array([-100, -3, -1, 0, 1, 2, 3, 4, 5, 100], np.int32)
 
 

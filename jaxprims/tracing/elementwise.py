@@ -80,18 +80,18 @@ def _bitcast(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
     return e.bitcast(x, out)
 
 
+def in_total_order(e: Emitter, x: int) -> int:
+    """An integer that is greater for what is later in IEEE's total order: its bits are sign and magnitude, made two's complement."""
+    if not is_float(e.dtype(x)):
+        return x
+    n = bits(e.dtype(x))
+    b = e.bitcast(x, f"s{n}")
+    flip = e.op("shift_right_arithmetic", b, e.like(b, n - 1))
+    return e.op("xor", b, e.op("and", flip, e.like(b, 2 ** (n - 1) - 1)))
+
+
 def _total_order(name: str) -> Rule:
-    """IEEE's total order: the bits as sign and magnitude, made two's complement."""
-
-    def key(e: Emitter, x: int) -> int:
-        if not is_float(e.dtype(x)):
-            return x
-        n = bits(e.dtype(x))
-        b = e.bitcast(x, f"s{n}")
-        flip = e.op("shift_right_arithmetic", b, e.like(b, n - 1))
-        return e.op("xor", b, e.op("and", flip, e.like(b, 2 ** (n - 1) - 1)))
-
-    return lambda e, params, out, a, b: e.op(name, key(e, a), key(e, b))
+    return lambda e, params, out, a, b: e.op(name, in_total_order(e, a), in_total_order(e, b))
 
 
 def _reduce_precision(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:

@@ -246,6 +246,12 @@ def _along(name: str, eqn: Any, *xs: Lane) -> list[Lane]:
     return [Lane(r, xs[0].shape, labels) for r in (results if eqn.primitive.multiple_results else [results])]
 
 
+def _top_k(eqn: Any, x: Lane) -> list[Lane]:
+    axis = eqn.params["axis"]
+    x = x.own(axis)
+    return [Lane(r, tuple(eqn.outvars[0].aval.shape), x.labels) for r in _bind(eqn, x.data, axis=x.at(axis))]
+
+
 def _rev(eqn: Any, x: Lane) -> Lane:
     axes = [a for a in eqn.params["dimensions"] if x.labels[a] != SAME]
     return Lane(lax.rev(x.data, [x.at(a) for a in axes]), x.shape, x.labels)
@@ -318,6 +324,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "argmin": _reduction,
     **{f"cum{how}": functools.partial(_along, "axis") for how in ("sum", "prod", "max", "min", "logsumexp")},
     "sort": functools.partial(_along, "dimension"),
+    "top_k": _top_k,
     "rev": _rev,
     "iota": _iota,
     "dot_general": _dot_general,

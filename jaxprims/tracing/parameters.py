@@ -95,6 +95,7 @@ HANDLED: dict[str, dict[str, Check]] = {
     "squeeze": _names("dimensions"),
     "stack": _names("axis"),
     "tile": _names("reps"),
+    "top_k": _names("axis k is_stable"),
     "transpose": _names("permutation"),
     "unstack": _names("axis"),
     "while": _names("cond_jaxpr body_jaxpr cond_nconsts body_nconsts"),

@@ -11,7 +11,7 @@ import numpy as np
 from ..ir.program import is_float
 from . import complex
 from .arrays import loaded
-from .elementwise import REAL
+from .elementwise import REAL, in_total_order
 from .emit import Emitter, Unsupported
 from .lowering import Lowering
 from .values import Array, Value, check_shape, constants, scalar_dtypes
@@ -214,6 +214,29 @@ def _less(e: Emitter, pairs: Sequence[tuple[int, int]]) -> int:
     return e.op("or", less, e.op("and", equal, _less(e, rest)))
 
 
+def top_k(e: Lowering, eqn: Any, x: Value) -> list[Array]:
+    """The first k of a descending order, and their positions; equal ones keep theirs. Floats are in total order: NaN comes first,
+    one with a sign last, and 0 before -0."""
+    axis, count = eqn.params["axis"], eqn.params["k"]
+    a = loaded(e, x, "top_k")
+    if a.complex:
+        raise Unsupported("top_k", "not on complex numbers")
+    (index,) = scalar_dtypes(eqn.outvars[1].aval.dtype, "top_k")
+    lanes = np.moveaxis(a.parts[0], axis, -1)
+    values, places = (np.empty((*lanes.shape[:-1], count), np.int64) for _ in range(2))
+    for lane in np.ndindex(lanes.shape[:-1]):
+        row = [[in_total_order(e, v), v, e.const(k, index)] for k, v in enumerate(lanes[lane].tolist())]
+        for done in range(count):
+            for k in range(len(row) - 1, done, -1):
+                above, here = row[k - 1], row[k]
+                swap = e.op("gt", here[0], above[0])
+                row[k - 1] = [e.select(swap, p, q) for p, q in zip(here, above, strict=True)]
+                row[k] = [e.select(swap, q, p) for p, q in zip(here, above, strict=True)]
+        values[lane], places[lane] = ([r[part] for r in row[:count]] for part in (1, 2))
+    parts = [np.moveaxis(t, -1, axis) for t in (values, places)]
+    return [Array(v.aval.dtype, (part,)) for v, part in zip(eqn.outvars, parts, strict=True)]
+
+
 RULES: dict[str, Callable[..., Any]] = {
     "reduce_sum": reduction("add"),
     "reduce_prod": reduction("mul"),
@@ -231,4 +254,5 @@ RULES: dict[str, Callable[..., Any]] = {
     "cumlogsumexp": cumulative("logaddexp"),
     "dot_general": dot_general,
     "sort": sort,
+    "top_k": top_k,
 }
