@@ -87,3 +87,10 @@ def test_a_symbolic_length() -> None:
     for at in ([0, 3, 5, 5], [6, 0, 9, 2]):
         x = np.arange(13, dtype="i4")
         np.testing.assert_array_equal(exported.call(x, np.array(at, "i4")), np.add.reduceat(x, at))
+
+
+def test_indices_that_cannot_count_the_elements() -> None:
+    x = rng.random(200, np.float32)
+    for at in ([3, 100, 5, 5, 120], [0, 7, 7, 120]):
+        got = jp.reduceat(x, np.array(at, np.int8), jnp.add)
+        np.testing.assert_allclose(got, np.add.reduceat(x, at), rtol=1e-5)

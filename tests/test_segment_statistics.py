@@ -122,3 +122,23 @@ def test_edges_of_bins(dtype: str, bins: Any) -> None:
             jp.histogram_bin_edges(np.zeros(0, dtype))
     else:
         np.testing.assert_array_equal(jp.histogram_bin_edges(np.zeros(0, dtype)), want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_more_segments_and_elements_than_ids_can_count(dtype: str) -> None:
+    r = np.random.default_rng(5)
+    x = jnp.asarray(r.standard_normal(300), jnp.float32)
+    ids = jnp.asarray(r.integers(0, 120, 300), dtype)
+    offsets = jnp.asarray([0, 3, 3, 100, 120], dtype)
+    names = ("mean", "var", "logsumexp", "softmax", "argmax", "normalize", "variance", "max_or_constant")
+    for fn in (getattr(jp, f"segment_{name}") for name in names):
+        for call, cut in ((lambda x, i, fn=fn: fn(x, i, 301), ids), (lambda x, o, fn=fn: fn(x, jp.Offsets(o)), offsets)):
+            wide = cut.astype(np.int32)
+            np.testing.assert_allclose(call(x, cut), call(x, wide), rtol=1e-5)
+    shares = lambda x, i: jnp.where(jnp.isfinite(y := jp.segment_logsumexp(x, i, 301)), y, 0).sum()  # noqa: E731
+    np.testing.assert_allclose(jax.grad(shares)(x, ids), jax.grad(shares)(x, ids.astype(np.int32)), rtol=1e-5)
+
+
+def test_constant_of_segments_behind_the_last_element() -> None:
+    out = jp.segment_max_or_constant(jnp.array([1.0, 2.0]), jp.Offsets(jnp.array([0, 2, 5])), constant=7.0)
+    assert out.tolist() == [2.0, 7.0]

@@ -83,8 +83,11 @@ def segment_normalize(
     return over_columns(normalized, data)
 
 
-def _where_empty(values: jax.Array, segments: Any, n: int, constant: Any) -> jax.Array:
-    count = segment_count(segments) if isinstance(segments, Offsets) else segment_count(segments, n)
+def _where_empty(values: jax.Array, data: Any, segments: Any, constant: Any) -> jax.Array:
+    data, segments, n = checked(data, segments, values.shape[0], None, jnp.number)
+    if isinstance(segments, Offsets):  # what lies beyond the last element is none
+        segments = Offsets(jnp.clip(segments.offsets, 0, data.shape[0]))
+    count = segment_count(segments, n)
     some = count.reshape(count.shape + (1,) * (values.ndim - 1)) > 0
     return jnp.where(some, values, jnp.asarray(constant, values.dtype))
 
@@ -99,7 +102,7 @@ def _or_constant(name: str, what: str, plain: Callable[..., jax.Array], example:
         constant: Any = 0.0,
     ) -> jax.Array:
         out = plain(data, segment_ids, num_segments, indices_are_sorted)
-        return _where_empty(out, segment_ids, out.shape[0], constant)
+        return _where_empty(out, data, segment_ids, constant)
 
     segment.__name__ = segment.__qualname__ = name
     segment.__doc__ = f"""The {what} of the elements of each segment, a constant for segments without any.

@@ -47,6 +47,8 @@ def reduceat(xs: Any, indices: Any, op: Callable[[Any, Any], Any] | Monoid, axis
     at = jnp.asarray(indices)
     if at.ndim != 1 or not jnp.issubdtype(at.dtype, jnp.integer):
         raise TypeError(f"indices must be integers [M], got {at.dtype}{list(at.shape)}")
+    if np.dtype(at.dtype).itemsize < 4:  # N may be beyond it
+        at = at.astype(np.int32)
     leaves, tree = jax.tree.flatten(xs)
     along = operator.index(axis)
     if not leaves or any(not -np.ndim(x) <= along < np.ndim(x) for x in leaves):

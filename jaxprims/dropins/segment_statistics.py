@@ -239,7 +239,7 @@ def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tupl
     out = _logsumexp_of_ids(data, ids, n, is_sorted)
     level = jnp.where(jnp.isfinite(out), out, 0)
     below = data - level.at[ids].get(mode="clip")
-    shares = jnp.exp(jnp.where(_rows((ids >= 0) & (ids < n), data), below, -np.inf))
+    shares = jnp.exp(jnp.where(_rows(_inside(ids, n), data), below, -np.inf))
     return out, _combined(None, shares * tangents[0], ids, n, jnp.add, is_sorted)
 
 
@@ -282,7 +282,7 @@ def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) ->
     below = data - _by_segment(top, ids)
     terms = jnp.exp(jnp.where(below > 0, 0, below))  # what belongs to no segment must not overflow
     sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
-    return jnp.where(_rows((ids >= 0) & (ids < n), data), terms / _by_segment(sums, ids), 0)
+    return jnp.where(_rows(_inside(ids, n), data), terms / _by_segment(sums, ids), 0)
 
 
 @_softmax_of_some.defjvp
@@ -297,6 +297,12 @@ def _softmax_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[
 def _by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
     """The values of these segments; for ids out of range anything."""
     return _not_empty(values).at[ids].get(mode="clip")
+
+
+def _inside(ids: jax.Array, n: Any) -> jax.Array:
+    """Which are of a segment. Where n is beyond ids' dtype, none is too large."""
+    narrow = isinstance(n, int) and n > jnp.iinfo(ids.dtype).max
+    return ids >= 0 if narrow else (ids >= 0) & (ids < n)
 
 
 def _not_empty(values: jax.Array) -> jax.Array:
@@ -380,7 +386,8 @@ def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: typ
         n = ids.offsets.shape[0] - 1
         if num_segments is not None:
             check_count(num_segments, ids)
-        return data, ids, n
+        narrow = np.dtype(ids.offsets.dtype).itemsize < 4  # the number of elements may be beyond it
+        return data, Offsets(ids.offsets.astype(np.int32)) if narrow else ids, n
     if num_segments is None and isinstance(ids, jax.core.Tracer):
         jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
     n = largest(ids) + 1 if num_segments is None else operator.index(num_segments)

@@ -81,7 +81,7 @@ def _bitcast(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
 
 
 def in_total_order(e: Emitter, x: int) -> int:
-    """An integer that is greater for what is later in IEEE's total order: its bits are sign and magnitude, made two's complement."""
+    """An integer, greater for what is later in IEEE's total order: the bits are sign and magnitude, made two's complement."""
     if not is_float(e.dtype(x)):
         return x
     n = bits(e.dtype(x))
