@@ -226,7 +226,7 @@ def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) 
     top = jnp.where(jnp.isfinite(top), top, 0)
 
     def above(i: Any, x: Any) -> tuple[Any, Any]:
-        return i, jnp.exp((x - top.at[i].get(mode="clip")).astype(_widened(data.dtype)))
+        return i, jnp.exp((x - top.at[i].get(mode="clip", wrap_negative_indices=False)).astype(_widened(data.dtype)))
 
     sums = genhist(above, (ids, data), Bins(n, jnp.add, identity=0))
     return (jnp.log(sums) + top.astype(sums.dtype)).astype(data.dtype)
@@ -238,7 +238,7 @@ def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tupl
     data, ids = primals
     out = _logsumexp_of_ids(data, ids, n, is_sorted)
     level = jnp.where(jnp.isfinite(out), out, 0)
-    below = data - level.at[ids].get(mode="clip")
+    below = data - level.at[ids].get(mode="clip", wrap_negative_indices=False)
     shares = jnp.exp(jnp.where(_rows(_inside(ids, n), data), below, -np.inf))
     return out, _combined(None, shares * tangents[0], ids, n, jnp.add, is_sorted)
 
@@ -296,7 +296,7 @@ def _softmax_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[
 
 def _by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
     """The values of these segments; for ids out of range anything."""
-    return _not_empty(values).at[ids].get(mode="clip")
+    return _not_empty(values).at[ids].get(mode="clip", wrap_negative_indices=False)
 
 
 def _inside(ids: jax.Array, n: Any) -> jax.Array:
