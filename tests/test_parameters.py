@@ -167,6 +167,7 @@ SAMPLES: tuple[Callable[[Any, Any, Any], Any], ...] = (
     ),
     lambda x, i, k: (lax.while_loop(lambda c: c[0, 0] < 1, lambda c: c + 1, x), lax.cond(i[0, 0] > 1, lambda: x, lambda: -x)),
     lambda x, i, k: (lax.sort((x, x), num_keys=2, is_stable=False), lax.switch(i[0, 0], [lambda: x, lambda: -x, lambda: 2 * x])),
+    lambda x, i, k: lax.top_k(x, 2),
     lambda x, i, k: (
         jax.random.uniform(jax.random.fold_in(k, 1)),
         jax.random.normal(jax.random.split(k)[0], (2,)),
