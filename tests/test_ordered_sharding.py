@@ -230,6 +230,23 @@ def test_one_mesh_after_another() -> None:
         assert_close(np.asarray(jax.jit(f)(x)), np.asarray(wanted), 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::jaxprims.FallbackWarning")
+def test_an_operator_without_a_kernel_on_one_mesh_after_another() -> None:
+    """Which plain XLA does with what was traced of it, whatever mesh that was on."""
+    x = np.sort(np.random.default_rng(0).normal(size=(8, 40)).astype(np.float32), 1)
+
+    def sums(x: Any) -> Any:
+        return jp.scan(x, lambda a, b: jnp.sort(jnp.maximum(a, b)))
+
+    for size, explicit, checked in ((8, False, True), (4, True, False), (2, False, True), (2, False, False)):
+        m = mesh(size, explicit=explicit)
+        with jax.set_mesh(m):
+            run = jax.jit(jax.shard_map(sums, mesh=m, in_specs=P("x"), out_specs=P("x"), check_vma=checked))
+            got = run(jax.device_put(x, NamedSharding(m, P("x"))))
+        wanted = np.maximum.accumulate(x.reshape(size, -1, 40), 1).reshape(x.shape)
+        assert_close(np.asarray(got), wanted, 1e-6)
+
+
 def test_second_derivatives_of_rows_eagerly() -> None:
     """What a rule makes of elements is traced for the axes over which they vary."""
     x = jnp.arange(1.0, 81.0).reshape(8, 2, 5)
