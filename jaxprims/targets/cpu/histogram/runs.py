@@ -1,4 +1,4 @@
-"""Runs of one bin: updates that neighbours would make to the same bin are combined on vectors first."""
+"""Neighbours that go to one bin: long runs of them are combined on vectors first, short ones are kept apart in time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, load, load_slots, loop, scaled, splat, store
-from .scalar_phase import ScalarPhase
+from .scalar_phase import PREFETCH_AHEAD, ScalarPhase
+
+STREAMS = 8
+"""Parts of a chunk that are gone through side by side where neighbours often share a bin: none waits for the one before."""
+
+SAMPLES = 4
+"""Vectors of a chunk that are looked at."""
 
 
 class Update(ScalarPhase):
-    """``update``, whole: chooses for each chunk whether its updates come in runs."""
+    """``update``, whole: chooses for each chunk how its updates are made, by how often neighbours go to one bin."""
 
     LAG = 64
     """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
 
-    runs: ir.Value | None = None  # did the chunk before have runs?
+    runs: ir.Value | None = None  # did neighbours of the chunk before share bins?
 
     def _can_overlap(self) -> bool:
         h = self.spec.bins[0]
@@ -53,32 +59,74 @@ class Update(ScalarPhase):
         if h.lanes > 1 or h.updates > 1 or self.variant.ranged or h.op.may_not_end:
             self._apply_all(g, first, count)
             return
+        many, some = self._has_runs(g, count)
         if not self._can_overlap():
-            with b.if_else(self._has_runs(g, count)) as (then, otherwise):
+            with b.if_else(b.or_(many, some)) as (then, otherwise):
                 with then:
-                    self._apply_runs(g, first, count)
+                    self._apply_shared(g, first, count, many)
                 with otherwise:
                     self._apply_all(g, first, count)
             return
-        expected, found = b.load(self.runs, typ=I1), self._has_runs(g, count)
+        expected, found = b.load(self.runs, typ=I1), b.or_(many, some)
         b.store(found, self.runs)
         with b.if_else(b.and_(expected, found)) as (then, otherwise):
             with then:
-                self._apply_runs(g, first, count)
+                self._apply_shared(g, first, count, many)
             with otherwise:
                 vectors = b.and_(b.add(count, i64(self.width - 1)), i64(-self.width))
                 made = b.sub(vectors, i64(self.LAG))
                 made = b.select(b.or_(expected, b.icmp_signed("<", made, i64(0))), i64(0), made)
                 self._apply_all(g, first, count, made)
 
-    def _has_runs(self, g: int, count: ir.Value) -> ir.Value:
-        """Do neighbours tend to go to one bin (constant or sorted indices)? Looks at a few vectors of a full chunk."""
-        b, answer = self.b, alloca(self.b, I1)
-        b.store(ir.Constant(I1, 0), answer)
+    def _apply_shared(self, g: int, first: ir.Value, count: ir.Value, many: ir.Value) -> None:
+        with self.b.if_else(many) as (then, otherwise):
+            with then:
+                self._apply_runs(g, first, count)
+            with otherwise:
+                self._apply_streams(g, first)
+
+    def _has_runs(self, g: int, count: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Do whole vectors of neighbours go to one bin (constant or sorted indices)? If not, do a quarter of the neighbours?
+        Looks at a few vectors of a full chunk."""
+        b, many, some = self.b, alloca(self.b, I1), alloca(self.b, I1)
+        for answer in (many, some):
+            b.store(ir.Constant(I1, 0), answer)
         with b.if_then(b.icmp_signed("==", count, i64(self.chunk))):
-            samples = [self._agree(g, i64(self.chunk * k // 4 // self.width * self.width))[0] for k in range(4)]
-            b.store(b.or_(b.or_(samples[0], samples[1]), b.or_(samples[2], samples[3])), answer)
-        return b.load(answer, typ=I1)
+            runs, pairs = I32(0), I32(0)
+            for k in range(SAMPLES):
+                at = i64(self.chunk * k // SAMPLES // self.width * self.width)
+                runs = b.add(runs, b.zext(self._agree(g, at)[0], I32))
+                pairs = b.add(pairs, self._neighbours(g, at))
+            b.store(b.icmp_unsigned(">=", runs, I32(SAMPLES - 1)), many)
+            b.store(b.icmp_unsigned(">=", pairs, I32(SAMPLES * self.width // 4)), some)
+        return b.load(many, typ=I1), b.load(some, typ=I1)
+
+    def _neighbours(self, g: int, j: ir.Value) -> ir.Value:
+        """How many of the updates [j, j + width) go to the bin of the one behind."""
+        b, width = self.b, self.width
+        t = ir.VectorType(self.offset_type, width)
+        mine, next_ = (
+            b.load(self._buffer_at(self.offset_buffers[g][0], b.add(j, i64(k)), self.offset_type), typ=t, align=4)
+            for k in (0, self.variant.copies)
+        )
+        same = b.bitcast(b.icmp_unsigned("==", mine, next_), ir.IntType(width))
+        return b.zext(b.ctpop(same), I32) if width < 32 else b.trunc(b.ctpop(same), I32) if width > 32 else b.ctpop(same)
+
+    def _apply_streams(self, g: int, first: ir.Value) -> None:
+        """A full chunk, from several places on in turn."""
+        b, length = self.b, self.chunk // STREAMS
+        if self.variant.prefetch:
+            with loop(b, i64(0), i64(PREFETCH_AHEAD // STREAMS)) as j:
+                for k in range(STREAMS):
+                    self._prefetch(g, 0, b.add(j, i64(k * length)))
+        with loop(b, i64(0), i64(length), 2) as j:
+            if g == 0:
+                self._prefetch_next_chunk(b.add(first, scaled(b, j, STREAMS)), 2 * STREAMS)
+            places = [b.add(j, i64(k * length)) for k in range(STREAMS)]
+            pairs = [self._offsets_at(g, 0, at, 2) for at in places]
+            for later in range(2):
+                for at, pair in zip(places, pairs, strict=True):
+                    self._apply(g, 0, first, b.add(at, i64(later)), pair[later], PREFETCH_AHEAD // STREAMS)
 
     def _agree(self, g: int, j: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Do the updates [j, j + width) go to one bin? And the offset of the first."""

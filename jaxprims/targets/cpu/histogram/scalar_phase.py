@@ -124,20 +124,20 @@ class ScalarPhase(VectorPhase):
             v = load(b, address(b, self.arrays[source.number], scaled(b, at, itemsize(dtype))), dtype)
         return v
 
-    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
+    def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value, ahead: int = PREFETCH_AHEAD) -> None:
         """bin = bin ⊕ value. What is dropped goes to the spare bin, unless the operator need not end on it."""
         b, h = self.b, self.spec.bins[g]
         if h.op.may_not_end and not self.variant.ranged:
             spare = scaled(b, self.num_bins[g], self._entry_bytes(g) * self.variant.copies)
             with b.if_then(b.icmp_unsigned("<", offset, spare)):
-                self._combine(g, u, first, j, offset)
+                self._combine(g, u, first, j, offset, ahead)
             return
-        self._combine(g, u, first, j, offset)
+        self._combine(g, u, first, j, offset, ahead)
 
-    def _combine(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value) -> None:
+    def _combine(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value, ahead: int) -> None:
         b, h = self.b, self.spec.bins[g]
         if self.variant.prefetch:
-            self._prefetch(g, u, b.add(j, i64(PREFETCH_AHEAD)))
+            self._prefetch(g, u, b.add(j, i64(ahead)))
         places = self._places(g, offset)
         if h.lanes == 1:
             self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
