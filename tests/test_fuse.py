@@ -97,6 +97,22 @@ def test_reductions_of_one_array_are_one_kernel() -> None:
     assert found == ["reduce-sum reduce-max argmin reduce-sum"]
 
 
+def test_positions_of_extremes_are_found_in_a_pass_that_is_made_anyway() -> None:
+    def moments(x: Any) -> Any:
+        return jnp.var(x), jnp.argmax(x)
+
+    assert kernels(moments, X) == ["reduce-sum reduce-max", "reduce-sum reduce-min"]
+    assert kernels(lambda x: (jnp.argmin(x), jnp.argmax(x)), X) == ["reduce-min reduce-max", "reduce-min reduce-min"]
+    assert kernels(lambda x: (jnp.sum(x), jnp.argmax(x)), X) == ["reduce-sum argmax"]
+    for x in (X, X.at[jnp.array([9, 7, 20_000])].set(jnp.nan), jnp.zeros(N).at[::2].set(-0.0), jnp.full(N, -jnp.inf)):
+        for fn in (moments, lambda x: (jnp.argmin(x), jnp.argmax(x.astype(jnp.bfloat16))), lambda x: jnp.argmin(x * x)):
+            same(fn(x), jp.fuse(fn)(x))
+    rows = jnp.round(4 * X).reshape(40, 1000).astype(jnp.int32)
+    for axis in (0, 1, None):
+        fn = functools.partial(lambda x, axis: (jnp.argmin(x, axis), jnp.argmax(x, axis)), axis=axis)
+        same(fn(rows), jp.fuse(fn)(rows))
+
+
 def test_what_depends_on_another_is_another_kernel() -> None:
     assert kernels(lambda x: jnp.sum((x - jnp.max(x)) ** 2), X) == ["reduce-max", "reduce-sum"]
 
@@ -337,6 +353,47 @@ def model(x: Any, w: Any) -> Any:
 
 W = jnp.linspace(0.5, 1, 50)
 FUSED = jp.fuse(model)
+
+
+def test_recurrences_take_in_their_terms_and_factors() -> None:
+    def average(x: Any, done: Any) -> Any:
+        def step(later: Any, now: Any) -> Any:
+            value = now[0] ** 2 + 0.9 * (1.0 - now[1]) * later
+            return value, value
+
+        return jax.lax.scan(step, 0.5, (x, done), reverse=True)[1]
+
+    assert kernels(average, X, DONE) == ["linear-recurrence"]
+    loss = lambda x, d: jnp.sum(average(x, d) ** 2)  # noqa: E731
+    same(jax.grad(loss)(X, DONE), jp.fuse(jax.grad(loss))(X, DONE))
+    for x in (X, X.at[N // 2].set(jnp.nan)):
+        same(average(x, DONE), jp.fuse(average)(x, DONE))
+
+
+def test_what_is_known_of_factors() -> None:
+    """No factor may be larger than 1: known before, where it is made of booleans and bounded functions."""
+    bounded = {
+        "booleans": lambda x, d: 1.0 - d,
+        "of tanh": lambda x, d: 0.5 * jnp.tanh(x) + 0.5,
+        "clipped": lambda x, d: jnp.clip(x, -0.5, 1.0),
+        "chosen": lambda x, d: jnp.where(d, 0.0, 0.99),
+        "decay": lambda x, d: jnp.exp(-jnp.abs(x)),
+        "square": lambda x, d: jax.nn.sigmoid(x) ** 2,
+    }
+    others = {
+        "number": lambda x, d: x,
+        "more than 1": lambda x, d: 1.1 * (1.0 - d),
+        "sum": lambda x, d: jnp.tanh(x) + 0.1,
+        "integers": lambda x, d: (d.astype(jnp.uint8) - jnp.uint8(1)).astype(jnp.float32),
+    }
+    for name, factor in {**bounded, **others}.items():
+
+        def fn(x: Any, d: Any, factor: Any = factor) -> Any:
+            return jax.lax.scan(lambda c, now: (now[0] * c + now[1],) * 2, 0.0, (factor(x, d), x))[1]
+
+        guarded = any(e.primitive.name == "cond" for e in Fused(jax.make_jaxpr(fn)(X, DONE)).graph.eqns)
+        assert guarded == (name in others), name
+        same(fn(X, DONE), jp.fuse(fn)(X, DONE))
 
 
 def test_first_derivatives() -> None:

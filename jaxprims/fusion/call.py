@@ -16,7 +16,9 @@ from jax.interpreters import ad, batching, mlir
 from ..primitives.tangents import is_inexact, taylor_by
 from ..tracing.jaxprs import opened, subjaxprs
 from .bodies import with_fused_bodies
+from .extremes import found_by_value
 from .graph import Graph, flat_graph
+from .intervals import Interval, interval, intervals
 from .linearize import divided
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
@@ -49,10 +51,17 @@ class Fused:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        return flat_graph(self.closed, self._instead, self.with_rules)
+        plain = flat_graph(self.closed, with_rules=self.with_rules)
+        known = intervals(plain)
+        instead = {id(e): self._instead(e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
+        instead |= {id(plain.eqns[k]): found for k, found in found_by_value(plain).items()}
+        if not any(instead.values()):
+            return plain
+        return flat_graph(ClosedJaxpr(plain.jaxpr, plain.consts), lambda eqn: instead.get(id(eqn)), self.with_rules)
 
-    def _instead(self, eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
-        found = as_recurrence(eqn)
+    def _instead(self, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
+        """What is done in place of an equation, of whose operands is known between which numbers they lie."""
+        found = as_recurrence(eqn, given)
         if found is not None:
             self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
             return found

@@ -25,6 +25,7 @@ class Graph:
     producer: dict[Var, int]  # an equation's index
     users: dict[Var, list[int]]
     ancestors: list[int]  # of each equation: a bit for each equation that it depends on, itself too
+    with_rules: bool = False  # will derivatives be taken of what becomes of it?
 
     @property
     def eqns(self) -> Sequence[JaxprEqn]:
@@ -79,7 +80,7 @@ def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_ru
     for v in jaxpr.outvars:
         if not isinstance(v, Literal):
             users.setdefault(v, []).append(OUTSIDE)
-    return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors)
+    return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors, with_rules)
 
 
 def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
@@ -119,7 +120,10 @@ def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: 
         if inner is not None:
             return _inlined(*inner, operands, rewrite, calls)
         instead = rewrite(eqn)
-        return run_equation(eqn, operands) if instead is None else instead(*operands)
+        if instead is None:
+            return run_equation(eqn, operands)
+        closed = jax.make_jaxpr(lambda *xs: instead(*xs))(*operands)
+        return _inlined(closed.jaxpr, closed.consts, operands, lambda eqn: None, calls)
 
     return interpret(jaxpr, consts, args, equation)
 

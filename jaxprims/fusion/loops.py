@@ -17,7 +17,7 @@ from ..api.scan import scan
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
-from ..calls.mapped import mapped, scanned
+from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
 from ..tracing.lanewise import OWN
 from .body import Body
@@ -26,12 +26,14 @@ from .sites import Site, is_filled_with
 
 
 def run(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    """The sites' results, from the arrays that the body reads; ``into``: what its histograms add to, or None."""
+    """The sites' results, from the arrays that the body reads; ``into``: the ``targets``."""
     return _FAMILIES[body.sites[0].family](body, read, into)
 
 
 def targets(body: Body) -> list[Any]:
-    """The arrays that the body's histograms add to; None where these hold nothing but identities."""
+    """The arrays that the body's histograms add to, None where these hold nothing but identities; what is beside a recurrence."""
+    if body.sites[0].family == "recurrence":
+        return [x for s in body.sites for x in s.beside]
     return [_target(body.graph, s) if s.family == "histogram" else None for s in body.sites]
 
 
@@ -92,6 +94,18 @@ def finished(body: Body, read: Sequence[Any], then: Callable[..., list[Any]], wa
     return [typed(x, aval) for x, aval in zip(out, wanted, strict=True)]
 
 
+def _recurrence(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    (site,) = body.sites
+    call = site.eqn.params["call"]
+    rest = list(into)
+    flags = rest.pop(0) if call.flags else None
+
+    def row(elements: Any, f: Callable[..., Any]) -> Any:
+        return recurring(f, elements, flags, rest[0] if rest else None, site.reverse)
+
+    return [typed(_over_rows(body, read, 0, row), site.eqn.outvars[0].aval)]
+
+
 def _innermost(body: Body) -> int:
     """The first of the innermost loops that every array read goes along together, or not at all."""
     last = len(body.sites[0].sizes)
@@ -130,7 +144,7 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
                 return _coordinate(flat, sizes[first:], loop - first)
 
             values = body.evaluate(mine[: len(body.leaves)], position)
-            return tuple((v, flat) if s.positioned else (v,) for (v,), s in zip(values, body.sites, strict=True))
+            return tuple((*v, flat) if s.positioned else tuple(v) for v, s in zip(values, body.sites, strict=True))
 
         return row((*elements, positions) if wants_position else tuple(elements), f)
 
@@ -243,6 +257,7 @@ def _updates(site: Site, roots: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
 _FAMILIES: dict[str, Callable[..., list[Any]]] = {
     "reduce": _reduction,
     "scan": _scanning,
+    "recurrence": _recurrence,
     "histogram": _histograms,
     "map": _mapping,
 }

@@ -24,6 +24,7 @@ from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.jaxprs import scan_counts
 from .graph import Graph, depending_on, flat_graph, interpret, run_equation
+from .intervals import Interval, interval, intervals
 from .labels import MOVES
 
 FEWEST = 2**9
@@ -50,8 +51,9 @@ class _Linear:
     fresh: bool = False  # the old carry itself
 
 
-def as_recurrence(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
-    """A function of a scan's operands that does the same; None where the scan is something else, or short."""
+def as_recurrence(eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
+    """A function of a scan's operands that does the same; None where the scan is something else, or short. ``given``: between
+    which numbers the operands lie."""
     if eqn.primitive.name != "scan" or eqn.effects:
         return None
     consts, carries = scan_counts(eqn)
@@ -65,21 +67,22 @@ def as_recurrence(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
         order = loop.order()
         avals = [v.aval for v in eqn.invars]
         jax.eval_shape(lambda *xs: loop.run(order, xs), *avals)
-        known: list[Any] = []
-        jax.eval_shape(lambda *xs: known.extend(a for a in loop.factors(xs) if not isinstance(a, jax.Array)), *avals)
+        factors = flat_graph(jax.make_jaxpr(lambda *xs: loop.factors(xs))(*avals))
     except _NotLinear:
         return None
-    if any(abs(a) > 1 for a in known):
+    between = intervals(factors, given)
+    least_and_most = [interval(a, between) for a in factors.jaxpr.outvars]
+    if any(low > 1 or high < -1 for low, high in least_and_most):
         return None  # products of them may be infinite where the carry is not
+    small = all(low >= -1 and high <= 1 for low, high in least_and_most)
 
     def fast(*operands: Any) -> list[Any]:
         return [typed(x, v.aval) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
 
     def guarded(*operands: Any) -> list[Any]:
-        certain = loop.bounded(operands)
-        if certain is True:
+        if small:
             return fast(*operands)
-        return lax.cond(certain, fast, lambda *xs: run_equation(eqn, xs), *operands)
+        return lax.cond(loop.bounded(operands), fast, lambda *xs: run_equation(eqn, xs), *operands)
 
     return guarded
 
@@ -180,9 +183,8 @@ class _Loop:
         return out
 
     def bounded(self, operands: Sequence[Any]) -> Any:
-        """No factor is greater than 1, so that products of them stay finite: True, or a boolean to be known when it runs."""
-        unknown = [a for a in self.factors(operands) if isinstance(a, jax.Array)]
-        return jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in unknown])) if unknown else True
+        """Is no factor greater than 1, so that products of them stay finite?"""
+        return jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in self.factors(operands)]))
 
     def _solved(self, k: int, consts: Sequence[Any], init: Any, xs: Sequence[Any], before: Mapping[int, Any]) -> Any:
         """A carry after each step."""

@@ -113,8 +113,10 @@ class _Plan:
             if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
                 continue  # for each element a few numbers, which another kernel may take in
             body = self._body([site])
-            if any(_is_moved(self.graph, var) for var, _ in body.streamed):
-                wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots)
+            moved = [var for var, _ in body.streamed if _is_moved(self.graph, var)]
+            bits = sum(1 << self.graph.producer[var] for var in dict.fromkeys(moved))
+            if moved:
+                wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots if self.graph.needs([var]) & bits)
                 inside |= body.taken | {site.index}
         if wanted:
             found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, inside))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
+from ..primitives.recurrence import Product, Recurrence
 from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES
 from .graph import Graph
@@ -31,7 +32,7 @@ class Site:
 
     index: int
     eqn: JaxprEqn
-    family: str  # "reduce", "scan", "histogram" or "map"
+    family: str  # "reduce", "scan", "recurrence", "histogram" or "map"
     op: Any
     roots: tuple[tuple[Any, Labels], ...]
     sizes: tuple[int, ...]
@@ -40,6 +41,7 @@ class Site:
     reverse: bool = False
     rows: bool = False  # are a histogram's updates rows of numbers, each added as vectors?
     into: Any = None  # what a histogram adds to; its roots are an index and a value for each of its updates
+    beside: tuple[Any, ...] = ()  # a recurrence's flags and what it starts from, if it has them; its roots are factor and term
 
     @property
     def form(self) -> Any:
@@ -107,6 +109,18 @@ def _scan(op: Any) -> Callable[..., Site | None]:
     return rule
 
 
+def _recurrence(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
+    call: Recurrence = eqn.params["call"]
+    if not isinstance(call.step, Product) or call.inner_rank or eqn.params["rank"] or graph.with_rules:
+        return None
+    (factor,), (term,), flags, _, init = call.split(eqn.invars)
+    if not _is_number(term):
+        return None
+    roots = (factor, () if call.steady else (0,)), (term, (0,))
+    beside = (*([] if flags is None else [flags]), *(init or []))
+    return Site(index, eqn, "recurrence", None, roots, term.aval.shape, 0, reverse=call.reverse, beside=beside)
+
+
 def _scatter(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         into, indices, updates = eqn.invars
@@ -168,6 +182,7 @@ _RULES: dict[str, Callable[..., Site | None]] = {
     "reduce_xor": _reduction(jnp.bitwise_xor),
     "argmax": _reduction(monoids.argmax),
     "argmin": _reduction(monoids.argmin),
+    "linear_recurrence": _recurrence,
     "cumsum": _scan(jnp.add),
     "cumprod": _scan(jnp.multiply),
     "cummax": _scan(jnp.maximum),
