@@ -73,7 +73,8 @@ def rewritten(graph: Graph) -> Rewritten:
     plan.find_moved()
     kernels = plan.kernels()
     kernels += plan.stencils(kernels)
-    kernels = [_finished(graph, k, kernels) for k in kernels]
+    if not graph.with_rules:
+        kernels = [_finished(graph, k, kernels) for k in kernels]
     avals = [v.aval for v in graph.jaxpr.invars]
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}

@@ -68,6 +68,8 @@ def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves
 
 def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves:
     """The tangents of an unbatched call's inexact results."""
+    if call.then is not None or call.wanted is not None:
+        raise NotImplementedError("derivatives are taken of what fuse and linear recurrences were made of, not of their kernels")
     arrays, flags, captured, consts, init = call.split(operands)
     array_dots, _, captured_dots, const_dots, init_dots = call.split(dots)
     values, moves = value_dots(call, arrays, captured, array_dots, captured_dots)
