@@ -370,6 +370,17 @@ def test_recurrences_take_in_their_terms_and_factors() -> None:
         same(average(x, DONE), jp.fuse(average)(x, DONE))
 
 
+def test_a_carry_that_starts_with_nothing_is_not_added() -> None:
+    """A term would be changed in place, and be copied for it."""
+
+    def returns(x: Any, done: Any) -> Any:
+        return jax.lax.scan(lambda c, now: (now[0] + 0.99 * jnp.where(now[1], 0.0, c),) * 2, 0.0, (x, done), reverse=True)[1]
+
+    graph = Fused(jax.make_jaxpr(returns)(X, DONE)).graph
+    assert not any(e.primitive.name.startswith(("scatter", "dynamic_update")) for e in graph.eqns)
+    same(returns(X, DONE), jp.fuse(returns)(X, DONE))
+
+
 def test_what_is_known_of_factors() -> None:
     """No factor may be larger than 1: known before, where it is made of booleans and bounded functions."""
     bounded = {

@@ -122,8 +122,9 @@ def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: 
         instead = rewrite(eqn)
         if instead is None:
             return run_equation(eqn, operands)
-        closed = jax.make_jaxpr(lambda *xs: instead(*xs))(*operands)
-        return _inlined(closed.jaxpr, closed.consts, operands, lambda eqn: None, calls)
+        traced = {k: x for k, x in enumerate(operands) if isinstance(x, jax.core.Tracer)}  # other numbers stay known
+        closed = jax.make_jaxpr(lambda xs: instead(*(xs.get(k, x) for k, x in enumerate(operands))))(traced)
+        return _inlined(closed.jaxpr, closed.consts, list(traced.values()), lambda eqn: None, calls)
 
     return interpret(jaxpr, consts, args, equation)
 
