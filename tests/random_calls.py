@@ -68,7 +68,8 @@ class Array:
             few = [1, 1, 3] if t.kind == "u" else [1, -1, 2] if t.itemsize > 2 or t.kind == "i" else [1, -1]
             drawn = rng.choice(np.array(few), shape).astype(t)
             if t.itemsize == 2 and t.kind not in "iu":  # a dozen factors that no order lets overflow
-                drawn = np.where(rng.random(shape) < 12 / max(1, drawn.size), rng.choice(np.array([2, 0.5]), shape), drawn).astype(t)
+                chosen = rng.random(shape) < 12 / max(1, drawn.size)
+                drawn = np.where(chosen, rng.choice(np.array([2, 0.5]), shape), drawn).astype(t)
             return drawn
         if self.kind in ("distinct", "between"):
             values = rng.permutation(int(np.prod(shape))) - int(np.prod(shape)) // 2
