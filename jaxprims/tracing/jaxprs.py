@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Var
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from .varying import axes_of
 
 RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with differentiation rules of their own."""
@@ -69,10 +71,10 @@ def _jaxprs_of(items: Sequence[Any]) -> Iterator[Any]:
 def without_mesh(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr as if no mesh had been in use when it was traced: what a function does to elements does not depend on how arrays
     of them are sharded."""
-    meshes = [v.aval.sharding.mesh for v in (*jaxpr.invars, *jaxpr.constvars)]
-    meshes += [eqn.ctx.cur_abstract_mesh for eqn in jaxpr.eqns]
-    if all(m.empty or AxisType.Manual in m.axis_types for m in meshes):
-        return jaxpr
+    given = [v.aval for v in (*jaxpr.invars, *jaxpr.constvars)]
+    meshes = [*(a.sharding.mesh for a in given), *(eqn.ctx.cur_abstract_mesh for eqn in jaxpr.eqns)]
+    if axes_of(given) or all(m.empty for m in meshes):
+        return jaxpr  # what varies over devices is not the same elsewhere
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return _retyped(jaxpr, jax.make_jaxpr(jax.lax.neg)(0.0).eqns[0].ctx)
 
