@@ -220,6 +220,18 @@ def test_what_is_made_of_scans(name: str) -> None:
     same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 2e-4)
 
 
+def test_what_two_kernels_of_scans_could_make() -> None:
+    """One does, and reads what the other has made."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return jnp.cumsum(x) - jax.lax.cummax(y)
+
+    found = Fused(jax.make_jaxpr(fn)(X, Y)).rewritten
+    assert sum("; makes sub" in line for line in found.in_words()) == 1
+    assert not any(e.primitive.name.startswith("cum") for e in found.closed.jaxpr.eqns)
+    same(jax.jit(fn)(X, Y), jax.jit(jp.fuse(fn))(X, Y), 2e-4)
+
+
 def test_what_is_not_made_of_scans() -> None:
     """What would make them write more, and what would need their results elsewhere."""
     for fn in (

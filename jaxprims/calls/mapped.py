@@ -1,4 +1,5 @@
-"""Scans of functions of elements: what keeps the last is a map; linear recurrences, of whose pairs one half is wanted."""
+"""Scans of functions of elements: what keeps the last is a map; linear recurrences, of whose pairs one half is wanted; scans of
+whose leaves results are made."""
 
 from __future__ import annotations
 

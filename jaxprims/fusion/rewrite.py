@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -74,7 +74,8 @@ def rewritten(graph: Graph) -> Rewritten:
     kernels = plan.kernels()
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
-        kernels = [_finished(graph, k, kernels) for k in kernels]
+        for n, kernel in enumerate(kernels):  # what one has taken is not for the next
+            kernels[n] = _finished(graph, kernel, kernels)
     avals = [v.aval for v in graph.jaxpr.invars]
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
@@ -128,7 +129,7 @@ class _Plan:
     def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
-        outside = _evaluated(self.graph, [k.body for k in kernels if isinstance(k.body, Body)])
+        outside = _evaluated(self.graph, _reads(kernels))
         found, left = find_stencils(self.graph, outside, wanted, self._why_no_stencil)
         made = [_made(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
@@ -165,7 +166,7 @@ class _Plan:
 
     def _small_reduction(self, bodies: Sequence[Body], tried: set[int]) -> Site | None:
         """The last one outside of kernels that is worth one, and has not been tried."""
-        for index in sorted(_evaluated(self.graph, bodies) - tried, reverse=True):
+        for index in sorted(_evaluated(self.graph, _reads_of(bodies)) - tried, reverse=True):
             tried.add(index)
             for site in small_reductions(index, self.graph.eqns[index]):
                 body = self._body([site])
@@ -220,28 +221,9 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     """With what is elementwise of its results, if it is of scans."""
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
-    body = finished(kernel.body, _outside(graph, kernels))
+    body = finished(kernel.body, _evaluated(graph, _reads(kernels)))
     made = kernel if body is None else _made(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
-
-
-def _outside(graph: Graph, kernels: Sequence[Kernel]) -> set[int]:
-    """The equations that kernels leave."""
-    within = {s.index: k for k in kernels for s in k.body.sites}
-    todo: list[Any] = [*graph.jaxpr.outvars, *(v for e in graph.eqns if e.effects for v in e.invars)]
-    out, done = set[int](), set[int]()
-    while todo:
-        v = todo.pop()
-        index = None if isinstance(v, Literal) else graph.producer.get(v)
-        if index is None or index in done:
-            continue
-        done.add(index)
-        if index in within:
-            todo += within[index].inputs
-        else:
-            out.add(index)
-            todo += graph.eqns[index].invars
-    return out
 
 
 def _made(body: Body | Stencil | Finished, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]) -> Kernel | str:
@@ -304,7 +286,7 @@ def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence
 def _cuts(graph: Graph, bodies: Sequence[Body]) -> frozenset[Var]:
     """Variables that several want and that take longer to compute, from what is read or from other such ones, than to read. Of
     some that are made of each other, the last that is no larger than the one before."""
-    plain = _evaluated(graph, bodies)
+    plain = _evaluated(graph, _reads_of(bodies))
     takers = {k: (tuple(b for b in bodies if k in b.taken), k in plain) for k in set().union(*(b.taken for b in bodies))}
     cut: set[Var] = set()
     for index in sorted(takers):
@@ -324,24 +306,29 @@ def _bytes(graph: Graph, index: int) -> int:
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in graph.eqns[index].outvars)
 
 
-def _evaluated(graph: Graph, bodies: Sequence[Body]) -> set[int]:
-    """The equations that are evaluated outside of kernels."""
-    within = {s.index: b for b in bodies for s in b.sites}
+def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:
+    """By the equation of each site, what its kernel reads."""
+    return {s.index: k.inputs for k in kernels for s in k.body.sites}
+
+
+def _reads_of(bodies: Sequence[Body]) -> dict[int, Sequence[Any]]:
+    """The same of kernels that are to be made of these."""
+    return {s.index: [*(v for v, _ in b.leaves), *loops.targets(b)] for b in bodies for s in b.sites}
+
+
+def _evaluated(graph: Graph, reads: Mapping[int, Sequence[Any]]) -> set[int]:
+    """The equations that are evaluated outside of kernels, of which is known what they read."""
     todo: list[Any] = [*graph.jaxpr.outvars, *(v for e in graph.eqns if e.effects for v in e.invars)]
-    out, done = set(), set()
+    out, done = set[int](), set[int]()
     while todo:
         v = todo.pop()
         index = None if isinstance(v, Literal) else graph.producer.get(v)
         if index is None or index in done:
             continue
         done.add(index)
-        if index in within:
-            body = within[index]
-            todo += [leaf for leaf, _ in body.leaves] + loops.targets(body)
-            done.update(s.index for s in body.sites)
-        else:
+        if index not in reads:
             out.add(index)
-            todo += graph.eqns[index].invars
+        todo += reads.get(index, graph.eqns[index].invars)
     return out
 
 
