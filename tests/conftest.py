@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 # What XLA compiles here is the reference, of a few elements each: it need not be fast, but there soon. Newer ones do not know the
@@ -52,6 +54,13 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with forced(AnyKernel()):
         yield
+
+
+@pytest.fixture(autouse=True)
+def draws(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers whichever tests ran before it, alone or among others."""
+    for name in [n for n, value in vars(request.module).items() if isinstance(value, np.random.Generator)]:
+        setattr(request.module, name, np.random.default_rng(zlib.crc32(request.node.nodeid.encode())))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -122,8 +122,8 @@ def test_few_elements_by_any_operator(name: str) -> None:
     assert set(strategies(call, x)) == {"plain XLA"}
     assert "plain XLA" not in strategies(call, jnp.ones(many))
 
-    def total(x: Any) -> Any:
-        return sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(call(x)))
+    def total(x: Any) -> Any:  # arctan's slope is as accurate as its argument, however large that is
+        return sum(jnp.sum(jnp.arctan(leaf)) for leaf in jax.tree.leaves(call(x)))
 
     got = jax.jit(call)(x), jax.grad(total)(x), jax.vmap(call)(jnp.stack([x, 2 * x]))
     with forced(AnyKernel()):
