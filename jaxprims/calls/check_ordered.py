@@ -27,11 +27,12 @@ def check_ordered(
     name: str = "xs",
     several: bool = False,
     whole: bool = False,
+    rows: bool = False,
     names: devices.Names = (),
     beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it; ``names``: mesh axes over which the elements are sharded; ``beside``: what
+    is one element, however the operator treats it; ``rows``: and an array, however few numbers it has; ``names``: mesh axes over which the elements are sharded; ``beside``: what
     the operator meets besides elements, starts and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
@@ -56,7 +57,7 @@ def check_ordered(
     if any(0 in s for s in call.values.shapes):
         return call  # nothing to combine
     try:
-        find_form(call, map, whole)
+        find_form(call, map, whole, rows)
     except Unsupported as e:
         call.operator = None
         warn_user(f"op cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)

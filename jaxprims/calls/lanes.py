@@ -48,8 +48,9 @@ MAX_LARGE_SLOTS = 8192
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
 
-def find_form(call: Ordered, map: Any, whole: bool = False) -> None:
-    """Operator and map on elements (``whole``: on slices). Raises Unsupported where there is no kernel for the operator."""
+def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) -> None:
+    """Operator and map on elements (``whole``: on slices; ``rows``: as arrays, however few numbers they have). Raises Unsupported
+    where there is no kernel for the operator."""
     for d in (*call.values.dtypes, *(d for _, d in call.elements.slices())):
         try:
             scalar_name(d)
@@ -64,7 +65,7 @@ def find_form(call: Ordered, map: Any, whole: bool = False) -> None:
         if lanes < most and not any(shapes):
             continue
         try:
-            operator, captured = _operator_on_elements(call, lanes, given if concrete else None)
+            operator, captured = _operator_on_elements(call, lanes, given if concrete else None, rows)
         except Unsupported as e:
             failure = e
             continue
@@ -90,7 +91,7 @@ def find_form(call: Ordered, map: Any, whole: bool = False) -> None:
         _map_on_elements(call, None)
 
 
-def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None) -> tuple[Operator, list[Any]]:
+def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, rows: bool) -> tuple[Operator, list[Any]]:
     shapes, dtypes = call.values.shapes, call.values.dtypes
     inside = [s[lanes:] for s in shapes]
     slots = sum(slots_of(s, d) for s, d in zip(inside, dtypes, strict=True))
@@ -106,7 +107,7 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None)
             _prove_large(closed, call.closed, outer)
             return large_operator(closed)
         _prove(closed, call.closed, outer, inside * 2, [*dtypes, *dtypes])
-    if slots > MAX_STRUCT_SLOTS:
+    if rows or slots > MAX_STRUCT_SLOTS:
         return large_operator(closed)
     uniform = None
     if identity is not None:

@@ -17,9 +17,10 @@ from .check_ordered import check_ordered
 from .scan import bind_scan, run
 
 
-def mapped(f: Callable[..., Any], xs: Any) -> Any:
-    """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written."""
-    return run(check_ordered(xs, last, 0, None, f, whole=True), None, None, False, False)
+def mapped(f: Callable[..., Any], xs: Any, rows: bool = False) -> Any:
+    """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written. ``rows``: they are not so
+    small, and f goes through them in loops; such arrays stay in the cache from one loop to the next."""
+    return run(check_ordered(xs, last, 0, None, f, whole=True, rows=rows), None, None, False, False)
 
 
 def recurring(f: Callable[..., Any], xs: Any, flags: Any, init: Any, reverse: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from ..tracing import lanewise
+from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.lanewise import OWN, SAME, Lane
 from .graph import Graph
@@ -21,6 +21,14 @@ Leaf = tuple[Var, Labels]
 
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
+
+REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "prod", "max", "min", "and", "or", "xor"))
+
+IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
+"""What a function of a row may do."""
+
+MOST_IN_ROW = 8192
+"""Numbers of a row: some arrays of so many are in the second-level cache together."""
 
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
@@ -48,7 +56,8 @@ class Body:
         self.counted: set[int] = set()  # loops whose positions are wanted
         self.batch = sites[0].kept
         self.widest = 0  # numbers, of what is computed for one element
-        roots = {var for site in sites if site.family == "map" for var, _ in site.roots}
+        self.of_rows = sites[0].family == "rows"
+        roots = {var for site in sites if site.family in ("map", "rows") for var, _ in site.roots}
         seen: set[Leaf] = set()
         todo: collections.deque[tuple[Any, Labels]] = collections.deque(root for site in sites for root in site.roots)
         while todo:
@@ -74,8 +83,10 @@ class Body:
         eqn = self.graph.made_by(var)
         if eqn is None or not (any(k >= self.batch for k in labels) or self.graph.is_constant(var)):
             return None  # the same for all elements of a row
+        if self.of_rows and eqn.primitive.name not in IN_ROWS:
+            return None
         out = wanted(eqn, labels)
-        most = MOST_OWN * math.prod(self.sites[0].lanes)
+        most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
         if out is None or own_numbers(var, labels) > most:
             return None
         if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):

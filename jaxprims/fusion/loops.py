@@ -238,6 +238,25 @@ def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
+ROWS_TOGETHER, TOGETHER = 8, 1024
+"""Rows that are an element together, and numbers that they have: what is done once for a row is done for several of them."""
+
+
+def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
+    first, sizes = _innermost(body), body.sites[0].sizes
+    count = math.prod(sizes[first:])
+    longest = max((math.prod(v.aval.shape[len(sizes) :]) for s in body.sites for v in s.eqn.invars), default=1)
+    together = math.gcd(count, max(1, min(ROWS_TOGETHER, 1 << max(0, (TOGETHER // longest).bit_length() - 1))))
+
+    def row(elements: Any, f: Callable[..., Any]) -> Any:
+        arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
+        flat = [x.reshape(count // together, together, *x.shape[len(sizes) - first :]) for x in arrays]
+        return mapped(jax.vmap(lambda *element: tuple(v for (v,) in f(*element))), flat, rows=True)
+
+    out = _over_rows(body, read, first, row)
+    return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+
+
 def _bins(site: Site) -> tuple[int, ...]:
     shape = site.eqn.invars[0].aval.shape
     return tuple(shape[site.kept : site.kept + site.eqn.invars[1].aval.shape[-1]])
@@ -260,4 +279,5 @@ _FAMILIES: dict[str, Callable[..., list[Any]]] = {
     "recurrence": _recurrence,
     "histogram": _histograms,
     "map": _mapping,
+    "rows": _rows,
 }

@@ -120,6 +120,19 @@ def why_not(body: Body) -> str | None:
     return None
 
 
+FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
+"""Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once."""
+
+
+def why_no_rows(body: Body) -> str | None:
+    """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
+    site = body.sites[0]
+    longest = max(math.prod(v.aval.shape[len(site.sizes) :]) for k in body.taken for v in body.graph.eqns[k].invars)
+    if math.prod(site.sizes) * longest < FEWEST_IN_ROWS_AGAIN:
+        return "few elements: XLA's loop is done before a kernel is called"
+    return "short rows, each reduced by itself" if longest < SHORTEST_ROW_AGAIN else None
+
+
 FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18
 """Cells below which XLA's loop is done before a kernel's tiles are laid out; where XLA makes them one by one; where the cells at
 the ends of rows are others."""

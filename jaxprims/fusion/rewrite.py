@@ -13,11 +13,12 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from ..arguments.warnings import kernels_or_nothing
 from ..tracing import elementwise
 from . import loops
-from .body import Body
+from .body import REDUCTIONS, Body
 from .epilogues import Finished, finished
 from .graph import OUTSIDE, Graph, run_equation
 from .labels import MOVES
-from .pays import why_no_stencil, why_not
+from .pays import why_no_rows, why_no_stencil, why_not
+from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils import Root, Stencil, find_stencils
 
@@ -70,8 +71,9 @@ class Rewritten:
 
 def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph)
+    rows = plan.rows()
     plan.find_moved()
-    kernels = plan.kernels()
+    kernels = rows + plan.kernels()
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
@@ -89,16 +91,37 @@ def _title(eqn: Any) -> str:
 
 @dataclasses.dataclass
 class _Plan:
-    """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what sites combine, made by stencils."""
+    """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what other kernels make for sites, of
+    stencils or rows; ``inside``: what is in those of rows."""
 
     graph: Graph
     moved: frozenset[Var] = frozenset()
+    inside: frozenset[int] = frozenset()
     left: dict[int, str] = dataclasses.field(default_factory=dict)
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
 
+    def rows(self) -> list[Kernel]:
+        """Functions of rows, before any other site: what they make is given to these."""
+        if self.graph.with_rules:
+            return []
+        kernels = []
+        for sites in find_rows(self.graph):
+            body = self._body(sites)
+            made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
+            read = (v for v in _cuts(self.graph, [body]) if not self.graph.needs([v]) & made)  # not what this kernel makes
+            body = self._body(sites, frozenset(read))
+            why = why_no_rows(body)
+            kernel: Kernel | str = why or self._kernel(body)
+            if isinstance(kernel, Kernel):
+                kernels.append(kernel)
+        self.moved = frozenset(s.eqn.outvars[0] for k in kernels for s in k.body.sites)
+        self.inside = frozenset(t for k in kernels for t in k.body.taken)
+        self.bodies.clear()
+        return kernels
+
     def kernels(self) -> list[Kernel]:
-        sites = find_sites(self.graph)
+        sites = self._sites()
         tried: set[int] = set()
         while True:
             kernels = self._of(self._merged(sites))
@@ -111,7 +134,7 @@ class _Plan:
     def find_moved(self) -> None:
         """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
         wanted, inside = set[Any](), set[int]()
-        for site in find_sites(self.graph):
+        for site in self._sites():
             if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
                 continue  # for each element a few numbers, which another kernel may take in
             body = self._body([site])
@@ -123,7 +146,7 @@ class _Plan:
         if wanted:
             found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, inside))
             roots = {s.sites[0].eqn.outvars[0] for s in found}
-            self.moved = frozenset(roots & wanted)
+            self.moved |= roots & wanted
             self.bodies.clear()
 
     def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -139,6 +162,10 @@ class _Plan:
     def _why_no_stencil(self, stencil: Stencil) -> str | None:
         made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)
         return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else ())
+
+    def _sites(self) -> list[Site]:
+        """But for those that are in functions of rows."""
+        return [s for s in find_sites(self.graph) if s.index not in self.inside]
 
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""

@@ -32,7 +32,7 @@ class Site:
 
     index: int
     eqn: JaxprEqn
-    family: str  # "reduce", "scan", "recurrence", "histogram" or "map"
+    family: str  # "reduce", "scan", "recurrence", "histogram", "map" or "rows"
     op: Any
     roots: tuple[tuple[Any, Labels], ...]
     sizes: tuple[int, ...]
@@ -88,7 +88,7 @@ def _reduction(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         (x,) = eqn.invars
         axes, shape = sorted(eqn.params["axes"]), x.aval.shape
-        if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not _is_number(x, complex=op is jnp.add):
+        if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not is_number(x, complex=op is jnp.add):
             return None
         behind = shape[axes[-1] + 1 :]
         labels = (*range(axes[-1] + 1), *(OWN,) * len(behind))
@@ -101,7 +101,7 @@ def _scan(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
         (x,) = eqn.invars
         axis, shape = eqn.params["axis"], x.aval.shape
-        if not _is_number(x, complex=op in (jnp.add, jnp.multiply)) or x.aval.dtype == np.bool_:
+        if not is_number(x, complex=op in (jnp.add, jnp.multiply)) or x.aval.dtype == np.bool_:
             return None
         labels = (*range(axis + 1), *(OWN,) * (len(shape) - axis - 1))
         return Site(index, eqn, "scan", op, ((x, labels),), shape[: axis + 1], axis, shape[axis + 1 :], eqn.params["reverse"])
@@ -114,7 +114,7 @@ def _recurrence(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
     if not isinstance(call.step, Product) or call.inner_rank or eqn.params["rank"] or graph.with_rules:
         return None
     (factor,), (term,), flags, _, init = call.split(eqn.invars)
-    if not _is_number(term):
+    if not is_number(term):
         return None
     roots = (factor, () if call.steady else (0,)), (term, (0,))
     beside = (*([] if flags is None else [flags]), *(init or []))
@@ -134,7 +134,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
         rank = indices.aval.ndim - 1
         window = tuple(range(rank, updates.aval.ndim))
         whole = d.update_window_dims == window and updates.aval.shape[rank:] == shape[kept + depth :]
-        if not whole or rank == kept or eqn.params["mode"].name not in INDEX_MODES or not _is_number(updates, complex=True):
+        if not whole or rank == kept or eqn.params["mode"].name not in INDEX_MODES or not is_number(updates, complex=True):
             return None
         loops = tuple(range(rank))
         roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
@@ -151,7 +151,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
         return
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
     axes = sorted(eqn.params["axes"]) if "axes" in eqn.params else [eqn.params["dimension"]]
-    if not axes or not all(isinstance(n, int) for n in shape) or not _is_number(out, complex=True):
+    if not axes or not all(isinstance(n, int) for n in shape) or not is_number(out, complex=True):
         return
     for rank in range(axes[0], 0, -1):
         if 0 < math.prod(shape[rank:]) <= MOST_OWN:
@@ -162,7 +162,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
 _SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin sort".split())
 
 
-def _is_number(x: Any, complex: bool = False) -> bool:
+def is_number(x: Any, complex: bool = False) -> bool:
     d = x.aval.dtype
     return (
         jnp.issubdtype(d, jnp.bool_)

@@ -95,6 +95,13 @@ class OrderedCall(ElementFunctionCall):
             and self.num_arrays == len(self.positions)
         )
 
+    @functools.cached_property
+    def is_map(self) -> bool:
+        """Is each result f of its own element (``last``)?"""
+        op, n = self.operator.traced.jaxpr, len(self.operator.shapes)
+        whole = self.wanted is None and self.then is None and not (self.exclusive or self.init or self.segmented_by)
+        return self.kind == "scan" and whole and not op.eqns and list(op.outvars) == list(op.invars[n:])
+
     def results_of(self, leaves: Sequence[Any], depth: int) -> list[Any]:
         """Of the operator's leaves with ``depth`` leading axes."""
         if self.then is not None:
@@ -151,8 +158,8 @@ def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> 
 
 @functools.lru_cache(maxsize=512)
 def _large_spec(call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], ...]) -> LargeSpec:
-    combine, element = call.operator.traced.arrays, call.f.arrays
-    assert combine is not None and element is not None
+    combine, element = None if call.is_map else call.operator.traced.arrays, call.f.arrays
+    assert element is not None
     counts = [0 if p is not None else slots_of(s, d) for p, (s, d) in zip(call.positions, elements, strict=True)]
     return large_spec(
         call.kind,
@@ -160,7 +167,7 @@ def _large_spec(call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], 
         call.operator.leaf_slots,
         tuple(range(len(call.operator.shapes))) if call.wanted is None else call.wanted,
         combine,
-        None if call.passes_on else element,
+        None if call.passes_on and not call.is_map else element,
         exclusive=call.exclusive,
         reverse=call.reverse,
         restarts=call.segmented_by == "flags" or call.kind == "segments",

@@ -118,6 +118,8 @@ class Scans(OrderedFamily):
                 return [_moved(scan_xla.cumulative(operands[0], name, 0, call.reverse), first.reshape(-1)[0], call.reverse)]
         arrays, flags, captured, consts, init = call.split(operands)
         values = call.values(arrays, captured)
+        if call.is_map:
+            return values
         start, neutral = init, False
         if init is None and call.exclusive and call.operator.identity is not None:
             lanes = values[0].shape[1 : 1 + call.inner_rank]

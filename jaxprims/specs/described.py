@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..ir.program import itemsize
@@ -35,7 +36,10 @@ def histogram_work(spec: HistogramSpec) -> int:
 
 def ordered_work(spec: OrderedSpec) -> int:
     """What a slot of an element costs, in that of a sum."""
-    programs = [] if isinstance(spec, LargeSpec) else [spec.f, spec.op]
+    if isinstance(spec, LargeSpec):
+        made = spec.element.nests if spec.combine is None and spec.element is not None else ()  # of operators it is not known
+        return 1 + sum(math.prod(n.extents) * (1 + work(n.body)) for n in made) // (8 * len(spec.state))
+    programs = [spec.f, spec.op]
     return 1 + sum(map(work, programs)) // (16 * max(1, len(spec.state)))
 
 

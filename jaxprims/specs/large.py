@@ -27,7 +27,7 @@ class LargeSpec(OrderedSpec):
     """``parts`` are a state's arrays, which lie one after the other at multiples of 64 bytes; ``kept`` says which of them are
     results. To drivers, which only move states, a state is as many words, and rows always lie side by side (``across``)."""
 
-    combine: ArrayProgram | None = None  # (a's parts, b's parts) -> parts
+    combine: ArrayProgram | None = None  # (a's parts, b's parts) -> parts; None: a map, of whose elements nothing is combined
     element: ArrayProgram | None = None  # arrays -> parts; None: they are the parts
     parts: tuple[Array, ...] = ()
     kept: tuple[int, ...] = ()
@@ -50,16 +50,19 @@ class LargeSpec(OrderedSpec):
 
     @property
     def uniform_arrays(self) -> tuple[Array, ...]:
-        assert self.combine is not None
-        return (*(self.element.uniforms if self.element is not None else ()), *self.combine.uniforms)
+        return tuple(u for program in (self.element, self.combine) if program is not None for u in program.uniforms)
 
     def check(self) -> None:
-        if not self.arrays or not self.parts or not self.kept or self.combine is None:
+        if not self.arrays or not self.parts or not self.kept:
             raise ValueError("a call has arrays, states and results")
         scalars_of(self.parts)
+        every = tuple(range(len(self.parts)))
         params_of(self.arrays)
         given = tuple((a.dtype, max(1, a.slots)) for a in self.arrays)
-        check_arrays(self.combine, self.parts * 2, self.parts, "combine")
+        if self.combine is not None:
+            check_arrays(self.combine, self.parts * 2, self.parts, "combine")
+        elif self.element is None or self.family != "scan" or self.exclusive or self.restarts or self.kept != every:
+            raise ValueError("a map makes each of its results, and nothing cuts it")
         if self.element is not None:
             check_arrays(self.element, given, self.parts, "element")
         elif given != self.parts or not all(a.slots for a in self.arrays):
@@ -95,7 +98,7 @@ class LargeSpec(OrderedSpec):
             tuple((row[1], int(row[2])) for row in rows if row[0] == "array"),
             tuple((row[1], int(row[2])) for row in rows if row[0] == "part"),
             tuple(int(k) for row in rows if row[0] == "kept" for k in row[1:]),
-            programs["combine"],
+            programs.get("combine"),
             programs.get("element"),
             **{name: name in next(row for row in rows if row[0] == "is") for name in _FLAGS},
         )
@@ -106,13 +109,13 @@ def large_spec(
     arrays: tuple[Array, ...],
     parts: tuple[Array, ...],
     kept: tuple[int, ...],
-    combine: ArrayProgram,
+    combine: ArrayProgram | None,
     element: ArrayProgram | None,
     **flags: bool,
 ) -> LargeSpec:
     """``arrays``: dtype and scalars of an element, none of a position."""
     words = sum(-(-itemsize(dtype) * size // 64) * 8 for dtype, size in parts)
-    uniforms = (*(element.uniforms if element is not None else ()), *combine.uniforms)
+    uniforms = [u for program in (element, combine) if program is not None for u in program.uniforms]
     return LargeSpec(
         kind=PREFIX + family,
         arrays=tuple(ArraySpec(dtype, slots, max(1, slots)) for dtype, slots in arrays),

@@ -31,7 +31,7 @@ UNROLLED = 4
 """Vectors of a row that a block has."""
 
 ROWS_ACROSS = 4
-"""Rows of accumulators of a block that is reduced along its vectors."""
+"""Accumulators of a block that is reduced along its vectors: of so many rows, or, if there is but one, of its vectors by turns."""
 
 
 def function(module: ir.Module, name: str, p: ArrayProgram) -> ir.Function:
@@ -160,18 +160,29 @@ class _Emission:
                 self._write(index, row, piece, self._values(index, row, piece, {}, n.body)[0])
             return
         where = list(itertools.product(range(rows), group))
-        wide = self.most if self.across else 0
+        wide, turns = self.most if self.across else 0, 1
+        if self.across and rows == 1 and n.extents[self.along] >= ROWS_ACROSS * self.most:
+            turns = ROWS_ACROSS
+            where *= turns
         types = [register_type(self.result, wide or piece.width) for _, piece in where]
         held = [alloca(b, t) for t in types]
         for p, t in zip(held, types, strict=True):
             start = constant(self.result, neutral(n.combine, self.result))
             b.store(splat(b, start, getattr(t, "count", 1)), p)
-        for inside in self._reduced([k for k in range(n.outer, len(n.extents)) if k != self.along], index):
+        for inside in self._reduced([k for k in range(n.outer, len(n.extents)) if k != self.along], index, turns):
             loaded: dict[tuple[int, int, int], ir.Value] = {}
-            for (row, piece), p, t in zip(where, held, types, strict=True):
-                b.store(self._combined(b.load(p, typ=t), index, row, inside or piece, loaded), p)
-        for (row, piece), p, t in zip(where, held, types, strict=True):
+            for k, ((row, piece), p, t) in enumerate(zip(where, held, types, strict=True)):
+                if inside is not None and turns > 1:
+                    if k == len(inside):
+                        break
+                    piece = inside[k]
+                elif inside is not None:
+                    (piece,) = inside
+                b.store(self._combined(b.load(p, typ=t), index, row, piece, loaded), p)
+        for (row, piece), p, t in zip(where[:: turns], held[:: turns], types[:: turns], strict=True):
             total = b.load(p, typ=t)
+            for q in held[1:turns]:
+                total = TABLE[n.combine](b, self.result, total, b.load(q, typ=t))
             while self.across and getattr(total.type, "count", 1) > 1:
                 half = total.type.count // 2
                 low, high = (take(b, total, total, range(k, k + half)) for k in (0, half))
@@ -180,25 +191,28 @@ class _Emission:
                 total = TABLE[n.combine](b, self.result, low, high)
             self._write(index, row, piece, total)
 
-    def _reduced(self, loops: list[int], index: list[ir.Value]) -> Iterator[_Piece | None]:
-        """Inside these loops; where vectors run along another reduced one, also which piece of it is at hand."""
+    def _reduced(self, loops: list[int], index: list[ir.Value], turns: int) -> Iterator[Sequence[_Piece] | None]:
+        """Inside these loops; where vectors run along another reduced one, also which pieces of it are at hand: ``turns`` of them,
+        or what is left."""
         b, n = self.b, self.nest
         if loops:
             with loop(b, i64(0), i64(n.extents[loops[0]])) as i:
                 index[loops[0]] = i
-                yield from self._reduced(loops[1:], index)
+                yield from self._reduced(loops[1:], index, turns)
         elif not self.across:
             yield None
         else:
-            extent = n.extents[self.along]
-            whole = extent // self.most * self.most
-            if whole:
-                with loop(b, i64(0), i64(whole), self.most) as i:
-                    index[self.along] = i
-                    yield _Piece(0, self.most, self.most)
-            if whole < extent:
-                index[self.along] = i64(whole)
-                yield _Piece(0, self.most, extent - whole)
+            extent, at, width = n.extents[self.along], 0, self.most
+            for count in dict.fromkeys((turns, 1)):
+                end = at + (extent - at) // (count * width) * count * width
+                if at < end:
+                    with loop(b, i64(at), i64(end), count * width) as i:
+                        index[self.along] = i
+                        yield [_Piece(k * width, width, width) for k in range(count)]
+                at = end
+            if at < extent:
+                index[self.along] = i64(at)
+                yield [_Piece(0, width, extent - at)]
             index[self.along] = i64(0)
 
     def _combined(

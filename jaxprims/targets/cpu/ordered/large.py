@@ -1,7 +1,8 @@
 """The kernels of elements of many scalars: a sequence is folded element by element, where results and states lie in memory.
 
 A scan's results are its states: what comes after one is combined with it where it was written. What a block offers to others, its
-aggregate, is a fold of its own, so that results are the prefix and then each element, whoever computed the prefix.
+aggregate, is a fold of its own, so that results are the prefix and then each element, whoever computed the prefix. A map makes
+each element where its result is, and blocks have nothing to offer to others.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ def generate(spec: LargeSpec) -> ir.Module:
 
 class _Large:
     def __init__(self, module: ir.Module, spec: LargeSpec):
-        assert spec.combine is not None
         self.module, self.spec = module, spec
         self.bytes = [itemsize(dtype) * size for dtype, size in spec.parts]
         self.stride = spec.offsets[-1]
-        self.op = nests.function(module, "op", spec.combine)
+        self.op = None if spec.combine is None else nests.function(module, "op", spec.combine)
         self.element = None if spec.element is None else nests.function(module, "element", spec.element)
         self.first = 0 if spec.element is None else len(spec.element.uniforms)  # that are the operator's
 
     def build(self) -> None:
+        if self.op is None:
+            self._map()
+            return
         self.fold = self._fold()
         if self.spec.family == "scan":
             self._scan()
@@ -64,7 +67,7 @@ class _Large:
 
     def _apply(self, b: ir.IRBuilder, uniforms: ir.Value, to: Pointers, first: Pointers, second: Pointers) -> None:
         """``to`` is none of the others."""
-        assert self.spec.combine is not None
+        assert self.spec.combine is not None and self.op is not None
         captured = [pointer(b, uniforms, self.first + k) for k in range(len(self.spec.combine.uniforms))]
         b.call(self.op, [*to, *first, *second, *captured])
 
@@ -149,6 +152,25 @@ class _Large:
             return at
         b.call(self.element, [*made, *at, *(pointer(b, uniforms, k) for k in range(self.first))])
         return made
+
+    def _map(self) -> None:
+        """All of a scan that combines nothing: a block waits for none before it."""
+        spec = self.spec
+        b, (arrays, uniforms, outs, _, range_, _, _, progress) = self._entry("scan", 7)
+        lo, hi, n, _, lanes = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE) - 2))
+        here = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        there = [pointer(b, outs, k) for k in range(len(spec.kept))]
+        assert self.element is not None
+        with self._over_lanes(b, range_) as (lane, _), loop(b, lo, hi) as t:
+            step = b.sub(b.sub(n, i64(1)), t) if spec.reverse else t
+            index = b.add(b.mul(step, lanes), lane)
+            made = [address(b, p, scaled(b, index, size)) for p, size in zip(there, self.bytes, strict=True)]
+            self._element(b, here, uniforms, step, index, made)
+        b.ret(b.or_(progress, i64(STARTED)))
+        b, (*_, progress) = self._entry("reduce", 5)
+        b.ret(b.or_(progress, i64(STARTED)))
+        b, _ = declare(self.module, "combine", [PTR, PTR, PTR, PTR, I64])
+        b.ret_void()
 
     # --- what drivers call (cpu/ordered_kernel.h) -------------------------------------------------------------------------------
 

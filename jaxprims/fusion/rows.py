@@ -1,0 +1,142 @@
+"""Rows: what goes through each row of an array several times (a softmax, a variance about the mean, their gradients), as one
+function of a row, whose arrays stay in the cache from one loop to the next. Where XLA makes a pass through memory for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Literal
+
+from ..tracing.lanewise import OWN
+from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, own_numbers
+from .graph import OUTSIDE, Graph
+from .labels import Labels, wanted
+from .sites import Site, find_sites, is_number
+
+
+@dataclasses.dataclass(eq=False)
+class Rows:
+    """Equations on rows, of as many loops as ``sizes``, that need each other's results: none needs one by way of others."""
+
+    graph: Graph
+    sizes: tuple[int, ...]
+    members: set[int]
+
+    @property
+    def bits(self) -> int:
+        return sum(1 << k for k in self.members)
+
+    def labels(self, var: Any) -> Labels:
+        k = len(self.sizes)
+        return (*range(k), *(OWN,) * (var.aval.ndim - k))
+
+    def own(self, index: int) -> int:
+        """Numbers of a row of what an equation makes."""
+        (var,) = self.graph.eqns[index].outvars
+        return own_numbers(var, self.labels(var))
+
+    def has(self, atom: Any) -> bool:
+        return not isinstance(atom, Literal) and self.graph.producer.get(atom) in self.members
+
+    def takes(self, eqn: JaxprEqn) -> bool:
+        """Is the equation one on these rows, as far as it needs them?"""
+        (out,) = eqn.outvars
+        if out.aval.shape[: len(self.sizes)] != self.sizes or own_numbers(out, self.labels(out)) > MOST_IN_ROW:
+            return False
+        operands = wanted(eqn, self.labels(out))
+        return operands is not None and all(
+            k == self.labels(v) for v, k in zip(eqn.invars, operands, strict=True) if self.has(v)
+        )
+
+    def with_others(self, others: Sequence[Rows], index: int) -> Rows | None:
+        """One of all of these, with another equation; None if one of them then needs another by way of what is in none."""
+        all_of_them = Rows(self.graph, self.sizes, set().union(self.members, *(o.members for o in others), {index}))
+        bits = all_of_them.bits
+        outer = (v for k in all_of_them.members for v in self.graph.eqns[k].invars if not all_of_them.has(v))
+        return None if any(self.graph.needs([v]) & bits for v in outer) else all_of_them
+
+    def roots(self, elsewhere: Collection[int]) -> list[int]:
+        """What others want of it. What loops of other sites make again (``elsewhere``) is not written for them."""
+        out = []
+        for k in sorted(self.members):
+            users = set(self.graph.users[self.graph.eqns[k].outvars[0]]) - self.members
+            if users and not (self.own(k) > 1 and users.issubset(elsewhere)):
+                out.append(k)
+        return out
+
+    def goes_again(self, roots: Sequence[int]) -> bool:
+        """Does it go through rows again, after a reduction of them?"""
+        bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
+        inside = [k for k in self.members if bits >> k & 1]
+        reduced = [k for k in inside if self.graph.eqns[k].primitive.name in REDUCTIONS]
+        again = [k for k in inside if self.own(k) > 1 or k in reduced]
+        return any(self.graph.ancestors[k] >> r & 1 for k in again for r in reduced if r != k)
+
+
+def find_rows(graph: Graph) -> list[list[Site]]:
+    """Sites of one kernel each: what others want of equations on the same rows."""
+    found: dict[int, Rows] = {}
+    for index, eqn in enumerate(graph.eqns):
+        if not _may_be_within(eqn):
+            continue
+        near = list(dict.fromkeys(found[graph.producer[v]] for v in eqn.invars if _is_in(graph, found, v)))
+        if eqn.primitive.name in REDUCTIONS:
+            sizes = _sizes(eqn)
+            mine = None if sizes is None else Rows(graph, sizes, set())
+        else:
+            mine = Rows(graph, near[0].sizes, set()) if near else None
+        if mine is None:
+            continue
+        others = [o for o in near if o.sizes == mine.sizes]
+        while True:
+            joined = mine.with_others(others, index)
+            if joined is not None and joined.takes(eqn):
+                break
+            if not others:
+                break
+            others.pop()
+        if joined is None or not joined.takes(eqn) or not (others or eqn.primitive.name in REDUCTIONS):
+            continue
+        found.update(dict.fromkeys(joined.members, joined))
+    groups = list(dict.fromkeys(found.values()))
+    if not groups:
+        return []
+    within = set().union(*(rows.members for rows in groups))
+    elsewhere = set[int]()
+    for site in find_sites(graph):
+        if site.index not in within:
+            elsewhere |= {site.index, *Body(graph, [site], ()).taken}
+    out = []
+    for rows in groups:
+        roots = rows.roots(elsewhere)
+        if roots and rows.goes_again(roots):
+            out.append([_site(rows, k) for k in roots])
+    return out
+
+
+def _site(rows: Rows, index: int) -> Site:
+    eqn = rows.graph.eqns[index]
+    (var,) = eqn.outvars
+    return Site(index, eqn, "rows", None, ((var, rows.labels(var)),), rows.sizes, 0)
+
+
+def _is_in(graph: Graph, found: dict[int, Rows], atom: Any) -> bool:
+    return not isinstance(atom, Literal) and graph.producer.get(atom, OUTSIDE) in found
+
+
+def _may_be_within(eqn: JaxprEqn) -> bool:
+    known = all(isinstance(n, int) for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape)
+    return eqn.primitive.name in IN_ROWS and known and not eqn.effects and len(eqn.outvars) == 1 and is_number(eqn.outvars[0])
+
+
+def _sizes(eqn: JaxprEqn) -> tuple[int, ...] | None:
+    """The loops around a reduction of rows; None if it is none."""
+    shape, axes = eqn.invars[0].aval.shape, sorted(eqn.params["axes"])
+    first = len(shape) - len(axes)
+    if not axes or not first or axes != list(range(first, len(shape))) or 0 in shape:
+        return None
+    return shape[:first] if math.prod(shape[first:]) <= MOST_IN_ROW else None
