@@ -297,6 +297,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("work", &ScanProblem::work)
       .def_rw("across", &ScanProblem::across)
       .def_rw("large", &ScanProblem::large)
+      .def_rw("map", &ScanProblem::map)
       .def_rw("reverse", &ScanProblem::reverse)
       .def_rw("in_place", &ScanProblem::in_place)
       .def_rw("contiguous", &ScanProblem::contiguous)
@@ -305,7 +306,8 @@ NB_MODULE(_cpu, m) {
       .value("assisting", ScanOrder::kAssisting)
       .value("row_wise", ScanOrder::kRowWise)
       .value("column_wise", ScanOrder::kColumnWise)
-      .value("sequential_rows", ScanOrder::kSequentialRows);
+      .value("sequential_rows", ScanOrder::kSequentialRows)
+      .value("any_order", ScanOrder::kAnyOrder);
   nb::class_<ScanPlan>(m, "ScanPlan")
       .def_ro("order", &ScanPlan::order)
       .def_ro("block", &ScanPlan::block)

@@ -63,7 +63,8 @@ inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& ca
   for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.reverse = shape.reverse;
+  p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.map = shape.map;
+  p.reverse = shape.reverse;
   for (const Operand& out : call.outs) {
     p.aligned = p.aligned && reinterpret_cast<uintptr_t>(out.data) % kCacheLine == 0;
     for (const Operand& array : call.arrays) p.in_place = p.in_place || (array.data != nullptr && array.data == out.data);
@@ -275,7 +276,6 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
     ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
   }
   const internal::ScanRun run{shape, call, kernel, plan};
-  const bool chained = plan.order != ScanOrder::kSequentialRows;
   const int64_t state_bytes = StateBytes(shape, plan.strip), worker_bytes = WorkerBytes(problem, plan);
   const int64_t chain_bytes = ChainBytes(problem, plan), chains_bytes = units * chain_bytes;
   const Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
@@ -283,7 +283,17 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
   workers.reserve(static_cast<size_t>(plan.threads));
   for (int w = 0; w < plan.threads; ++w) workers.emplace_back(run, workspace.data() + chains_bytes + w * worker_bytes);
 
-  if (chained) {
+  if (plan.order == ScanOrder::kAnyOrder) {
+    WorkAssist(pool, units * blocks, plan.threads, [&](int64_t task, int w) {
+      const int64_t unit = task / blocks, lo = task % blocks * plan.block;
+      internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
+      worker.Select(unit / strips, unit % strips);
+      worker.Scan(lo, std::min(call.n, lo + plan.block), nullptr, worker.state(0), 0);
+      if (plan.stream) StreamFence();
+    });
+    return;
+  }
+  if (Chained(plan)) {
     auto chain_of = [&](int64_t unit) { return internal::ScanChain(workspace.data() + unit * chain_bytes, state_bytes); };
     for (int64_t unit = 0; unit < units; ++unit) chain_of(unit).Clear(blocks);
     auto scan_block = [&](int64_t task, int w) {

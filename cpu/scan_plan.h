@@ -20,6 +20,7 @@ enum class ScanOrder : uint8_t {
   kRowWise = 1,         // all row-wise
   kColumnWise = 2,      // all column-wise
   kSequentialRows = 3,  // a row is one thread's
+  kAnyOrder = 4,        // of a map, whose blocks need nothing of each other
 };
 
 struct ScanProblem {
@@ -32,6 +33,7 @@ struct ScanProblem {
   int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
   bool large = false;  // elements are arrays in memory, of `slots` words
+  bool map = false;    // the operator keeps its second operand: each result is made of its own element
   bool reverse = false;
   bool in_place = false;    // a result lies where an operand does
   bool contiguous = false;  // rows lie one behind the other in every operand, and none starts from an init
@@ -109,7 +111,7 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
   }
   const int64_t rows = p.rows * StripsOf(p, plan);
   const bool alone = blocks <= 1 || plan.threads == 1 || rows >= 2 * wanted || rows * blocks >= int64_t{1} << 32;
-  plan.order = alone ? ScanOrder::kSequentialRows : ScanOrder::kAssisting;
+  plan.order = alone ? ScanOrder::kSequentialRows : p.map ? ScanOrder::kAnyOrder : ScanOrder::kAssisting;
   const int64_t elements = std::max<int64_t>(1, p.n * plan.strip);
   const int64_t fit = std::max<int64_t>(1, kScanTaskBytes / (elements * std::max<int64_t>(1, p.in_bytes + p.OutBytes())));
   plan.rows_per_task = std::clamp<int64_t>(CeilDiv(rows, wanted), 1, fit);
@@ -148,7 +150,7 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
   if (periodic >= 0) plan.periodic = periodic != 0 && p.contiguous && !p.across && p.n >= 1 && p.n <= kScanStep;
   internal::Distribute(p, m, threads > 0 ? static_cast<int>(std::min(threads, kMostForcedThreads)) : plan.threads, plan);
   if (stream >= 0) plan.stream = stream != 0 && internal::Streamable(p, plan);
-  if (order >= 0 && order <= 3) plan.order = static_cast<ScanOrder>(order);
+  if (order >= 0 && order <= (p.map ? 4 : 3)) plan.order = static_cast<ScanOrder>(order);
   if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;
   return plan;
 }
@@ -156,9 +158,14 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
 // Bytes of the descriptor of a block: the line of its status, its aggregate, the prefix of the next one.
 inline int64_t DescriptorBytes(int64_t state_bytes) { return kCacheLine + 2 * state_bytes; }
 
-// Bytes of the descriptors of a row's strip; none where a row is one thread's.
+// Is there a chain of blocks that need each other, some of them another thread's?
+inline bool Chained(const ScanPlan& plan) {
+  return plan.order != ScanOrder::kSequentialRows && plan.order != ScanOrder::kAnyOrder;
+}
+
+// Bytes of the descriptors of a row's strip; none where nothing is chained.
 inline int64_t ChainBytes(const ScanProblem& p, const ScanPlan& plan) {
-  if (plan.order == ScanOrder::kSequentialRows) return 0;
+  if (!Chained(plan)) return 0;
   return BlocksOf(p, plan) * DescriptorBytes(StateBytes(p.slots, plan.strip));
 }
 

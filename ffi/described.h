@@ -65,6 +65,7 @@ inline void GetShape(const nanobind::handle& described, OrderedShape& shape) {
   Get(described, "reverse", shape.reverse);
   Get(described, "identity", shape.identity);
   Get(described, "commutes", shape.commutes);
+  Get(described, "map", shape.map);
   Get(described, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
 }

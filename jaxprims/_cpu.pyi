@@ -65,6 +65,7 @@ class ScanProblem:
     work: int
     across: bool
     large: bool
+    map: bool
     reverse: bool
     in_place: bool
     contiguous: bool
@@ -75,6 +76,7 @@ class ScanOrder(enum.Enum):
     row_wise = 1
     column_wise = 2
     sequential_rows = 3
+    any_order = 4
 
 class ScanPlan:
     @property

@@ -2,7 +2,7 @@
 //
 // the ordered family (OrderedSpec):
 //   kind, array_bytes, uniforms, leaf_bytes, slot_bytes, leaf_slots, across, restarts, exclusive, reverse, identity, commutes,
-//   work: as for the CPU (jaxprims/specs/described.py) state_bytes: int     sizeof(spec::State)
+//   map, work: as for the CPU (jaxprims/specs/described.py) state_bytes: int     sizeof(spec::State)
 //
 // both:
 //   key: int             the spec's; signature: as for the CPU (jaxprims/specs/signature.py)

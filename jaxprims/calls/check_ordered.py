@@ -32,8 +32,8 @@ def check_ordered(
     beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it; ``rows``: and an array, however few numbers it has; ``names``: mesh axes over which the elements are sharded; ``beside``: what
-    the operator meets besides elements, starts and what cuts them."""
+    is one element, however the operator treats it; ``rows``: and an array, however few numbers it has; ``names``: mesh axes over
+    which the elements are sharded; ``beside``: what the operator meets besides elements, starts and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)

@@ -91,7 +91,7 @@ def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) 
         _map_on_elements(call, None)
 
 
-def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, rows: bool) -> tuple[Operator, list[Any]]:
+def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, arrays: bool) -> tuple[Operator, list[Any]]:
     shapes, dtypes = call.values.shapes, call.values.dtypes
     inside = [s[lanes:] for s in shapes]
     slots = sum(slots_of(s, d) for s, d in zip(inside, dtypes, strict=True))
@@ -107,7 +107,7 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None,
             _prove_large(closed, call.closed, outer)
             return large_operator(closed)
         _prove(closed, call.closed, outer, inside * 2, [*dtypes, *dtypes])
-    if rows or slots > MAX_STRUCT_SLOTS:
+    if arrays or slots > MAX_STRUCT_SLOTS:
         return large_operator(closed)
     uniform = None
     if identity is not None:

@@ -12,10 +12,13 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Literal
 
 from ..tracing.lanewise import OWN
-from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, own_numbers
+from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, operations, own_numbers
 from .graph import OUTSIDE, Graph
 from .labels import Labels, wanted
 from .sites import Site, find_sites, is_number
+
+DEAR = 16
+"""Additions for a number of a row from which on it is written for other sites, not made again by them."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,9 +51,7 @@ class Rows:
         if out.aval.shape[: len(self.sizes)] != self.sizes or own_numbers(out, self.labels(out)) > MOST_IN_ROW:
             return False
         operands = wanted(eqn, self.labels(out))
-        return operands is not None and all(
-            k == self.labels(v) for v, k in zip(eqn.invars, operands, strict=True) if self.has(v)
-        )
+        return operands is not None and all(k == self.labels(v) for v, k in zip(eqn.invars, operands, strict=True) if self.has(v))
 
     def with_others(self, others: Sequence[Rows], index: int) -> Rows | None:
         """One of all of these, with another equation; None if one of them then needs another by way of what is in none."""
@@ -60,21 +61,46 @@ class Rows:
         return None if any(self.graph.needs([v]) & bits for v in outer) else all_of_them
 
     def roots(self, elsewhere: Collection[int]) -> list[int]:
-        """What others want of it. What loops of other sites make again (``elsewhere``) is not written for them."""
+        """What others want of it. What loops of other sites make again (``elsewhere``), if that is cheap, is not written for
+        them."""
         out = []
         for k in sorted(self.members):
             users = set(self.graph.users[self.graph.eqns[k].outvars[0]]) - self.members
-            if users and not (self.own(k) > 1 and users.issubset(elsewhere)):
+            if users and not (self.own(k) > 1 and users.issubset(elsewhere) and self._is_cheap(k)):
                 out.append(k)
         return out
 
+    def _is_cheap(self, index: int) -> bool:
+        """To be made again of what reductions make and what is read."""
+        total, todo, seen = 0.0, [index], set[int]()
+        while todo and total < DEAR:
+            k = todo.pop()
+            eqn = self.graph.eqns[k]
+            if k in seen or self.own(k) == 1 or eqn.primitive.name in REDUCTIONS:
+                continue
+            seen.add(k)
+            total += operations(eqn)
+            todo += [self.graph.producer[v] for v in eqn.invars if self.has(v)]
+        return total < DEAR
+
     def goes_again(self, roots: Sequence[int]) -> bool:
-        """Does it go through rows again, after a reduction of them?"""
+        """Does it go through the same rows again, after a reduction of them?"""
         bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
-        inside = [k for k in self.members if bits >> k & 1]
-        reduced = [k for k in inside if self.graph.eqns[k].primitive.name in REDUCTIONS]
-        again = [k for k in inside if self.own(k) > 1 or k in reduced]
-        return any(self.graph.ancestors[k] >> r & 1 for k in again for r in reduced if r != k)
+        inside = [k for k in sorted(self.members) if bits >> k & 1]
+        reduced = {k: self.graph.eqns[k].outvars[0] for k in inside if self.graph.eqns[k].primitive.name in REDUCTIONS}
+        first = {r: self._read(r, ()) for r in reduced}
+        for k in inside:
+            before = [r for r in reduced if r != k and self.graph.ancestors[k] >> r & 1]
+            if before and (self.own(k) > 1 or k in reduced):
+                mine = self._read(k, set(reduced.values()))
+                if any(mine & first[r] for r in before):
+                    return True
+        return False
+
+    def _read(self, index: int, cut: Collection[Any]) -> set[Any]:
+        """The arrays whose rows an equation is made of."""
+        body = Body(self.graph, [_site(self, index)], cut)
+        return {v for v, labels in body.leaves if own_numbers(v, labels) > 1}
 
 
 def find_rows(graph: Graph) -> list[list[Site]]:

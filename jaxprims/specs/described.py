@@ -37,7 +37,7 @@ def histogram_work(spec: HistogramSpec) -> int:
 def ordered_work(spec: OrderedSpec) -> int:
     """What a slot of an element costs, in that of a sum."""
     if isinstance(spec, LargeSpec):
-        made = spec.element.nests if spec.combine is None and spec.element is not None else ()  # of operators it is not known
+        made = spec.element.nests if spec.is_map and spec.element is not None else ()  # of operators it is not known
         return 1 + sum(math.prod(n.extents) * (1 + work(n.body)) for n in made) // (8 * len(spec.state))
     programs = [spec.f, spec.op]
     return 1 + sum(map(work, programs)) // (16 * max(1, len(spec.state)))
@@ -70,6 +70,7 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
         "reverse": spec.reverse,
         "identity": spec.identity is not None,
         "commutes": spec.commutes,
+        "map": spec.is_map,
         "work": ordered_work(spec),
         "signature": signature(spec),
     }

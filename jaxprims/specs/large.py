@@ -37,6 +37,10 @@ class LargeSpec(OrderedSpec):
         return self.kind.removeprefix(PREFIX)
 
     @property
+    def is_map(self) -> bool:
+        return self.combine is None
+
+    @property
     def operators(self) -> tuple[Program, ...]:
         return ()
 

@@ -52,6 +52,12 @@ class OrderedSpec(KernelSpec):
         return self.kind
 
     @property
+    def is_map(self) -> bool:
+        """A scan whose operator keeps its second operand: each result is made of its own element."""
+        n, kept = len(self.state), [(i.op, i.attr) for i in (self.op.body[r] for r in self.op.results)]
+        return self.kind == "scan" and not self.exclusive and kept == [("arg", n + k) for k in range(n)]
+
+    @property
     def operators(self) -> tuple[Program, ...]:
         return (self.op,)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ...specs.problems import Problem
 
-ORDERS = ("assisting", "row_wise", "column_wise", "sequential_rows")
+ORDERS = ("assisting", "row_wise", "column_wise", "sequential_rows", "any_order")
 """In which blocks of a scan are claimed (de Kluijver 2024, 3.1 to 3.3), as ``cpu/scan_plan.h`` numbers them."""
 
 
@@ -64,6 +64,8 @@ class ScanPlan:
             how = "many short rows to a block, the scan restarts at each"
         elif self.order == "sequential_rows":
             how = "each row is scanned by one thread"
+        elif self.order == "any_order":
+            how = f"blocks of {self.block}, each by any thread"
         else:
             order = (self.order or "").replace("_", "-")
             how = f"chained scan with look-back over blocks of {self.block}, {order} order"

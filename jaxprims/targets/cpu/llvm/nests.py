@@ -31,7 +31,7 @@ UNROLLED = 4
 """Vectors of a row that a block has."""
 
 ROWS_ACROSS = 4
-"""Accumulators of a block that is reduced along its vectors: of so many rows, or, if there is but one, of its vectors by turns."""
+"""Accumulators of a block that is reduced along its vectors: of so many rows, or, if there is one, of its vectors by turns."""
 
 
 def function(module: ir.Module, name: str, p: ArrayProgram) -> ir.Function:
@@ -179,7 +179,7 @@ class _Emission:
                 elif inside is not None:
                     (piece,) = inside
                 b.store(self._combined(b.load(p, typ=t), index, row, piece, loaded), p)
-        for (row, piece), p, t in zip(where[:: turns], held[:: turns], types[:: turns], strict=True):
+        for (row, piece), p, t in zip(where[::turns], held[::turns], types[::turns], strict=True):
             total = b.load(p, typ=t)
             for q in held[1:turns]:
                 total = TABLE[n.combine](b, self.result, total, b.load(q, typ=t))
@@ -192,8 +192,8 @@ class _Emission:
             self._write(index, row, piece, total)
 
     def _reduced(self, loops: list[int], index: list[ir.Value], turns: int) -> Iterator[Sequence[_Piece] | None]:
-        """Inside these loops; where vectors run along another reduced one, also which pieces of it are at hand: ``turns`` of them,
-        or what is left."""
+        """Inside these loops; where vectors run along another reduced one, also which pieces of it are at hand: ``turns`` of
+        them, or what is left."""
         b, n = self.b, self.nest
         if loops:
             with loop(b, i64(0), i64(n.extents[loops[0]])) as i:

@@ -56,7 +56,7 @@ def _leaf_bytes(spec: OrderedSpec) -> list[int]:
 
 def _form(spec: OrderedSpec) -> str:
     if isinstance(spec, LargeSpec):
-        return "elements are arrays, combined one after the other"
+        return "elements are arrays, " + ("each a result of its own" if spec.is_map else "combined one after the other")
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
@@ -99,7 +99,7 @@ class Scans(_Ordered):
         p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
         p.in_bytes, p.leaf_bytes = sum(itemsize(a.dtype) * a.slots for a in spec.arrays), _leaf_bytes(spec)
         p.slots, p.across, p.reverse, p.work = len(spec.state), spec.across, spec.reverse, ordered_work(spec)
-        p.large = isinstance(spec, LargeSpec)
+        p.large, p.map = isinstance(spec, LargeSpec), spec.is_map
         p.contiguous = problem.contiguous and not spec.across
         p.aligned = True  # as XLA's buffers are
         machine = _cpu.Machine(cpu_threads())
@@ -114,6 +114,8 @@ class Scans(_Ordered):
     def reason(self, problem: OrderedProblem, plan: ScanPlan) -> str:
         if plan.periodic:
             return f"rows of {problem.n} elements lie one behind the other"
+        if plan.order == "any_order":
+            return "nothing is combined: blocks need nothing of each other"
         if plan.order != "sequential_rows":
             return "rows are long and few: threads share them"
         if plan.threads == 1:
