@@ -133,7 +133,7 @@ inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
     // A row of one block is combined once, of several blocks twice: what one thread does on any machine is one block.
     const bool one = p.large && p.n * p.rows * p.lanes * p.slots < 2 * kLargePerThread;
     const bool alone = one || p.rows * p.lanes >= (p.large ? kLargeAlone : kLanesAlone);
-    plan.block = std::max<int64_t>(1, alone ? p.n : block);
+    plan.block = std::max<int64_t>(1, alone && !p.map ? p.n : block);
   } else {
     plan.block = std::max<int64_t>(1, block / kScanStep) * kScanStep;
     plan.periodic = p.contiguous && p.rows > 1 && p.n >= 1 && p.n <= kPeriodicElements;

@@ -115,8 +115,10 @@ class Body:
             index = None if isinstance(v, Literal) or v in known else self.graph.producer.get(v)
             if index is not None and index in self.taken and index not in seen:
                 seen.add(index)
-                total += operations(self.graph.eqns[index])
-                todo += self.graph.eqns[index].invars
+                eqn = self.graph.eqns[index]
+                once = self.of_rows and math.prod(eqn.outvars[0].aval.shape) <= math.prod(self.sites[0].sizes)  # for a row
+                total += 0 if once else operations(eqn)
+                todo += eqn.invars
         return total >= additions
 
     def evaluate(self, read: Sequence[Any], position: Callable[[int], Any]) -> list[list[Any]]:

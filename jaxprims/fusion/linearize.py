@@ -21,6 +21,9 @@ SMALL = 4096
 AGAIN = 4
 """Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result."""
 
+_VIEWS = frozenset("slice pad rev transpose concatenate".split())
+"""What is read where it is, by stencils and by XLA's loops: to keep it would be to copy it."""
+
 
 def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Of a function (primals, tangents) -> (results, their tangents): primals -> (results, residuals), and (primals, residuals,
@@ -51,7 +54,7 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
         eqn = graph.eqns[graph.producer[v]]
         name = eqn.primitive.name
         known[v] = False
-        again = name in elementwise.NAMES or name in MOVES or _of_a_few(eqn)
+        again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
         if again and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
             known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
         return known[v]

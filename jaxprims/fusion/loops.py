@@ -238,15 +238,14 @@ def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
-ROWS_TOGETHER, TOGETHER = 8, 1024
+ROWS_TOGETHER, TOGETHER = 16, 1024
 """Rows that are an element together, and numbers that they have: what is done once for a row is done for several of them."""
 
 
 def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     first, sizes = _innermost(body), body.sites[0].sizes
     count = math.prod(sizes[first:])
-    longest = max((math.prod(v.aval.shape[len(sizes) :]) for s in body.sites for v in s.eqn.invars), default=1)
-    together = math.gcd(count, max(1, min(ROWS_TOGETHER, 1 << max(0, (TOGETHER // longest).bit_length() - 1))))
+    together = max(n for n in range(1, ROWS_TOGETHER + 1) if count % n == 0 and (n == 1 or n * body.widest <= TOGETHER))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]

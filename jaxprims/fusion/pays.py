@@ -127,10 +127,9 @@ FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
-    longest = max(math.prod(v.aval.shape[len(site.sizes) :]) for k in body.taken for v in body.graph.eqns[k].invars)
-    if math.prod(site.sizes) * longest < FEWEST_IN_ROWS_AGAIN:
+    if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN:
         return "few elements: XLA's loop is done before a kernel is called"
-    return "short rows, each reduced by itself" if longest < SHORTEST_ROW_AGAIN else None
+    return "short rows, each reduced by itself" if body.widest < SHORTEST_ROW_AGAIN else None
 
 
 FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18

@@ -52,7 +52,8 @@ class Kernel:
         inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
         taken = ", ".join(dict.fromkeys(n for n in inside if n not in _UNSEEN))
         reads = ", ".join(v.aval.str_short(short_dtypes=True) for v in self.inputs)
-        return f"{names} over {list(sites[0].sizes)}: one kernel, reads {reads}" + (f"; takes in {taken}" if taken else "")
+        around = f"of {list(sites[0].sizes)} rows" if self.body.of_rows else f"over {list(sites[0].sizes)}"
+        return f"{names} {around}: one kernel, reads {reads}" + (f"; takes in {taken}" if taken else "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,188 @@
+"""Functions of rows: what goes through rows several times is one kernel, right under every transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_fuse import faults, kernels, same
+
+import jaxprims as jp
+from jaxprims.fusion.call import Fused
+from jaxprims.targets.cpu.plans import ScanPlan
+from jaxprims.targets.plans import forced
+
+__all__ = ["faults"]
+
+ROWS, N = 130, 133  # neither is whole vectors
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(RNG.normal(size=shape), jnp.float32)
+
+
+X, Y, SCALE, SHIFT = normal(ROWS, N), normal(ROWS, N), normal(N), normal(N)
+LABELS = jnp.asarray(RNG.integers(0, N, ROWS), jnp.int32)
+
+
+def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(var + 1e-5) * scale + shift
+
+
+def attention(x: Any, w: Any) -> Any:
+    """Two kernels, of which the second needs the first's by way of a product of matrices."""
+    weights = jax.nn.softmax(x)
+    return jax.nn.softmax(x + weights @ w) - weights
+
+
+def causal(x: Any) -> Any:
+    rows, columns = (jax.lax.broadcasted_iota(np.int32, x.shape, k) for k in range(2))
+    return jax.nn.softmax(jnp.where(rows >= columns, x, -jnp.inf))
+
+
+def cross_entropy(x: Any, labels: Any) -> Any:
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], 1))
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "softmax": (jax.nn.softmax, (X,)),
+    "log-softmax": (jax.nn.log_softmax, (X,)),
+    "logsumexp": (lambda x: jax.nn.logsumexp(x, axis=-1), (X,)),
+    "layer norm": (layer_norm, (X, SCALE, SHIFT)),
+    "root mean square": (lambda x, w: x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * w, (X, SCALE)),
+    "variance": (lambda x: (x.mean(-1), x.var(-1)), (X,)),
+    "kurtosis": (lambda x: jnp.mean((x - x.mean(-1, keepdims=True)) ** 4, -1) / x.var(-1) ** 2, (X,)),
+    "between 0 and 1": (lambda x: (x - x.min(1, keepdims=True)) / (x.max(1) - x.min(1))[:, None], (X,)),
+    "divergence": (lambda x, y: jnp.sum(jax.nn.softmax(x) * (jax.nn.log_softmax(x) - jax.nn.log_softmax(y)), -1), (X, Y)),
+    "masked by a length": (lambda x, n: jax.nn.softmax(jnp.where(jnp.arange(N) <= n[:, None], x, -1e30)), (X, LABELS)),
+    "causal": (causal, (X,)),
+    "cross entropy": (cross_entropy, (X, LABELS)),
+    "one of all": (lambda x, i: jnp.sum(jax.nn.one_hot(i, N) * jax.nn.log_softmax(x), -1), (X, LABELS)),
+    "through products of matrices": (attention, (X, normal(N, N))),
+    "residual": (lambda x, y, w, b: x + jnp.tanh(layer_norm(x + y, w, b)), (X, Y, SCALE, SHIFT)),
+    "of matrices": (lambda x: jax.nn.softmax(x.reshape(10, 13, 7, 19), (2, 3)), (X,)),
+    "heads": (lambda x, bias: jax.nn.softmax(x.reshape(10, 13, N) + bias), (X, normal(10, 1, N))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    """As they are, their gradients, and those taken of what is fused."""
+    fn, args = PROGRAMS[name]
+    same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args))
+    moving = [k for k, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def loss(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *xs: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(f(*xs)))
+
+    expected = jax.jit(jax.grad(loss(fn), moving))(*args)
+    same(expected, jax.jit(jax.grad(loss(jp.fuse(fn)), moving))(*args), 5e-4, 1e-6)
+    same(expected, jax.jit(jp.fuse(jax.grad(loss(fn), moving)))(*args), 5e-4, 1e-6)
+
+
+def test_one_kernel_each() -> None:
+    assert kernels(jax.nn.softmax, X) == ["div"]
+    assert kernels(layer_norm, X, SCALE, SHIFT) == ["add"]
+    assert kernels(cross_entropy, X, LABELS) == ["select-n"]
+    assert kernels(jax.grad(cross_entropy), X, LABELS) == ["add-any"]
+    weights, made = kernels(attention, X, normal(N, N))
+    assert "div" in weights and "sub" in made
+
+
+def test_nothing_else_is_written() -> None:
+    """Where XLA writes an array as large as what is read, or several."""
+    for fn, args in ((cross_entropy, (X, LABELS)), (layer_norm, (X, SCALE, SHIFT)), (jax.grad(cross_entropy), (X, LABELS))):
+        memory = jax.jit(jp.fuse(fn)).lower(*args).compile().memory_analysis()
+        assert memory.temp_size_in_bytes < X.nbytes / 10
+
+
+def test_what_goes_through_rows_once_is_not_one() -> None:
+    for fn in (lambda x: x.sum(1), lambda x: x.max(1) - x.min(1), lambda x, y: y / x.sum(1, keepdims=True)):
+        args = (X, Y)[: fn.__code__.co_argcount]
+        assert not any("rows" in line for line in Fused(jax.make_jaxpr(fn)(*args)).rewritten.in_words())
+    assert kernels(jax.nn.softmax, X[:20, :30]) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "bool"])
+def test_dtypes(dtype: str, x64: None) -> None:
+    x = jnp.asarray(RNG.integers(0, 9, (70, 150)), dtype)
+
+    def away(x: Any) -> Any:
+        return jnp.where(x == x.max(1, keepdims=True), x.min(1, keepdims=True), x)
+
+    same(away(x), jp.fuse(away)(x))
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        rough = 2e-2 if x.dtype.itemsize == 2 else 1e-6
+        same(jax.nn.softmax(x), jp.fuse(jax.nn.softmax)(x), rough)
+        same(x - x.mean(1, keepdims=True), jp.fuse(lambda x: x - x.mean(1, keepdims=True))(x), rough)
+
+
+@pytest.mark.parametrize("shape", [(1, 9000), (2, 8192), (9001, 1), (300, 31), (257, 32), (37, 257), (5, 3, 1, 600), (4, 2050)])
+def test_shapes(shape: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    for fn in (jax.nn.softmax, lambda x: x - x.mean(-1, keepdims=True), lambda x: x.var(-1)):
+        same(fn(x), jax.jit(jp.fuse(fn))(x))
+
+
+def test_special_values() -> None:
+    """NaN, infinities and zeros' signs are as without it."""
+    x = X.at[4].set(-jnp.inf).at[5, 0].set(jnp.inf).at[6].set(-0.0)
+    for fn in (jax.nn.softmax, jax.nn.log_softmax, lambda x: x - x.max(1, keepdims=True)):
+        np.testing.assert_allclose(jp.fuse(fn)(x), fn(x), rtol=1e-5, atol=1e-6)
+        got = jp.fuse(fn)(x.at[3, 5].set(jnp.nan))  # where XLA's maximum of a row may be another number
+        assert np.all(np.isnan(got[3])) and np.array_equal(got[:3], jp.fuse(fn)(x)[:3])
+    signs = jnp.where(jnp.arange(N) % 2 == 0, -0.0, 0.0) * jnp.ones((ROWS, 1))
+    taken = lambda x, i: jnp.take_along_axis(x - x.max(1, keepdims=True) * 0, i[:, None], 1)  # noqa: E731
+    np.testing.assert_array_equal(jnp.signbit(taken(signs, LABELS)), jnp.signbit(jp.fuse(taken)(signs, LABELS)))
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
+def test_one_number_of_each_row(mode: str) -> None:
+    """Beyond a row's ends too, and in what adds to one."""
+    at = LABELS if mode == "promise_in_bounds" else LABELS.at[:4].set(jnp.array([-N, -N - 1, N, 3 * N]))
+
+    def fn(x: Any, at: Any) -> Any:
+        return jnp.take_along_axis(jax.nn.log_softmax(x), at[:, None], 1, mode=mode)
+
+    same(fn(X, at), jax.jit(jp.fuse(fn))(X, at))
+    grad = jax.grad(lambda x, at: jnp.sum(jnp.where(jnp.isnan(y := fn(x, at)), 0, y) * Y[:, :1]))
+    same(grad(X, at), jax.jit(jp.fuse(grad))(X, at))
+    whole = jnp.arange(ROWS * N, dtype=jnp.int32).reshape(ROWS, N)
+    integers = lambda x, at: jnp.take_along_axis(x - x.max(1, keepdims=True), at[:, None], 1, mode=mode)  # noqa: E731
+    same(integers(whole, at), jp.fuse(integers)(whole, at))
+
+
+def test_threads() -> None:
+    """Whoever makes a block: the same bits."""
+    x = normal(600, 130)
+    out = jax.jit(jp.fuse(jax.nn.softmax))(x)
+    for order in ("assisting", "row_wise", "column_wise", "sequential_rows", "any_order"):
+        for threads in (1, 2, 7):
+            with forced(ScanPlan(order, 4, threads=threads)):
+                again = jax.jit(lambda x, _=(order, threads): jp.fuse(jax.nn.softmax)(x))(x)
+            assert np.array_equal(out, again)
+
+
+def test_transformations() -> None:
+    fn = jp.fuse(layer_norm)
+    x = normal(3, ROWS, N)
+    batched = jax.vmap(layer_norm, (0, None, None))(x, SCALE, SHIFT)
+    same(batched, jax.jit(jax.vmap(fn, (0, None, None)))(x, SCALE, SHIFT))
+    same(jax.vmap(layer_norm, (None, 0, None))(X, x[0, :2], SHIFT), jax.jit(jax.vmap(fn, (None, 0, None)))(X, x[0, :2], SHIFT))
+    tangents = (Y, SHIFT, SCALE)
+    same(jax.jvp(layer_norm, (X, SCALE, SHIFT), tangents), jax.jvp(fn, (X, SCALE, SHIFT), tangents), 5e-4)
+
+    def curvature(f: Callable[..., Any]) -> Any:
+        return jax.jit(jax.grad(lambda x: jnp.sum(jax.grad(lambda x: jnp.sum(f(x, SCALE, SHIFT) ** 3))(x) * Y)))(X)
+
+    same(curvature(layer_norm), curvature(fn), 2e-3)
+    loop = lambda f: jax.lax.scan(lambda c, _: (f(c, SCALE, SHIFT), None), X, None, 3)[0]  # noqa: E731
+    same(loop(layer_norm), jax.jit(jp.fuse(lambda: loop(layer_norm)))())
+    same(jax.grad(lambda x: jnp.sum(jnp.sin(jax.checkpoint(layer_norm)(x, SCALE, SHIFT))))(X),
+         jax.grad(lambda x: jnp.sum(jnp.sin(jp.fuse(jax.checkpoint(layer_norm))(x, SCALE, SHIFT))))(X), 5e-4)  # fmt: skip
