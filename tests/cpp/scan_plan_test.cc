@@ -47,6 +47,7 @@ void CheckPlan(const ScanProblem& p, const Machine& m) {
     CHECK(plan.threads > 1 && BlocksOf(p, plan) > 1 && !plan.periodic);
     CHECK(p.rows * StripsOf(p, plan) * BlocksOf(p, plan) < int64_t{1} << 32);  // the halves of the work index
   }
+  CHECK(plan.order == ScanOrder::kSequentialRows || (plan.order == ScanOrder::kAnyOrder) == p.map);
   if (plan.stream) CHECK(!p.in_place && p.aligned && p.n * p.rows * p.lanes * p.OutBytes() > std::min(m.l3, kStreamBytes));
   CHECK(plan.variant() >= 0 && plan.variant() < 4);
   // What bits depend on is the same on every machine.
@@ -78,6 +79,7 @@ TEST(ScanPlanOfRandomProblems) {
     p.in_place = random() % 4 == 0;
     p.aligned = random() % 4 != 0;
     p.contiguous = !p.across && random() % 2 == 0;
+    p.map = random() % 4 == 0;
     Machine m;
     m.threads = static_cast<int>(1 + Size(random, 8));
     m.l3 = int64_t{2} << (20 + random() % 8);

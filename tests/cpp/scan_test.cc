@@ -333,6 +333,49 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
   }
 }
 
+// Each result is made of its own element, and of nothing that another block has: the last one's aggregate is never written.
+TEST(MapInAnyOrder) {
+  struct Square {
+    static int64_t Scan(const void* const* arrays, const void* const* /*uniforms*/, void* const* outs, const uint8_t* /*flags*/,
+                        const OrderedRange* range, const void* prefix, void* /*aggregate*/, int64_t progress) {
+      CHECK(prefix == nullptr || range->lo > 0);
+      for (int64_t i = range->lo; i < range->hi; ++i) {
+        const float x = static_cast<const float*>(arrays[0])[i];
+        static_cast<float*>(outs[0])[i] += x * x;  // a second time would show
+      }
+      return progress | kStarted;
+    }
+    static int64_t Reduce(const void* const*, const void* const*, const uint8_t*, const OrderedRange*, void*, int64_t progress) {
+      return progress | kStarted;
+    }
+    static void Combine(const void* const*, const void*, const void*, void*, int64_t) {}
+  };
+  constexpr int64_t kN = 20 * kScanStep + 3, kRows = 3;
+  std::vector<float> in(kRows * kN);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i % 1000);
+  OrderedShape shape = FloatSum::Shape();
+  shape.map = true;
+  QueuePool queue(3);
+  for (const int64_t order : {-1, 0, 1, 2, 3, 4}) {
+    for (const int threads : {1, 2, 4}) {
+      std::vector<float> out(in.size());
+      OrderedCall call;
+      call.n = kN;
+      call.batch = {kRows};
+      Operand operand;
+      operand.strides[0] = kN * 4;
+      operand.data = reinterpret_cast<char*>(in.data());
+      call.arrays = {operand};
+      operand.data = reinterpret_cast<char*>(out.data());
+      call.outs = {operand};
+      const ScanPlan plan = ForcedScan(DescribeScan(shape, call), Machine{}, order, kScanStep, 0, 0, threads);
+      CHECK(order != 4 || threads == 1 || plan.order == ScanOrder::kAnyOrder);
+      RunScan(queue, shape, call, {Square::Scan, Square::Reduce, Square::Combine, nullptr}, plan);
+      for (size_t i = 0; i < in.size(); ++i) CHECK_EQ(out[i], in[i] * in[i]);
+    }
+  }
+}
+
 TEST(ScanWithoutMemory) {
   Problem problem;
   problem.options = kAcross;
