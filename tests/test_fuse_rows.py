@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
+from meshes import mesh as mesh_of
 from test_fuse import faults, kernels, same
 
 import jaxprims as jp
@@ -167,6 +170,18 @@ def test_threads() -> None:
             with forced(ScanPlan(order, 4, threads=threads)):
                 again = jax.jit(lambda x, _=(order, threads): jp.fuse(jax.nn.softmax)(x))(x)
             assert np.array_equal(out, again)
+
+
+def test_sharded_rows() -> None:
+    """Each device makes its own: nothing is told to others."""
+    x, mesh = normal(8 * 50, 133), mesh_of(8)
+    placed = jax.device_put(x, jax.NamedSharding(mesh, P("x")))
+    for fn in (jax.nn.softmax, jax.grad(lambda x: jnp.sum(jax.nn.log_softmax(x) ** 2))):
+        call = jax.jit(jp.fuse(fn))
+        text = call.lower(placed).compile().as_text()
+        assert "jaxprims_scan" in text
+        assert not re.search("all-gather|all-reduce|all-to-all|collective-permute", text)
+        same(fn(x), call(placed))
 
 
 def test_transformations() -> None:

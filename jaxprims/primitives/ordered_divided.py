@@ -112,6 +112,8 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     results = tuple((*every, *steps, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
     if n is None:
         words = "the elements are gathered"
+    elif call.is_map:
+        words = "nothing: each result is made of its own element"
     elif call.kind == "scan":
         words = "an all-gather of each device's total"
     else:
@@ -127,6 +129,8 @@ def _on_devices(
         primitive = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}[call.kind]
         return list(primitive.bind(*operands, call=call, masks=masks, rank=rank))
     part = Part(call, masks, rank, axes, operands)
+    if call.is_map:
+        return part.run(scan_p, part.whole)
     if call.kind == "scan":
         return _scan(part)
     out = _reduce(part) if call.kind == "reduce" else _segments(part)
