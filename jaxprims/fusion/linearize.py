@@ -13,13 +13,15 @@ from ..tracing.jaxprs import assembled
 from .body import operations
 from .graph import Graph, depending_on
 from .labels import MOVES
+from .rows import groups_of
 from .sites import MOST_OWN
 
 SMALL = 4096
 """Numbers of a residual that is kept whatever it costs to compute."""
 
-AGAIN = 4
-"""Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result."""
+AGAIN, AGAIN_IN_ROWS = 4, 12
+"""Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result; where
+a kernel has the rows that it is of in the cache."""
 
 _VIEWS = frozenset("slice pad rev transpose concatenate".split())
 """What is read where it is, by stencils and by XLA's loops: to keep it would be to copy it."""
@@ -44,6 +46,7 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
 def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var]) -> tuple[list[Var], set[int]]:
     """What is kept, and the equations that are computed again."""
     kept: dict[Var, None] = {}
+    rows = {k: r for r in groups_of(graph) if r.goes_again(list(r.members)) for k in r.members}
     again: set[int] = set()
     known: dict[Var, bool] = {}
 
@@ -51,11 +54,13 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
         """Can it be computed again from what is given, or kept because it is small?"""
         if isinstance(v, Literal) or v in given or v in known:
             return isinstance(v, Literal) or v in given or known[v]
-        eqn = graph.eqns[graph.producer[v]]
+        index = graph.producer[v]
+        eqn = graph.eqns[index]
         name = eqn.primitive.name
+        most = AGAIN_IN_ROWS if index in rows and rows[index].own(index) > 1 else AGAIN
         known[v] = False
         again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
-        if again and operations(eqn) <= AGAIN and len(eqn.outvars) == 1:
+        if again and operations(eqn) <= most and len(eqn.outvars) == 1:
             known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
         return known[v]
 

@@ -12,7 +12,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Literal
 
 from ..tracing.lanewise import OWN
-from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, operations, own_numbers
+from .body import IN_ROWS, MOST_IN_ROW, MOST_TAKEN, REDUCTIONS, Body, operations, own_numbers
 from .graph import OUTSIDE, Graph
 from .labels import Labels, wanted
 from .sites import Site, find_sites, is_number
@@ -56,6 +56,8 @@ class Rows:
     def with_others(self, others: Sequence[Rows], index: int) -> Rows | None:
         """One of all of these, with another equation; None if one of them then needs another by way of what is in none."""
         all_of_them = Rows(self.graph, self.sizes, set().union(self.members, *(o.members for o in others), {index}))
+        if len(all_of_them.members) > MOST_TAKEN:
+            return None
         bits = all_of_them.bits
         outer = (v for k in all_of_them.members for v in self.graph.eqns[k].invars if not all_of_them.has(v))
         return None if any(self.graph.needs([v]) & bits for v in outer) else all_of_them
@@ -103,8 +105,8 @@ class Rows:
         return {v for v, labels in body.leaves if own_numbers(v, labels) > 1}
 
 
-def find_rows(graph: Graph) -> list[list[Site]]:
-    """Sites of one kernel each: what others want of equations on the same rows."""
+def groups_of(graph: Graph) -> list[Rows]:
+    """All that depends on a reduction of rows and is a function of the same rows."""
     found: dict[int, Rows] = {}
     for index, eqn in enumerate(graph.eqns):
         if not _may_be_within(eqn):
@@ -128,7 +130,12 @@ def find_rows(graph: Graph) -> list[list[Site]]:
         if joined is None or not joined.takes(eqn) or not (others or eqn.primitive.name in REDUCTIONS):
             continue
         found.update(dict.fromkeys(joined.members, joined))
-    groups = list(dict.fromkeys(found.values()))
+    return list(dict.fromkeys(found.values()))
+
+
+def find_rows(graph: Graph) -> list[list[Site]]:
+    """Sites of one kernel each: what others want of equations on the same rows."""
+    groups = groups_of(graph)
     if not groups:
         return []
     within = set().union(*(rows.members for rows in groups))
