@@ -78,9 +78,13 @@ def rewritten(graph: Graph) -> Rewritten:
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
-            kernels[n] = _finished(graph, kernel, kernels)
+            more = _finished(graph, kernel, kernels)
+            if more is not kernel and _can_be_run(graph, [*kernels[:n], more, *kernels[n + 1 :]]):
+                kernels[n] = more
     avals = [v.aval for v in graph.jaxpr.invars]
-    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs))(*avals)
+    called: list[Kernel] = []
+    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called))(*avals)
+    kernels = [k for k in kernels if k in called]  # others take in what some are for
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
     left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
     return Rewritten(closed, tuple(kernels), left)
@@ -93,10 +97,11 @@ def _title(eqn: Any) -> str:
 @dataclasses.dataclass
 class _Plan:
     """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what other kernels make for sites, of
-    stencils or rows; ``inside``: what is in those of rows."""
+    stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them."""
 
     graph: Graph
     moved: frozenset[Var] = frozenset()
+    of_rows: tuple[Sequence[Any], ...] = ()
     inside: frozenset[int] = frozenset()
     left: dict[int, str] = dataclasses.field(default_factory=dict)
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
@@ -106,16 +111,22 @@ class _Plan:
         """Functions of rows, before any other site: what they make is given to these."""
         if self.graph.with_rules:
             return []
-        kernels = []
-        for sites in find_rows(self.graph):
+        kernels: list[Kernel] = []
+        groups = find_rows(self.graph)
+        for sites in groups:
+            roots = {s.eqn.outvars[0] for s in sites}
+            others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)
+            self.moved = frozenset(others) - roots
+            self.bodies.clear()
             body = self._body(sites)
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
             read = (v for v in _cuts(self.graph, [body]) if not self.graph.needs([v]) & made)  # not what this kernel makes
             body = self._body(sites, frozenset(read))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
-            if isinstance(kernel, Kernel):
+            if isinstance(kernel, Kernel) and _can_be_run(self.graph, [*kernels, kernel]):
                 kernels.append(kernel)
+        self.of_rows = tuple(k.body.sites for k in kernels)
         self.moved = frozenset(s.eqn.outvars[0] for k in kernels for s in k.body.sites)
         self.inside = frozenset(t for k in kernels for t in k.body.taken)
         self.bodies.clear()
@@ -217,10 +228,11 @@ class _Plan:
     def _merged(self, sites: Sequence[Site]) -> list[Sequence[Site]]:
         groups: list[Any] = []
         leaves: list[set[Any]] = []
+        rows = list(self.of_rows)
         for site in sites:
             mine = set(self._body([site]).streamed)
             for group, theirs in zip(groups, leaves, strict=True):
-                if group[0].form == site.form and mine & theirs and _independent(self.graph, [*group, site], groups, group):
+                if group[0].form == site.form and mine & theirs and _independent(self.graph, [*group, site], groups + rows, group):
                     group.append(site)
                     theirs |= mine
                     break
@@ -308,6 +320,19 @@ def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence
     return False
 
 
+def _can_be_run(graph: Graph, kernels: Sequence[Kernel]) -> bool:
+    """Does none of these kernels need its own results, by way of others either?"""
+    needed = {k: graph.needs(k.inputs) for k in kernels}
+    made = {k: sum(1 << s.index for s in k.body.sites) for k in kernels}
+    waiting = set(kernels)
+    while waiting:
+        ready = {k for k in waiting if not any(needed[k] & made[other] for other in waiting)}
+        if not ready:
+            return False
+        waiting -= ready
+    return True
+
+
 # --- what is written, and what is computed again --------------------------------------------------------------------------------
 
 
@@ -363,8 +388,8 @@ def _evaluated(graph: Graph, reads: Mapping[int, Sequence[Any]]) -> set[int]:
 # --- the program ----------------------------------------------------------------------------------------------------------------
 
 
-def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[Any]:
-    """The graph's results, each kernel called where its first result is wanted."""
+def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel]) -> list[Any]:
+    """The graph's results, each kernel ``called`` where its first result is wanted."""
     within = {s.index: k for k in kernels for s in k.body.sites}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
@@ -372,7 +397,7 @@ def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[A
         return atom.val if isinstance(atom, Literal) else env[atom]
 
     def make(wanted: Sequence[Any]) -> None:
-        todo = [v for v in reversed(wanted) if not isinstance(v, Literal)]
+        todo, begun = [v for v in reversed(wanted) if not isinstance(v, Literal)], set[Any]()
         while todo:
             v = todo[-1]
             if v in env:
@@ -382,12 +407,16 @@ def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any]) -> list[A
             kernel = within.get(index)
             inputs = graph.eqns[index].invars if kernel is None else kernel.inputs
             missing = [x for x in inputs if not isinstance(x, Literal) and x not in env]
+            if missing and v in begun:
+                raise RuntimeError("kernels that need each other")
             if missing:
+                begun.add(v)
                 todo += reversed(missing)
             elif kernel is None:
                 eqn = graph.eqns[index]
                 env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
             else:
+                called.append(kernel)
                 results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))
                 made: Sequence[Site | Root] = kernel.body.sites
                 env.update((s.eqn.outvars[0], r) for s, r in zip(made, results, strict=True))

@@ -5,6 +5,7 @@ function of a row, whose arrays stay in the cache from one loop to the next. Whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Literal
 
 from ..tracing.lanewise import OWN
-from .body import IN_ROWS, MOST_IN_ROW, MOST_TAKEN, REDUCTIONS, Body, operations, own_numbers
+from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, operations, own_numbers
 from .graph import OUTSIDE, Graph
 from .labels import Labels, wanted
 from .sites import Site, find_sites, is_number
@@ -20,18 +21,27 @@ from .sites import Site, find_sites, is_number
 DEAR = 16
 """Additions for a number of a row from which on it is written for other sites, not made again by them."""
 
+MOST_MEMBERS = 150
+"""Equations of one function of rows; others go on from what is written of it."""
+
 
 @dataclasses.dataclass(eq=False)
 class Rows:
-    """Equations on rows, of as many loops as ``sizes``, that need each other's results: none needs one by way of others."""
+    """Equations on rows, of as many loops as ``sizes``, that need each other's results: none needs one by way of others, nor by
+    way of other such functions."""
 
     graph: Graph
     sizes: tuple[int, ...]
     members: set[int]
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         return sum(1 << k for k in self.members)
+
+    @functools.cached_property
+    def needed(self) -> int:
+        """The equations that have to be done before, as bits."""
+        return self.graph.needs([v for k in self.members for v in self.graph.eqns[k].invars if not self.has(v)])
 
     def labels(self, var: Any) -> Labels:
         k = len(self.sizes)
@@ -53,14 +63,21 @@ class Rows:
         operands = wanted(eqn, self.labels(out))
         return operands is not None and all(k == self.labels(v) for v, k in zip(eqn.invars, operands, strict=True) if self.has(v))
 
-    def with_others(self, others: Sequence[Rows], index: int) -> Rows | None:
-        """One of all of these, with another equation; None if one of them then needs another by way of what is in none."""
-        all_of_them = Rows(self.graph, self.sizes, set().union(self.members, *(o.members for o in others), {index}))
-        if len(all_of_them.members) > MOST_TAKEN:
+    def with_others(self, others: Sequence[Rows], index: int, every: Collection[Rows]) -> Rows | None:
+        """One of all of these, with another equation; None if one of them then needs another by way of what is in none, or of
+        another of ``every``."""
+        together = Rows(self.graph, self.sizes, set().union(self.members, *(o.members for o in others), {index}))
+        if len(together.members) > MOST_MEMBERS:
             return None
-        bits = all_of_them.bits
-        outer = (v for k in all_of_them.members for v in self.graph.eqns[k].invars if not all_of_them.has(v))
-        return None if any(self.graph.needs([v]) & bits for v in outer) else all_of_them
+        needed, todo = together.needed, [o for o in every if o not in others]
+        while not needed & together.bits:
+            reached = [o for o in todo if o.bits & needed]
+            if not reached:
+                return together
+            todo = [o for o in todo if o not in reached]
+            for o in reached:
+                needed |= o.needed
+        return None
 
     def roots(self, elsewhere: Collection[int]) -> list[int]:
         """What others want of it. What loops of other sites make again (``elsewhere``), if that is cheap, is not written for
@@ -108,6 +125,7 @@ class Rows:
 def groups_of(graph: Graph) -> list[Rows]:
     """All that depends on a reduction of rows and is a function of the same rows."""
     found: dict[int, Rows] = {}
+    every: dict[Rows, None] = {}
     for index, eqn in enumerate(graph.eqns):
         if not _may_be_within(eqn):
             continue
@@ -121,7 +139,7 @@ def groups_of(graph: Graph) -> list[Rows]:
             continue
         others = [o for o in near if o.sizes == mine.sizes]
         while True:
-            joined = mine.with_others(others, index)
+            joined = mine.with_others(others, index, every)
             if joined is not None and joined.takes(eqn):
                 break
             if not others:
@@ -130,7 +148,7 @@ def groups_of(graph: Graph) -> list[Rows]:
         if joined is None or not joined.takes(eqn) or not (others or eqn.primitive.name in REDUCTIONS):
             continue
         found.update(dict.fromkeys(joined.members, joined))
-    return list(dict.fromkeys(found.values()))
+    return list(every)
 
 
 def find_rows(graph: Graph) -> list[list[Site]]:
