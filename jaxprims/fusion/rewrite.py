@@ -232,7 +232,8 @@ class _Plan:
         for site in sites:
             mine = set(self._body([site]).streamed)
             for group, theirs in zip(groups, leaves, strict=True):
-                if group[0].form == site.form and mine & theirs and _independent(self.graph, [*group, site], groups + rows, group):
+                alike = group[0].form == site.form and mine & theirs
+                if alike and _independent(self.graph, [*group, site], groups + rows, group):
                     group.append(site)
                     theirs |= mine
                     break

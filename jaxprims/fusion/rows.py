@@ -80,8 +80,8 @@ class Rows:
         return None
 
     def roots(self, elsewhere: Collection[int]) -> list[int]:
-        """What others want of it. What loops of other sites make again (``elsewhere``), if that is cheap, is not written for
-        them."""
+        """What others want of it. What loops of other sites and other functions of rows make again (``elsewhere``), if that is
+        cheap, is not written for them."""
         out = []
         for k in sorted(self.members):
             users = set(self.graph.users[self.graph.eqns[k].outvars[0]]) - self.members
@@ -148,6 +148,7 @@ def groups_of(graph: Graph) -> list[Rows]:
         if joined is None or not joined.takes(eqn) or not (others or eqn.primitive.name in REDUCTIONS):
             continue
         found.update(dict.fromkeys(joined.members, joined))
+        every = {o: None for o in every if o not in others} | {joined: None}
     return list(every)
 
 
@@ -163,7 +164,7 @@ def find_rows(graph: Graph) -> list[list[Site]]:
             elsewhere |= {site.index, *Body(graph, [site], ()).taken}
     out = []
     for rows in groups:
-        roots = rows.roots(elsewhere)
+        roots = rows.roots(elsewhere | within - rows.members)
         if roots and rows.goes_again(roots):
             out.append([_site(rows, k) for k in roots])
     return out
