@@ -76,6 +76,8 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return None
     if not isinstance(problem.spec, OrderedSpec):
         return None
+    if problem.spec.is_map:
+        return None  # `fuse` has weighed what its elements are made of
     if _few_of_any(problem, operation):
         return _FEW
     if problem.family == "segments" and operation and problem.ids and problem.n * problem.lanes * problem.members <= SMALL:
