@@ -34,11 +34,15 @@ def histogram_work(spec: HistogramSpec) -> int:
     return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) for b in spec.bins if b.lanes == 1)
 
 
+VECTORS = 64
+"""Operations of a function of a row, in vectors, that take as long as a word of a large element."""
+
+
 def ordered_work(spec: OrderedSpec) -> int:
     """What a slot of an element costs, in that of a sum."""
     if isinstance(spec, LargeSpec):
         made = spec.element.nests if spec.is_map and spec.element is not None else ()  # of operators it is not known
-        return 1 + sum(math.prod(n.extents) * (1 + work(n.body)) for n in made) // (8 * len(spec.state))
+        return 1 + sum(math.prod(n.extents) * (1 + work(n.body)) for n in made) // (VECTORS * len(spec.state))
     programs = [spec.f, spec.op]
     return 1 + sum(map(work, programs)) // (16 * max(1, len(spec.state)))
 
