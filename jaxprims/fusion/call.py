@@ -20,6 +20,7 @@ from .extremes import found_by_value
 from .graph import Graph, flat_graph
 from .intervals import Interval, interval, intervals
 from .linearize import divided
+from .masks import chosen_by_mask
 from .picks import picked_by_place
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
@@ -55,7 +56,8 @@ class Fused:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
         known = intervals(plain)
         instead = {id(e): self._instead(e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
-        instead |= {id(plain.eqns[k]): found for k, found in (found_by_value(plain) | picked_by_place(plain)).items()}
+        found = found_by_value(plain) | picked_by_place(plain) | chosen_by_mask(plain)
+        instead |= {id(plain.eqns[k]): instead_of_it for k, instead_of_it in found.items()}
         if not any(instead.values()):
             return plain
         return flat_graph(ClosedJaxpr(plain.jaxpr, plain.consts), lambda eqn: instead.get(id(eqn)), self.with_rules)
