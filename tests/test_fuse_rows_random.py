@@ -1,5 +1,5 @@
-"""Random programs on rows: ``fuse`` gives what the function gives, and its derivatives; and programs whose kernels would need each
-other."""
+"""Random programs on rows: ``fuse`` gives what the function gives, and its derivatives; and programs whose kernels would need
+each other."""
 
 from __future__ import annotations
 
@@ -150,10 +150,11 @@ def test_a_long_chain_is_several_kernels() -> None:
     """None of which is made again by those behind it."""
 
     def chain(x: Any) -> Any:
+        first = None
         for k in range(8):
             x = x + jax.nn.softmax(jnp.sin(x) + k)
             x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 0.1)
-            first = x if k == 0 else first
+            first = x if first is None else first
         return x, first
 
     found = Fused(jax.make_jaxpr(chain)(X)).rewritten

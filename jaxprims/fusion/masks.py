@@ -1,4 +1,4 @@
-"""Products with masks, as choices: XLA makes them that, so that what is infinite or no number is not seen where a mask is false."""
+"""Products with masks, as choices: XLA makes them that, and what is infinite or no number is not seen where a mask is false."""
 
 from __future__ import annotations
 
