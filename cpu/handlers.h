@@ -18,6 +18,7 @@ void* ScanHandler();
 void* ReduceHandler();
 void* SegmentsHandler();
 void* StencilHandler();
+void* StencilReduceHandler();
 
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);

@@ -27,6 +27,7 @@
 #include "segments_plan.h"
 #include "stencil.h"
 #include "stencil_plan.h"
+#include "stencil_reduce.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -218,6 +219,9 @@ NB_MODULE(_cpu, m) {
     return entry != nullptr && entry->variants.at(static_cast<size_t>(variant)).load(std::memory_order_acquire) != nullptr;
   });
 
+  m.def(
+      "stencil_reduce_handler", [] { return nb::capsule(StencilReduceHandler()); },
+      "The handler of reductions of stencils, as a capsule.");
   m.def("stencil_handler", [] { return nb::capsule(StencilHandler()); }, "The stencil's handler, as a capsule.");
   m.def(
       "add_stencil",
@@ -343,6 +347,7 @@ NB_MODULE(_cpu, m) {
       .def_ro("strip", &ReducePlan::strip)
       .def_ro("grain", &ReducePlan::grain)
       .def_ro("threads", &ReducePlan::threads);
+  m.def("of_stencil", &OfStencil, nb::arg("problem"), nb::arg("reads"));
   m.def("make_reduce_plan", &MakeReducePlan, nb::arg("problem"), nb::arg("machine"));
   m.def("reduce_workspace_bytes", nb::overload_cast<const ReduceProblem&, const ReducePlan&>(&WorkspaceBytes), nb::arg("problem"),
         nb::arg("plan"));

@@ -108,6 +108,16 @@ inline void PrefetchBehind(const OrderedShape& shape, const void* const* arrays,
   }
 }
 
+// Elements that lie in memory as rows of arrays; another class may make them of what lies there (stencil_reduce.h).
+struct RowElements {
+  // The elements of a range of the row that `me` is at, as a state.
+  void Reduce(const OrderedShape& shape, const OrderedKernel& kernel, ReduceWorker& me, int64_t /*row*/,
+              const OrderedRange& range, void* state) {
+    if (!shape.across) PrefetchBehind(shape, me.row.arrays(), range.lo, range.hi);
+    kernel.reduce(me.row.arrays(), me.row.uniforms(), nullptr, &range, state, 0);
+  }
+};
+
 // How many consecutive rows lie end to end in all arrays and share their uniforms: rows [k * joined, (k + 1) * joined) do.
 inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
   int64_t joined = 1;
@@ -176,9 +186,9 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   return p;
 }
 
-template <class Pool>
+template <class Pool, class Elements = internal::RowElements>
 void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
-               const ReducePlan& plan) {
+               const ReducePlan& plan, const Elements& elements = {}) {
   const int64_t rows = call.rows(), lanes = call.lanes, n = call.n;
   if (rows == 0 || lanes == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
@@ -193,6 +203,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
   Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   char* aggregates = workspace.data() + plan.threads * bytes;
   std::vector<internal::ReduceWorker> workers(static_cast<size_t>(plan.threads), internal::ReduceWorker(shape, call));
+  std::vector<Elements> sources(static_cast<size_t>(plan.threads), elements);
 
   auto finish = [&](internal::ReduceWorker& me, char* memory, const char* total, int64_t lane_lo, int64_t lane_hi) {
     if (me.row.Init(shape, lane_lo, lane_hi, memory)) {
@@ -208,8 +219,8 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
     internal::ReduceWorker& me = workers[static_cast<size_t>(worker)];
     char* memory = workspace.data() + worker * bytes;
     const int64_t first = task * plan.grain, end = std::min(pieces, first + plan.grain);
-    int64_t strip = first % strips, block = first / strips % blocks;
-    me.row.Select(first / strips / blocks);
+    int64_t strip = first % strips, block = first / strips % blocks, row = first / strips / blocks;
+    me.row.Select(row);
     for (int64_t piece = first;;) {
       const int64_t lo = block * plan.block, hi = std::min(n, lo + plan.block);
       OrderedRange range{.lo = lo, .hi = hi, .n = n, .lanes = lanes};
@@ -219,8 +230,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
       internal::PairwiseFold fold(kernel, me.row.uniforms(), memory + stride, stride, width);
       for (; range.lo < hi; range.lo = range.hi) {
         range.hi = std::min(hi, range.lo + plan.leaf);
-        if (!shape.across) internal::PrefetchBehind(shape, me.row.arrays(), range.lo, range.hi);
-        kernel.reduce(me.row.arrays(), me.row.uniforms(), nullptr, &range, fold.Next(), 0);
+        sources[static_cast<size_t>(worker)].Reduce(shape, kernel, me, row, range, fold.Next());
         fold.Push();
       }
       if (blocks == 1) {
@@ -233,6 +243,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
       strip = 0;
       if (++block < blocks) continue;
       block = 0;
+      ++row;
       me.row.Next();
     }
   });

@@ -154,6 +154,10 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
             ),
             (floats(3, 4, 5, 19), floats(4, 5, 19)),
         ),
+        "stencil reduced": (
+            jp.fuse(lambda x, c: jnp.max(jnp.pad(x * c, 1)[2:, :-2] - jnp.pad(x, 1)[1:-1, 2:], 1)),
+            (floats(65, 601), np.float32(2)),
+        ),
         "group batched": (jax.vmap(lambda i: jp.group_by_index(i, h)), (np.stack([index, index[::-1]]),)),
     }  # fmt: skip
 
@@ -291,7 +295,7 @@ def mutant(r: random.Random, call: Call, texts: bool) -> Call:
         else:
             attributes[name] = r.choice([np.float32(1), np.int32(attributes[name] % 7), "text", np.array([1, 2])])
     elif kind == "list" and single:
-        name = r.choice(["masks", "plan", *(n for n in ("bounds", "fills", "window", "window") if n in attributes)])
+        name = r.choice(["masks", "plan", *(n for n in ("bounds", "fills", "window", "window", "reads") if n in attributes)])
         row = attributes[name].tolist()
         if name == "plan":
             row = [r.choice([-1, 0, 1, 2, 3, 7, 100, 5000, _odd(r, 4)]) for _ in range(r.choice([1, 2, 4, 5, 5, 6, 9]))]
@@ -332,7 +336,11 @@ def same_question(a: Call, b: Call) -> bool:
     """Are they told of the same operands, results and spec?"""
     types = [[(x.shape, x.dtype) for x in c.operands] for c in (a, b)]
     asked = [
-        [np.asarray(c.attributes.get(n, 0)).tolist() for n in ("spec", "bounds", "fills", "window", "steps")] for c in (a, b)
+        [
+            np.asarray(c.attributes.get(n, 0)).tolist()
+            for n in ("spec", "bounds", "fills", "window", "steps", "reads", "kept", "along")
+        ]
+        for c in (a, b)
     ]
     return asked[0] == asked[1] and a.results == b.results and types[0] == types[1]
 

@@ -16,8 +16,9 @@ from jax import lax
 from test_fuse import same
 
 import jaxprims as jp
-from jaxprims.fusion import rewrite, steps
+from jaxprims.fusion import folded, rewrite, steps
 from jaxprims.fusion.call import Fused
+from jaxprims.fusion.folded import Folded
 from jaxprims.fusion.rewrite import Rewritten
 from jaxprims.fusion.stencils import Stencil
 
@@ -41,7 +42,8 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)
         if request.node.get_closest_marker("strategies") is None:
-            patch.setattr(rewrite, "why_no_stencil", lambda stencil, combined=(): None)
+            patch.setattr(rewrite, "why_no_stencil", lambda *_: None)
+            patch.setattr(folded, "folds", lambda stencil: True)
             patch.setattr(steps, "FEWEST_CELLS_OF_STEPS", 0)
             patch.setattr(steps, "SHORT_ROW_OF_CELLS", 0)
         yield
@@ -49,8 +51,9 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def stencils(fn: Callable[..., Any], *args: Any) -> list[Stencil]:
-    """Those that are found in a function."""
-    return [k.body for k in Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels if isinstance(k.body, Stencil)]
+    """Those that are found in a function, in reductions too."""
+    bodies = [k.body for k in Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels]
+    return [b.stencil if isinstance(b, Folded) else b for b in bodies if isinstance(b, (Stencil, Folded))]
 
 
 def inside(fn: Callable[..., Any], *args: Any) -> list[str]:
@@ -280,7 +283,12 @@ def test_what_pays() -> None:
     assert "left to XLA" in str(jp.explain(jp.fuse(laplacian))(large))
     energy = lambda u: jnp.sum((u[1:] - u[:-1]) ** 2)  # noqa: E731
     assert found(energy, 300, 300) == 1 and found(jax.grad(energy), 300, 300) == 0
-    assert found(jax.grad(lambda u: energy(u) ** 3), 300, 300) == 0  # the sum is wanted, and so are its terms
+    box = lambda u: jnp.sum(lax.reduce_window(u, 0.0, lax.add, (3, 3), (1, 1), "SAME") ** 2)  # noqa: E731
+    large = [jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (300, 1000)]
+    assert [kinds(box, x) for x in large] == [["reduce", "stencil"], ["reduce of stencil"]]  # many cells at rows' ends
+    assert kinds(energy, large[0]) == ["reduce of stencil"]
+    assert found(jax.grad(lambda u: energy(u) ** 3), 200, 200) == 0  # the sum is wanted, and so are its terms
+    assert found(jax.grad(lambda u: energy(u) ** 3), 300, 300) == 1  # which are cheap to make again
 
 
 # --- what other kernels combine -------------------------------------------------------------------------------------------------
@@ -288,7 +296,8 @@ def test_what_pays() -> None:
 
 def kinds(fn: Callable[..., Any], *args: Any) -> list[str]:
     found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
-    return sorted("stencil" if isinstance(k.body, Stencil) else k.body.sites[0].family for k in found)
+    names = {Stencil: "stencil", Folded: "reduce of stencil"}
+    return sorted(names.get(type(k.body)) or k.body.sites[0].family for k in found)
 
 
 BIG = jnp.asarray(RNG.normal(size=(180, 250)).astype(np.float32))
@@ -297,17 +306,103 @@ BIG = jnp.asarray(RNG.normal(size=(180, 250)).astype(np.float32))
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
-        (lambda u: jnp.sum(laplacian(u) ** 2), ["reduce", "stencil"]),
-        (lambda u: jnp.linalg.norm(jnp.diff(u, axis=0)), ["reduce", "stencil"]),
-        (lambda u: (lambda r: (jnp.sum(r * r), jnp.max(jnp.abs(r))))(rolled(u) - u), ["reduce", "stencil"]),
+        (lambda u: jnp.sum(laplacian(u) ** 2), ["reduce of stencil"]),
+        (lambda u: jnp.linalg.norm(jnp.diff(u, axis=0)), ["reduce of stencil"]),
+        (lambda u: (lambda r: (jnp.sum(r * r), jnp.max(jnp.abs(r))))(rolled(u) - u), ["reduce of stencil"]),
         (lambda u: jnp.cumsum(rolled(u), 0), ["scan", "stencil"]),
         (lambda u: jnp.zeros(8).at[jnp.clip((laplacian(u) * 2).astype(jnp.int32), 0, 7)].add(1.0), ["histogram", "stencil"]),
-        (lambda u: jnp.argmax(rolled(u)), ["reduce", "stencil"]),
+        (lambda u: jnp.argmax(rolled(u)), ["reduce", "stencil"]),  # of the grid as one row, which is a reshape
     ],
 )
 def test_what_is_combined_is_a_stencil(fn: Any, expected: list[str]) -> None:
     assert kinds(fn, BIG) == expected
     same(jax.jit(fn)(BIG), jp.fuse(fn)(BIG), 1e-4)
+
+
+WIDE = jnp.asarray(RNG.normal(size=(5, 9000)).astype(np.float32))  # rows longer than a piece of a reduction
+PADDED: list[tuple[Any, Any]] = [(lambda u, m=m: jnp.sum((jnp.pad(u, 2, mode=m)[4:, 1:-3] - u) ** 2), BIG) for m in MODES]
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        *PADDED,
+        (lambda u: jnp.max(jnp.abs(jnp.roll(u, 3, 1) - jnp.roll(u, -1, 0))), WIDE),
+        (lambda u: (lambda d: (jnp.min(d), jnp.sum(d * d), jnp.prod(1 + d * 1e-3)))(u[1:, 2:] - u[:-1, :-2]), WIDE),
+        (lambda u: jnp.sum(jnp.sqrt(jnp.diff(u, axis=0)[:, 1:] ** 2 + jnp.diff(u, axis=1)[1:] ** 2 + 1e-6)), BIG),
+        (lambda u: sum(jnp.mean(g * g) for g in jnp.gradient(u)[:1]), BIG),
+        (lambda u: jnp.sum(jnp.gradient(u)[0] ** 2 + jnp.gradient(u)[1] ** 2), BIG),
+        (lambda u: jnp.sum((kept(u) - u) ** 2), BIG),
+        (lambda u: jnp.sum((u[1:] - u[:-1]) ** 2 * jnp.arange(179.0)[:, None] * jnp.arange(250.0)), BIG),
+        (lambda u: jnp.sum(u[:, 1:] - 2 * u[:, :-1], 1), WIDE),
+        (lambda u: jnp.argmax(u[:, 1:] - u[:, :-1], 1), WIDE),
+        (lambda x: jnp.argmin(jnp.abs(x[2:] - x[:-2])), WIDE.reshape(-1)),
+        (lambda u: jnp.sum(jnp.diff(u.reshape(25, 40, 15, 3), axis=1) ** 2, (1, 2, 3)), WIDE.reshape(-1)),
+        (lambda u: jnp.sum(jnp.diff(u.reshape(75, 200, 3), axis=1) ** 2), WIDE.reshape(-1)),
+        (lambda u: jnp.sum((u[1:] - u[:-1]) ** 2), BIG.astype(jnp.bfloat16)),
+        (lambda u: jnp.sum(u[1:] ^ u[:-1]), (BIG * 9).astype(jnp.int8)),
+        (lambda u: jnp.any((u[1:] > 0) != (u[:-1] > 0)), BIG),
+        (lambda u: jnp.sum((u[1:] - 1j * u[:-1]) ** 2), BIG.astype(jnp.complex64)),
+    ],
+)
+def test_reductions_of_stencils(fn: Any, x: Any) -> None:
+    assert set(kinds(fn, x)) == {"reduce of stencil"}
+    same(jax.jit(fn)(x), jp.fuse(fn)(x), 1e-4)
+    assert jax.tree.map(str, jp.fuse(fn)(x)) == jax.tree.map(str, jax.jit(jp.fuse(fn))(x))
+
+
+def test_reductions_of_stencils_of_doubles(x64: None) -> None:
+    x = jnp.asarray(np.asarray(BIG, np.float64))
+    fn = lambda u: (jnp.sum((rolled(u) - u) ** 2), jnp.max(laplacian(u)))  # noqa: E731
+    assert set(kinds(fn, x)) == {"reduce of stencil"}
+    same(jax.jit(fn)(x), jp.fuse(fn)(x), 1e-13)
+
+
+def energy(u: Any, scale: Any) -> Any:
+    return jnp.sum((scale * rolled(u) - u) ** 2)
+
+
+def test_reductions_of_stencils_transformed() -> None:
+    batch = jnp.stack([BIG, BIG[::-1], BIG * 2])
+    assert kinds(jax.vmap(energy, (0, None)), batch, 3.0) == ["reduce of stencil"]
+    same(jax.vmap(energy, (0, 0))(batch, jnp.arange(3.0)), jax.vmap(jp.fuse(energy), (0, 0))(batch, jnp.arange(3.0)), 1e-4)
+    same(jax.vmap(energy, (0, None))(batch, 3.0), jax.jit(jax.vmap(jp.fuse(energy), (0, None)))(batch, 3.0), 1e-4)
+    same(jax.jvp(energy, (BIG, 3.0), (BIG, 1.0)), jax.jvp(jp.fuse(energy), (BIG, 3.0), (BIG, 1.0)), 1e-4)
+    same(jax.grad(energy, (0, 1))(BIG, 3.0), jax.jit(jax.grad(jp.fuse(energy), (0, 1)))(BIG, 3.0), 1e-4, 1e-3)
+    twice = lambda f: jax.jvp(jax.grad(f), (BIG, 3.0), (BIG, 0.0))  # noqa: E731
+    same(twice(energy), twice(jp.fuse(energy)), 1e-4, 1e-3)
+
+
+def test_reductions_of_stencils_elsewhere() -> None:
+    """On GPUs, and over several devices, the grid is written; on its way to another process nothing is lost."""
+    fn = jax.jit(jp.fuse(energy))
+    assert "jaxprims_stencil_reduce" in fn.lower(BIG, 3.0).as_text()
+    for_gpus = fn.trace(BIG, 3.0).lower(lowering_platforms=("cuda",)).as_text()
+    assert "jaxprims_stencil_reduce" not in for_gpus and "jaxprims_stencil" in for_gpus and "jaxprims_reduce" in for_gpus
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.device_put(BIG, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    same(fn(BIG, 3.0), fn(sharded, 3.0), 1e-4)
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    text = jax.export.export(fn, disabled_checks=allowed)(BIG, 3.0).serialize()
+    same(fn(BIG, 3.0), jax.export.deserialize(text).call(BIG, 3.0), 1e-7)
+    explained = jp.explain(fn)(BIG, 3.0)
+    assert "180 x 250 cells" in str(explained) and "reduce_sum of a stencil" in str(explained)
+
+
+def test_what_others_want_too_is_made_twice_or_written() -> None:
+    def both(u: Any) -> Any:
+        d = u[1:] - u[:-1]
+        return jnp.sum(d * d), jnp.cumsum(d, 0)
+
+    assert "reduce of stencil" in kinds(both, BIG)
+    same(jax.jit(both)(BIG), jp.fuse(both)(BIG), 1e-4)
+
+    def dear(u: Any) -> Any:
+        r = jnp.exp(rolled(u))
+        return jnp.sum(r), r
+
+    assert kinds(dear, BIG) == ["reduce", "stencil"]
+    same(jax.jit(dear)(BIG), jp.fuse(dear)(BIG), 1e-4)
 
 
 def test_differences_of_few_numbers_stay_in_their_reduction() -> None:
@@ -501,3 +596,20 @@ def test_random_programs(drawn: tuple[list[tuple[Any, ...]], int]) -> None:
     program, m = drawn
     u = jnp.asarray(np.random.default_rng(m).normal(size=(7, m)).astype(np.float32))
     same(jax.jit(lambda u: _run(program, u))(u), jp.fuse(lambda u: _run(program, u))(u), 1e-5, 1e-6)
+
+
+@given(programs(), st.sampled_from([None, 1]))
+@example(([("pad", "constant", (1, 1), 1), ("square",), ("pad", "constant", (1, 0), 0), ("roll", 1, 1)], 5), None)
+@examples(30)
+def test_random_reductions(drawn: tuple[list[tuple[Any, ...]], int], axis: int | None) -> None:
+    program, m = drawn
+    u = jnp.asarray(np.random.default_rng(m).normal(size=(7, m)).astype(np.float32))
+
+    def reduced(u: Any) -> Any:
+        x = _run(program, u)
+        return jnp.sum(x * x, axis), jnp.max(x, axis)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewrite, "why_not", lambda body: None)
+        got = jp.fuse(reduced)(u)
+    same(jax.jit(reduced)(u), got, 1e-4, 1e-6)

@@ -26,6 +26,10 @@ a kernel has the rows that it is of in the cache."""
 _VIEWS = frozenset("slice pad rev transpose concatenate".split())
 """What is read where it is, by stencils and by XLA's loops: to keep it would be to copy it."""
 
+_SHIFTS = frozenset("slice pad concatenate".split())
+SHIFTED = 0.5
+"""Additions that these count for. What stencils make of them is read at several places, so all that it takes counts."""
+
 
 def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Of a function (primals, tangents) -> (results, their tangents): primals -> (results, residuals), and (primals, residuals,
@@ -48,26 +52,29 @@ def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set
     kept: dict[Var, None] = {}
     rows = {k: r for r in groups_of(graph) if r.goes_again(list(r.members)) for k in r.members}
     again: set[int] = set()
-    known: dict[Var, bool] = {}
+    known: dict[Var, float] = {}
 
-    def cheap(v: Any) -> bool:
-        """Can it be computed again from what is given, or kept because it is small?"""
+    def cost(v: Any) -> float:
+        """Additions to compute it again from shifts of what is given, or is kept because it is small; infinite if it is dear."""
         if isinstance(v, Literal) or v in given or v in known:
-            return isinstance(v, Literal) or v in given or known[v]
+            return known.get(v, 0) if isinstance(v, Var) else 0
         index = graph.producer[v]
         eqn = graph.eqns[index]
-        name = eqn.primitive.name
-        most = AGAIN_IN_ROWS if index in rows and rows[index].own(index) > 1 else AGAIN
-        known[v] = False
+        name, each = eqn.primitive.name, operations(eqn)
+        in_cache = index in rows and rows[index].own(index) > 1
+        known[v] = math.inf
         again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
-        if again and operations(eqn) <= most and len(eqn.outvars) == 1:
-            known[v] = all(_is_small(x) or cheap(x) for x in eqn.invars)
+        if again and each <= (AGAIN_IN_ROWS if in_cache else AGAIN) and len(eqn.outvars) == 1:
+            before = sum(cost(x) for x in eqn.invars if not _is_small(x))
+            every = before + SHIFTED if name in _SHIFTS else before + each if before else 0
+            within = before < math.inf if in_cache else every <= AGAIN
+            known[v] = math.inf if not within else 0 if in_cache else every
         return known[v]
 
     def keep(v: Any) -> None:
         if isinstance(v, Literal) or v in given or v in moving:
             return
-        if _is_small(v) or not cheap(v):
+        if _is_small(v) or math.isinf(cost(v)):
             kept[v] = None
             return
         index = graph.producer[v]

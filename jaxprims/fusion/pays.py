@@ -111,7 +111,7 @@ def why_not(body: Body) -> str | None:
         return "short rows, each reduced by itself"
     if len(body.sites) == 1 and not positioned:
         each = sum(map(operations, inside))
-        if each >= DEAR:
+        if each >= DEAR and not body.given:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
@@ -149,9 +149,25 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 """What XLA does in a loop of its own."""
 
 
-def why_no_stencil(stencil: Stencil, combined: Collection[int] = ()) -> str | None:
+FOLDED_AGAIN, FEWEST_FOLDED_AGAIN = 2, 2**16
+"""Additions a cell up to which a reduction makes again what others want too, and cells from which on."""
+
+MOST_FOLDED, FEW_FOLDED, FEWEST_FOLDED = 12, 3, 2**19
+"""Reads of a cell up to which a reduction makes the cells: what neighbours have in common, of many reads, a stencil makes once.
+Where the ends of rows are cells of their own: reads up to which it does so in any grid, and cells from which on in any case."""
+
+
+def folds(stencil: Stencil) -> bool:
+    """Does a reduction of it pay that makes the cells as it combines them?"""
+    layout, inner = stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
+    ends = inner in layout.counted or layout.beyond(inner) > 0
+    few = len(layout.places) <= FEW_FOLDED or math.prod(stencil.shape) >= FEWEST_FOLDED
+    return len(layout.places) <= MOST_FOLDED and (few or not ends)
+
+
+def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: bool = False) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
-    kernel that combines all of it, and these equations are in such kernels."""
+    kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
@@ -162,13 +178,17 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = ()) -> str | No
     if combined:
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)
-        cheap = sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED for e in inside)
-        return "others want it too, and XLA makes it where it is read" if wanted_again and cheap else None
+        each = sum(map(operations, inside))
+        cheap = each < DEAR and all(e.primitive.name in _SLICED for e in inside)
+        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED_AGAIN
+        return "others want it too, and XLA makes it where it is read" if wanted_again and cheap and not again else None
     if written:
         return None
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
-    if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if inner in layout.counted else FEWEST_CELLS):
+    padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
+    ends_of_rows = inner in layout.counted and not padded_slices
+    if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if ends_of_rows else FEWEST_CELLS):
         return None
     if any(e.primitive.name in ("concatenate", "pad", "rev", "reduce_window_sum") for e in inside):
         return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"

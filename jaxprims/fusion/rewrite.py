@@ -15,9 +15,10 @@ from ..tracing import elementwise
 from . import loops
 from .body import REDUCTIONS, Body
 from .epilogues import Finished, finished
+from .folded import Folded, folded
 from .graph import OUTSIDE, Graph, run_equation
 from .labels import MOVES
-from .pays import why_no_rows, why_no_stencil, why_not
+from .pays import folds, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils import Root, Stencil, find_stencils
@@ -37,12 +38,12 @@ _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 class Kernel:
     """Sites of one kernel: a function of the arrays that it reads and adds to."""
 
-    body: Body | Stencil | Finished
+    body: Body | Stencil | Finished | Folded
     inputs: tuple[Var, ...]
     call: ClosedJaxpr
 
     def in_words(self) -> str:
-        if isinstance(self.body, Stencil):
+        if isinstance(self.body, (Stencil, Folded)):
             return self.body.in_words()
         if isinstance(self.body, Finished):
             made = ", ".join(self.body.graph.eqns[k].primitive.name for k in self.body.inside)
@@ -74,7 +75,7 @@ def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph)
     rows = plan.rows()
     plan.find_moved()
-    kernels = rows + plan.kernels()
+    kernels = rows + [k if graph.with_rules else _folded(k) for k in plan.kernels()]
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
@@ -145,7 +146,7 @@ class _Plan:
 
     def find_moved(self) -> None:
         """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
-        wanted, inside = set[Any](), set[int]()
+        wanted, inside, others = set[Any](), set[int](), set[Any]()
         for site in self._sites():
             if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
                 continue  # for each element a few numbers, which another kernel may take in
@@ -153,10 +154,16 @@ class _Plan:
             moved = [var for var, _ in body.streamed if _is_moved(self.graph, var)]
             bits = sum(1 << self.graph.producer[var] for var in dict.fromkeys(moved))
             if moved:
-                wanted.update(_unwrapped(self.graph, var) for var, _ in site.roots if self.graph.needs([var]) & bits)
+                made = {_unwrapped(self.graph, var) for var, _ in site.roots if self.graph.needs([var]) & bits}
+                wanted |= made
+                others |= made if site.family != "reduce" or site.lanes else set()
                 inside |= body.taken | {site.index}
         if wanted:
-            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, lambda s: why_no_stencil(s, inside))
+
+            def why(s: Stencil) -> str | None:
+                return why_no_stencil(s, inside, s.sites[0].eqn.outvars[0] not in others and folds(s))
+
+            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why)
             roots = {s.sites[0].eqn.outvars[0] for s in found}
             self.moved |= roots & wanted
             self.bodies.clear()
@@ -267,7 +274,19 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     return made if isinstance(made, Kernel) else kernel
 
 
-def _made(body: Body | Stencil | Finished, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]) -> Kernel | str:
+def _folded(kernel: Kernel) -> Kernel:
+    """With the stencil that makes what it combines, if it is a reduction of one."""
+    body = kernel.body
+    if not isinstance(body, Body) or body.sites[0].family != "reduce":
+        return kernel
+    found = folded(body, kernel.call, kernel.inputs)
+    made = kernel if found is None else _made(*found)
+    return made if isinstance(made, Kernel) else kernel
+
+
+def _made(
+    body: Body | Stencil | Finished | Folded, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]
+) -> Kernel | str:
     try:
         with kernels_or_nothing():
             closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))

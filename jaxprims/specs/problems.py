@@ -81,6 +81,15 @@ class OrderedProblem(Problem):
 
 
 @dataclasses.dataclass(frozen=True)
+class StencilReduceProblem(OrderedProblem):
+    """A reduction of what a stencil makes: its spec's arrays are what that reads for a cell."""
+
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        return "stencil_reduce"
+
+
+@dataclasses.dataclass(frozen=True)
 class GroupProblem(Problem):
     """A stable counting sort of N indices by bin. ``item_bytes``: of a position."""
 

@@ -21,7 +21,9 @@ SCAN, REDUCE, SEGMENTS = (f"jaxprims_{kind}_v{ordered.VERSION}" for kind in orde
 
 STENCIL = f"jaxprims_stencil_v{stencil.VERSION}"
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL)
+STENCIL_REDUCE = f"jaxprims_stencil_reduce_v{ordered.VERSION}"
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE)
 """The names of all custom calls of this library, for :func:`jax.export.export`, which has to be told what it may serialize. A
 name carries a version, which changes with the meaning of a call's attributes: what was exported by another version is refused
 by its name, not misread. The process that runs it has to import jaxprims."""

@@ -13,7 +13,7 @@ from ..target import Explanation, Target
 from . import compiler
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
-from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments
+from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments, StencilReductions
 from .stencil.family import StencilKernels, Stencils
 from .xla_pays import xla_pays
 
@@ -45,6 +45,7 @@ class Cpu(Target):
             "reduce": Reductions(),
             "segments": Segments(),
             "stencil": Stencils(),
+            "stencil_reduce": StencilReductions(),
         }
 
     def serves(self, family: str) -> bool:

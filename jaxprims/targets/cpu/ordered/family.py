@@ -156,6 +156,17 @@ class Reductions(_Ordered):
         return _cpu.reduce_workspace_bytes(*self._native(problem))
 
 
+class StencilReductions(Reductions):
+    """Reductions on CPUs of what stencils make."""
+
+    handler = staticmethod(_cpu.stencil_reduce_handler)
+
+    def _native(self, problem: OrderedProblem) -> tuple[_cpu.ReduceProblem, _cpu.ReducePlan]:
+        p, _ = super()._native(problem)
+        _cpu.of_stencil(p, sum(a.slots > 0 for a in problem.spec.arrays))
+        return p, _cpu.make_reduce_plan(p, _cpu.Machine(cpu_threads()))
+
+
 class Segments(_Ordered):
     """Segmented reductions on CPUs."""
 
