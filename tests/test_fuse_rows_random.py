@@ -1,5 +1,5 @@
-"""Random programs on rows: ``fuse`` gives what the function gives, and its derivatives; and programs whose kernels would need
-each other."""
+"""Random programs on rows: ``fuse`` gives what the function gives, and its derivatives; programs whose kernels would need each
+other."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def test_a_long_chain_is_several_kernels() -> None:
     """None of which is made again by those behind it."""
 
     def chain(x: Any) -> Any:
-        first = None
+        first = x
         for k in range(8):
             x = x + jax.nn.softmax(jnp.sin(x) + k)
             x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 0.1)
-            first = x if first is None else first
+            first = x if k == 0 else first
         return x, first
 
     found = Fused(jax.make_jaxpr(chain)(X)).rewritten
@@ -172,6 +172,15 @@ def test_what_nobody_wants_is_no_kernel() -> None:
 
     assert of_rows(nested, X) == 1
     close(jax.jit(nested)(X), jax.jit(jp.fuse(nested))(X), 1e-5)
+
+
+def test_sizes_that_are_not_known() -> None:
+    """Of what a row is made of, too."""
+
+    def f(x: Any) -> Any:
+        return jax.nn.softmax(x.sum(0))
+
+    assert of_rows(f, jax.ShapeDtypeStruct((*jax.export.symbolic_shape("n"), 24, 40), jnp.float32)) == 1
 
 
 def test_masks_hide_what_is_infinite() -> None:

@@ -87,9 +87,11 @@ class Body:
             return None
         out = wanted(eqn, labels)
         most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
-        if out is None or own_numbers(var, labels) > most:
+        if out is None or not _is_within(own_numbers(var, labels), most):
             return None
-        if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
+        if any(
+            max(k, default=OWN) >= 0 and not _is_within(own_numbers(v, k), most) for v, k in zip(eqn.invars, out, strict=True)
+        ):
             return None
         if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
             return None
@@ -151,6 +153,11 @@ class Body:
 
 def own_numbers(var: Any, labels: Labels) -> int:
     return math.prod(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
+
+
+def _is_within(numbers: Any, most: int) -> bool:
+    """For certain? It may not be known how many there are."""
+    return isinstance(numbers, int) and numbers <= most
 
 
 def operations(eqn: JaxprEqn) -> float:

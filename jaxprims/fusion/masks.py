@@ -1,4 +1,4 @@
-"""Products with masks, as choices: XLA makes them that, and what is infinite or no number is not seen where a mask is false."""
+"""Products with masks, as choices: what is infinite, or no number, is not seen where a mask is false. So does XLA make them."""
 
 from __future__ import annotations
 
