@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..primitives.stencil_reduce import StencilReduceCall, fits, stencil_reduce_p
 from .body import Body, operations
-from .graph import run_equation
+from .graph import flat_graph, run_equation
 from .pays import DEAR, folds
 from .sites import Site
 from .stencils import Root, Stencil
@@ -45,7 +45,8 @@ def folded(
 ) -> tuple[Folded, list[Var], Callable[[Sequence[Any]], list[Any]]] | None:
     """From a kernel of reductions, which is ``call`` of ``inputs``: it together with the stencil that makes some of these, what
     the two read, and the function of that. None where all that is combined is not such, or better written."""
-    graph = body.graph
+    graph, flat = body.graph, flat_graph(call)  # newer JAX leaves calls in it
+    call = ClosedJaxpr(flat.jaxpr, list(flat.consts))
     made = [v for v in inputs if v in body.given]
     found = _combining(call, [k for k, v in enumerate(inputs) if v in body.given])
     if not made or found is None or len({v.aval.shape for v in made}) > 1:
