@@ -145,7 +145,10 @@ class StencilElements {
     }
   }
   void Advance() {
-    for (size_t a = last_; a-- > 0 && ++at_[a] == call_->window[a].end;) at_[a] = call_->window[a].begin;
+    for (size_t a = last_; a > 0; --a) {
+      if (++at_[a - 1] < call_->window[a - 1].end) return;
+      at_[a - 1] = call_->window[a - 1].begin;
+    }
   }
 
   // Where the lines are that this one reads.
