@@ -80,7 +80,7 @@ def rewritten(graph: Graph) -> Rewritten:
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
             more = _finished(graph, kernel, kernels)
-            if more is not kernel and _can_be_run(graph, [*kernels[:n], more, *kernels[n + 1 :]]):
+            if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
     avals = [v.aval for v in graph.jaxpr.invars]
     called: list[Kernel] = []
@@ -125,7 +125,7 @@ class _Plan:
             body = self._body(sites, frozenset(read))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
-            if isinstance(kernel, Kernel) and _can_be_run(self.graph, [*kernels, kernel]):
+            if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, kernels):
                 kernels.append(kernel)
         self.of_rows = tuple(k.body.sites for k in kernels)
         self.moved = frozenset(s.eqn.outvars[0] for k in kernels for s in k.body.sites)
@@ -340,17 +340,17 @@ def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence
     return False
 
 
-def _can_be_run(graph: Graph, kernels: Sequence[Kernel]) -> bool:
-    """Does none of these kernels need its own results, by way of others either?"""
-    needed = {k: graph.needs(k.inputs) for k in kernels}
-    made = {k: sum(1 << s.index for s in k.body.sites) for k in kernels}
-    waiting = set(kernels)
-    while waiting:
-        ready = {k for k in waiting if not any(needed[k] & made[other] for other in waiting)}
-        if not ready:
-            return False
-        waiting -= ready
-    return True
+def _can_be_run(graph: Graph, kernel: Kernel, others: Sequence[Kernel]) -> bool:
+    """Does it not need its own results, by way of others either?"""
+    made = {k: sum(1 << s.index for s in k.body.sites) for k in (kernel, *others)}
+    needed, todo = graph.needs(kernel.inputs), list(others)
+    while not needed & made[kernel]:
+        reached = [k for k in todo if made[k] & needed]
+        if not reached:
+            return True
+        todo = [k for k in todo if k not in reached]
+        needed |= graph.needs([v for k in reached for v in k.inputs])
+    return False
 
 
 # --- what is written, and what is computed again --------------------------------------------------------------------------------
