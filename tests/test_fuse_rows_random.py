@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
+from meshes import assert_no_communication
+from meshes import mesh as mesh_of
 
 import jaxprims as jp
 from jaxprims.fusion import pays
@@ -172,6 +175,15 @@ def test_what_nobody_wants_is_no_kernel() -> None:
 
     assert of_rows(nested, X) == 1
     close(jax.jit(nested)(X), jax.jit(jp.fuse(nested))(X), 1e-5)
+
+
+@pytest.mark.parametrize("shape, axes", [((192, 40), P("x")), ((16, 64, 10), P("x")), ((3, 64, 40), P(None, "x"))], ids=str)
+def test_rows_of_several_devices_stay_where_they_are(shape: tuple[int, ...], axes: Any) -> None:
+    x = jax.device_put(jnp.resize(X, shape), jax.NamedSharding(mesh_of(8), axes))
+    compiled = jax.jit(jp.fuse(jax.nn.softmax)).lower(x).compile()
+    assert "jaxprims_scan" in compiled.as_text()
+    assert_no_communication(compiled)
+    close(jax.nn.softmax(x), compiled(x), 1e-5)
 
 
 def test_sizes_that_are_not_known() -> None:

@@ -242,10 +242,17 @@ ROWS_TOGETHER, TOGETHER = 16, 1024
 """Rows that are an element together, and numbers that they have: what is done once for a row is done for several of them."""
 
 
+ENOUGH_ROWS = 64
+"""Rows of the innermost loops, from which on the others are a batch, whose axes may be sharded over devices."""
+
+
 def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     first, sizes = _innermost(body), body.sites[0].sizes
+    while math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS and first + 1 < len(sizes):
+        first += 1
     count = math.prod(sizes[first:])
-    together = max(n for n in range(1, ROWS_TOGETHER + 1) if count % n == 0 and (n == 1 or n * body.widest <= TOGETHER))
+    each = count // math.gcd(count, jax.device_count())  # if the rows are sharded: none are together that lie on two devices
+    together = max(n for n in range(1, ROWS_TOGETHER + 1) if each % n == 0 and (n == 1 or n * body.widest <= TOGETHER))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
