@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ rng = np.random.default_rng(11)
 def by_segment(x: np.ndarray, ids: np.ndarray, n: int, ddof: int = 0) -> np.ndarray:
     """Variances by NumPy, NaN for segments without elements."""
     out = np.full((n, *x.shape[1:]), np.nan)
-    for k in set(ids) & set(range(n)):
-        out[k] = np.var(x[ids == k], axis=0, ddof=ddof)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one element, less one degree of freedom: NaN
+        for k in set(ids) & set(range(n)):
+            out[k] = np.var(x[ids == k], axis=0, ddof=ddof)
     return out
 
 
