@@ -161,6 +161,16 @@ def test_one_number_of_each_row(mode: str) -> None:
     same(integers(whole, at), jp.fuse(integers)(whole, at))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
+def test_positions_of_any_type(dtype: str, x64: None) -> None:
+    """Of rows longer than the type can say, too."""
+    x = normal(50, 300)
+    fn = lambda x, at: jnp.take_along_axis(jax.nn.log_softmax(x), at[:, None], 1)  # noqa: E731
+    at = jnp.arange(50).astype(dtype)
+    assert kernels(fn, x, at) == ["select-n"]
+    same(fn(x, at), jp.fuse(fn)(x, at))
+
+
 def test_threads() -> None:
     """Whoever makes a block: the same bits."""
     x = normal(600, 130)

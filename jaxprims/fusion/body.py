@@ -14,15 +14,13 @@ from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.lanewise import OWN, SAME, Lane
 from .graph import Graph
-from .labels import MOVES, Labels, wanted
+from .labels import MOVES, REDUCTIONS, Labels, wanted
 from .sites import MOST_OWN, Site
 
 Leaf = tuple[Var, Labels]
 
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
-
-REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "prod", "max", "min", "and", "or", "xor"))
 
 IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
 """What a function of a row may do."""

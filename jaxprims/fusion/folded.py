@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from ..primitives.stencil_reduce import StencilReduceCall, fits, stencil_reduce_p
+from ..tracing.jaxprs import assembled
 from .body import Body, operations
-from .graph import flat_graph, run_equation
+from .graph import flat_graph, interpret, run_equation
 from .pays import DEAR, folds
 from .sites import Site
 from .stencils import Root, Stencil
@@ -57,6 +58,7 @@ def folded(
         return None
     making = jax.make_jaxpr(lambda *xs: stencil.run(xs))(*(v.aval for v in stencil.leaves))
     *before, cells = making.jaxpr.eqns
+    of_cells = ClosedJaxpr(assembled(making.jaxpr.constvars, making.jaxpr.invars, cells.invars, before), making.consts)
     kept, call_of_cells, call_of_all = reduction.params["rank"], cells.params.get("call"), reduction.params["call"]
     if cells.primitive.name != "stencil" or any(v not in cells.outvars for v in making.jaxpr.outvars):
         return None
@@ -68,19 +70,14 @@ def folded(
     count, others = len(stencil.leaves), [v for v in inputs if v not in body.given]
 
     def run(xs: Sequence[Any]) -> list[Any]:
-        read = _Values(making, xs[:count])
-        for eqn in before:
-            read.run(eqn)
         rest = iter(xs[count:])
-        values = _Values(call, [None if v in body.given else next(rest) for v in inputs])
-        for eqn in call.jaxpr.eqns:
+
+        def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
             if eqn is reduction:
-                captured = map(values.of, eqn.invars[len(order) :])
-                out = stencil_reduce_p.bind(*map(read.of, cells.invars), *captured, call=static)
-                values.known.update(zip(eqn.outvars, out, strict=True))
-            elif not any(eqn is e for e in reshapes):
-                values.run(eqn)
-        return [values.of(v) for v in call.jaxpr.outvars]
+                return stencil_reduce_p.bind(*jaxpr_as_fun(of_cells)(*xs[:count]), *operands[len(order) :], call=static)
+            return [None] if any(eqn is e for e in reshapes) else run_equation(eqn, operands)
+
+        return interpret(call.jaxpr, call.consts, [None if v in body.given else next(rest) for v in inputs], equation)
 
     return Folded(body, stencil), [*stencil.leaves, *others], run
 
@@ -113,16 +110,3 @@ def _is_written_anyway(body: Body, stencil: Stencil) -> bool:
     graph, inside = body.graph, body.taken | {s.index for s in body.sites}
     wanted = any(u not in inside for r in stencil.sites for u in graph.users[r.eqn.outvars[0]])
     return wanted and sum(operations(graph.eqns[k]) for k in stencil.taken) >= DEAR
-
-
-class _Values:
-    """Of a jaxpr's variables, as its equations are run."""
-
-    def __init__(self, closed: ClosedJaxpr, args: Sequence[Any]):
-        self.known = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args), strict=True))
-
-    def of(self, atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else self.known[atom]
-
-    def run(self, eqn: JaxprEqn) -> None:
-        self.known.update(zip(eqn.outvars, run_equation(eqn, [self.of(v) for v in eqn.invars]), strict=True))

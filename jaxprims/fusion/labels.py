@@ -22,6 +22,8 @@ Labels = tuple[int, ...]
 MOVES = frozenset("broadcast_in_dim reshape squeeze expand_dims iota copy stop_gradient name".split())
 """Primitives that compute nothing, and that a loop's body has for nothing, XLA's loops too."""
 
+REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "prod", "max", "min", "and", "or", "xor"))
+
 
 class Mixed(Exception):
     """A loop cannot go along this axis: the equation mixes what lies along it."""
@@ -138,7 +140,7 @@ def _stack(eqn: Any, axis: int) -> Found:
 _RULES: dict[str, Callable[[Any, int], Found]] = {
     **dict.fromkeys(elementwise.NAMES, _every),
     **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _every),
-    **{f"reduce_{how}": _reduction for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
+    **dict.fromkeys(REDUCTIONS, _reduction),
     **{f"cum{how}": _but("axis") for how in ("sum", "prod", "max", "min")},
     "argmax": _reduction,
     "argmin": _reduction,

@@ -13,8 +13,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 
-from .body import MOST_IN_ROW, REDUCTIONS
+from .body import MOST_IN_ROW
 from .graph import Graph
+from .labels import REDUCTIONS
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
 
 
@@ -72,6 +73,7 @@ def _here(eqn: JaxprEqn, x: Any, indices: Any) -> tuple[Any, Any]:
     """Where a row's number is the one, and whether there is one."""
     last = x.ndim - 1
     at, n = indices[..., 0], x.shape[last]
+    at = at.astype(np.int32) if at.dtype.itemsize < 4 else at  # which may not hold n
     inside = (at >= 0) & (at < n)
     if eqn.params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"):
         at, inside = jnp.clip(at, 0, n - 1), jnp.ones_like(inside)

@@ -13,9 +13,9 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Literal
 
 from ..tracing.lanewise import OWN
-from .body import IN_ROWS, MOST_IN_ROW, REDUCTIONS, Body, operations, own_numbers
+from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .graph import OUTSIDE, Graph
-from .labels import Labels, wanted
+from .labels import REDUCTIONS, Labels, wanted
 from .sites import Site, find_sites, is_number
 
 DEAR = 16
