@@ -18,6 +18,9 @@ struct Machine {
   int64_t l3 = 32 << 20;
 };
 
+// Rows for a bin below which to fill and combine subhistograms costs more than they gain.
+inline constexpr int64_t kRowsOfFew = 8;
+
 struct HistProblem {
   int64_t elements = 0;  // N, of each histogram
   int64_t batch = 1;
@@ -30,6 +33,8 @@ struct HistProblem {
   bool in_place = true;        // the result can be updated where it lies: it has the accumulator's type
   bool sorted = false;         // by index
   bool must_in_place = false;  // no identity is known: bins can only start from dest
+
+  bool few() const { return elements * updates < bins * (lanes > 1 ? kRowsOfFew : 1); }
 };
 
 struct HistPlan {
@@ -52,8 +57,6 @@ struct HistPlan {
 inline constexpr int64_t kUpdatesPerThread = 32 << 10;  // below this a second thread costs more than it saves
 // A row of lanes takes as long as two updates of scalars, and one for each so many bytes.
 inline constexpr int64_t kRowUpdate = 2, kRowBytes = 32;
-inline constexpr int64_t kRowsOfFew =
-    8;  // rows for a bin below which to fill and combine subhistograms costs more than they gain
 inline constexpr int64_t kMaxCopies = 8;
 inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
 inline constexpr int64_t kLeastRun = 6;        // elements of a sorted index that are worth a look for runs
@@ -72,13 +75,15 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t total = p.batch * (work + p.bins * each / 4);
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated; but then every
   // thread reads all indices.
-  const bool few = p.elements * p.updates < p.bins * (p.lanes > 1 ? kRowsOfFew : 1);
+  const bool few = p.few();
   plan.threads = ThreadsFor(static_cast<double>(total) + static_cast<double>(p.batch * p.elements) * static_cast<double>(p.work),
                             few && !p.sorted ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
   const int64_t batch = std::max<int64_t>(1, p.batch);
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
-  plan.prefetch = table > m.l2 / 2 && !p.sorted;
+  // A processor looks past some ten updates by a cheap operator, rows most easily (one address for many numbers), and starts what
+  // the next ones read by itself.
+  plan.prefetch = table > m.l2 && !p.sorted && (p.lanes == 1 || p.work > 0);
   // M subhistograms past the last-level cache: every thread owns a range of the bins instead.
   const bool past_cache = threads * table > m.l3 / 4 * 3;
   // Sorted indices that change all the time: nothing is gained by a subhistogram, and threads own their elements' bins.

@@ -35,6 +35,8 @@ class HistProblem:
     in_place: bool
     sorted: bool
     must_in_place: bool
+    @property
+    def few(self) -> bool: ...
 
 class HistPlan:
     subhistograms: int

@@ -30,8 +30,9 @@ def described_part(part: PartSpec) -> dict[str, Any]:
 
 
 def histogram_work(spec: HistogramSpec) -> int:
-    """What an element costs beside updates by a cheap operator, in these: f on vectors, operators one by one."""
-    return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) for b in spec.bins if b.lanes == 1)
+    """What an element costs beside updates by a cheap operator, in these: f on vectors, operators one by one, of rows on
+    vectors."""
+    return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) * -(-b.lanes // 16) for b in spec.bins)
 
 
 VECTORS = 64

@@ -101,7 +101,7 @@ def _reason(problem: Any, plan: HistogramPlan) -> str:
     if plan.in_place:
         if problem.must_in_place:
             return "no identity is known: bins start from dest"
-        if problem.elements * problem.updates < problem.bins:
+        if problem.few:
             return "few elements for many bins: only what is updated is touched"
         if problem.sorted:
             return "the indices are sorted: each thread reads only its own elements"
