@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <type_traits>
 #include <vector>
 
 #include "ordered_call.h"
@@ -61,25 +60,6 @@ class PairwiseFold {
   int64_t stride_, lanes_;
   int64_t depth_ = 0, count_ = 0;
 };
-
-// Calls f with the number of bytes of an element, as a constant where it is a usual one, so that copies become single moves.
-template <class F>
-void WithBytes(int64_t bytes, F f) {
-  switch (bytes) {
-    case 1:
-      return f(std::integral_constant<size_t, 1>());
-    case 2:
-      return f(std::integral_constant<size_t, 2>());
-    case 4:
-      return f(std::integral_constant<size_t, 4>());
-    case 8:
-      return f(std::integral_constant<size_t, 8>());
-    case 16:
-      return f(std::integral_constant<size_t, 16>());
-    default:
-      return f(static_cast<size_t>(bytes));
-  }
-}
 
 // The results of states, or of the identity where there is none.
 inline void FinishTo(const OrderedShape& shape, const OrderedKernel& kernel, const void* const* uniforms, const void* state,
@@ -134,38 +114,23 @@ inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
   return joined;
 }
 
-// Short rows that lie end to end: one scan runs through many of them, into a buffer, of which every row's last element is kept.
+// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py).
 template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {
-  const int64_t rows = call.rows(), joined = problem.joined, n = call.n, most = BufferRows(problem);
-  std::vector<int64_t> buffers = {StateBytes(shape, 1)};  // where each leaf's starts
-  for (const int64_t size : shape.leaf_bytes) buffers.push_back(buffers.back() + BufferBytes(problem, size));
-  buffers.pop_back();
-  const int64_t bytes = WorkerBytes(problem, plan);
-  Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
+  const int64_t rows = call.rows(), joined = problem.joined, n = call.n;
   std::vector<ReduceWorker> workers(static_cast<size_t>(plan.threads), ReduceWorker(shape, call));
   WorkAssist(pool, Parts(rows, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
-    char* memory = workspace.data() + worker * bytes;
-    for (size_t leaf = 0; leaf < buffers.size(); ++leaf) me.outs[leaf] = memory + buffers[leaf];
     const int64_t end = std::min(rows, (task + 1) * plan.grain);
     for (int64_t r = task * plan.grain, count = 0; r < end; r += count) {
-      count = std::min({most, end - r, joined - r % joined});
+      count = std::min(end - r, joined - r % joined);
       me.row.Select(r);
       OrderedRange range;
       range.hi = range.n = count * n;
       range.period = n;
-      PrefetchBehind(shape, me.row.arrays(), 0, range.hi);
-      kernel.scan(me.row.arrays(), me.row.uniforms(), me.outs.data(), nullptr, &range, nullptr, memory, 0);
-      for (size_t leaf = 0; leaf < buffers.size(); ++leaf) {
-        WithBytes(shape.leaf_bytes[leaf], [&](auto size) {
-          char* to = me.row.outs()[leaf];
-          const char* from = memory + buffers[leaf] + (n - 1) * static_cast<int64_t>(size);
-          const int64_t step = n * static_cast<int64_t>(size);
-          for (int64_t k = 0; k < count; ++k, to += size, from += step) std::memcpy(to, from, size);
-        });
-      }
+      for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf];
+      kernel.scan(me.row.arrays(), me.row.uniforms(), me.outs.data(), nullptr, &range, nullptr, nullptr, 0);
     }
   });
 }

@@ -26,7 +26,7 @@ struct ReduceProblem {
 };
 
 struct ReducePlan {
-  bool periodic = false;  // one scan through many short rows, of which the last elements are kept
+  bool periodic = false;  // many short rows at once, one in each lane of a vector
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task
@@ -41,15 +41,10 @@ inline constexpr int64_t kReduceTask = 64 << 10;       // scalars of a task, abo
 inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of a strip: they stay in the first-level cache
 inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
-inline constexpr int64_t kReducePeriod = 64;           // longest row of the periodic form
-inline constexpr int64_t kScanBuffer = 16 << 10;       // bytes of results that are only looked at in the first-level cache
-inline constexpr int64_t kScanBufferElements = 2048;   // or elements
-
-// How many elements, of so many bytes in each result, are scanned into the buffer at a time.
-inline int64_t BufferElements(const std::vector<int64_t>& leaf_bytes) {
-  const auto fit = static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, *std::ranges::max_element(leaf_bytes)));
-  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(fit)), 256, kScanBufferElements);
-}
+inline constexpr int64_t kReducePeriod = 128;          // longest row of the periodic form
+inline constexpr int64_t kReducePeriodDear = 256;      // where an element takes so long, or longer
+inline constexpr int64_t kReduceDear = 3;
+inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
@@ -65,7 +60,8 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
-  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && p.joined >= kReducePeriod;
+  const int64_t period = p.work >= kReduceDear ? kReducePeriodDear : kReducePeriod;
+  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= period && p.joined >= kReduceRows;
   if (plan.periodic) {
     plan.leaf = plan.block = n;
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));
@@ -99,24 +95,14 @@ inline int64_t FoldLevels(int64_t states) {
   return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, states))));
 }
 
-// The periodic form: rows that are scanned into a worker's buffers at a time; bytes of the buffer of a result.
-inline int64_t BufferRows(const ReduceProblem& p) { return std::max<int64_t>(1, BufferElements(p.leaf_bytes) / p.n); }
-inline int64_t BufferBytes(const ReduceProblem& p, int64_t leaf_bytes) {
-  return Parts(BufferRows(p) * p.n * leaf_bytes, 64) * 64;
-}
-
 // Blocks of a row, one at least.
 inline int64_t BlocksOf(const ReduceProblem& p, const ReducePlan& plan) { return std::max<int64_t>(1, Parts(p.n, plan.block)); }
 
-// Bytes of the memory of a worker: the states of a fold, and init's before it; or a state, and a buffer for each result.
+// Bytes of the memory of a worker: the states of a fold, and init's before it.
 inline int64_t WorkerBytes(const ReduceProblem& p, const ReducePlan& plan) {
-  if (!plan.periodic) {
-    const int64_t states = std::max(Parts(std::min(p.n, plan.block), plan.leaf), BlocksOf(p, plan));
-    return (1 + FoldLevels(states)) * StateBytes(p.slots, plan.strip);
-  }
-  int64_t bytes = StateBytes(p.slots, 1);
-  for (const int64_t leaf : p.leaf_bytes) bytes += BufferBytes(p, leaf);
-  return bytes;
+  if (plan.periodic) return 0;
+  const int64_t states = std::max(Parts(std::min(p.n, plan.block), plan.leaf), BlocksOf(p, plan));
+  return (1 + FoldLevels(states)) * StateBytes(p.slots, plan.strip);
 }
 
 // Bytes of workspace that a plan needs: all workers, then the blocks' aggregates where a row has several.

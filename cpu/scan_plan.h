@@ -67,6 +67,7 @@ inline constexpr int64_t kLargePerThread = 8 << 10;   // the same of words of la
 inline constexpr int64_t kStreamBytes = 64 << 20;     // results past this leave the cache, whatever a machine says of its size
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPeriodicElements = 256;  // rows up to this are short
+inline constexpr int64_t kPeriodicRows = 8;        // from so many on they are scanned at once
 inline constexpr int64_t kLanesAlone = 512;        // so many rows side by side keep all threads busy without a chain
 inline constexpr int64_t kLargeAlone = 32;         // the same of large elements
 inline constexpr int64_t kStripLanes = 64;         // a strip is a multiple of this: whole cache lines
@@ -136,7 +137,7 @@ inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
     plan.block = std::max<int64_t>(1, alone && !p.map ? p.n : block);
   } else {
     plan.block = std::max<int64_t>(1, block / kScanStep) * kScanStep;
-    plan.periodic = p.contiguous && p.rows > 1 && p.n >= 1 && p.n <= kPeriodicElements;
+    plan.periodic = p.contiguous && p.rows >= kPeriodicRows && p.n >= 1 && p.n <= kPeriodicElements;
   }
   internal::Distribute(p, m, internal::ScanThreads(p, m), plan);
   return plan;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "reduce.h"
@@ -35,6 +36,25 @@ inline SegmentsProblem DescribeSegments(const OrderedShape& shape, const Ordered
 }
 
 namespace internal {
+
+// Calls f with the number of bytes of an element, as a constant where it is a usual one, so that copies become single moves.
+template <class F>
+void WithBytes(int64_t bytes, F f) {
+  switch (bytes) {
+    case 1:
+      return f(std::integral_constant<size_t, 1>());
+    case 2:
+      return f(std::integral_constant<size_t, 2>());
+    case 4:
+      return f(std::integral_constant<size_t, 4>());
+    case 8:
+      return f(std::integral_constant<size_t, 8>());
+    case 16:
+      return f(std::integral_constant<size_t, 16>());
+    default:
+      return f(static_cast<size_t>(bytes));
+  }
+}
 
 // The states that a task leaves for its neighbours.
 struct TaskBorders {

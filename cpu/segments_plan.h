@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -35,6 +36,15 @@ inline constexpr int64_t kSegmentsTask = 64 << 10;  // scalars and ends of a tas
 inline constexpr int64_t kSegmentsTaskLeast = 16 << 10;
 inline constexpr int64_t kSegmentsRowsLeast = 256;  // across: rows of a task, so that its two border states are cheap beside it
 inline constexpr int64_t kRunsChunk = 4;            // buffers of results in a chunk
+
+inline constexpr int64_t kScanBuffer = 16 << 10;      // bytes of results that are put together in the first-level cache
+inline constexpr int64_t kScanBufferElements = 2048;  // or elements
+
+// How many results, of so many bytes in each leaf, the buffer takes.
+inline int64_t BufferElements(const std::vector<int64_t>& leaf_bytes) {
+  const auto fit = static_cast<uint64_t>(kScanBuffer / std::max<int64_t>(1, *std::ranges::max_element(leaf_bytes)));
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(fit)), 256, kScanBufferElements);
+}
 
 inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m) {
   SegmentsPlan plan;

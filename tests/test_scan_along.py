@@ -20,6 +20,7 @@ from jaxprims.ir import program as P
 from jaxprims.specs.histogram import ArraySpec
 from jaxprims.specs.ordered import OrderedSpec
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.ordered import scan_abreast as llvm_scan_abreast
 from jaxprims.targets.cpu.ordered import scan_along as llvm_scan_along
 from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
 from jaxprims.targets.cpu.ordered.scan_logaddexp import LogAddExp
@@ -30,6 +31,8 @@ from jaxprims.tracing.lower import to_program
 
 STEP = 1024  # kScanStep
 FORMS = {"steps": LogSteps, "tile": Tile, "sequential": Sequential}
+JOINING = ("steps", "sequential")
+"""Those that scan short rows as one."""
 Arrays = Sequence[np.ndarray]
 
 
@@ -67,9 +70,12 @@ class Kernel:
         self.spec = spec
         module = ir.Module(name="scan")
         vector_bytes = vector_bytes or llvm_engine.target().vector_bytes
-        forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: FORMS[form]) if form else mock.MagicMock()
+        forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: FORMS[form]) if form in FORMS else mock.MagicMock()
         with forced:
-            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
+            if form == "abreast":
+                llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
+            else:
+                llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
             if not periodic:
                 llvm_scan_along.build_reduce(module, spec, vector_bytes)
         self.compiled = llvm_engine.compile_ir(module, ["scan"] if periodic else ["scan", "reduce"])
@@ -119,6 +125,11 @@ class Kernel:
     def slot(self, memory: np.ndarray, s: int) -> np.ndarray:
         t = self.spec.state[s]
         return memory[8 * s :][: P.itemsize(t)].view(P.numpy_dtype(t))
+
+
+def aligned(n: int, dtype: np.dtype) -> np.ndarray:
+    memory = np.zeros(n * dtype.itemsize + 64, np.uint8)
+    return memory[-memory.ctypes.data % 64 :][: n * dtype.itemsize].view(dtype)
 
 
 def address(a: np.ndarray | None) -> int | None:
@@ -317,28 +328,106 @@ def test_replicas(dtype: str, slots: int, reverse: bool) -> None:
                 assert [k.slot(aggregate, s)[0] for s in range(slots)] == [w[-1] for w in alone]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-def test_periodic(form: str, reverse: bool) -> None:
-    exclusive = reverse == (form == "tile")
-    op, reference, state = OPERATORS["affine s32"]
-    k = kernel(spec_of(op, state, identity=(1, 0), reverse=reverse, exclusive=exclusive), form, periodic=True)
-    rng, turn = np.random.default_rng(1), slice(None, None, -1 if reverse else 1)
-    for period in [*range(1, 20), 31, 32, 33, 63, 64, 65, 100, 1000]:
+SHORT = [*range(1, 20), 31, 32, 33, 63, 64, 65, 100, 256, 1000]
+"""Lengths of short rows."""
+
+
+def check_rows(
+    k: Kernel, op: Callable[..., Any], identity: Sequence[Any], lengths: Sequence[int] = SHORT, reduces: bool = False
+) -> None:
+    """Rows one behind the other; ``reduces``: one result for each."""
+    spec, rng = k.spec, np.random.default_rng(1)
+    turn = slice(None, None, -1 if spec.reverse else 1)
+    for period in lengths:
         rows = 1 + 1500 // period
         n, starts = rows * period, np.arange(rows * period) % period == 0
-        x = [rng.integers(0, 100, n).astype(np.int32) for _ in state]
-        want = fold(reference, x, starts, None)
-        if exclusive:
-            want = shifted(want, [1, 0], [1, 0], starts)
-        outs = [np.zeros(n, np.int32) for _ in state]
-        k.scan([np.ascontiguousarray(a[turn]) for a in x], outs, n, cuts=[rows // 2 * period], period=period)
+        x = [rng.integers(0, 2 if t == "b1" else 100, n).astype(P.numpy_dtype(t)) for t in spec.state]
+        flags = starts | ((rng.random(n) < 0.1) & spec.restarts)
+        want = fold(op, x, flags, None)
+        if spec.exclusive:
+            want = shifted(want, identity, identity, flags)
+        outs = [aligned(rows if reduces else n, a.dtype) for a in x]
+        own = np.ascontiguousarray((flags & spec.restarts)[turn]).view(np.uint8)
+        cuts = () if reduces else [rows // 128 * 64 * period]
+        k.scan([np.ascontiguousarray(a[turn]) for a in x], outs, n, cuts=cuts, period=period, flags=own)
         for o, w in zip(outs, want, strict=True):
-            np.testing.assert_array_equal(o[turn], w, f"rows of {period}")
+            np.testing.assert_array_equal(
+                o if reduces else o[turn], w[period - 1 :: period] if reduces else w, f"rows of {period}"
+            )
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", JOINING)
+def test_rows_joined(form: str, reverse: bool) -> None:
+    op, reference, state = OPERATORS["affine s32"]
+    spec = spec_of(op, state, identity=(1, 0), reverse=reverse, exclusive=reverse)
+    check_rows(kernel(spec, form, periodic=True), reference, [1, 0])
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_rows_abreast(name: str, vector_bytes: int) -> None:
+    op, reference, state = OPERATORS[name]
+    identity = IDENTITIES[len(state)]
+    for mode in range(4) if vector_bytes == 64 else (vector_bytes // 16,):
+        reverse, exclusive = mode in (1, 3), mode in (2, 3)
+        spec = spec_of(op, state, identity=tuple(identity), reverse=reverse, exclusive=exclusive, restarts=mode in (1, 2))
+        lengths = SHORT if mode == 0 else (1, 2, 5, 16, 33, 100)
+        check_rows(Kernel(spec, "abreast", vector_bytes, True, streams=mode == 0), reference, identity, lengths)
+    k = Kernel(spec_of(op, state, kind="reduce", identity=tuple(identity)), "abreast", vector_bytes, True)
+    check_rows(k, reference, identity, SHORT if vector_bytes == 64 else (1, 3, 16, 40), reduces=True)
+
+
+def test_rows_of_structs_abreast() -> None:
+    """Structs of several scalars; operators that are long, or that need not end on what nobody gave."""
+    op, reference, state = OPERATORS["2x2 u16"]
+    slots, rng = len(state), np.random.default_rng(0)
+    for kind in ("scan", "reduce"):
+        k = kernel(spec_of(op, state, [("u16", 4)], [("u16", 4)], kind=kind, identity=(1, 0, 0, 1)), "abreast", periodic=True)
+        for period, rows in ((1, 70), (3, 21), (5, 3), (16, 40), (37, 65)):
+            x = rng.integers(0, 9, (rows * period, slots)).astype(np.uint16)
+            want = np.stack(fold(reference, list(x.T), np.arange(len(x)) % period == 0, None), 1)
+            want = want if kind == "scan" else want[period - 1 :: period]
+            out = np.zeros_like(want)
+            k.scan([x], [out], len(x), period=period)
+            np.testing.assert_array_equal(out, want)
+
+    def gcd(a: Any, b: Any) -> Any:
+        return jax.lax.while_loop(lambda p: p[1] != 0, lambda p: (p[1], p[0] % p[1]), (a, b))[0]
+
+    x = rng.integers(1, 1000, 33 * 7).astype(np.int32) * 6
+    out = np.zeros_like(x)
+    kernel(spec_of(gcd, ["s32"]), "abreast", periodic=True).scan([x], [out], len(x), period=7)
+    np.testing.assert_array_equal(out, np.gcd.accumulate(x.reshape(33, 7), 1).ravel())
+
+
+@pytest.mark.parametrize("dtype", ["b1", "u8", "bf16", "f32", "f64"])
+def test_rows_abreast_touch_their_elements_alone(dtype: str) -> None:
+    guards = [Guarded() for _ in range(3)]
+    t = P.numpy_dtype(dtype)
+    for slots, kind in itertools.product((1, 3), ("scan", "reduce")):
+        spec = spec_of(
+            sums, [dtype] * slots, [(dtype, slots)], [(dtype, slots)], kind=kind, restarts=kind == "scan", reverse=slots == 3
+        )
+        k = kernel(spec, "abreast", periodic=True)
+        for rows, period, at_end in itertools.product((1, 5, 17), (1, 3, 16, 20), (False, True)):
+            n = rows * period
+            x = guards[0].place((np.arange(n * slots) % 2).astype(t), at_end)
+            out = guards[1].place(np.zeros((n if kind == "scan" else rows) * slots, t), at_end)
+            k.scan([x], [out], n, flags=guards[2].place(np.ones(n, np.uint8), at_end), period=period)
+            if kind == "scan":
+                np.testing.assert_array_equal(out, x)
+
+
+def test_equal_rows_abreast_have_equal_results() -> None:
+    row = np.random.default_rng(0).normal(size=37).astype(np.float32)
+    out = np.zeros((1000, 37), np.float32)
+    kernel(spec_of(jnp.logaddexp, ["f32"]), "abreast", periodic=True).scan([np.tile(row, 1000)], [out], out.size, period=37)
+    assert len(np.unique(out.view(np.uint32), axis=0)) == 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("form", [*FORMS, "abreast"])
 def test_positions(form: str, reverse: bool) -> None:
     """The place of the last element so far that is not zero."""
     position = "s64" if reverse == (form == "tile") else "s32"
@@ -351,6 +440,8 @@ def test_positions(form: str, reverse: bool) -> None:
     turn = slice(None, None, -1 if reverse else 1)
     for period, rows in ((0, 1), (1, 50), (5, 41), (24, 20), (77, 9)):
         n = period * rows or 333
+        if form not in (*JOINING, "abreast") if period else form == "abreast":
+            continue  # rows are joined, or abreast
         x = np.where(np.random.default_rng(n).random(n) < 0.3, 2.0, 0.0).astype(np.float32)
         outs = [np.zeros(n, np.float32), np.zeros(n, P.numpy_dtype(position))]
         kernel(spec, form, periodic=period > 0).scan([x, None], outs, n, period=period)

@@ -71,6 +71,8 @@ CUMULATIVE: dict[str | None, Callable[..., Any]] = {
 
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them."""
+    if name == "logaddexp" and x.shape[axis] <= 2:  # of which XLA makes exponentials and logarithms of each
+        return jax.lax.associative_scan(jnp.logaddexp, x, reverse, axis)
     wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) else x
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
@@ -135,10 +137,25 @@ def extreme(x: Any, name: str, dtype: Any) -> tuple[Any, Any]:
     return jnp.take_along_axis(x, at[None], axis=0, mode="promise_in_bounds")[0], at.astype(dtype)
 
 
+ALONE = 16
+"""Elements up to which each is an operand of its own, where their number is no power of two: XLA does not fuse through arrays
+that are put together of pairs and what is left."""
+
+
+def _in_pairs(op: Op, elements: Sequence[Leaves]) -> Leaves:
+    while len(elements) > 1:
+        pairs = [list(op(a, b)) for a, b in zip(elements[::2], elements[1::2], strict=False)]
+        elements = [*pairs, *elements[2 * len(pairs) :]]
+    return elements[0]
+
+
 def reduce(op: Op, values: Sequence[Any], init: Sequence[Any] | None = None) -> Leaves:
     """Leaves ``[N, ...]``, N > 0, to ``[...]``: in pairs of neighbours, in their order."""
     out = list(values)
     while (n := out[0].shape[0]) > 1:
+        if n <= ALONE and n & (n - 1):
+            out = _in_pairs(op, [[v[k : k + 1] for v in out] for k in range(n)])
+            break
         pairs = list(op([v[: n - 1 : 2] for v in out], [v[1::2] for v in out]))
         out = pairs if n % 2 == 0 else [jnp.concatenate([p, v[-1:]]) for p, v in zip(pairs, out, strict=True)]
     if init is not None:

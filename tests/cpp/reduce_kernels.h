@@ -99,9 +99,13 @@ struct AffineKernel {
       const AffineState e = Element(arrays, uniforms, r, i, 0);
       s = fresh ? e : Compose(s, e);
       fresh = false;
-      AffineResult::Write(s, outs, i);
+      if (r.period == 0) {
+        AffineResult::Write(s, outs, i);
+      } else if ((i + 1) % r.period == 0) {
+        AffineResult::Write(s, outs, (i - r.lo) / r.period);
+      }
     }
-    Store(s, aggregate, 0, 1);
+    if (aggregate != nullptr) Store(s, aggregate, 0, 1);
     return r.lo < r.hi ? progress | kStarted : progress;
   }
 

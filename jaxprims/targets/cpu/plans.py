@@ -61,7 +61,7 @@ class ScanPlan:
 
     def __str__(self) -> str:
         if self.periodic:
-            how = "many short rows to a block, the scan restarts at each"
+            how = "many short rows at once"
         elif self.order == "sequential_rows":
             how = "each row is scanned by one thread"
         elif self.order == "any_order":
@@ -89,7 +89,7 @@ class ReducePlan:
 
     def __str__(self) -> str:
         if self.periodic:
-            return f"one scan through many short rows, of which the last elements are kept, {_threads(self.threads)}"
+            return f"many short rows at once, {_threads(self.threads)}"
         return f"pieces of {self.leaf}, combined in pairs of neighbours, {_threads(self.threads)}"
 
 

@@ -32,6 +32,13 @@ microsecond, which is what a call of a kernel takes."""
 CHEAP, ONE_LOOP = 8, 16
 """Operations for each scalar of a cheap operator; steps up to which a scan is one loop of XLA's."""
 
+SHORT_FOR_SCAN, SHORT_FOR_FOLD, SHORTEST = 10, 16, 3
+"""Elements of a row of scalars that XLA combines in vectors, one operation for each doubling of distances, by an operator that
+it does not know: of a scan by a cheap one (two fewer for each scalar of an element), of a reduction (for all scalars), by any."""
+
+ROW_TO_FOLD, ROWS_TO_FOLD = 128, 2**17
+"""The same of reductions that one thread does: of a row, and of all."""
+
 MOST_WRITTEN = 128
 """Operations that are written out for them, for every doubling of their number once: XLA compiles more for a long time."""
 
@@ -82,9 +89,10 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return _FEW
     if problem.family == "segments" and operation and problem.ids and problem.n * problem.lanes * problem.members <= SMALL:
         return _FEW
+    if not operation and _short_rows(problem):
+        return "short rows: an operation for each doubling, on all of them"
     if problem.family == "scan":
-        slow = operation in ("", "logaddexp") and problem.lanes > 1
-        return "two elements: one operation" if operation and problem.n <= 2 and not slow else None
+        return "two elements: one operation" if operation and problem.n <= 2 else None
     return _reduction(problem, operation) if problem.family == "reduce" and operation else None
 
 
@@ -100,6 +108,21 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
         few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
     written = work(spec.op) * int(problem.n - 1).bit_length()
     return _cost(problem) <= few and (operation != "" or written <= MOST_WRITTEN)
+
+
+def _short_rows(problem: OrderedProblem) -> bool:
+    """Of scalars, one behind the other, combined by an operator that XLA has no operation for."""
+    spec: OrderedSpec = problem.spec
+    slots = len(spec.state)
+    scalars = all(n == 1 for _, n in spec.leaves) and all(a.slots <= 1 for a in spec.arrays)
+    if problem.family == "segments" or spec.across or spec.restarts or not scalars:
+        return False
+    if work(spec.op) > CHEAP * slots or work(spec.op) * int(problem.n - 1).bit_length() > MOST_WRITTEN:
+        return bool(problem.n <= SHORTEST)
+    if problem.family == "scan":
+        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - 2 * slots))
+    few = problem.n * problem.members * slots <= ROWS_TO_FOLD
+    return bool(problem.n <= max(SHORTEST, (ROW_TO_FOLD if few else SHORT_FOR_FOLD) // slots))
 
 
 def _cost(problem: OrderedProblem) -> int:

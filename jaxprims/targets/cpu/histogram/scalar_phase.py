@@ -18,8 +18,8 @@ MOST_FETCHED = 512
 UNROLL = 8
 """Scalars updated in one turn of the loop, about."""
 
-CHEAP = 16
-"""Instructions of an operator that is written out for every vector of a row; one that is longer is a loop over them."""
+CHEAP, TURN = 16, 4
+"""Instructions of an operator that is written out for so many vectors of a row; one that is longer for one in a turn."""
 
 
 class ScalarPhase(VectorPhase):
@@ -163,16 +163,18 @@ class ScalarPhase(VectorPhase):
             now = expr.emit(b, h.op, args, self.uniforms, width)
             store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
 
-        width = self.width
-        whole, rest = h.lanes // width * width, h.lanes % width
-        written_out = len(h.op.body) + len(value.body) <= CHEAP and h.lanes <= 4 * width
-        for at in range(0, whole, width) if written_out else ():
-            lanes(i64(at), width)
-        if whole and not written_out:
-            with loop(b, i64(0), i64(whole), width) as lane:
-                lanes(lane, width)
-        if rest:
-            lanes(i64(whole), rest)
+        width, at = self.width, 0
+        cheap = len(h.op.body) + len(value.body) <= CHEAP
+        turn = TURN * width if cheap else width
+        if h.lanes > turn:
+            at = h.lanes // turn * turn
+            with loop(b, i64(0), i64(at), turn) as lane:
+                for k in range(0, turn, width):
+                    lanes(b.add(lane, i64(k)), width)
+        while at < h.lanes:
+            count = min(width, h.lanes - at)
+            lanes(i64(at), count)
+            at += count
 
     def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:
         """Where each row starts, and its dtype."""

@@ -16,9 +16,11 @@ from ....specs.problems import OrderedProblem
 from ...plans import plan_among
 from ...target import UNKNOWN_SIZES, Explanation
 from .. import compiler
+from ..llvm import engine as llvm_engine
 from ..machine import cpu_threads
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan
 from . import kernel, large
+from .scan_along import joins_rows
 
 
 class OrderedKernels:
@@ -54,13 +56,15 @@ def _leaf_bytes(spec: OrderedSpec) -> list[int]:
     return [itemsize(t) * n for t, n in spec.leaves]
 
 
-def _form(spec: OrderedSpec) -> str:
+def _form(spec: OrderedSpec, variant: int) -> str:
     if isinstance(spec, LargeSpec):
         return "elements are arrays, " + ("each a result of its own" if spec.is_map else "combined one after the other")
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
-    return "vectors run along the row" + (f", elements are structs of {slots}" if slots > 1 else "")
+    along = not variant & kernel.PERIODIC or joins_rows(spec, llvm_engine.target().vector_bytes)
+    form = "vectors run along the row" if along else "a short row in each lane of a vector"
+    return form + (f", elements are structs of {slots}" if slots > 1 else "")
 
 
 class _Ordered:
@@ -76,7 +80,7 @@ class _Ordered:
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
         plan = self.plan(problem)
-        words = f"{_form(problem.spec)}; {self.words(problem, plan)}"
+        words = f"{_form(problem.spec, plan.variant)}; {self.words(problem, plan)}"
         return Explanation(words, self.reason(problem, plan), self.workspace_bytes(problem), plan.variant)
 
     def words(self, problem: OrderedProblem, plan: Any) -> str:

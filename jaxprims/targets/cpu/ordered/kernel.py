@@ -1,8 +1,8 @@
 """The kernels of the ordered family (scan, reduction, segmented reduction): OrderedSpec -> LLVM IR.
 
 ``cpu/ordered_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
-(a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_reduce``. Here are the
-two that only see states: ``combine`` and ``finish``.
+(a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_scan_abreast`` (a short row
+in each lane), ``llvm_reduce``. Here are the two that only see states: ``combine`` and ``finish``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, declare, i64, loop, pointer, scaled
 from . import reduce as llvm_reduce
+from . import scan_abreast as llvm_scan_abreast
 from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
@@ -44,7 +45,9 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     module.triple = ""
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
-        if name == "combine":
+        if variant & PERIODIC and not llvm_scan_along.joins_rows(spec, vector_bytes):
+            llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
+        elif name == "combine":
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":
             finish(module, spec, width if spec.across else 1)

@@ -29,8 +29,8 @@ from .scan_tiles import Tile
 
 
 def build_scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
-    """Defines ``scan``. ``periodic``: rows end to end, one every ``period`` elements. ``streams``: whole vectors of results,
-    which must be aligned, are stored past the caches."""
+    """Defines ``scan``. ``periodic``: rows end to end, one every ``period`` elements, if :func:`joins_rows`. ``streams``: whole
+    vectors of results, which must be aligned, are stored past the caches."""
     b, args = _define(module, "scan", 7)
     b.ret(b.call(_along(module, spec, vector_bytes, periodic, streams), args))
 
@@ -60,6 +60,11 @@ def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bo
     fn.attributes.add("noinline")
     _form(spec, vector_bytes, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
     return fn
+
+
+def joins_rows(spec: OrderedSpec, vector_bytes: int) -> bool:
+    """Are short rows that lie end to end scanned as one that restarts? Not where a row in each lane costs less."""
+    return spec.kind == "scan" and _form(spec, vector_bytes, periodic=True) is not Tile
 
 
 def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I8, I32, PTR, alloca, bytes_of, i64, loop, splat, suffix
+from ..llvm.build import I8, I32, alloca, bytes_of, i64, loop, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .scan_base import Values
 from .scan_log_steps import LogSteps
+from .squares import from_stored, stored_type, to_stored, transposer
 
 
 class Tile(LogSteps):
@@ -33,16 +34,12 @@ class Tile(LogSteps):
         self.width = self.lanes = self.group = width = min(vector_width(spec, self.vector_bytes), self.vector_bytes // 4)
         self.word, self.backwards = I32, False  # lanes are in scan order whatever the row's direction
         self.groups, self.square = 1, width * width
-        size = self.square * sum(bytes_of(self._stored(t)) for t in spec.state)
+        size = self.square * sum(bytes_of(stored_type(t)) for t in spec.state)
         self.chains = max(1, min(self.STEP // self.square, self.BUFFER_BYTES // size))
         self.chains = 1 << (self.chains.bit_length() - 1)
-        self.elements = Elements(
-            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
-        )
+        self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True)
         self._allocate()
         self.begin()
-        if self.periodic:
-            self._start_rows()
         tile = self.chains * self.square
         with loop(b, self.lo, self.hi, tile) as i:
             rest = b.sub(self.hi, i)
@@ -54,8 +51,8 @@ class Tile(LogSteps):
 
     def _allocate(self) -> None:
         b, rows = self.b, self.chains * self.width
-        self.rows = [alloca(b, self._stored(t), (rows + 1) * self.width) for t in self.spec.state]
-        self.carries = [alloca(b, self._stored(t), rows) for t in self.spec.state]
+        self.rows = [alloca(b, stored_type(t), (rows + 1) * self.width) for t in self.spec.state]
+        self.carries = [alloca(b, stored_type(t), rows) for t in self.spec.state]
         self.flag_words = alloca(b, I32, rows)
         self.joins = alloca(b, I8, self.chains)
 
@@ -73,29 +70,21 @@ class Tile(LogSteps):
 
     # --- the buffer: rows of ``width`` states, slot by slot ---------------------------------------------------------------------
 
-    def _stored(self, dtype: str) -> ir.Type:
-        """A scalar's type in the buffer: 4 bytes at least, so that there are few kinds of square."""
-        t = expr.register_type(dtype)
-        return I32 if isinstance(t, ir.IntType) and t.width < 32 else t
-
     def _row(self, places: Sequence[ir.Value], row: ir.Value) -> list[ir.Value]:
         b = self.b
         at = b.mul(row, i64(self.width))
-        return [b.gep(p, [at], source_etype=self._stored(t)) for p, t in zip(places, self.spec.state, strict=True)]
+        return [b.gep(p, [at], source_etype=stored_type(t)) for p, t in zip(places, self.spec.state, strict=True)]
 
     def _get(self, places: Sequence[ir.Value], row: ir.Value) -> Values:
         b, out = self.b, []
         for p, t in zip(self._row(places, row), self.spec.state, strict=True):
-            v = b.load(p, typ=ir.VectorType(self._stored(t), self.width))
-            narrow = expr.register_type(t, self.width)
-            out.append(v if v.type == narrow else b.trunc(v, narrow))
+            out.append(from_stored(b, b.load(p, typ=ir.VectorType(stored_type(t), self.width)), t))
         return out
 
     def _put(self, places: Sequence[ir.Value], row: ir.Value, values: Sequence[ir.Value]) -> None:
         b = self.b
         for p, t, v in zip(self._row(places, row), self.spec.state, values, strict=True):
-            wide = ir.VectorType(self._stored(t), self.width)
-            b.store(v if v.type == wide else b.zext(v, wide), p)
+            b.store(to_stored(b, v, t), p)
 
     def _row_of(self, c: ir.Value, u: ir.Value) -> ir.Value:
         """The row of each lane's u-th element in scan order."""
@@ -122,44 +111,7 @@ class Tile(LogSteps):
         b = self.b
         with loop(b, i64(0), used) as c:
             for p, t in zip(self._row(self.rows, b.mul(c, i64(self.width))), self.spec.state, strict=True):
-                b.call(self._transposer(self._stored(t)), [p])
-
-    def _transposer(self, t: ir.Type) -> ir.Function:
-        """Transposes a square of scalars in place, by halves, two halvings at a time (LLVM is slow on deeper ones)."""
-        name, width = f"transpose.{suffix(t)}", self.width
-        function = self.module.globals.get(name)
-        if function is not None:
-            return function
-        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR]), name)
-        function.linkage = "internal"
-        for attribute in ("nounwind", "noinline"):
-            function.attributes.add(attribute)
-        b, row = ir.IRBuilder(function.append_basic_block()), ir.VectorType(t, width)
-        span = width
-        while span > 1:
-            radix = min(4, span)
-            least = span // radix  # rows of a group lie so far apart
-            with loop(b, i64(0), i64(width // span)) as high, loop(b, i64(0), i64(least)) as low:
-                first = b.add(b.mul(high, i64(span)), low)
-                places = [b.gep(function.args[0], [b.add(first, i64(k * least))], source_etype=row) for k in range(radix)]
-                rows = [b.load(p, typ=row) for p in places]
-                half = radix // 2
-                while half:
-                    for k in range(radix):
-                        if not k & half:
-                            rows[k], rows[k + half] = self._swapped(b, rows[k], rows[k + half], half * least)
-                    half //= 2
-                for p, v in zip(places, rows, strict=True):
-                    b.store(v, p)
-            span = least
-        b.ret_void()
-        return function
-
-    def _swapped(self, b: ir.IRBuilder, low: ir.Value, high: ir.Value, half: int) -> tuple[ir.Value, ir.Value]:
-        """Two rows ``half`` apart with the upper half of every 2 * half lanes of the one and the lower of the other swapped."""
-        lanes = range(self.width)
-        first = take(b, low, high, [k if not k & half else self.width + k - half for k in lanes])
-        return first, take(b, low, high, [k + half if not k & half else self.width + k for k in lanes])
+                b.call(transposer(b.module, stored_type(t), self.width), [p])
 
     def _flags(self, c: ir.Value) -> ir.Value:
         """Each lane's restarts: a word of a bit for each row."""
