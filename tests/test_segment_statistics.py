@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,18 @@ def test_variances(dtype: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(jp.segment_var(x[order], offsets, ddof=1)[:4], by_segment(exact, ids, 4, 1), **close)
     assert jp.segment_count(offsets).tolist() == [(ids == k).sum() for k in range(8)] == jp.segment_count(ids, 8).tolist()
     assert jp.segment_count(ids, 8, mode="clip")[0] == (ids <= 0).sum()
+
+
+@pytest.mark.parametrize("f", [jp.segment_softmax, jp.segment_logsumexp, jp.segment_normalize])
+@pytest.mark.parametrize("n, segments", [(0, 4), (3, 0), (0, 0)])
+def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments: int) -> None:
+    data, ids = jnp.zeros((2, 1, n)), jnp.zeros((2, 1, n), jnp.int32)
+
+    def each(d: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda x: f(*x, segments), (d, i))
+
+    out, moved = jax.jvp(lambda d: jax.vmap(each)(d, ids), (data,), (data,))
+    assert out.shape == moved.shape == (2, 1, segments if f is jp.segment_logsumexp else n)
 
 
 def test_normalized_and_its_gradient() -> None:

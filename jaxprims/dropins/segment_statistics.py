@@ -217,7 +217,15 @@ def segment_logsumexp(
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
     if isinstance(ids, Offsets):
         return segment_reduce(data.astype(_widened(data.dtype)), ids, jnp.logaddexp).astype(data.dtype)
+    if _is_constant(data, n):
+        return jnp.full((n, *data.shape[1:]), -np.inf, data.dtype)
     return _logsumexp_of_ids(data, ids, n, is_sorted)
+
+
+def _is_constant(data: jax.Array, n: Any) -> bool:
+    """Of no elements or for no segments: a constant needs no derivative (JAX gives a ``custom_jvp`` whose result is one a batch
+    axis too many, in a scan under ``vmap``)."""
+    return n == 0 or 0 in data.shape
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
@@ -272,7 +280,9 @@ def segment_softmax(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
-    return jnp.zeros_like(data) if n == 0 else _softmax_of_some(data, segments, n, is_sorted)
+    if _is_constant(data, n):
+        return jnp.zeros_like(data)
+    return _softmax_of_some(data, segments, n, is_sorted)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
