@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 def histogram_handler() -> Any: ...
 def group_handler() -> Any: ...
@@ -44,12 +44,9 @@ class HistPlan:
     copies: int
     soa: bool
     prefetch: bool
-    @property
-    def wide(self) -> bool: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def variant(self) -> int: ...
+    wide: Final[bool]
+    threads: Final[int]
+    variant: Final[int]
 
 def make_plan(problem: HistProblem, machine: Machine) -> HistPlan: ...
 def forced(
@@ -81,22 +78,14 @@ class ScanOrder(enum.Enum):
     any_order = 4
 
 class ScanPlan:
-    @property
-    def order(self) -> ScanOrder: ...
-    @property
-    def block(self) -> int: ...
-    @property
-    def strip(self) -> int: ...
-    @property
-    def rows_per_task(self) -> int: ...
-    @property
-    def periodic(self) -> bool: ...
-    @property
-    def stream(self) -> bool: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def variant(self) -> int: ...
+    order: Final[ScanOrder]
+    block: Final[int]
+    strip: Final[int]
+    rows_per_task: Final[int]
+    periodic: Final[bool]
+    stream: Final[bool]
+    threads: Final[int]
+    variant: Final[int]
 
 def make_scan_plan(problem: ScanProblem, machine: Machine) -> ScanPlan: ...
 def forced_scan(
@@ -117,18 +106,12 @@ class ReduceProblem:
     init: bool
 
 class ReducePlan:
-    @property
-    def periodic(self) -> bool: ...
-    @property
-    def leaf(self) -> int: ...
-    @property
-    def block(self) -> int: ...
-    @property
-    def strip(self) -> int: ...
-    @property
-    def grain(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
+    periodic: Final[bool]
+    leaf: Final[int]
+    block: Final[int]
+    strip: Final[int]
+    grain: Final[int]
+    threads: Final[int]
 
 def of_stencil(problem: ReduceProblem, reads: int) -> None: ...
 def make_reduce_plan(problem: ReduceProblem, machine: Machine) -> ReducePlan: ...
@@ -146,18 +129,12 @@ class SegmentsProblem:
     across: bool
 
 class SegmentsPlan:
-    @property
-    def items(self) -> int: ...
-    @property
-    def tasks(self) -> int: ...
-    @property
-    def chunk(self) -> int: ...
-    @property
-    def strip(self) -> int: ...
-    @property
-    def grain(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
+    items: Final[int]
+    tasks: Final[int]
+    chunk: Final[int]
+    strip: Final[int]
+    grain: Final[int]
+    threads: Final[int]
 
 def make_segments_plan(problem: SegmentsProblem, machine: Machine) -> SegmentsPlan: ...
 def segments_workspace_bytes(problem: SegmentsProblem, plan: SegmentsPlan) -> int: ...
@@ -183,14 +160,10 @@ class StencilProblem:
     span: list[int]
 
 class StencilPlan:
-    @property
-    def depth(self) -> int: ...
-    @property
-    def tile(self) -> list[int]: ...
-    @property
-    def stream(self) -> bool: ...
-    @property
-    def threads(self) -> int: ...
+    depth: Final[int]
+    tile: Final[list[int]]
+    stream: Final[bool]
+    threads: Final[int]
 
 def make_stencil_plan(problem: StencilProblem, machine: Machine) -> StencilPlan: ...
 def forced_stencil(

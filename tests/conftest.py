@@ -16,7 +16,7 @@ import pytest
 
 # What XLA compiles here is the reference, of a few elements each: it need not be fast, but there soon. Newer ones do not know the
 # second flag, and need it less.
-QUICK = ["--xla_backend_optimization_level=0"]
+QUICK = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if [int(part) for part in version("jaxlib").split(".")[:2]] < [0, 11]:
     QUICK.append("--xla_cpu_use_fusion_emitters=false")
 DEVICES = "--xla_force_host_platform_device_count=8"  # what is not sharded runs on the first

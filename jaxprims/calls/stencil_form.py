@@ -120,14 +120,14 @@ def _form(call: Stencil) -> Form | None:
         except Unsupported:
             pass
         else:
-            return _lane_by_lane(call, closed, cell, wide)
+            return _lane_by_lane(call, closed, wide)
     order = [(*own, *(a for a in range(x.ndim) if a not in own)) for x, own in zip(call.arrays, call.places, strict=True)]
     if 0 in cell or any(0 in s for s in outs):
         return None
     return Form(call.closed, order, 0, tuple(range(rank)))
 
 
-def _lane_by_lane(call: Stencil, closed: ClosedJaxpr, cell: tuple[int, ...], wide: int) -> Form:
+def _lane_by_lane(call: Stencil, closed: ClosedJaxpr, wide: int) -> Form:
     places = call.places[wide]
     ndim = call.arrays[wide].ndim
     others = [a for a in range(ndim) if a not in places]

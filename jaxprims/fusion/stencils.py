@@ -36,9 +36,6 @@ AGAIN = 24
 MOST_LANES = 64
 """Numbers behind the grid's axes that are walked through together with the innermost one."""
 
-MOST_RESULTS = 4
-"""Results of one kernel."""
-
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
 """Primitives that a stencil takes in."""
 

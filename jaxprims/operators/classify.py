@@ -72,11 +72,12 @@ def _texts(known: Known, dtypes: tuple[str, ...], bounds: tuple[int | None, ...]
     """The row's normal forms; a scalar operator's with its arguments swapped as well."""
     programs = [known.program(dtypes, bound) for bound in bounds]
     if len(dtypes) == 1:
-        programs += [_swapped(p) for p in programs]
+        programs += [swapped(p) for p in programs]
     return frozenset(simplify(p).text for p in programs)
 
 
-def _swapped(op: Program) -> Program:
+def swapped(op: Program) -> Program:
+    """(a, b) -> op(b, a)."""
     slots = len(op.results)
     b = Builder(op.params)
     return b.finish(b.inline(op, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from ..ir.program import Builder, Program
-from .classify import parts, recognise, restrict, simplify
+from ..ir.program import Program
+from .classify import parts, recognise, restrict, simplify, swapped
 
 _COMMUTING = frozenset(
     "and or xor max min fmax fmin argmax argmin add mul logaddexp logaddexp2 hypot complex_mul saturating_add".split()
@@ -26,10 +26,4 @@ def commutes(op: Program) -> bool:
 
 
 def _part_commutes(op: Program) -> bool:
-    return recognise(op) in _COMMUTING or simplify(op).text == simplify(_swapped(op)).text
-
-
-def _swapped(op: Program) -> Program:
-    slots = len(op.results)
-    b = Builder(op.params)
-    return b.finish(b.inline(op, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
+    return recognise(op) in _COMMUTING or simplify(op).text == simplify(swapped(op)).text

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -652,6 +653,9 @@ def stencil(rng: Rng, which: int) -> None:
     plan: list[int] = []
     if rng.random() < 0.6:
         plan = [int(rng.integers(0, 6)), *(few(rng, 70) if rng.random() < 0.5 else 0 for _ in range(3))]
+    tiles = math.prod(-(-n // (t or n)) for n, t in zip(shape[::-1], plan[:0:-1], strict=False))
+    if tiles > 200:  # thousands are no other case, and each has a block of threads however few its cells are
+        shape = tuple(math.ceil(n * (200 / tiles) ** (1 / rank)) for n in shape)
 
     def numbers(dtypes: Sequence[str], *lead: int) -> Leaves:
         drawn = [sample(rng, t, (*lead, *shape, *near.cell)) for t in dtypes]

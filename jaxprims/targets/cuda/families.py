@@ -115,7 +115,7 @@ class Histograms(_Family):
         numbers = _cuda.explain_histogram(described, device, problem.n, list(problem.bins), problem.members, self.forced(problem))
         named = dict(numbers)
         space = SPACES[named["space"]]
-        return HistogramPlan(space, named["M"], named["S"], named["K"], None, named["cluster"], tuple(numbers))
+        return HistogramPlan(space, named["M"], named["S"], named["K"], None, named["cluster"], numbers_by_name=tuple(numbers))
 
     def words(self, problem: HistogramProblem, plan: HistogramPlan) -> tuple[str, str]:
         k = SPACES.index(plan.space or SPACES[0])

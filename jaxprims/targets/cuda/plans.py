@@ -19,16 +19,21 @@ of a cluster of blocks; in global memory."""
 SCAN_KERNELS = ("rows", "flat", "each")
 
 
-def sentence(numbers: Numbers) -> str:
-    """The numbers in words."""
-    return ", ".join(f"{name} = {value}" for name, value in numbers if name != "space" and not name.endswith("workspace bytes"))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    target: ClassVar[str] = "cuda"
+    numbers_by_name: Numbers = ()
+
+    def __str__(self) -> str:
+        """The numbers in words."""
+        shown = (n for n in self.numbers_by_name if n[0] != "space" and not n[0].endswith("workspace bytes"))
+        return ", ".join(f"{name} = {value}" for name, value in shown)
 
 
 @dataclasses.dataclass(frozen=True)
-class HistogramPlan:
+class HistogramPlan(_Plan):
     """M subhistograms, S passes, K blocks for each histogram of a batch."""
 
-    target: ClassVar[str] = "cuda"
     family: ClassVar[str] = "histogram"
     space: str | None = None
     subhistograms: int | None = None
@@ -36,28 +41,22 @@ class HistogramPlan:
     blocks: int | None = None
     race_factor: int | None = None
     cluster: int | None = None
-    numbers_by_name: Numbers = ()
 
     def numbers(self, problem: Problem) -> tuple[int, ...]:
         space = 0 if self.space is None else 1 + SPACES.index(self.space)
         return space, *(x or 0 for x in (self.subhistograms, self.passes, self.blocks, self.race_factor, self.cluster))
 
-    def __str__(self) -> str:
-        return sentence(self.numbers_by_name)
-
 
 @dataclasses.dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(_Plan):
     """Along a row: which kernel, and how many whole rows a tile holds; across rows side by side: how many lanes a tile has, and
     whether tiles are chained."""
 
-    target: ClassVar[str] = "cuda"
     family: ClassVar[str] = "scan"
     kernel: str | None = None
     whole_rows: int | None = None
     width: int | None = None
     chained: bool | None = None
-    numbers_by_name: Numbers = ()
 
     def numbers(self, problem: Any) -> tuple[int, ...]:
         if problem.spec.across:
@@ -65,43 +64,30 @@ class ScanPlan:
         kernel = -1 if self.kernel is None else SCAN_KERNELS.index(self.kernel)
         return kernel, -1 if self.whole_rows is None else self.whole_rows
 
-    def __str__(self) -> str:
-        return sentence(self.numbers_by_name)
-
 
 @dataclasses.dataclass(frozen=True)
-class ReducePlan:
+class ReducePlan(_Plan):
     """How many lanes or blocks a row gets."""
 
-    target: ClassVar[str] = "cuda"
     family: ClassVar[str] = "reduce"
     algorithm: int = 0  # as cuda/plans numbers them; 0: chosen
     blocks: int | None = None
-    numbers_by_name: Numbers = ()
 
     def numbers(self, problem: Problem) -> tuple[int, ...]:
         return self.algorithm, self.blocks or 0
 
-    def __str__(self) -> str:
-        return sentence(self.numbers_by_name)
-
 
 @dataclasses.dataclass(frozen=True)
-class StencilPlan:
+class StencilPlan(_Plan):
     """How many steps a launch makes, and a block's results on the first axis, those between, and the last; of launches of one
     step, cells of a column, nothing, and threads on the last axis. 0: chosen."""
 
-    target: ClassVar[str] = "cuda"
     family: ClassVar[str] = "stencil"
     depth: int = 0
     tile: tuple[int, int, int] = (0, 0, 0)
-    numbers_by_name: Numbers = ()
 
     def numbers(self, problem: Problem) -> tuple[int, ...]:
         return self.depth, *self.tile
-
-    def __str__(self) -> str:
-        return sentence(self.numbers_by_name)
 
 
 @dataclasses.dataclass(frozen=True)
