@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import mesh
+from meshes import mesh, moved
 from references import assert_close
 
 import jaxprims as jp
-from jaxprims.primitives import divided
+from jaxprims.primitives import divided, own_axes
 
 N, H = 1920, 24
 RNG = np.random.default_rng(0)
@@ -92,14 +91,6 @@ ALONG = {
     "vmap": lambda x, axis: jax.vmap(lambda row: jp.scan(row, jnp.logaddexp, init=row[3]), 1 - axis)(x),
 }
 GATHERED = {"into dest alone"}
-
-
-def moved(compiled: Any) -> int:
-    """Numbers in the largest array that a collective makes."""
-    found = re.findall(
-        r"= \(?\w+\[([\d,]*)\]\S* (?:all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)", compiled.as_text()
-    )
-    return max([int(np.prod([int(d) for d in dims.split(",") if d])) for dims in found], default=0)
 
 
 def check(f: Callable[..., Any], args: tuple[np.ndarray, ...], m: Mesh, spec: P, most: int) -> None:
@@ -257,6 +248,20 @@ def test_which_axes_number_the_tiles() -> None:
     assert divided._names(np.array([0, 2, 1, 3]), (2, 2)) == ("d1", "d0")
     assert divided._names(np.zeros(4, int), (2, 2)) == ()
     assert divided._names(np.array([0, 1, 1, 0]), (2, 2)) is None
+
+
+def test_which_axes_of_elements_go_together() -> None:
+    def f(x: Any, y: Any, z: Any, w: Any, v: Any) -> Any:
+        made = x * jnp.sum(w)[None, None] + y.reshape(3, 5) * v
+        return made - made.max(1, keepdims=True), w[:, None] * w, jax.lax.cumsum(z, 1), jax.lax.iota(jnp.int32, 4)
+
+    avals = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((3, 5), (3, 1, 5), (3, 5), (7,), (5,))]
+    jaxpr = jax.make_jaxpr(f)(*avals).jaxpr
+    x, y, z, w, v, made, square, summed, places = map(own_axes.factors(jaxpr), (*jaxpr.invars, *jaxpr.outvars))
+    assert x == made == (y[0], y[2]) and v == x[1:] and y[1] is None
+    assert len({*x, *places, None}) == 4
+    assert w * 2 == square == (None, None)  # a diagonal
+    assert z == summed == (None, None)  # nothing is known of what goes along an axis
 
 
 def test_rows_of_thousands_by_index() -> None:
