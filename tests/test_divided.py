@@ -282,6 +282,10 @@ def lopsided(a: Any) -> Any:
     return a[0, 0] + 0.5 * a[-2, 1] - 0.3 * a[0, 3]
 
 
+def curved(a: Any) -> Any:
+    return a[0, 0] + 0.3 * (a[1, 0] - a[0, 0]) * jnp.cos(a[0, 2] - a[-1, 0])
+
+
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
 def test_sharded_grids(boundary: str) -> None:
     """Halos are exchanged, nothing is gathered; the same bits as on one device."""
@@ -292,6 +296,63 @@ def test_sharded_grids(boundary: str) -> None:
         compiled = jax.jit(call).lower(placed).compile()
         assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
         np.testing.assert_array_equal(np.asarray(compiled(placed)), np.asarray(jax.jit(call)(x)))
+
+
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
+def test_gradients_of_sharded_grids(boundary: str) -> None:
+    """Each device transposes what it does: what was received is sent back, what was read beyond an edge added within."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    for f, steps, spec in ((curved, 1, P("x", "y")), (lopsided, 2, P(None, ("x", "y"))), (curved, 3, P("y", None))):
+        call = lambda x, f=f, steps=steps: jnp.sum(jnp.sin(jp.stencil(f, x, boundary=boundary, steps=steps)))  # noqa: E731
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        compiled = jax.jit(jax.grad(call)).lower(placed).compile()
+        assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
+        assert_close(compiled(placed), np.asarray(jax.jit(jax.grad(call))(x)), 1e-5)
+
+
+OF_GRIDS: dict[str, tuple[Callable[..., Any], list[P]]] = {
+    "two arrays": (
+        lambda x, y, c: jp.stencil(lambda a, b: a[0, 1] * b[1, 0] + a[-1, 0], (x[0], y), boundary="edge"),
+        [P(None, "x", "y"), P("x", "y")],
+    ),
+    "captured": (lambda x, y, c: jp.stencil(lambda a: c[0] * a[0, 1] + c[1] * a[-1, 0] * a[0, 0], y), [P(), P("x", "y")]),
+    "a batch": (lambda x, y, c: jax.vmap(lambda x: jp.stencil(curved, x, boundary="edge"))(x), [P("y", "x"), P()]),
+    "one for a batch": (
+        lambda x, y, c: jax.vmap(lambda x: jp.stencil(lambda a, b: c[1] * a[0, 1] * b[-1, 0], (x, y), boundary="edge"))(x),
+        [P("y", "x"), P("x")],
+    ),
+    "lanes": (lambda x, y, c: jp.stencil(heat, x, axes=(0, 1), boundary="reflect"), [P("y", None, "x"), P()]),
+    "gradients of a batch": (
+        lambda x, y, c: jax.vmap(jax.grad(lambda x: jnp.sum(jp.stencil(curved, x, boundary="reflect") ** 2)))(x),
+        [P(None, "x", "y"), P()],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_GRIDS)
+def test_gradients_by_everything_that_a_stencil_reads(name: str) -> None:
+    fn, specs = OF_GRIDS[name]
+    args = [RNG.standard_normal(s).astype(np.float32) for s in ((4, 16, 32), (16, 32), (2,))]
+    placed = [jax.device_put(x, NamedSharding(mesh(4, 2), s)) for x, s in zip(args, [*specs, P()], strict=True)]
+    f = (lambda *xs: fn(*xs)) if name.startswith("gradients") else jax.grad(lambda *xs: jnp.sum(jnp.sin(fn(*xs))), (0, 1, 2))
+    compiled = jax.jit(f).lower(*placed).compile()
+    assert "all-gather" not in compiled.as_text() and moved(compiled) <= 4 * 32 * 4
+    assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(*args)), 1e-5)
+
+
+def test_transposes_are_differentiated_and_explained() -> None:
+    """Of a transpose on several devices: its derivatives, its own transpose, its text, and as it is without ``jit``."""
+    x = RNG.standard_normal((16, 32)).astype(np.float32)
+    placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+    gradient = jax.grad(lambda x: jnp.sum(jp.stencil(curved, x, boundary="edge") ** 2))
+    assert_close(gradient(placed), np.asarray(gradient(x)), 1e-5)
+    twice = jax.grad(lambda x: jnp.sum(jnp.sin(gradient(x))))
+    assert_close(jax.jit(twice)(placed), np.asarray(jax.jit(twice)(x)), 1e-5)
+    back = lambda x: jax.linear_transpose(lambda y: jp.stencil(heat, y, boundary="edge"), x)(x)[0]  # noqa: E731
+    again = jax.linear_transpose(back, x)(x)[0]
+    assert_close(again, np.asarray(jp.stencil(heat, x, boundary="edge")), 1e-5)
+    plan = jp.explain(gradient)(x)
+    assert len(plan.calls) > 2 and all("halos" in call.devices for call in plan.calls)
 
 
 def test_sharded_grids_that_are_read_far_away() -> None:
