@@ -80,6 +80,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "restarts": lambda x, i: jp.scan(x, segment_starts=i == 5),
     "restarts from a start": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, init=ONE[::-1], exclusive=True),
     "restarts from the end": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, reverse=True),
+    "made of a scan": lambda x, i: jp.fuse(lambda x: jnp.sin(jnp.cumsum(jnp.cos(x))) * x)(x),
+    "made of a scan from the end": lambda x, i: jp.fuse(lambda x: x + jax.lax.cumsum(jnp.cos(x), reverse=True))(x),
+    "gradient of what is made of a scan": lambda x, i: jp.fuse(jax.grad(lambda x: jnp.sum(jnp.sin(jnp.cumsum(jnp.sin(x))))))(x),
     "gradient by index": lambda x, i: jax.grad(lambda x: jnp.sum(jp.reduce_by_index(x, i, H, jnp.logaddexp)[:10] ** 2))(x),
     "gradient of a scan": lambda x, i: jax.grad(lambda x: jnp.sum(jp.scan(maps(x), affine)[1] ** 2))(x),
 }  # fmt: skip

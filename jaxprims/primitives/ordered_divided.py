@@ -58,8 +58,8 @@ class Part:
 
     @property
     def whole(self) -> OrderedCall:
-        """The call with positions as an array and with all results, from no start."""
-        return dataclasses.replace(self.call, positions=(None,) * len(self.arrays), wanted=None, init=False)
+        """The call with positions as an array and with all of the operator's leaves, from no start."""
+        return dataclasses.replace(self.call, positions=(None,) * len(self.arrays), wanted=None, then=None, init=False)
 
     def combine(self, depth: int, masks: Masks | None = None) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves ``[*batch, *depth axes, *element]``; ``masks``: of the first's."""
@@ -220,7 +220,7 @@ def _scan(part: Part) -> list[Any]:
     call, op = part.call, part.call.operator
     if part.cut is not None:
         return _restarting_scan(part)
-    mine = dataclasses.replace(part.whole, wanted=call.wanted)
+    mine = dataclasses.replace(part.whole, wanted=call.wanted, then=call.then)
     before, first = devices.before(devices.on_pairs(part.combine(call.inner_rank)), part.totals(), part.names, call.reverse)
     if part.init is None and op.identity is None:
         return jax.lax.cond(first, lambda: part.run(scan_p, mine), lambda: part.run(scan_p, mine, init=before))
@@ -251,8 +251,7 @@ def _restarting_scan(part: Part) -> list[Any]:
     continued = part.run(scan_p, dataclasses.replace(part.whole, segmented_by=""), init=before)
     at = jnp.arange(part.n)[::-1] if call.reverse else jnp.arange(part.n)  # counted from where the scan begins
     met = (at >= jnp.min(jnp.where(begun, at, part.n), -1, keepdims=True)) | outermost
-    out = scan_xla.where(met, alone, continued)
-    return out if call.wanted is None else [out[k] for k in call.wanted]
+    return call.results_of(scan_xla.where(met, alone, continued), part.rank + 1 + call.inner_rank)
 
 
 for primitive in (scan_p, reduce_p, segments_p):
