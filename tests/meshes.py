@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType
 
 
@@ -17,3 +19,11 @@ def assert_no_communication(compiled: Any) -> None:
     text = compiled.as_text()
     for op in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
         assert op not in text, text
+
+
+def moved(compiled: Any) -> int:
+    """Numbers in the largest array that a collective makes."""
+    found = re.findall(
+        r"= \(?\w+\[([\d,]*)\]\S* (?:all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)", compiled.as_text()
+    )
+    return max([int(np.prod([int(d) for d in dims.split(",") if d])) for dims in found], default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import mesh
+from meshes import mesh, moved
 from references import assert_close
 
 import jaxprims as jp
-from jaxprims.primitives import divided
+from jaxprims.primitives import divided, own_axes
 
 N, H = 1920, 24
 RNG = np.random.default_rng(0)
@@ -81,6 +80,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "restarts": lambda x, i: jp.scan(x, segment_starts=i == 5),
     "restarts from a start": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, init=ONE[::-1], exclusive=True),
     "restarts from the end": lambda x, i: jp.scan(maps(x), affine, segment_starts=i == 5, reverse=True),
+    "made of a scan": lambda x, i: jp.fuse(lambda x: jnp.sin(jnp.cumsum(jnp.cos(x))) * x)(x),
+    "made of a scan from the end": lambda x, i: jp.fuse(lambda x: x + jax.lax.cumsum(jnp.cos(x), reverse=True))(x),
+    "gradient of what is made of a scan": lambda x, i: jp.fuse(jax.grad(lambda x: jnp.sum(jnp.sin(jnp.cumsum(jnp.sin(x))))))(x),
     "gradient by index": lambda x, i: jax.grad(lambda x: jnp.sum(jp.reduce_by_index(x, i, H, jnp.logaddexp)[:10] ** 2))(x),
     "gradient of a scan": lambda x, i: jax.grad(lambda x: jnp.sum(jp.scan(maps(x), affine)[1] ** 2))(x),
 }  # fmt: skip
@@ -92,14 +94,6 @@ ALONG = {
     "vmap": lambda x, axis: jax.vmap(lambda row: jp.scan(row, jnp.logaddexp, init=row[3]), 1 - axis)(x),
 }
 GATHERED = {"into dest alone"}
-
-
-def moved(compiled: Any) -> int:
-    """Numbers in the largest array that a collective makes."""
-    found = re.findall(
-        r"= \(?\w+\[([\d,]*)\]\S* (?:all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)", compiled.as_text()
-    )
-    return max([int(np.prod([int(d) for d in dims.split(",") if d])) for dims in found], default=0)
 
 
 def check(f: Callable[..., Any], args: tuple[np.ndarray, ...], m: Mesh, spec: P, most: int) -> None:
@@ -259,6 +253,20 @@ def test_which_axes_number_the_tiles() -> None:
     assert divided._names(np.array([0, 1, 1, 0]), (2, 2)) is None
 
 
+def test_which_axes_of_elements_go_together() -> None:
+    def f(x: Any, y: Any, z: Any, w: Any, v: Any) -> Any:
+        made = x * jnp.sum(w)[None, None] + y.reshape(3, 5) * v
+        return made - made.max(1, keepdims=True), w[:, None] * w, jax.lax.cumsum(z, 1), jax.lax.iota(jnp.int32, 4)
+
+    avals = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((3, 5), (3, 1, 5), (3, 5), (7,), (5,))]
+    jaxpr = jax.make_jaxpr(f)(*avals).jaxpr
+    x, y, z, w, v, made, square, summed, places = map(own_axes.factors(jaxpr), (*jaxpr.invars, *jaxpr.outvars))
+    assert x == made == (y[0], y[2]) and v == x[1:] and y[1] is None
+    assert len({*x, *places, None}) == 4
+    assert w * 2 == square == (None, None)  # a diagonal
+    assert z == summed == (None, None)  # nothing is known of what goes along an axis
+
+
 def test_rows_of_thousands_by_index() -> None:
     """More numbers to a row than kernels take: XLA's scatter."""
     x = RNG.standard_normal((6, 5000)).astype(np.float32)
@@ -277,6 +285,10 @@ def lopsided(a: Any) -> Any:
     return a[0, 0] + 0.5 * a[-2, 1] - 0.3 * a[0, 3]
 
 
+def curved(a: Any) -> Any:
+    return a[0, 0] + 0.3 * (a[1, 0] - a[0, 0]) * jnp.cos(a[0, 2] - a[-1, 0])
+
+
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
 def test_sharded_grids(boundary: str) -> None:
     """Halos are exchanged, nothing is gathered; the same bits as on one device."""
@@ -287,6 +299,63 @@ def test_sharded_grids(boundary: str) -> None:
         compiled = jax.jit(call).lower(placed).compile()
         assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
         np.testing.assert_array_equal(np.asarray(compiled(placed)), np.asarray(jax.jit(call)(x)))
+
+
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
+def test_gradients_of_sharded_grids(boundary: str) -> None:
+    """Each device transposes what it does: what was received is sent back, what was read beyond an edge added within."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    for f, steps, spec in ((curved, 1, P("x", "y")), (lopsided, 2, P(None, ("x", "y"))), (curved, 3, P("y", None))):
+        call = lambda x, f=f, steps=steps: jnp.sum(jnp.sin(jp.stencil(f, x, boundary=boundary, steps=steps)))  # noqa: E731
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        compiled = jax.jit(jax.grad(call)).lower(placed).compile()
+        assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
+        assert_close(compiled(placed), np.asarray(jax.jit(jax.grad(call))(x)), 1e-5)
+
+
+OF_GRIDS: dict[str, tuple[Callable[..., Any], list[P]]] = {
+    "two arrays": (
+        lambda x, y, c: jp.stencil(lambda a, b: a[0, 1] * b[1, 0] + a[-1, 0], (x[0], y), boundary="edge"),
+        [P(None, "x", "y"), P("x", "y")],
+    ),
+    "captured": (lambda x, y, c: jp.stencil(lambda a: c[0] * a[0, 1] + c[1] * a[-1, 0] * a[0, 0], y), [P(), P("x", "y")]),
+    "a batch": (lambda x, y, c: jax.vmap(lambda x: jp.stencil(curved, x, boundary="edge"))(x), [P("y", "x"), P()]),
+    "one for a batch": (
+        lambda x, y, c: jax.vmap(lambda x: jp.stencil(lambda a, b: c[1] * a[0, 1] * b[-1, 0], (x, y), boundary="edge"))(x),
+        [P("y", "x"), P("x")],
+    ),
+    "lanes": (lambda x, y, c: jp.stencil(heat, x, axes=(0, 1), boundary="reflect"), [P("y", None, "x"), P()]),
+    "gradients of a batch": (
+        lambda x, y, c: jax.vmap(jax.grad(lambda x: jnp.sum(jp.stencil(curved, x, boundary="reflect") ** 2)))(x),
+        [P(None, "x", "y"), P()],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_GRIDS)
+def test_gradients_by_everything_that_a_stencil_reads(name: str) -> None:
+    fn, specs = OF_GRIDS[name]
+    args = [RNG.standard_normal(s).astype(np.float32) for s in ((4, 16, 32), (16, 32), (2,))]
+    placed = [jax.device_put(x, NamedSharding(mesh(4, 2), s)) for x, s in zip(args, [*specs, P()], strict=True)]
+    f = (lambda *xs: fn(*xs)) if name.startswith("gradients") else jax.grad(lambda *xs: jnp.sum(jnp.sin(fn(*xs))), (0, 1, 2))
+    compiled = jax.jit(f).lower(*placed).compile()
+    assert "all-gather" not in compiled.as_text() and moved(compiled) <= 4 * 32 * 4
+    assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(*args)), 1e-5)
+
+
+def test_transposes_are_differentiated_and_explained() -> None:
+    """Of a transpose on several devices: its derivatives, its own transpose, its text, and as it is without ``jit``."""
+    x = RNG.standard_normal((16, 32)).astype(np.float32)
+    placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+    gradient = jax.grad(lambda x: jnp.sum(jp.stencil(curved, x, boundary="edge") ** 2))
+    assert_close(gradient(placed), np.asarray(gradient(x)), 1e-5)
+    twice = jax.grad(lambda x: jnp.sum(jnp.sin(gradient(x))))
+    assert_close(jax.jit(twice)(placed), np.asarray(jax.jit(twice)(x)), 1e-5)
+    back = lambda x: jax.linear_transpose(lambda y: jp.stencil(heat, y, boundary="edge"), x)(x)[0]  # noqa: E731
+    again = jax.linear_transpose(back, x)(x)[0]
+    assert_close(again, np.asarray(jp.stencil(heat, x, boundary="edge")), 1e-5)
+    plan = jp.explain(gradient)(x)
+    assert len(plan.calls) > 2 and all("halos" in call.devices for call in plan.calls)
 
 
 def test_sharded_grids_that_are_read_far_away() -> None:

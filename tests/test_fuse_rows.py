@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from meshes import assert_no_communication
+from meshes import assert_no_communication, moved
 from meshes import mesh as mesh_of
 from test_fuse import faults, kernels, same
 
@@ -192,6 +192,73 @@ def test_sharded_rows() -> None:
         assert "jaxprims_scan" in compiled.as_text()
         assert_no_communication(compiled)
         same(fn(x), call(placed))
+
+
+IN_PARTS = {
+    **{name: PROGRAMS[name][0] for name in ("softmax", "layer norm", "divergence", "causal", "cross entropy")},
+    "one of all": lambda x, i: jnp.sum(jax.nn.one_hot(i, 128) * jax.nn.log_softmax(x), -1),
+    "between 0 and 1": PROGRAMS["between 0 and 1"][0],
+    "heads": lambda x, bias: jax.nn.softmax(x.reshape(16, 8, 128) + bias),
+    "matrices": lambda x: jax.nn.log_softmax(x.reshape(64, 2, 128), (1, 2)),
+    "halves": lambda x: jax.nn.softmax(x.astype(jnp.bfloat16)).astype(jnp.float32),
+    "any, all": lambda x: (
+        x * jnp.where(jnp.any(x > 2, 1) ^ jnp.all(x < 2.5, 1), 1, jnp.prod(jnp.cos(x), 1))[:, None] - x.sum(1)[:, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_rows_that_are_sharded_themselves(name: str) -> None:
+    """Each device makes its part of every row; what is reduced is all that they tell each other, as where XLA divides it."""
+    fn, mesh = IN_PARTS[name], mesh_of(4, 2)
+    x = normal(128, 128)
+    others = {"layer norm": (SCALE[:128], SHIFT[:128]), "divergence": (normal(128, 128),), "heads": (normal(16, 1, 128),)}
+    args = (x, *others.get(name, (LABELS[:128] % 128,) if name in ("cross entropy", "one of all") else ()))
+    specs = [(None, "x"), ("y", "x"), (None, ("y", "x"))]
+    turn = list(IN_PARTS).index(name)
+    for k, f in enumerate((fn, jax.grad(lambda *xs: jnp.sum(jnp.sin(fn(*xs)))))):
+        spec = specs[(turn + k) % 3]
+        of_rank = {1: spec[-1:], 2: spec, 3: (spec[0], None, spec[1])}
+        own = [spec[:1] if a.dtype == jnp.int32 else of_rank[a.ndim] for a in args]
+        placed = [jax.device_put(a, jax.NamedSharding(mesh, P(*s))) for a, s in zip(args, own, strict=True)]
+        plain, fused = (jax.jit(g).lower(*placed).compile() for g in (f, jp.fuse(f)))
+        assert "jaxprims_scan" in fused.as_text() and moved(fused) <= max(moved(plain), 8 * 128)
+        got, rough = fused(*placed), 2e-2 if name == "halves" else 1e-4
+        same(jax.jit(f)(*args), got, rough, rough / 10)
+        assert got.sharding == plain(*placed).sharding
+
+
+@pytest.mark.parametrize(
+    "spec", [P("x", None, None), P(None, "x", None), P("y", "x", None), P(None, "y", "x"), P(None, None, "y")]
+)
+def test_rows_of_any_sharded_axis(spec: P) -> None:
+    """Few rows in each of many blocks, several of which are put together; a weight that lies otherwise moves there."""
+    x, w, mesh = normal(64, 8, 32), normal(32), mesh_of(4, 2)
+    placed = jax.device_put(x, jax.NamedSharding(mesh, spec)), jax.device_put(w, jax.NamedSharding(mesh, P(("x", "y"))))
+    fn = lambda x, w: layer_norm(x, w, w)  # noqa: E731
+    compiled = jax.jit(jp.fuse(fn)).lower(*placed).compile()
+    assert "jaxprims_scan" in compiled.as_text() and moved(compiled) <= (32 if spec[2] is None else 64 * 8)
+    out = compiled(*placed)
+    same(fn(x, w), out)
+    assert out.sharding.is_equivalent_to(placed[0].sharding, 3)
+
+
+def test_loops_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with few rows are one; with several devices, all but the last are a batch."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    for shape in ((64, 8, 32), (3, 70, 64), (30, 5, 7, 40)):
+        x, w = normal(*shape), normal(shape[-1])
+        same(layer_norm(x, w, w), jp.fuse(lambda x, w: layer_norm(x, w, w))(x, w))
+
+
+def test_explicit_meshes_are_jax_own() -> None:
+    mesh = mesh_of(4, 2, explicit=True)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(normal(128, 128), jax.NamedSharding(mesh, P("y", "x")))
+        plain, fused = (jax.jit(f).lower(x).compile() for f in (jax.nn.softmax, jp.fuse(jax.nn.softmax)))
+        assert moved(fused) == moved(plain)
+        np.testing.assert_array_equal(np.asarray(plain(x)), np.asarray(fused(x)))
+        assert jax.typeof(fused(x)) == jax.typeof(plain(x))
 
 
 def test_transformations() -> None:

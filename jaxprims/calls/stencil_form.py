@@ -16,9 +16,8 @@ from ..operators.operator import MAX_STRUCT_SLOTS, NO_PROGRAM, Traced, make_trac
 from ..primitives import stencil_xla
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
-from ..primitives.stencil_made import looked
 from ..specs.stencil import Read
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, to_program
 from .stencil import Stencil

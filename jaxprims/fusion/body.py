@@ -12,9 +12,9 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
+from ..tracing.labels import MOVES, REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN, SAME, Lane
 from .graph import Graph
-from .labels import MOVES, REDUCTIONS, Labels, wanted
 from .sites import MOST_OWN, Site
 
 Leaf = tuple[Var, Labels]

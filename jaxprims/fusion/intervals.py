@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from ..tracing.labels import MOVES
 from .graph import Graph
-from .labels import MOVES
 
 Interval = tuple[float, float]
 """The least and the largest number that it may be, if it is not NaN."""

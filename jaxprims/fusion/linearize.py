@@ -10,9 +10,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
+from ..tracing.labels import MOVES
 from .body import operations
 from .graph import Graph, depending_on
-from .labels import MOVES
 from .rows import groups_of
 from .sites import MOST_OWN
 

@@ -243,16 +243,19 @@ ROWS_TOGETHER, TOGETHER = 16, 1024
 
 
 ENOUGH_ROWS = 64
-"""Rows of the innermost loops, from which on the others are a batch, whose axes may be sharded over devices."""
+"""Rows of the innermost loops, from which on the others are a batch. Where there are several devices, which may share any of the
+axes, all but the last are."""
 
 
 def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     first, sizes = _innermost(body), body.sites[0].sizes
-    while math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS and first + 1 < len(sizes):
+    devices = jax.device_count()
+    while first + 1 < len(sizes) and (devices > 1 or math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS):
         first += 1
     count = math.prod(sizes[first:])
-    each = count // math.gcd(count, jax.device_count())  # if the rows are sharded: none are together that lie on two devices
-    together = max(n for n in range(1, ROWS_TOGETHER + 1) if each % n == 0 and (n == 1 or n * body.widest <= TOGETHER))
+    each = count // math.gcd(count, devices)  # if the rows are sharded: as many together as a device has, a part or a multiple
+    fits = [n for n in range(1, ROWS_TOGETHER + 1) if count % n == 0 and (n == 1 or n * body.widest <= TOGETHER)]
+    together = max(n for n in fits if each % n == 0 or n % each == 0)
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..tracing import elementwise
+from ..tracing.labels import MOVES
 from ..tracing.lanewise import OWN
 from .body import Body, operations, own_numbers
 from .graph import OUTSIDE
-from .labels import MOVES
 from .stencils import Stencil
 
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8

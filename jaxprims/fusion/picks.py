@@ -13,9 +13,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 
+from ..tracing.labels import REDUCTIONS
 from .body import MOST_IN_ROW
 from .graph import Graph
-from .labels import REDUCTIONS
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
 
 

@@ -23,9 +23,9 @@ from ..primitives.avals import typed
 from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.jaxprs import scan_counts
+from ..tracing.labels import MOVES
 from .graph import Graph, depending_on, flat_graph, interpret, run_equation
 from .intervals import Interval, interval, intervals
-from .labels import MOVES
 
 FEWEST = 2**9
 """Steps below which XLA's loop is as fast."""

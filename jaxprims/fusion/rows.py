@@ -12,10 +12,10 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Literal
 
+from ..tracing.labels import REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN
 from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .graph import OUTSIDE, Graph
-from .labels import REDUCTIONS, Labels, wanted
 from .sites import Site, find_sites, is_number
 
 DEAR = 16

@@ -13,10 +13,10 @@ from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
 from ..primitives.recurrence import Product, Recurrence
+from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES
 from .graph import Graph
-from .labels import Labels
 
 MOST_OWN = 128
 """Numbers that a loop's body computes at once."""

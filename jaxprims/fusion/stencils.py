@@ -18,9 +18,8 @@ from ..operators.operator import make_traced
 from ..primitives.avals import typed
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
-from ..primitives.stencil_made import looked
 from ..tracing import elementwise
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lower import to_program
 from ..tracing.varying import axes_of
 from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear, work

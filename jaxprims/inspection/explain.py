@@ -12,6 +12,8 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from ..arguments.warnings import FallbackWarning
 from ..fusion.call import fused_p
+from ..primitives import transposed
+from ..primitives.transposed import transposed_p
 from ..specs.kernel import KernelSpec
 from ..targets.cpu.machine import cpu_threads
 from ..targets.registry import family_of, target_at
@@ -133,6 +135,11 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
         family = family_of(eqn.primitive)
         if family is not None:
             yield _planned(family, eqn, target, where)
+        if eqn.primitive is transposed_p:
+            form, avals = eqn.params["form"], [v.aval for v in eqn.invars]
+            over = transposed.layout(avals, form).communication
+            for call in _calls(jax.make_jaxpr(form.whole)(*avals).jaxpr, where, sites):
+                yield dataclasses.replace(call, devices=over if call.devices else "")
         if eqn.primitive is fused_p:
             sites += eqn.params["call"].in_words()
             yield from _calls(eqn.params["call"].rewritten.closed.jaxpr, where, sites)

@@ -2,7 +2,8 @@
 
 XLA's partitioner asks how (``custom_partitioning``) once shardings are known, so nobody has to say where the arrays are. A family
 says what an axis of an operand or a result is by a *factor*: ``b0, b1, ...`` its batch, ``l0, ...`` lanes that lie side by side,
-``n`` its elements, ``h`` the bins or segments of results; None is an axis that every device needs whole.
+``n`` its elements, ``r0, r1, ...`` an element's own axes, ``h`` the bins or segments of results; None is an axis that every
+device needs whole. An axis ``=r0`` has no say: it is sharded as others of that factor are.
 """
 
 from __future__ import annotations
@@ -73,13 +74,14 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
 def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
     """Shardy's rule, and its factors that are not to be sharded."""
     private: list[str] = []
+    number = itertools.count()
 
     def words(factors: Factors) -> str:
         out = []
         for f in factors:
             if f is None:
                 private.append(f"p{len(private)}")
-            out.append(private[-1] if f is None else f)
+            out.append(private[-1] if f is None else f"q{next(number)}" if f[0] == "=" else f)
         return " ".join(out)
 
     sides = [", ".join(map(words, side)) for side in (layout.operands, layout.results)]
@@ -94,7 +96,7 @@ def _partition(layout: Layout, devices: Sequence[Any], operands: Any, results: A
     sizes: dict[str, int] = {}
     for factors, spec, x in zip(factors_of, specs, arrays, strict=True):
         for f, names, size in zip(factors, spec, x.shape, strict=True):
-            if f is not None:
+            if f is not None and f[0] != "=":
                 sizes[f] = size
                 axes[f] = axes.get(f) or names
     taken: set[str] = set()
@@ -109,7 +111,7 @@ def _partition(layout: Layout, devices: Sequence[Any], operands: Any, results: A
         axes["h"] = ()  # each device makes all bins
 
     def sharded(factors: Factors) -> NamedSharding:
-        return NamedSharding(mesh, P(*(None if f is None else axes[f] or None for f in factors)))
+        return NamedSharding(mesh, P(*(None if f is None else axes.get(f.removeprefix("="), ()) or None for f in factors)))
 
     ins, outs = (tuple(map(sharded, side)) for side in (layout.operands, layout.results))
 

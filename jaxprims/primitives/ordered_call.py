@@ -26,6 +26,7 @@ from ..operators.operator import (
     Traced,
     make_operators,
     make_traced,
+    of_arrays,
     passing,
     scalar_name,
     simple_operator,
@@ -118,6 +119,13 @@ class OrderedCall(ElementFunctionCall):
 def last(a: Any, b: Any) -> Any:
     """The operator of a scan that is a map: each result is f of its own element."""
     return b
+
+
+def last_of(values: Sequence[Any]) -> Operator:
+    """:func:`last` of elements that are arrays like these variables."""
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in values]
+    jaxpr = jax.make_jaxpr(lambda *pair: pair[len(avals) :])(*avals, *avals).jaxpr
+    return of_arrays(jaxpr, [a.shape for a in avals], [np.dtype(a.dtype) for a in avals])
 
 
 @functools.lru_cache(maxsize=512)

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..operators.commutes import commutes
-from ..operators.operator import identity_leaves
-from . import devices, divided, scan_xla
+from ..operators.operator import identity_leaves, make_large
+from ..tracing.jaxprs import looked, pruned, with_arguments
+from . import devices, divided, own_axes, scan_xla
 from .batches import batch_shape, batched_alike, over_batch
-from .ordered_call import OrderedCall
+from .ordered_call import OrderedCall, last_of
 from .reduce import REDUCTIONS, reduce_p
 from .scan import scan_p
 from .segments import segments_p
@@ -57,8 +58,8 @@ class Part:
 
     @property
     def whole(self) -> OrderedCall:
-        """The call with positions as an array and with all results, from no start."""
-        return dataclasses.replace(self.call, positions=(None,) * len(self.arrays), wanted=None, init=False)
+        """The call with positions as an array and with all of the operator's leaves, from no start."""
+        return dataclasses.replace(self.call, positions=(None,) * len(self.arrays), wanted=None, then=None, init=False)
 
     def combine(self, depth: int, masks: Masks | None = None) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves ``[*batch, *depth axes, *element]``; ``masks``: of the first's."""
@@ -96,6 +97,8 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     n = None if call.init_is_state else "n"
     lanes = tuple(f"l{a}" for a in range(call.inner_rank))
     first_init = len(avals) - (len(call.operator.shapes) if call.init else 0)
+    own = own_axes.factors(call.f.jaxpr) if call.is_map and call.operator.large else None
+    elements = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None] + call.f.jaxpr.constvars
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
         known: tuple[str | None, ...] = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
@@ -105,15 +108,21 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
             known += (n,)
         elif k >= first_init:
             known += lanes
+        if own is not None:
+            mine = own(elements[k])
+            known += mine if k < call.num_arrays else tuple(None if f is None else f"={f}" for f in mine)
         return known + (None,) * (len(aval.shape) - len(known))
 
     steps: tuple[str | None, ...] = {"scan": (n,), "reduce": (), "segments": ("h",)}[call.kind]
     every = tuple(f"b{a}" for a in range(rank))
-    results = tuple((*every, *steps, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
+    ends = [(None,) * len(shape) for shape, _ in call.results] if own is None else map(own, call.f.jaxpr.outvars)
+    results = tuple((*every, *steps, *lanes, *mine) for mine in ends)
     if n is None:
         words = "the elements are gathered"
     elif call.is_map:
         words = "nothing: each result is made of its own element"
+        if any(f and f[0] == "r" for factors in results for f in factors):
+            words += "; of elements that are sharded themselves, an all-reduce of each reduction"
     elif call.kind == "scan":
         words = "an all-gather of each device's total"
     else:
@@ -125,6 +134,8 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
 def _on_devices(
     call: OrderedCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any
 ) -> list[Any]:
+    if any(names for f, names in axes.items() if f[0] == "r"):
+        return _parts_of_elements(Part(call, masks, rank, axes, operands))
     if not axes.get("n"):
         primitive = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}[call.kind]
         return list(primitive.bind(*operands, call=call, masks=masks, rank=rank))
@@ -135,6 +146,30 @@ def _on_devices(
         return _scan(part)
     out = _reduce(part) if call.kind == "reduce" else _segments(part)
     return out if call.wanted is None else [out[k] for k in call.wanted]
+
+
+def _parts_of_elements(part: Part) -> list[Any]:
+    """Of a map: what can be made of the part of each element that is this device's."""
+    call, full = part.call, (1 << part.rank) - 1
+    arrays = dict(zip(call.f.jaxpr.invars, part.arrays, strict=True))
+    captured = dict(zip(call.f.jaxpr.constvars, part.captured, strict=True))
+    masks = dict(zip([*arrays, *captured], [*part.array_masks, *part.captured_masks], strict=True))
+
+    def kernel(f: Callable[..., list[Any]], arrays: own_axes.Values, captured: own_axes.Values) -> list[Any]:
+        given = {**arrays, **captured}
+        of_each = [masks.get(v, full if v in arrays else 0) for v in given]
+        outer = [mask.bit_count() + (1 + call.inner_rank if v in arrays else 0) for v, mask in zip(given, of_each, strict=True)]
+        avals = [jax.ShapeDtypeStruct(x.shape[k:], x.dtype) for x, k in zip(given.values(), outer, strict=True)]
+        jaxpr = pruned(jax.make_jaxpr(lambda *xs: f(dict(zip(given, xs, strict=True))))(*avals).jaxpr)
+        used = looked(jaxpr)
+        kept = [k for k, v in enumerate(jaxpr.invars) if k == 0 or v in used]
+        params, reads = [jaxpr.invars[k] for k in kept], sum(k < len(arrays) for k in kept)
+        traced = make_large(with_arguments(jaxpr, params[reads:], params[:reads]))
+        mine = dataclasses.replace(call, f=traced, positions=(None,) * reads, operator=last_of(jaxpr.outvars))
+        operands = [x for k, x in enumerate(given.values()) if k in kept]
+        return list(scan_p.bind(*operands, call=mine, masks=tuple(of_each[k] for k in kept), rank=part.rank))
+
+    return own_axes.in_parts(call.f.jaxpr, part.axes, arrays, captured, kernel)
 
 
 def _reduce(part: Part) -> list[Any]:
@@ -185,7 +220,7 @@ def _scan(part: Part) -> list[Any]:
     call, op = part.call, part.call.operator
     if part.cut is not None:
         return _restarting_scan(part)
-    mine = dataclasses.replace(part.whole, wanted=call.wanted)
+    mine = dataclasses.replace(part.whole, wanted=call.wanted, then=call.then)
     before, first = devices.before(devices.on_pairs(part.combine(call.inner_rank)), part.totals(), part.names, call.reverse)
     if part.init is None and op.identity is None:
         return jax.lax.cond(first, lambda: part.run(scan_p, mine), lambda: part.run(scan_p, mine, init=before))
@@ -216,8 +251,7 @@ def _restarting_scan(part: Part) -> list[Any]:
     continued = part.run(scan_p, dataclasses.replace(part.whole, segmented_by=""), init=before)
     at = jnp.arange(part.n)[::-1] if call.reverse else jnp.arange(part.n)  # counted from where the scan begins
     met = (at >= jnp.min(jnp.where(begun, at, part.n), -1, keepdims=True)) | outermost
-    out = scan_xla.where(met, alone, continued)
-    return out if call.wanted is None else [out[k] for k in call.wanted]
+    return call.results_of(scan_xla.where(met, alone, continued), part.rank + 1 + call.inner_rank)
 
 
 for primitive in (scan_p, reduce_p, segments_p):

@@ -28,6 +28,7 @@ from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
 from .tangents import is_inexact
+from .transposed import transposed
 from .transposition import known_rule, pulled_back
 
 SMALL = 16_384
@@ -219,9 +220,13 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
     if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
         return pulled_back(cts, operands, lambda xs: plain(*xs))
     try:
-        return Adjoint(cts, operands, linear, call, masks, rank).all()
+        return transposed(_adjoint, stencil_p, cts, operands, call=call, masks=masks, rank=rank)
     except Unsupported:
         return pulled_back(cts, operands, lambda xs: plain(*xs))
+
+
+def _adjoint(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return Adjoint(cts, operands, [ad.is_undefined_primal(x) for x in operands], call, masks, rank).all()
 
 
 def _shape(x: Any) -> tuple[Any, ...]:

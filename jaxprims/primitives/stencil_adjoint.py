@@ -17,10 +17,11 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import ad
 
+from ..tracing.jaxprs import looked, pruned
 from ..tracing.varying import axes_of, element_aval, vary
 from . import stencil_xla
 from .stencil_call import Bounds, StencilCall, Window
-from .stencil_made import looked, outputs, pruned, step
+from .stencil_made import outputs, step
 from .tangents import summed_to
 
 MOST_EQUATIONS = 1500

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..operators.operator import make_traced
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import looked, pruned, with_arguments
 from ..tracing.lower import Unsupported, to_program
 from .stencil import bind
 from .stencil_call import StencilCall, Window
@@ -55,24 +55,6 @@ def step(
         return bind(static, operands, masks, rank)
 
     return at
-
-
-def pruned(jaxpr: Jaxpr) -> Jaxpr:
-    """Without equations that nothing needs."""
-    wanted = {v for v in jaxpr.outvars if not hasattr(v, "val")}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if wanted.intersection(eqn.outvars) or eqn.effects:
-            kept.append(eqn)
-            wanted.update(v for v in eqn.invars if not hasattr(v, "val"))
-    return jaxpr.replace(eqns=kept[::-1])
-
-
-def looked(jaxpr: Jaxpr) -> set[Any]:
-    """The variables that equations or results use."""
-    return {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | {
-        v for v in jaxpr.outvars if not hasattr(v, "val")
-    }
 
 
 def outputs(closed: Any, which: Sequence[int]) -> Callable[..., list[Any]]:

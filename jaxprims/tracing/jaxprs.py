@@ -46,6 +46,24 @@ def assembled(constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence
     return ClosedJaxpr(mine, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars]).jaxpr
 
 
+def pruned(jaxpr: Jaxpr) -> Jaxpr:
+    """Without equations that nothing needs."""
+    wanted = {v for v in jaxpr.outvars if not hasattr(v, "val")}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if wanted.intersection(eqn.outvars) or eqn.effects:
+            kept.append(eqn)
+            wanted.update(v for v in eqn.invars if not hasattr(v, "val"))
+    return jaxpr.replace(eqns=kept[::-1])
+
+
+def looked(jaxpr: Jaxpr) -> set[Any]:
+    """The variables that equations or results use."""
+    return {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | {
+        v for v in jaxpr.outvars if not hasattr(v, "val")
+    }
+
+
 def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
     """The jaxpr that an equation of :data:`CALLS` evaluates, opened; None if it is not to be found."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):

@@ -12,9 +12,9 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
-from ..tracing import elementwise
-from ..tracing.jaxprs import IDENTITIES
-from ..tracing.lanewise import OWN
+from . import elementwise
+from .jaxprs import IDENTITIES
+from .lanewise import OWN
 
 Labels = tuple[int, ...]
 
@@ -31,18 +31,16 @@ class Mixed(Exception):
 
 def wanted(eqn: JaxprEqn, labels: Labels) -> list[Labels] | None:
     """Labels of each operand's axes for a result with these; None where a loop's body cannot have the equation."""
-    rule = _RULES.get(eqn.primitive.name)
-    if rule is None or eqn.effects or len(eqn.outvars) != 1:
+    if eqn.primitive.name not in _RULES or eqn.effects or len(eqn.outvars) != 1:
         return None
     out = [[OWN] * v.aval.ndim for v in eqn.invars]
     try:
         for axis, label in enumerate(labels):
             if label != OWN:
-                for operand, there in rule(eqn, axis):
-                    if eqn.invars[operand].aval.shape[there] == eqn.outvars[0].aval.shape[axis]:
-                        if out[operand][there] != OWN:
-                            return None  # a diagonal
-                        out[operand][there] = label
+                for operand, there in sources(eqn, axis):
+                    if out[operand][there] != OWN:
+                        return None  # a diagonal
+                    out[operand][there] = label
     except Mixed:
         return None
     return [tuple(x) for x in out]
@@ -50,6 +48,15 @@ def wanted(eqn: JaxprEqn, labels: Labels) -> list[Labels] | None:
 
 Found = Sequence[tuple[int, int]]
 """(operand, its axis), of those that have the axis asked for."""
+
+
+def sources(eqn: JaxprEqn, axis: int) -> Found:
+    """Which of the operands' axes an axis of the result is; the result is all the same along it if none. Raises Mixed."""
+    rule = _RULES.get(eqn.primitive.name)
+    if rule is None:
+        raise Mixed
+    n = eqn.outvars[0].aval.shape[axis]
+    return [(operand, there) for operand, there in rule(eqn, axis) if eqn.invars[operand].aval.shape[there] == n]
 
 
 def _every(eqn: Any, axis: int) -> Found:

@@ -1,0 +1,132 @@
+"""A map whose elements are arrays (rows, say), the axes of which are sharded over devices.
+
+Each device makes its part of every element, and what is reduced along such an axis is the devices' together: a softmax of rows
+that lie on several devices is a kernel for the maximum of each device's part of a row, one for the sum and one for the result,
+with an all-reduce of a number for each row between them. The rows themselves, which one kernel would want, stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+
+from ..tracing import elementwise
+from ..tracing.labels import MOVES, REDUCTIONS, Mixed, sources
+from . import devices, divided
+
+_OPERATORS: dict[str, tuple[str | None, Callable[..., Any]]] = {
+    "reduce_sum": ("add", jnp.add),
+    "reduce_max": ("max", jnp.maximum),
+    "reduce_min": ("min", jnp.minimum),
+    "reduce_prod": (None, jnp.multiply),
+    "reduce_and": (None, jnp.bitwise_and),
+    "reduce_or": (None, jnp.bitwise_or),
+    "reduce_xor": (None, jnp.bitwise_xor),
+}
+
+Axis = tuple[Var, int]
+
+
+def factors(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
+    """Of each variable: a factor for each axis, the same for axes that go together, None for what is wanted whole."""
+    above: dict[Axis, Axis] = {}
+
+    def top(x: Axis) -> Axis:
+        while x in above:
+            x = above[x]
+        return x
+
+    def axes(*atoms: Any) -> list[Axis]:
+        return [(v, a) for v in atoms if not isinstance(v, Literal) for a, n in enumerate(v.aval.shape) if n != 1]
+
+    whole: set[Axis] = set()
+    for eqn in jaxpr.eqns:
+        mixed = set(axes(*eqn.invars, *eqn.outvars))
+        if eqn.primitive.name in elementwise.NAMES | MOVES | REDUCTIONS:
+            for v, a in axes(*eqn.outvars):
+                try:
+                    found = [(eqn.invars[k], there) for k, there in sources(eqn, a) if not isinstance(eqn.invars[k], Literal)]
+                except Mixed:
+                    continue
+                mixed -= {(v, a), *found}
+                above |= {top(x): top((v, a)) for x in found if top(x) != top((v, a))}
+            if eqn.primitive.name in REDUCTIONS:
+                mixed -= {(eqn.invars[0], a) for a in eqn.params["axes"]}
+        whole |= mixed
+    every = [*jaxpr.constvars, *jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)]
+    for v in every:
+        tops = [top(x) for x in axes(v)]
+        whole |= {x for x in tops if tops.count(x) > 1}  # a diagonal
+    numbers = {x: k for k, x in enumerate(dict.fromkeys(top(x) for x in axes(*every)))}
+    kept = {x: f"r{k}" for x, k in numbers.items() if x not in {top(x) for x in whole}}
+    return lambda v: tuple(kept.get(top((v, a))) if (v, a) in axes(v) else None for a in range(len(v.aval.shape)))
+
+
+Values = Mapping[Var, Any]
+
+
+def in_parts(
+    jaxpr: Jaxpr,
+    over: Mapping[str, devices.Names],
+    arrays: Values,
+    captured: Values,
+    kernel: Callable[[Callable[[Values], list[Any]], Values, Values], list[Any]],
+) -> list[Any]:
+    """This device's part of the results. ``over``: the mesh axes over which each factor is sharded. ``kernel(f, arrays,
+    captured)`` makes ``f(values)`` of every element: values are the element's part of each array, and what is captured. It is
+    called for all the reductions that can be made of what is known, again and again, then for the results."""
+    own, counts = factors(jaxpr), {f: lax.axis_size(names) for f, names in over.items() if names}
+
+    def local_shape(v: Any) -> tuple[int, ...]:
+        return tuple(n // counts.get(f or "", 1) for n, f in zip(v.aval.shape, own(v), strict=True))
+
+    def names(v: Any, axes: Sequence[int]) -> devices.Names:
+        return tuple(name for a in axes for name in over.get(own(v)[a] or "", ()))
+
+    known, given = dict(arrays), dict(captured)
+    reduced: dict[Var, tuple[str, devices.Names]] = {}  # over several devices: how, and which
+    for eqn in jaxpr.eqns:
+        (v, *_), name = eqn.outvars, eqn.primitive.name
+        if name == "iota" and (mine := names(v, [at := eqn.params["dimension"]])):
+            first = lax.axis_index(mine) * local_shape(v)[at]
+            given[v] = lax.broadcasted_iota(v.aval.dtype, local_shape(v), at) + first.astype(v.aval.dtype)
+        elif name in REDUCTIONS and (mine := names(eqn.invars[0], eqn.params["axes"])):
+            reduced[v] = name, mine
+
+    while missing := [v for v in jaxpr.outvars if v not in known]:
+        made: list[Var] = []
+
+        def f(values: Values, missing: Sequence[Var] = missing, made: list[Var] = made) -> list[Any]:
+            env, parts = dict(values), dict[Var, Any]()
+            for eqn in jaxpr.eqns:
+                v = eqn.outvars[0]
+                if v not in env and all(isinstance(x, Literal) or x in env for x in eqn.invars):
+                    xs = [x.val if isinstance(x, Literal) else env[x] for x in eqn.invars]
+                    (parts if v in reduced else env).update(zip(eqn.outvars, _equation(eqn, xs, local_shape(v)), strict=True))
+            made[:] = parts if any(v not in env for v in missing) else dict.fromkeys(missing)
+            return [parts[v] if v in parts else env[v] for v in made]
+
+        for v, x in zip(made, kernel(f, known, given), strict=True):
+            known[v] = _together(x, *reduced[v]) if v in reduced else x
+    return [known[v] for v in jaxpr.outvars]
+
+
+def _equation(eqn: JaxprEqn, xs: Sequence[Any], shape: Sequence[int]) -> Sequence[Any]:
+    """On a part of the operands, of which the (first) result has this shape."""
+    if eqn.primitive.name in ("reshape", "squeeze", "expand_dims"):
+        return [xs[0].reshape(shape)]
+    if eqn.primitive.name == "broadcast_in_dim":
+        return [lax.broadcast_in_dim(xs[0], shape, eqn.params["broadcast_dimensions"])]
+    if eqn.primitive.name == "iota":
+        return [lax.broadcasted_iota(eqn.params["dtype"], shape, eqn.params["dimension"])]
+    results = eqn.primitive.bind(*xs, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def _together(x: Any, how: str, names: devices.Names) -> Any:
+    known, op = _OPERATORS[how]
+    return devices.together(lambda a, b: [op(a[0], b[0])], [x], names, [known], None)[0]
