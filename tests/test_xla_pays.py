@@ -165,7 +165,12 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, jnp.logaddexp), many) == ["plain XLA"]
     assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5), many, ids) != ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.maximum, axis=1), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) != ["plain XLA"]  # many at once
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), own, axis=1), many) != ["plain XLA"]
+    assert strategies(lambda x: jp.scan(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.scan(x.reshape(-1, 20), own, axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(-1, 50), 1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(8, -1), 0), many) == ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(50, -1), 0), many) != ["plain XLA"]

@@ -121,8 +121,14 @@ def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
     return out, (jnp.sum(terms * dot.astype(wide.dtype), axis) / some).astype(x.dtype)
 
 
+def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Of integers, which JAX would widen."""
+    return lambda x, axis: fn(x, axis, dtype=x.dtype if jnp.issubdtype(x.dtype, jnp.integer) else None)
+
+
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
-    "add": jnp.sum, "mul": jnp.prod, "min": jnp.min, "max": jnp.max, "logaddexp": logsumexp,
+    "add": _in_its_own_type(jnp.sum), "mul": _in_its_own_type(jnp.prod), "min": jnp.min, "max": jnp.max,
+    "logaddexp": logsumexp,
     "and": lambda x, axis: jax.lax.reduce_and(x, (axis,)), "or": lambda x, axis: jax.lax.reduce_or(x, (axis,)),
     "xor": lambda x, axis: jax.lax.reduce_xor(x, (axis,)),
 }  # fmt: skip

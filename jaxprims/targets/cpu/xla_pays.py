@@ -53,6 +53,12 @@ SHORT_ROWS, SHORT_ROWS_IN_VECTORS = 128, 512
 """The same for the other operators' rows; the second where XLA folds a row by vectors, or where there are :data:`MANY` elements,
 whose rows it splits among the cores."""
 
+ABREAST = {"add": (range(2, 65), ("f32", "f64")), "mul": (range(24, 129), ("f32", "f64"))} | dict.fromkeys(
+    ("max", "min"), (range(24, 129), ("s32", "u32", "s64", "u64"))
+)
+"""Elements of rows that a kernel reduces many at once in less time than XLA, which adds and multiplies one after the other, and
+of which types; from :data:`FEW_TO_REDUCE` in all rows on."""
+
 FEW_TO_REDUCE, FEW_TO_REDUCE_IN_VECTORS = 4096, 16_384
 """Elements of a reduction that XLA knows, likewise."""
 
@@ -157,6 +163,9 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     state = problem.spec.state[0]
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
+    lengths, types = ABREAST.get(operation, (range(0), ()))
+    if problem.lanes == 1 and problem.n in lengths and state in types and every > FEW_TO_REDUCE:
+        return None
     in_vectors = operation in ("add", "max", "min") and state in ("f32", "f64")
     few = FEW_EXTREMES if operation in SHORT_ROW else FEW_TO_REDUCE_IN_VECTORS if in_vectors else FEW_TO_REDUCE
     if operation not in LOGIC and every <= few:
