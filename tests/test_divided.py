@@ -359,6 +359,23 @@ def test_arrays_with_boundaries_of_their_own() -> None:
         assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(u, v)), 1e-5)
 
 
+def test_reductions_of_sharded_grids() -> None:
+    """Of cells between others, around the ends, chosen by coordinates; of several results, and where devices have too little."""
+    x = RNG.standard_normal((1024, 1024)).astype(np.float32)
+    for f, spec, kept in (
+        (lambda u: jnp.sum(jnp.sqrt(jnp.diff(u, axis=0)[:, 1:] ** 2 + jnp.diff(u, axis=1)[1:] ** 2 + 1)), P("x", "y"), True),
+        (lambda u: jnp.max(jnp.abs(jnp.roll(u, 3, 0) - jnp.roll(u, -2, 1))), P("x", "y"), True),
+        (lambda u: (jnp.sum((u[2:] - u[:-2]) ** 2), jnp.min(u[2:] - u[:-2])), P(("x", "y")), True),
+        (lambda u: jnp.sum(jnp.gradient(u, axis=1) ** 2), P("x", "y"), True),
+        (lambda u: jnp.sum((u[600:] - u[:-600]) ** 2), P("x", None), False),
+        (lambda u: jnp.sum((u[:, 2:] - u[:, :-2]) ** 2, 1), P(None, "x"), False),
+    ):
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        compiled = jax.jit(jp.fuse(f)).lower(placed).compile()
+        assert not kept or ("jaxprims_stencil_reduce" in compiled.as_text() and moved(compiled) <= 4 * 1024)
+        assert_close(compiled(placed), jax.tree.map(np.asarray, jax.jit(f)(x)), 1e-5)
+
+
 def test_cells_that_know_where_they_are() -> None:
     """Coordinates count over all devices; where the grid wraps around, in halos too."""
     x = RNG.standard_normal((32, 64)).astype(np.float32)

@@ -73,6 +73,7 @@ def shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], sid
 
 def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
     """Axes whose results are the whole grid's cells."""
+    call = from_first(call)
     lanes = tuple(f"l{a}" for a in range(call.lanes_rank))
     shrinks = call.steps > MOST_STEPS and any(any(w.shrink) for w in call.window)
 
@@ -107,7 +108,7 @@ def _on_devices(
     ends = call.ends(range(call.num_arrays))
     places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
     sizes = [arrays[0].shape[places[0][a]] if a in names else w.size for a, w in enumerate(call.window)]
-    most = MOST_STEPS if all(len(_wraps(call, a)) == 1 for a in names) else 1  # at one end there are halos of some arrays only
+    most = MOST_STEPS if all(len(wraps(call, a)) == 1 for a in names) else 1  # at one end there are halos of some arrays only
     block = min([call.steps, most, *(sizes[a] // max(ends[a]) for a in names if max(ends[a]))])
     alone = block == 0 or (block < call.steps and any(any(w.shrink) for w in call.window))
     for a in list(names) if alone else []:  # reads go beyond the next device: the whole axis, and of the results a share
@@ -117,7 +118,7 @@ def _on_devices(
     window = tuple(dataclasses.replace(w, size=n) for w, n in zip(call.window, sizes, strict=True))
     local = dataclasses.replace(call, window=window)
     if any(a in names for a in call.coordinates):
-        local = dataclasses.replace(local, f=_counted_from_first(call, set(names)))
+        local = dataclasses.replace(local, f=counted_from_first(call, set(names)))
         captured = (*captured, *(lax.axis_index(names[a]) * np.int32(sizes[a]) for a in call.coordinates if a in names))
         masks = (*masks, *(0 for a in call.coordinates if a in names))
     done = 0
@@ -130,7 +131,7 @@ def _on_devices(
     return out
 
 
-def _counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
+def counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
     """f, which captures a device's first coordinate on each of these axes too, on coordinates that count from there."""
     jaxpr, reads = call.f.jaxpr, len(call.reads)
     held, told = len(jaxpr.constvars), [a for a in call.coordinates if a in axes]
@@ -141,7 +142,7 @@ def _counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
         for k, a in enumerate(call.coordinates, reads):
             if a in axes:
                 elements[k] += firsts[a]
-                if True in _wraps(call, a):
+                if True in wraps(call, a):
                     elements[k] %= np.int32(call.window[a].size)
         return call.f(args[:held], *elements)
 
@@ -178,10 +179,19 @@ def _block(
         mine = dataclasses.replace(call, bounds=tuple(map(tuple, bounds)), window=tuple(window), steps=steps)
         return list(stencil_p.bind(*wide, *captured, call=mine, masks=masks, rank=rank))
 
-    return by_side(list(names.values()), [_wraps(call, a) == {True} for a in names], branch)
+    return by_side(list(names.values()), [wraps(call, a) == {True} for a in names], branch)
 
 
-def _wraps(call: StencilCall, axis: int) -> set[bool]:
+def from_first(call: StencilCall) -> StencilCall:
+    """A step whose grid begins where each array does: reads are as far away as they are from there."""
+    if call.steps > 1 or call.keeps:
+        return call
+    reads = tuple((k, tuple(o + b.origin for o, b in zip(offsets, call.bounds[k], strict=True))) for k, offsets in call.reads)
+    bounds = tuple(tuple(dataclasses.replace(b, origin=0) for b in own) for own in call.bounds)
+    return dataclasses.replace(call, reads=reads, bounds=bounds)
+
+
+def wraps(call: StencilCall, axis: int) -> set[bool]:
     """Do arrays wrap around? Each may have a boundary of its own."""
     return {own[axis].mode == "wrap" for own in call.bounds}
 
