@@ -343,6 +343,52 @@ def test_gradients_by_everything_that_a_stencil_reads(name: str) -> None:
     assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(*args)), 1e-5)
 
 
+def test_arrays_with_boundaries_of_their_own() -> None:
+    """One that wraps around beside one that ends, in one call; in a loop too."""
+    u, v = (RNG.standard_normal((64, 512)).astype(np.float32) for _ in range(2))
+
+    def both(u: Any, v: Any) -> Any:
+        ends = jnp.pad(v, ((0, 0), (1, 1)))
+        return 0.3 * (jnp.roll(u, 1, 1) + jnp.roll(u, -1, 1) * u) + ends[:, 2:] - ends[:, :-2] * u
+
+    loop = lambda u, v: jax.lax.fori_loop(0, 3, lambda _, u: both(u, v), u)  # noqa: E731
+    placed = [jax.device_put(x, NamedSharding(mesh(4, 2), P("y", "x"))) for x in (u, v)]
+    for f in (both, lambda u, v: both(v, u), loop):
+        compiled = jax.jit(jp.fuse(f)).lower(*placed).compile()
+        assert "jaxprims_stencil" in compiled.as_text() and "all-gather" not in compiled.as_text()
+        assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(u, v)), 1e-5)
+
+
+def test_reductions_of_sharded_grids() -> None:
+    """Of cells between others, around the ends, chosen by coordinates; of several results, and where devices have too little."""
+    x = RNG.standard_normal((1024, 1024)).astype(np.float32)
+    for f, spec, kept in (
+        (lambda u: jnp.sum(jnp.sqrt(jnp.diff(u, axis=0)[:, 1:] ** 2 + jnp.diff(u, axis=1)[1:] ** 2 + 1)), P("x", "y"), True),
+        (lambda u: jnp.max(jnp.abs(jnp.roll(u, 3, 0) - jnp.roll(u, -2, 1))), P("x", "y"), True),
+        (lambda u: (jnp.sum((u[2:] - u[:-2]) ** 2), jnp.min(u[2:] - u[:-2])), P(("x", "y")), True),
+        (lambda u: jnp.sum(jnp.gradient(u, axis=1) ** 2), P("x", "y"), True),
+        (lambda u: jnp.sum((u[600:] - u[:-600]) ** 2), P("x", None), False),
+        (lambda u: jnp.sum((u[:, 2:] - u[:, :-2]) ** 2, 1), P(None, "x"), False),
+    ):
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        compiled = jax.jit(jp.fuse(f)).lower(placed).compile()
+        assert not kept or ("jaxprims_stencil_reduce" in compiled.as_text() and moved(compiled) <= 4 * 1024)
+        assert_close(compiled(placed), jax.tree.map(np.asarray, jax.jit(f)(x)), 1e-5)
+
+
+def test_cells_that_know_where_they_are() -> None:
+    """Coordinates count over all devices; where the grid wraps around, in halos too."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    f = lambda a, p: a[1, 0] * jnp.cos(p[0] * 0.1) + a[0, -1] * jnp.sin(p[1] * 0.1)  # noqa: E731
+    for boundary, steps in (("wrap", 3), ("edge", 1), ("keep", 2), ("constant", 4)):
+        call = lambda x, b=boundary, s=steps: jp.stencil(f, (x, jp.positions), boundary=b, steps=s)  # noqa: E731
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+        for g in (call, jax.grad(lambda x, call=call: jnp.sum(jnp.sin(call(x))))):
+            compiled = jax.jit(g).lower(placed).compile()
+            assert "all-gather" not in compiled.as_text() and moved(compiled) <= 8 * 64
+            assert_close(compiled(placed), np.asarray(jax.jit(g)(x)), 1e-5)
+
+
 def test_transposes_are_differentiated_and_explained() -> None:
     """Of a transpose on several devices: its derivatives, its own transpose, its text, and as it is without ``jit``."""
     x = RNG.standard_normal((16, 32)).astype(np.float32)

@@ -13,6 +13,7 @@ from . import (
     segments,
     stencil_ad,
     stencil_divided,
+    stencil_reduce_divided,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "segments",
     "stencil_ad",
     "stencil_divided",
+    "stencil_reduce_divided",
 ]

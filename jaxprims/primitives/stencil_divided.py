@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from ..operators.operator import Traced, make_traced
+from ..tracing.jaxprs import with_arguments
+from ..tracing.lower import to_program
 from ..tracing.varying import vary
 from . import devices, divided
 from .stencil import stencil_p
@@ -68,14 +72,15 @@ def shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], sid
 
 
 def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
-    """Axes whose results are the whole grid's cells, if f does not want their coordinates."""
+    """Axes whose results are the whole grid's cells."""
+    call = from_first(call)
     lanes = tuple(f"l{a}" for a in range(call.lanes_rank))
     shrinks = call.steps > MOST_STEPS and any(any(w.shrink) for w in call.window)
 
     def divides(a: int) -> bool:
         window, sizes = call.window[a], {aval.shape[m.bit_count() + a] for aval, m in arrays}
         whole = all(own[a] == Bounds(own[a].mode) for own in call.bounds) and sizes == {window.size} and window.start == 0
-        return not shrinks and whole and not any(window.shrink) and a not in call.coordinates
+        return not shrinks and whole and not any(window.shrink)
 
     arrays = list(zip(avals, masks, strict=True))[: call.num_arrays]
     grid = tuple(f"g{a}" if divides(a) else None for a in range(call.rank))
@@ -103,7 +108,8 @@ def _on_devices(
     ends = call.ends(range(call.num_arrays))
     places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
     sizes = [arrays[0].shape[places[0][a]] if a in names else w.size for a, w in enumerate(call.window)]
-    block = min([call.steps, MOST_STEPS, *(sizes[a] // max(ends[a]) for a in names if max(ends[a]))])
+    most = MOST_STEPS if all(len(wraps(call, a)) == 1 for a in names) else 1  # at one end there are halos of some arrays only
+    block = min([call.steps, most, *(sizes[a] // max(ends[a]) for a in names if max(ends[a]))])
     alone = block == 0 or (block < call.steps and any(any(w.shrink) for w in call.window))
     for a in list(names) if alone else []:  # reads go beyond the next device: the whole axis, and of the results a share
         wide = [lax.all_gather(x, names[a], axis=own[a], tiled=True) for x, own in zip(arrays, places, strict=True)]
@@ -111,6 +117,10 @@ def _on_devices(
         return [devices.own_share(x, rank + a, names[a]) for x in out]
     window = tuple(dataclasses.replace(w, size=n) for w, n in zip(call.window, sizes, strict=True))
     local = dataclasses.replace(call, window=window)
+    if any(a in names for a in call.coordinates):
+        local = dataclasses.replace(local, f=counted_from_first(call, set(names)))
+        captured = (*captured, *(lax.axis_index(names[a]) * np.int32(sizes[a]) for a in call.coordinates if a in names))
+        masks = (*masks, *(0 for a in call.coordinates if a in names))
     done = 0
     while done < call.steps:
         steps = min(block, call.steps - done)
@@ -119,6 +129,28 @@ def _on_devices(
         masks = ((1 << rank) - 1,) * len(out) + tuple(masks[len(out) :])
         places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
     return out
+
+
+def counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
+    """f, which captures a device's first coordinate on each of these axes too, on coordinates that count from there."""
+    jaxpr, reads = call.f.jaxpr, len(call.reads)
+    held, told = len(jaxpr.constvars), [a for a in call.coordinates if a in axes]
+
+    def flat(*args: Any) -> list[Any]:
+        firsts = dict(zip(told, args[held:], strict=False))
+        elements = list(args[held + len(told) :])
+        for k, a in enumerate(call.coordinates, reads):
+            if a in axes:
+                elements[k] += firsts[a]
+                if True in wraps(call, a):
+                    elements[k] %= np.int32(call.window[a].size)
+        return call.f(args[:held], *elements)
+
+    variables = [*jaxpr.constvars, *jaxpr.invars[reads : reads + 1] * len(told), *jaxpr.invars]
+    made = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables)).jaxpr
+    captured = held + len(told)
+    made = with_arguments(made, made.invars[:captured], made.invars[captured:])
+    return make_traced(made, to_program(made))
 
 
 def _block(
@@ -141,13 +173,27 @@ def _block(
     def branch(sides: tuple[int, ...]) -> list[Any]:
         bounds, window = [list(own) for own in call.bounds], list(call.window)
         for a, side in zip(names, sides, strict=True):
+            _, window[a] = shard(call.bounds[0][a], call.window[a], steps, ends[a], side)
             for own in bounds:
-                own[a], window[a] = shard(own[a], call.window[a], steps, ends[a], side)
+                own[a], _ = shard(own[a], call.window[a], steps, ends[a], INNER if own[a].mode == "wrap" else side)
         mine = dataclasses.replace(call, bounds=tuple(map(tuple, bounds)), window=tuple(window), steps=steps)
         return list(stencil_p.bind(*wide, *captured, call=mine, masks=masks, rank=rank))
 
-    wraps = [call.bounds[0][a].mode == "wrap" for a in names]
-    return by_side(list(names.values()), wraps, branch)
+    return by_side(list(names.values()), [wraps(call, a) == {True} for a in names], branch)
+
+
+def from_first(call: StencilCall) -> StencilCall:
+    """A step whose grid begins where each array does: reads are as far away as they are from there."""
+    if call.steps > 1 or call.keeps:
+        return call
+    reads = tuple((k, tuple(o + b.origin for o, b in zip(offsets, call.bounds[k], strict=True))) for k, offsets in call.reads)
+    bounds = tuple(tuple(dataclasses.replace(b, origin=0) for b in own) for own in call.bounds)
+    return dataclasses.replace(call, reads=reads, bounds=bounds)
+
+
+def wraps(call: StencilCall, axis: int) -> set[bool]:
+    """Do arrays wrap around? Each may have a boundary of its own."""
+    return {own[axis].mode == "wrap" for own in call.bounds}
 
 
 divided.layouts[stencil_p] = layout

@@ -152,7 +152,12 @@ class StencilReductions(Family):
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         call: StencilReduceCall = params["call"]
-        if divided.devices_of(ctx) > 1:  # each of the two knows how it is done by several
+        count = divided.devices_of(ctx)
+        layout = divided.layouts[self.primitive](ctx.avals_in, **params) if count > 1 else None
+        if layout is not None and layout.communication:
+            whole = lambda *xs: tuple(self.primitive.bind(*xs, **params))  # noqa: E731
+            return divided.lower(ctx, operands, layout, whole, count)
+        if layout is not None:  # each of the two knows how it is done by several
             return mlir.lower_fun(functools.partial(self.plain, **params))(ctx, *operands)
         problem = self.problem(target, ctx.avals_in, **params)
         target.compile(problem)

@@ -1,0 +1,79 @@
+"""A reduction of a stencil on a grid that is sharded over devices: halos are exchanged, each device reduces its cells, then the
+devices' parts are combined."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from ..operators.commutes import commutes
+from . import devices, divided
+from .stencil_call import Bounds, Window
+from .stencil_divided import FIRST, INNER, LAST, by_side, counted_from_first, exchanged, from_first, shard, wraps
+from .stencil_reduce import StencilReduceCall, stencil_reduce_p
+
+
+def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
+    """Of cells among those of arrays of one size, which may be combined in any order; else nothing is divided."""
+    s, reduce = from_first(call.stencil), call.reduce
+    sizes = {tuple(aval.shape[: s.rank]) for aval in avals[: s.num_arrays]}
+    plain = all(b == Bounds(b.mode) for own in s.bounds for b in own) and len(sizes) == 1
+    inside = plain and all(w.start >= 0 and w.start + w.size <= n for w, n in zip(s.window, *sizes, strict=True))
+    free = call.kept == 0 and all(p is None for p in reduce.positions) and commutes(reduce.operator.program)
+    grid = tuple(f"g{a}" for a in range(s.rank)) if inside and free else (None,) * s.rank
+
+    def factors(k: int, aval: Any) -> divided.Factors:
+        known = (*grid, *(f"l{a}" for a in range(s.lanes_rank))) if k < s.num_arrays else ()
+        return (*known, *(None,) * (len(aval.shape) - len(known)))
+
+    words = f"halos of 1 step are exchanged; {devices.in_words(reduce.operator.leaf_names, reduce.operator.dtypes)}"
+    results = tuple((None,) * len(shape) for shape, _ in reduce.results)
+    on_devices = functools.partial(_on_devices, dataclasses.replace(call, stencil=s))
+    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, words if grid[0] else "")
+
+
+def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
+    s, reduce = call.stencil, call.reduce
+    names = {a: axes[f"g{a}"] for a in range(s.rank) if axes.get(f"g{a}")}
+    every = tuple(name for mine in axes.values() for name in mine)
+    arrays, rest, ends = list(operands[: s.num_arrays]), list(operands[s.num_arrays :]), s.ends(range(s.num_arrays))
+    if not every:
+        return list(stencil_reduce_p.bind(*operands, call=call))
+    whole = [n * lax.axis_size(names[a]) if a in names else n for a, n in enumerate(arrays[0].shape[: s.rank])]
+    left = [(w.start, n - w.start - w.size) for w, n in zip(s.window, whole, strict=True)]
+    for a in [a for a in names if max(*ends[a], max(left[a]) + 1) > arrays[0].shape[a]]:  # reads beyond the next device
+        arrays = [lax.all_gather(x, names[a], axis=a, tiled=True) for x in arrays]
+        return _on_devices(call, axes | {f"g{a}": ()}, *arrays, *rest)
+    told = [a for a in s.coordinates if a in names]
+    if told:
+        firsts = [lax.axis_index(names[a]) * np.int32(arrays[0].shape[a]) for a in told]
+        rest[s.f.captured : s.f.captured] = firsts
+        s = dataclasses.replace(s, f=counted_from_first(s, told))
+    sizes = arrays[0].shape[: s.rank]
+    for a, name in names.items():
+        arrays = [exchanged(x, a, *ends[a], name) for x in arrays]
+
+    def branch(sides: tuple[int, ...]) -> list[Any]:
+        bounds, window = [list(own) for own in s.bounds], list(s.window)
+        for a, side in zip(names, sides, strict=True):
+            for own in bounds:
+                own[a], _ = shard(own[a], window[a], 1, ends[a], INNER if own[a].mode == "wrap" else side)
+            begin, end = left[a][0] if side == FIRST else 0, sizes[a] - (left[a][1] if side == LAST else 0)
+            window[a] = Window(begin, end - begin)
+        mine = dataclasses.replace(s, bounds=tuple(map(tuple, bounds)), window=tuple(window))
+        part = dataclasses.replace(call, stencil=mine, reduce=dataclasses.replace(reduce, wanted=None))
+        return list(stencil_reduce_p.bind(*arrays, *rest, call=part))
+
+    endless = [wraps(s, a) == {True} and left[a] == (0, 0) for a in names]
+    out = by_side(list(names.values()), endless, branch)
+    op = devices.on_pairs(reduce.combine(rest[len(rest) - reduce.captured :], 0))
+    out = devices.together(op, out, every, reduce.operator.leaf_names, None)
+    return out if reduce.wanted is None else [out[k] for k in reduce.wanted]
+
+
+divided.layouts[stencil_reduce_p] = layout
