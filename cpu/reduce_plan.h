@@ -44,7 +44,7 @@ inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that 
 inline constexpr int64_t kReducePeriod = 128;          // longest row of the periodic form
 inline constexpr int64_t kReducePeriodDear = 256;      // where an element takes so long, or longer
 inline constexpr int64_t kReduceDear = 3;
-inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
+inline constexpr int64_t kReduceRows = 64;  // of the periodic form, end to end
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
