@@ -8,7 +8,7 @@ operator takes long, a few vectors of rows go down together, so that the one nee
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from llvmlite import ir
@@ -39,6 +39,7 @@ FLAGS = -1
 """Where restarts are among the arrays' squares."""
 
 State = list[ir.Value]
+Mover = Callable[[ir.Module, str, int], ir.Function]
 
 
 def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, streams: bool = False) -> None:
@@ -54,7 +55,7 @@ class _Squares:
 
     def __init__(self, b: ir.IRBuilder, dtype: str, slots: int, elements: int, width: int, groups: int):
         self.b, self.dtype, self.slots, self.width = b, dtype, slots, width
-        self.type = stored_type(dtype)
+        self.type, self.size = stored_type(dtype), slots * itemsize(dtype)  # in the cache; of an element in memory
         self.rows = -(-elements * slots // width) * width
         self.memory = alloca(b, self.type, groups * self.rows * width)
 
@@ -123,9 +124,8 @@ class _Abreast:
             self._prefetch(first, at, some)
             with self._each(groups) as group:
                 for k, squares in self.squares.items():
-                    size = itemsize(squares.dtype) * squares.slots
-                    rows = address(b, self.arrays[k], scaled(b, b.add(first, place), size))
-                    self._move(reader, squares, group, rows, size, count, some)
+                    rows = address(b, self.arrays[k], scaled(b, b.add(first, place), squares.size))
+                    self._move(reader, squares, group, rows, count, some)
             with loop(b, i64(0), some) as j:
                 element = b.sub(b.sub(some, i64(1)), j) if spec.reverse else j
                 begun = b.icmp_signed(">", b.add(at, j), i64(0))
@@ -134,8 +134,7 @@ class _Abreast:
             if to is not None:
                 with self._each(groups) as group:
                     for rows, squares in zip(to, self.results, strict=True):
-                        size = itemsize(squares.dtype) * squares.slots
-                        self._move(writer, squares, group, address(b, rows, scaled(b, place, size)), size, count, some)
+                        self._move(writer, squares, group, address(b, rows, scaled(b, place, squares.size)), count, some)
         if to is None:
             with self._each(groups) as group:
                 self._finish(group, row, count)
@@ -151,21 +150,18 @@ class _Abreast:
             sides += [(out, squares, 1) for out, squares in zip(self.outs, self.results, strict=True)]
         block = i64(self.vectors * self.width)
         for base, squares, writes in sides:
-            size = itemsize(squares.dtype) * squares.slots
-            place = address(b, base, scaled(b, b.add(first, b.mul(block, b.add(self.period, at))), size))
-            with loop(b, i64(0), scaled(b, b.mul(block, some), size), LINE) as line:
+            place = address(b, base, scaled(b, b.add(first, b.mul(block, b.add(self.period, at))), squares.size))
+            with loop(b, i64(0), scaled(b, b.mul(block, some), squares.size), LINE) as line:
                 b.call(fetch, [address(b, place, line), I32(writes), I32(3), I32(1)])
 
     def _each(self, groups: ir.Value) -> AbstractContextManager[ir.Value]:
         return loop(self.b, i64(0), groups) if self.vectors > 1 else nullcontext(i64(0))
 
-    def _move(
-        self, mover: object, squares: _Squares, group: ir.Value, rows: ir.Value, size: int, count: ir.Value, some: ir.Value
-    ) -> None:
-        """``rows``: of the first group, of ``count`` in all; ``size``: of an element."""
-        b, stride = self.b, scaled(self.b, self.period, size)
+    def _move(self, mover: Mover, squares: _Squares, group: ir.Value, rows: ir.Value, count: ir.Value, some: ir.Value) -> None:
+        """``rows``: of the first group, of ``count`` in all."""
+        b, stride = self.b, scaled(self.b, self.period, squares.size)
         mine = b.mul(group, i64(self.width))
-        function = mover(b.module, squares.dtype, self.width)  # type: ignore[operator]
+        function = mover(b.module, squares.dtype, self.width)
         squares.move(function, group, address(b, rows, b.mul(mine, stride)), stride, self._last(mine, count), some)
 
     def _last(self, mine: ir.Value, count: ir.Value) -> ir.Value:
@@ -184,7 +180,7 @@ class _Abreast:
             return b.trunc(place, I32) if itemsize(dtype) == 4 else place
 
         xs = f_of(b, spec, self.uniforms, width, loaded, position)
-        before, now, out = Held(b, spec, width), Held(b, spec, width), Held(b, spec, width)
+        before, now = Held(b, spec, width), Held(b, spec, width)
         identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity or (0,) * len(xs), strict=True)]
         with b.if_else(begun) as (then, otherwise):
             with then:
@@ -202,8 +198,7 @@ class _Abreast:
         for p, v in zip(self._places(group), now.get(), strict=True):
             b.store(v, p)
         if spec.kind == "scan":
-            out.put((before if spec.exclusive else now).get())
-            self._put(group, element, out.get())
+            self._put(group, element, (before if spec.exclusive else now).get())
 
     def _places(self, group: ir.Value) -> list[ir.Value]:
         types = [expr.register_type(t, self.width) for t in self.spec.state]
@@ -227,21 +222,20 @@ class _Abreast:
         mine = b.mul(group, i64(width))
         values = iter(expr.emit(b, spec.finish, self._state(group), self.uniforms, width))
         for out, squares in zip(self.outs, self.results, strict=True):
-            size = itemsize(squares.dtype) * squares.slots
-            rows = address(b, out, scaled(b, b.add(row, mine), size))
+            rows = address(b, out, scaled(b, b.add(row, mine), squares.size))
             if squares.slots == 1:
                 store_row(b, [next(values)], rows, squares.dtype, width, b.sub(count, mine))
                 continue
             for s in range(squares.slots):
                 squares.put(group, i64(0), s, next(values))
             function = writer(b.module, squares.dtype, width)
-            squares.move(function, group, rows, i64(size), self._last(mine, count), i64(1))
+            squares.move(function, group, rows, i64(squares.size), self._last(mine, count), i64(1))
 
     def _targets(self, first: ir.Value, count: ir.Value) -> list[ir.Value]:
         """Where a block's results are written: to their place, or to be stored past the caches from where they are put
         together."""
         b, block = self.b, self.vectors * self.width
-        sizes = [itemsize(t) * n for t, n in self.spec.leaves]
+        sizes = [squares.size for squares in self.results]
         places = [address(b, out, scaled(b, first, size)) for out, size in zip(self.outs, sizes, strict=True)]
         self.streams = self.streams and block * STREAMED_ROW * sum(sizes) <= STREAMED_BYTES
         if not self.streams:
@@ -254,9 +248,8 @@ class _Abreast:
     def _stream(self, sources: Sequence[ir.Value], first: ir.Value) -> None:
         b = self.b
         with b.if_then(self.whole):
-            for source, out, (dtype, slots) in zip(sources, self.outs, self.spec.leaves, strict=True):
-                size = itemsize(dtype) * slots
-                step, to = self.width * size, address(b, out, scaled(b, first, size))
+            for source, out, squares in zip(sources, self.outs, self.results, strict=True):
+                step, to = self.width * squares.size, address(b, out, scaled(b, first, squares.size))
                 with loop(b, i64(0), scaled(b, self.period, self.vectors * step), step) as at:
                     v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
                     stream(b.store(v, address(b, to, at)), step)
