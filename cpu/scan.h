@@ -214,14 +214,6 @@ class ScanChain {
 
  private:
   static constexpr int kSpins = 4000;
-
-  static void Pause() {
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
   char* At(int64_t block) const { return memory_ + block * DescriptorBytes(state_bytes_); }
 
   char* memory_;

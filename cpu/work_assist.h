@@ -12,9 +12,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "float_mode.h"
 
@@ -69,6 +74,18 @@ void Assist(WorkState<Order>& state, Run& run, bool caller) {
 
 }  // namespace internal
 
+// How long a thread that has nothing left to do looks whether the others are done before it sleeps: to be woken takes some 40 us,
+// which is as long as a small call's task.
+inline constexpr std::chrono::microseconds kPatience{200};
+
+inline void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // Calls run(task, worker) once for each task of an Order made of `args`, on the caller and on up to `threads - 1` helpers from
 // `pool`, which has `Schedule(callable)`. Returns when all are finished. run must not throw; worker is in [0, threads) and never
 // in use twice at once.
@@ -86,10 +103,9 @@ void WorkAssistInOrder(Pool& pool, int threads, Run run, const Args&... args) {
   } catch (...) {  // NOLINT(bugprone-empty-catch): a helper that cannot be had is one that never comes
   }
   internal::Assist(*state, run, true);
-  for (int spin = 0;; ++spin) {
-    const int64_t finished = state->finished.load(std::memory_order_acquire);
-    if (finished == tasks) return;
-    if (spin > 2000) state->finished.wait(finished, std::memory_order_acquire);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  for (int64_t finished = 0; (finished = state->finished.load(std::memory_order_acquire)) != tasks;) {
+    std::chrono::steady_clock::now() < until ? Pause() : state->finished.wait(finished, std::memory_order_acquire);
   }
 }
 
