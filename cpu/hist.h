@@ -36,6 +36,7 @@ inline HistProblem DescribeHist(const HistShape& shape, const HistCall& call) {
   for (const int64_t size : call.batch) p.batch *= size;
   p.bin_bytes = p.updates = 0;
   p.work = shape.work;
+  p.map = shape.map && call.bins[0] == call.elements;
   for (size_t g = 0; g < shape.bins.size(); ++g) {
     const auto& bins = shape.bins[g];
     p.bins = std::max(p.bins, call.bins[g]);
@@ -53,6 +54,7 @@ namespace internal {
 
 // Where part k of `parts` equal ones starts.
 inline int64_t Part(int64_t size, int64_t parts, int64_t k) {
+  if (parts == 1) return size * k;
   return static_cast<int64_t>(static_cast<__int128>(size) * k / parts);
 }
 
@@ -65,11 +67,11 @@ class HistMember {
         kernel_(kernel),
         soa_(soa),
         index_(call.batch),
-        arrays_(call.arrays.size()),
-        uniforms_(call.uniforms.size()),
-        dests_(call.dests.size()),
-        outs_(call.outs.size()),
-        tables_(soa ? call.outs.size() : shape.bins.size()) {}
+        arrays_(call.arrays.size(), arena_.get()),
+        uniforms_(call.uniforms.size(), arena_.get()),
+        dests_(call.dests.size(), arena_.get()),
+        outs_(call.outs.size(), arena_.get()),
+        tables_(soa ? call.outs.size() : shape.bins.size(), arena_.get()) {}
 
   void Select(int64_t member) {
     index_.Select(member);
@@ -169,7 +171,7 @@ class HistMember {
 
   template <class F>
   void ForEachOperand(F f) {
-    auto each = [&](const std::vector<Operand>& operands, std::vector<char*>& pointers) {
+    auto each = [&](const List<Operand>& operands, List<char*>& pointers) {
       for (size_t i = 0; i < operands.size(); ++i) f(operands[i], pointers[i]);
     };
     each(call_.arrays, arrays_);
@@ -189,7 +191,8 @@ class HistMember {
   const HistKernel& kernel_;
   const bool soa_;
   BatchIndex index_;
-  std::vector<char*> arrays_, uniforms_, dests_, outs_, tables_;
+  Arena<256> arena_;
+  List<char*> arrays_, uniforms_, dests_, outs_, tables_;
 };
 
 }  // namespace internal
@@ -237,6 +240,10 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
         }
         if (in_place) member.SelectTable(workspace.data() + worker * table_bytes, 1);
         int64_t lo = internal::Part(bins, ranges, r), hi = internal::Part(bins, ranges, r + 1), first = 0, last = n;
+        if (problem.map) {
+          member.Update(lo, hi, lo, hi);
+          continue;
+        }
         if (call.sorted_array >= 0 && ranges > 1) {
           lo = member.SortedBoundary(r, ranges, bins), hi = std::max(lo, member.SortedBoundary(r + 1, ranges, bins));
           first = member.LowerBound(lo), last = member.LowerBound(hi);

@@ -33,6 +33,7 @@ struct HistProblem {
   bool in_place = true;        // the result can be updated where it lies: it has the accumulator's type
   bool sorted = false;         // by index
   bool must_in_place = false;  // no identity is known: bins can only start from dest
+  bool map = false;            // each element has a bin of its own, its position: nothing is filled, or read, or made twice
 
   bool few() const { return elements * updates < bins * (lanes > 1 ? kRowsOfFew : 1); }
 };
@@ -77,8 +78,13 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   // thread reads all indices.
   const bool few = p.few();
   plan.threads = ThreadsFor(static_cast<double>(total) + static_cast<double>(p.batch * p.elements) * static_cast<double>(p.work),
-                            few && !p.sorted ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
+                            few && !p.sorted && !p.map ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
   const int64_t batch = std::max<int64_t>(1, p.batch);
+  if (p.map) {
+    plan.soa = true;
+    plan.ranges = plan.threads == 1 ? 1 : std::clamp<int64_t>(kPartsPerThread * plan.threads / batch, 1, std::max<int64_t>(1, p.bins));
+    return plan;
+  }
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
 
   // A processor looks past some ten updates by a cheap operator, rows most easily (one address for many numbers), and starts what
@@ -120,7 +126,7 @@ inline constexpr int64_t kMostForced = 4096;  // subhistograms, or ranges
 // The plan with M, S, C, soa and prefetch as given, as far as the problem allows: for tests and benchmarks.
 inline HistPlan Forced(const HistProblem& p, HistPlan plan, int64_t subhistograms, int64_t ranges, int64_t copies, bool soa,
                        bool prefetch) {
-  plan.soa = (soa && p.in_place) || p.must_in_place;
+  plan.soa = (soa && p.in_place) || p.must_in_place || p.map;
   plan.ranges = std::clamp<int64_t>(ranges, 1, kMostForced);
   plan.subhistograms = plan.soa ? 1 : std::clamp<int64_t>(subhistograms, 1, kMostForced);
   // Neither ranged kernels nor array-valued bins know copies.

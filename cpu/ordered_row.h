@@ -21,10 +21,10 @@ class OrderedRow {
   explicit OrderedRow(const OrderedCall& call)
       : call_(&call),
         index_(call.batch),
-        arrays_(call.arrays.size()),
-        uniforms_(call.uniforms.size()),
-        init_(call.init.size()),
-        outs_(call.outs.size()) {}
+        arrays_(call.arrays.size(), arena_.get()),
+        uniforms_(call.uniforms.size(), arena_.get()),
+        init_(call.init.size(), arena_.get()),
+        outs_(call.outs.size(), arena_.get()) {}
 
   void Select(int64_t row) {
     index_.Select(row);
@@ -88,7 +88,8 @@ class OrderedRow {
 
   const OrderedCall* call_;
   BatchIndex index_;
-  std::vector<char*> arrays_, uniforms_, init_, outs_;
+  Arena<256> arena_;
+  List<char*> arrays_, uniforms_, init_, outs_;
   char* flags_ = nullptr;
 };
 

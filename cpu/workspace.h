@@ -90,9 +90,9 @@ inline void ExpectLarge(void* data, size_t bytes) {
 // Workspace for one call.
 class Workspace {
  public:
-  explicit Workspace(size_t bytes) : data_(bytes ? WorkspaceCache::Instance().Take(bytes, taken_) : nullptr) {}
+  explicit Workspace(size_t bytes) : data_(bytes > kSmall ? WorkspaceCache::Instance().Take(bytes, taken_) : small_) {}
   ~Workspace() {
-    if (data_ != nullptr) WorkspaceCache::Instance().Give(data_, taken_);
+    if (data_ != small_) WorkspaceCache::Instance().Give(data_, taken_);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -100,8 +100,11 @@ class Workspace {
   char* data() const { return static_cast<char*>(data_); }
 
  private:
+  static constexpr size_t kSmall = 2048;  // bytes that are here, not in the cache
+
   size_t taken_ = 0;
   void* data_;
+  alignas(64) char small_[kSmall];  // NOLINT: with unspecified contents
 };
 
 }  // namespace jaxprims

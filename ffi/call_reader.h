@@ -107,6 +107,9 @@ inline ffi::Error ReadOrderedCall(const ffi::RemainingArgs& args, const ffi::Rem
   auto lanes_of = [&](const Scalars& element) { return Scalars{element.dtype, element.count * call.lanes}; };
 
   auto next = signature.arrays.begin();
+  call.arrays.reserve(shape.array_bytes.size());
+  call.uniforms.reserve(signature.uniforms.size());
+  call.outs.reserve(signature.leaves.size());
   for (const int64_t bytes : shape.array_bytes) {
     Operand& array = call.arrays.emplace_back();
     if (bytes == 0) continue;
@@ -165,6 +168,10 @@ inline ffi::Error ReadHistCall(const ffi::RemainingArgs& args, const ffi::Remain
   if (sizes->empty()) return Wrong("an array lacks the axis of elements");
   call.elements = (*sizes)[0];
   auto next = signature.arrays.begin();
+  call.arrays.reserve(shape.positions.size());
+  call.uniforms.reserve(signature.uniforms.size());
+  call.outs.reserve(signature.leaves.size());
+  call.dests.reserve(signature.leaves.size());
   for (const bool position : shape.positions) {
     Operand& array = call.arrays.emplace_back();
     if (position) continue;

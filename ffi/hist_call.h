@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "arena.h"
 #include "operand.h"
 #include "signature.h"
 
@@ -24,17 +25,19 @@ struct HistShape {
   std::vector<Bins> bins;
   std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
   bool index64 = false;
+  bool map = false;  // each element's value replaces what is in the bin of its position
   int64_t work = 0;  // what an element costs beside updates by a cheap operator, in these
   Signature signature;
 };
 
 struct HistCall {
+  Arena<2048> arena;
   int64_t elements = 0;
-  std::vector<int64_t> batch;   // sizes of the batch axes
-  std::vector<Operand> arrays;  // position arrays are left out: null
-  std::vector<Operand> uniforms;
-  std::vector<Operand> dests, outs;  // by leaf, all histograms in a row
-  std::vector<int64_t> bins;         // H, by histogram
+  List<int64_t> batch{arena.get()};   // sizes of the batch axes
+  List<Operand> arrays{arena.get()};  // position arrays are left out: null
+  List<Operand> uniforms{arena.get()};
+  List<Operand> dests{arena.get()}, outs{arena.get()};  // by leaf, all histograms in a row
+  List<int64_t> bins{arena.get()};                      // H, by histogram
   int sorted_array = -1;             // the array of sorted indices, if there is one
   int sorted_bytes = 4;              // and the size of an index
   bool empty = false;                // results have no elements: nothing is to be done, nor are other sizes real

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "arena.h"
 #include "operand.h"
 #include "signature.h"
 #include "xla/ffi/api/c_api.h"
@@ -93,7 +94,7 @@ class OperandReader {
 
   // Before all else. results: those that the spec tells of; `others` follow. batch: gets the sizes of the batch axes, which all
   // results have.
-  ffi::Error Start(size_t results, size_t others, std::vector<int64_t>& batch) {
+  ffi::Error Start(size_t results, size_t others, List<int64_t>& batch) {
     if (rank_ < 0 || rank_ > kMaxBatchRank) return Wrong("a call has 0 to 16 batch axes, not " + std::to_string(rank_));
     if (masks_.size() != args_.size()) return WrongNumber("masks", masks_.size(), args_.size());
     if (rets_.size() != results + others) return WrongNumber("results", rets_.size(), results + others);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena.h"
 #include "operand.h"
 #include "signature.h"
 
@@ -35,14 +36,15 @@ struct OrderedInit {
 };
 
 struct OrderedCall {
-  int64_t n = 0;                // elements of a row
-  int64_t lanes = 1;            // rows side by side: the size of the inner axes
-  std::vector<int64_t> batch;   // sizes of the batch axes
-  std::vector<Operand> arrays;  // of positions: null
-  Operand flags;                // null without restarts
-  std::vector<Operand> uniforms;
-  std::vector<OrderedInit> init;  // empty if there is none
-  std::vector<Operand> outs;      // by leaf
+  Arena<2048> arena;
+  int64_t n = 0;                      // elements of a row
+  int64_t lanes = 1;                  // rows side by side: the size of the inner axes
+  List<int64_t> batch{arena.get()};   // sizes of the batch axes
+  List<Operand> arrays{arena.get()};  // of positions: null
+  Operand flags;                      // null without restarts
+  List<Operand> uniforms{arena.get()};
+  List<OrderedInit> init{arena.get()};  // empty if there is none
+  List<Operand> outs{arena.get()};      // by leaf
   bool empty = false;             // results have no elements: nothing is to be done, nor are other sizes real
 
   int64_t rows() const {  // or, across, bundles of `lanes` rows

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "arena.h"
 #include "operand.h"
 #include "signature.h"
 #include "stencil_boundary.h"
@@ -53,8 +54,9 @@ struct StencilWindow {
 };
 
 struct StencilCall {
-  std::vector<int64_t> batch;
-  std::vector<Operand> arrays, uniforms, outs;
+  Arena<2048> arena;
+  List<int64_t> batch{arena.get()};
+  List<Operand> arrays{arena.get()}, uniforms{arena.get()}, outs{arena.get()};
   std::vector<std::vector<StencilAxis>> axes;  // by array, by axis
   std::vector<std::array<int64_t, 2>> fills;   // by array: the bits of a scalar, or of both of a complex number
   std::vector<StencilWindow> window;

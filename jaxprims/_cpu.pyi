@@ -35,6 +35,7 @@ class HistProblem:
     in_place: bool
     sorted: bool
     must_in_place: bool
+    map: bool
     @property
     def few(self) -> bool: ...
 

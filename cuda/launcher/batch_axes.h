@@ -54,7 +54,7 @@ void JoinAxes(Call& call) {
   ForEachOperand(call, [&](Operand& o) {
     for (size_t axis = sizes.size(); axis < call.batch.size(); ++axis) o.strides[axis] = 0;
   });
-  call.batch = std::move(sizes);
+  call.batch.assign(sizes.begin(), sizes.end());
 }
 
 // f(call) with axes joined; or, with more than kMaxAxes of them left, f of one piece after the other. Of an empty batch: nothing.

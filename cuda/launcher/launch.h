@@ -48,7 +48,7 @@ class Words {
     for (size_t axis = 0; axis < kMaxAxes; ++axis) Int(operand.strides[axis]);
   }
   // At least one operand: C++ has no arrays of none.
-  void PutList(const std::vector<Operand>& operands) {
+  void PutList(std::span<const Operand> operands) {
     for (const Operand& operand : operands) Put(operand);
     if (operands.empty()) Put({});
   }

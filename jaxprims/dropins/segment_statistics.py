@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..calls.segments import segments_pay
+from ..primitives.row_maps import made_rows
 from .ops_segment import check_count, largest, mode_of, over_columns
 
 __all__ = [
@@ -289,10 +290,20 @@ def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Arr
 def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     top = _combined(None, data, segments, n, jnp.maximum, is_sorted)
     ids = _ids(segments, data.shape[0])
-    below = data - _by_segment(top, ids)
-    terms = jnp.exp(jnp.where(below > 0, 0, below))  # what belongs to no segment must not overflow
-    sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
-    return jnp.where(_rows(_inside(ids, n), data), terms / _by_segment(sums, ids), 0)
+    if isinstance(segments, Offsets):  # there may be a symbolic number of them
+        sums = segment_reduce(_term((top,), data, ids), segments)
+    else:
+        sums = genhist(lambda i, x: (i, _term((top,), x, i)), (ids, data), Bins(n, jnp.add))
+    return made_rows(_share, (top, sums), (data, ids))
+
+
+def _term(held: Sequence[Any], x: Any, i: Any) -> Any:
+    """exp(x) over that of its segment's maximum; for an id out of range anything."""
+    return jnp.exp(x - _by_segment(held[0], i))
+
+
+def _share(held: Sequence[Any], x: Any, i: Any) -> Any:
+    return jnp.where(_inside(i, held[1].shape[0]), _term(held, x, i) / _by_segment(held[1], i), 0)
 
 
 @_softmax_of_some.defjvp

@@ -24,6 +24,7 @@ from .group import group
 from .histogram import by_index, histogram_p
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import gather, numbers, starts_of, through
+from .row_maps import rows_at
 from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
 from .transposition import combines_linearly, constant_leaves, joined, known_rule, of_f, of_leaves, transpose_rule
 
@@ -170,7 +171,7 @@ def _transpose_sums(
             value = arrays[argument.index(call.f.jaxpr.outvars[v])]
             if ad.is_undefined_primal(operands[value]):
                 full = (1 << rank) - 1
-                gathered = over_batch(gather, (full, masks[index]), rank)(ct, operands[index])
+                gathered = over_batch(rows_at, (full, masks[index]), rank)(ct, operands[index])
                 mine = summed_to(gathered, masks[value], rank)
                 out[value] = mine if out[value] is None else out[value] + mine
     for k, x in enumerate(operands):

@@ -13,7 +13,8 @@ from ..ir.folds import rolled
 from ..ir.lanes import Lanes, lanes_of
 from ..ir.program import Builder, Program, chained, shifted_loads
 from ..operators.operator import Operator, scalar_name, slots_of
-from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec
+from ..operators.representation import Representation
+from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec, last_of
 from ..specs.problems import HistogramProblem
 from ..targets.plans import Plan, forced_plans
 from ..targets.target import Target
@@ -48,6 +49,22 @@ class HistogramCall(ElementFunctionCall):
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.parts))}]"
 
+    def is_map(self, n: Any) -> bool:
+        """Of n elements, has each a bin of its own, that of its position? Rows of lanes, made by f, are then written side by
+        side."""
+        part = self.parts[0]
+        alone = len(self.parts) == 1 and part.updates == 1 and not part.dest and part.operator.name is not None
+        index = self.f.jaxpr.outvars[part.index]
+        if not alone or part.operator.lanes == 1 or part.num_bins != n or index not in self.f.jaxpr.invars:
+            return False
+        return self.positions[self.f.jaxpr.invars.index(index)] is not None
+
+    @property
+    def reads_positions(self) -> bool:
+        """Does f compute with an element's position?"""
+        positions = {v for v, p in zip(self.f.jaxpr.invars, self.positions, strict=True) if p is not None}
+        return any(v in positions for eqn in self.f.jaxpr.eqns for v in eqn.invars if not hasattr(v, "val"))
+
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[list[Any]], list[list[Any] | None]]:
         """Operands as (arrays, f's captured arrays, each operator's, each part's dests or None)."""
         take = Operands(operands).take
@@ -79,11 +96,12 @@ def spec_of(
     captured: tuple[Any, ...],
     packed: bool = True,
     from_captured: bool = False,
+    is_map: bool = False,
 ) -> HistogramSpec:
     """The kernel's spec. ``array_avals``: shape and dtype of one element of each array (positions too); ``captured``: dtypes.
 
     ``packed``: may working copies hold another form than the values (which the result's own arrays cannot)? ``from_captured``:
-    may they start from captured arrays?
+    may they start from captured arrays? ``is_map``: the operator, of which each bin sees one value, is not applied.
     """
     f = call.f.program
     counts = [slots_of(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.outvars]
@@ -103,7 +121,7 @@ def spec_of(
         if p.operator.lanes > 1:
             lanes = _lanes(call, p)
             assert lanes is not None, "can_fuse said so"
-            form = p.operator.represent(None, keyed=False)
+            form = _last(p.operator) if is_map else p.operator.represent(None, keyed=False)
             given = [builder.inline(Program(f.params, f.body, (*lanes.bases, *lanes.scalars)), parameters)]
             if form.start is not None:
                 lanes = dataclasses.replace(lanes, program=chained(lanes.program, form.start))
@@ -148,6 +166,12 @@ def spec_of(
     return HistogramSpec(index_dtype, tuple(arrays), tuple(scalar_name(d) for d in captured), program, tuple(bins))
 
 
+def _last(operator: Operator) -> Representation:
+    """What is there is replaced."""
+    dtypes = tuple(t for t, n in operator.leaf_slots for _ in range(n))
+    return Representation(dtypes, last_of(dtypes), operator.identity)
+
+
 def _with_params(p: Program, keep: Sequence[int]) -> Program:
     """The program with only these of its parameters."""
     if len(keep) == len(p.params):
@@ -183,7 +207,8 @@ def call_spec(call: HistogramCall, avals: Sequence[Any], masks: Sequence[int], t
     arrays = call.of_elements(avals, masks)
     count = call.f.captured + sum(p.captured for p in call.parts)
     captured = captured_dtypes(iter(avals[call.num_arrays :]), count)
-    packed = spec_of(call, arrays, captured, True, target.captures_identities)
+    is_map = call.is_map(elements_of(avals, masks))
+    packed = spec_of(call, arrays, captured, True, target.captures_identities, is_map)
     if all(b.finish is None for b in packed.bins):
         return packed
     if not all(b.has_identity for b in packed.bins):

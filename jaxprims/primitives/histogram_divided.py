@@ -11,11 +11,13 @@ from . import devices, divided
 from .batches import over_batch
 from .elements import mapped
 from .histogram import histogram_p
-from .histogram_call import HistogramCall, Part
+from .histogram_call import HistogramCall, Part, elements_of
 
 
 def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
     """Where each bin starts from its operator's identity; bins that start from ``dest`` alone cannot be started twice."""
+    if call.is_map(elements_of(avals, masks)) and not call.reads_positions:
+        return _side_by_side(avals, call, masks, rank)
     n = "n" if all(p.operator.identity is not None for p in call.parts) else None
     bins = "h" if n and len({p.num_bins for p in call.parts}) == 1 else None
 
@@ -32,6 +34,23 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
     words = devices.in_words(names, dtypes) if n else "the elements are gathered, since bins without an identity start once"
     on_devices = functools.partial(_on_devices, call, masks, rank)
     return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+
+
+def _side_by_side(avals: Sequence[Any], call: HistogramCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
+    """Of a map: each device has the rows of its elements."""
+
+    def factors(k: int, aval: Any) -> tuple[str | None, ...]:
+        known = [f"b{a}" for a in range(rank) if masks[k] >> a & 1] + ["n"] * (k < call.num_arrays)
+        return (*known, *(None,) * (len(aval.shape) - len(known)))
+
+    def on_devices(axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
+        (part,), mine = call.parts, operands[0].shape[masks[0].bit_count()]
+        own = dataclasses.replace(call, parts=(dataclasses.replace(part, num_bins=mine),))
+        return histogram_p.bind(*operands, call=own, masks=masks, rank=rank)
+
+    every = tuple(f"b{a}" for a in range(rank))
+    results = tuple((*every, "n", *(None,) * len(s)) for s in call.parts[0].operator.shapes)
+    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, "nothing: rows lie where elements do")
 
 
 def _on_devices(

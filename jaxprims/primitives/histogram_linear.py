@@ -66,7 +66,7 @@ def _made(
     like: HistogramCall, f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval], parts: Sequence[Part]
 ) -> Made | None:
     """The call of ``f(held arrays, *element)``, of more arrays behind those of ``like``; None if it would not be one kernel."""
-    pre, inner = _traced(f, held, elements)
+    pre, inner = traced_element(f, held, elements)
     try:
         traced = make_traced(inner.jaxpr, to_program(inner.jaxpr))
     except Unsupported:
@@ -76,7 +76,7 @@ def _made(
     return Made(call, pre) if can_fuse(call) else None
 
 
-def _traced(f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
+def traced_element(f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
     """What is computed for each element, and what of held arrays alone."""
     n = len(held)
     avals = [jax.ShapeDtypeStruct(s, d) for s, d in (*held, *elements)]
@@ -87,11 +87,11 @@ def _traced(f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Av
     return lambda *xs: pre(*consts, *xs), inner
 
 
-def _avals(xs: Iterable[Any]) -> tuple[Aval, ...]:
+def avals_of(xs: Iterable[Any]) -> tuple[Aval, ...]:
     return tuple((tuple(x.shape), np.dtype(x.dtype)) for x in xs)
 
 
-def _context() -> tuple[Any, ...]:
+def context() -> tuple[Any, ...]:
     """What else a trace depends on."""
     return bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh()
 
@@ -118,7 +118,7 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     if axes_of(operands):  # inside shard_map captured arrays are made to vary in f: the transpose of that is between devices
         return None
     which = tuple(d is not None for d in (*captured_dots, *array_dots))
-    made = _tangent_call(call, tuple((s[1:], d) for s, d in _avals(arrays)), _avals(captured), which, _context())
+    made = _tangent_call(call, tuple((s[1:], d) for s, d in avals_of(arrays)), avals_of(captured), which, context())
     if made is None:
         return None
     given = [d for d in array_dots if d is not None]
@@ -231,11 +231,11 @@ def _pulled(call: HistogramCall, cts: Leaves, operands: Leaves) -> Leaves | None
     ):
         return None
     linear = tuple(ad.is_undefined_primal(x) for x in (*captured, *arrays))
-    shapes = _avals([x.aval if ad.is_undefined_primal(x) else x for x in (*captured, *arrays)])
+    shapes = avals_of([x.aval if ad.is_undefined_primal(x) else x for x in (*captured, *arrays)])
     of_arrays = tuple((s[1:], d) for s, d in shapes[len(captured) :])
     given = [ct for ct in cts if ct is not None]
     pull = _pullback(
-        call, of_arrays, shapes[: len(captured)], linear, tuple(ct is not None for ct in cts), _avals(given), _context()
+        call, of_arrays, shapes[: len(captured)], linear, tuple(ct is not None for ct in cts), avals_of(given), context()
     )
     return None if pull is None else pull.run(known, [x for x in captured if not ad.is_undefined_primal(x)] + given)
 
@@ -302,13 +302,13 @@ def _pullback(
 
         zeros = [jnp.zeros(*arguments[k]) for k in moved] + [jnp.zeros(*captured[k]) for k in held]
         _, pull, index = jax.vjp(run, *zeros, has_aux=True)
-        return list(pull([_cotangent(ct, i) for ct, i in zip(cts, index, strict=True)]))
+        return list(pull([row_or_zero(ct, i) for ct, i in zip(cts, index, strict=True)]))
 
     elements = [a for k, a in enumerate(arguments) if k not in moved]
     if sum(slots_of(s, d) for s, d in elements) > MOST:
         return None
     positions = tuple(p for k, p in enumerate(call.positions) if k not in moved)
-    pre, inner = _traced(pulled, [a for a, mine in zip(captured, linear, strict=False) if not mine] + list(cotangents), elements)
+    pre, inner = traced_element(pulled, [a for a, mine in zip(captured, linear, strict=False) if not mine] + list(cotangents), elements)
     element = _Element(inner, dataclasses.replace(call, positions=positions, sorted=False))
     outs = inner.jaxpr.outvars
     sums: list[tuple[Aval, list[Made]]] = []
@@ -321,7 +321,7 @@ def _pullback(
     return Pullback(pre, positions, [element.written(v) for v in outs[: len(moved)]], sums)
 
 
-def _cotangent(ct: Any, index: Any) -> Any:
+def row_or_zero(ct: Any, index: Any) -> Any:
     """An element's: its bin's (those of its bins), or zero."""
     inside = (index >= 0) & (index < ct.shape[0])
     row = lambda i: lax.dynamic_index_in_dim(ct, i, keepdims=False)  # noqa: E731
@@ -440,11 +440,11 @@ class _Element:
 
     @property
     def _held(self) -> tuple[Aval, ...]:
-        return _avals(v.aval for v in self.inner.jaxpr.constvars)
+        return avals_of(v.aval for v in self.inner.jaxpr.constvars)
 
     @property
     def _elements(self) -> tuple[Aval, ...]:
-        return _avals(v.aval for v in self.inner.jaxpr.invars)
+        return avals_of(v.aval for v in self.inner.jaxpr.invars)
 
     def _evaluated(self, outs: Sequence[Any], captured: Sequence[Any]) -> Callable[..., list[Any]]:
         """Some of its values, of its arguments."""
@@ -452,7 +452,7 @@ class _Element:
 
     def written(self, out: Any) -> Made:
         """What makes a value that every element has: a kernel where rows are folded, else XLA."""
-        pre, inner = _traced(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
+        pre, inner = traced_element(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
         if out.aval.shape != () or not _folds(inner):
             return Made(inner, pre)
         f = make_traced(inner.jaxpr, to_program(inner.jaxpr))

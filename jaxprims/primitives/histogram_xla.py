@@ -21,6 +21,10 @@ SCATTERS = ("add", "mul", "min", "max")
 
 def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
     """Every part of a call, unbatched."""
+    arrays, captured, *_ = call.split(operands)
+    if call.is_map(arrays[0].shape[0]):
+        results = call.on_all(arrays, captured)
+        return [results[v] for v in call.parts[0].values]
     out: list[Any] = []
     for part, consts, dest, index, values in call.unfused(operands):
         out += of_part(part, consts, index, values, dest)

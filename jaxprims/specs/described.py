@@ -54,6 +54,7 @@ def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
         "positions": [a.slots == 0 for a in spec.arrays],
         "index64": spec.index == "s64",
         "parts": [described_part(b) for b in spec.bins],
+        "map": spec.is_map,
         "work": histogram_work(spec),
         "signature": signature(spec),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..ir.check import check_program
@@ -90,6 +90,12 @@ class PartSpec:
             raise ValueError("an array-valued bin's values, and no other's, are made lane by lane")
 
 
+def last_of(dtypes: Sequence[str]) -> Program:
+    """The operator whose result is its second argument."""
+    b = Builder((*dtypes, *dtypes))
+    return b.finish([b.arg(len(dtypes) + k) for k in range(len(dtypes))])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class HistogramSpec(KernelSpec):
     """A generalized histogram's kernel (Henriksen et al. 2020, III).
@@ -110,6 +116,15 @@ class HistogramSpec(KernelSpec):
     @property
     def operators(self) -> tuple[Program, ...]:
         return tuple(b.op for b in self.bins)
+
+    @functools.cached_property
+    def is_map(self) -> bool:
+        """Does each element's value replace what is in the bin of its own position? Of as many bins as elements it is a map."""
+        part, index = self.bins[0], self.f.body[self.f.results[0]]
+        if len(self.bins) > 1 or part.updates > 1 or part.dest or part.finish is not None or index.op != "arg":
+            return False
+        of_param = [a for a in self.arrays for _ in range(a.params)]
+        return of_param[index.attr].slots == 0 and part.op == last_of(part.acc)
 
     def check(self) -> None:
         if self.index not in ("s32", "s64") or not self.arrays or not self.bins:

@@ -11,9 +11,9 @@ from ...specs.problems import HistogramProblem, OrderedProblem, Problem, Stencil
 SMALL = 2048
 """Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
 
-SMALL_IN_VECTORS, SMALL_IN_NARROW_VECTORS = 32_768, 131_072
-"""The same where XLA's loop is one of vectors: sums and products of rows by index, and maxima where a row seldom waits for the
-one before; of narrow rows into many bins."""
+SMALL_IN_VECTORS, SMALL_OF_MANY, SMALL_IN_NARROW_VECTORS = 16_384, 4096, 131_072
+"""The same where XLA's loop is one of vectors: sums and products of rows by index; of rows that seldom wait for the one before,
+since bins are many, and maxima of such; of narrow ones among these."""
 
 FEW_MAPPED = 2048
 """Updates, and operations that make them, likewise."""
@@ -125,9 +125,10 @@ def _short_rows(problem: OrderedProblem) -> bool:
         return False
     if work(spec.op) > CHEAP * slots or work(spec.op) * int(problem.n - 1).bit_length() > MOST_WRITTEN:
         return bool(problem.n <= SHORTEST)
+    every = problem.n * problem.members * slots
     if problem.family == "scan":
-        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - 2 * slots))
-    few = problem.n * problem.members * slots <= ROWS_TO_FOLD
+        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - (2 * slots if every > FEW_TO_REDUCE else 0)))
+    few = every <= ROWS_TO_FOLD
     return bool(problem.n <= max(SHORTEST, (ROW_TO_FOLD if few else SHORT_FOR_FOLD) // slots))
 
 
@@ -140,6 +141,8 @@ def _cost(problem: OrderedProblem) -> int:
 
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
+    if problem.spec.is_map:
+        return _map_of_rows(problem)
     if operation == "mapped":
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
@@ -147,11 +150,22 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     alone = lanes == problem.members == 1 and operation != "several"
     if alone and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
         return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
-    many_bins = problem.n < ROWS_OF_FEW * problem.bins[0]
-    in_vectors = lanes > 1 and (operation in ("add", "mul") or many_bins)
-    narrow = in_vectors and many_bins and lanes <= NARROW and not problem.sorted
-    least = SMALL_IN_NARROW_VECTORS if narrow else SMALL_IN_VECTORS if in_vectors else SMALL
+    least = SMALL
+    if lanes > 1 and problem.n < ROWS_OF_FEW * problem.bins[0]:
+        least = SMALL_IN_NARROW_VECTORS if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
+    elif lanes > NARROW and operation in ("add", "mul"):
+        least = SMALL_IN_VECTORS
     return _FEW if problem.n * problem.members * lanes <= least else None
+
+
+def _map_of_rows(problem: HistogramProblem) -> str | None:
+    """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
+    part = problem.spec.bins[0]
+    numbers = problem.n * problem.members * part.lanes
+    if numbers <= FEW_MAPPED:
+        return _FEW
+    cheap = part.value is not None and work(part.value) <= CHEAP
+    return "narrow rows: XLA's loop over all numbers" if cheap and part.lanes < NARROW and numbers > MANY else None
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:

@@ -83,6 +83,7 @@ def _native_problem(problem: HistogramProblem, *, alone: bool = False) -> _cpu.H
     p.work = histogram_work(spec)
     p.in_place = all(b.finish is None for b in spec.bins)
     p.must_in_place = not all(b.has_identity for b in spec.bins)
+    p.map = spec.is_map and problem.bins[0] == problem.n
     p.sorted = problem.sorted and spec.arrays[0].dtype == spec.index
     return p
 

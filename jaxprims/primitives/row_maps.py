@@ -1,0 +1,73 @@
+"""Rows made for each element: a histogram in which each has a bin of its own, the one of its position.
+
+Its kernel goes lane by lane through what lies in a row, of elements as of captured arrays, so that a gather and what is made of it
+are one pass of vectors, where XLA goes number by number.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..operators.operator import make_traced, simple_operator, slots_of
+from ..tracing.lower import Unsupported, to_program
+from ..tracing.varying import axes_of
+from .histogram import bind
+from .histogram_call import HistogramCall, Part, can_fuse
+from .histogram_linear import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
+from .reduce_ad import gather
+
+F = Callable[..., Any]
+"""``f(held arrays, *element)`` gives a row; a function of a module, since calls are remembered by it."""
+
+
+def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    """``jax.vmap(lambda *element: f(held, *element))(*arrays)``."""
+    found = _in_kernel(f, held, arrays)
+    return jax.vmap(functools.partial(f, list(held)))(*arrays) if found is None else found
+
+
+def rows_at(x: Any, index: Any) -> Any:
+    """``x[index]``, and 0 for elements that were dropped."""
+    x = jnp.asarray(x)  # a cotangent may be a NumPy array
+    found = _in_kernel(_row_of, [x], [index]) if x.ndim > 1 and 0 not in x.shape else None
+    return gather(x, index) if found is None else found
+
+
+def _row_of(held: Sequence[Any], index: Any) -> Any:
+    return row_or_zero(held[0], index)
+
+
+def _in_kernel(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    """None where there is no such kernel, or where the elements' axis has a place that no bins could have."""
+    sizes = [s for x in (*held, *arrays) for s in x.shape]
+    placed = any(axis is not None for x in arrays for axis in getattr(jax.typeof(x).sharding, "spec", ()))
+    if placed or axes_of([*held, *arrays]) or not all(isinstance(s, int) and s > 0 for s in sizes):
+        return None
+    made = _call(f, avals_of(held), tuple((s[1:], d) for s, d in avals_of(arrays)), arrays[0].shape[0], context())
+    return None if made is None else bind(made.call, [*arrays, *made.captured(*held)])[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _call(f: F, held: tuple[Aval, ...], elements: tuple[Aval, ...], n: int, _: Any) -> Made | None:
+    position = jnp.dtype(jnp.int32)
+    if n >= 2**31 - 1 or sum(slots_of(s, d) for s, d in elements) > MOST:
+        return None
+    pre, inner = traced_element(lambda given, at, *xs: [at, f(given, *xs)], held, [((), position), *elements])
+    row = inner.out_avals[1]
+    if math.prod(row.shape) < 2:
+        return None
+    try:
+        part = Part(n, simple_operator(lax.add, row.shape, row.dtype), 0, 0, (1,), 1, False)
+        call = HistogramCall(
+            make_traced(inner.jaxpr, to_program(inner.jaxpr)), (position, *(None,) * len(elements)), (part,), plans=()
+        )
+        return Made(call, pre) if call.is_map(n) and can_fuse(call) else None
+    except (Unsupported, KeyError):
+        return None
