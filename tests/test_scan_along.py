@@ -341,7 +341,7 @@ def check_rows(
     spec, rng = k.spec, np.random.default_rng(1)
     turn = slice(None, None, -1 if spec.reverse else 1)
     for period in lengths:
-        rows = 1 + 1500 // period
+        rows = -(-1500 // period // 64) * 64 if spec.reverse else 1 + 1500 // period  # reversed, all end at a cache line
         n, starts = rows * period, np.arange(rows * period) % period == 0
         x = [rng.integers(0, 2 if t == "b1" else 100, n).astype(P.numpy_dtype(t)) for t in spec.state]
         flags = starts | ((rng.random(n) < 0.1) & spec.restarts)

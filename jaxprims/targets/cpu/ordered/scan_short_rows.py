@@ -27,6 +27,9 @@ STREAMED_ROW = 256
 
 STREAMED_BYTES = 128 * 1024
 
+STREAMED_AT_ONCE = 64
+"""Elements, or one row, between stores past the caches: a processor reads on meanwhile."""
+
 LINE = 64
 
 
@@ -117,18 +120,19 @@ class ShortRows(LogSteps):
 
     def _all_rows(self, streams: bool) -> None:
         sizes = [slots * itemsize(t) for t, slots in self.spec.leaves]
-        unit = LINE // min(size & -size for size in sizes)  # so many rows begin and end at cache lines
+        unit = LINE // min(size & -size for size in sizes)  # so many rows of any length do
         if streams and unit * STREAMED_ROW * sum(sizes) <= STREAMED_BYTES:
             self._streamed(sizes, unit)
         else:
             self._rows(self.lo, self.hi)
 
     def _streamed(self, sizes: list[int], unit: int) -> None:
-        """Some rows at a time, whose results are put together in the cache."""
+        """Some rows at a time, whose results are put together in the cache, and leave it line by line."""
         b, spec = self.b, self.spec
         short = b.icmp_unsigned("<=", self.period, i64(STREAMED_ROW))
-        step = b.mul(self.period, i64(unit))
-        step = b.mul(step, b.select(short, b.udiv(i64(STREAMED_ROW), self.period), i64(1)))
+        row = scaled(b, self.period, LINE // unit)
+        row = self._least(b.and_(row, b.sub(i64(0), row)), i64(LINE))
+        step = b.mul(self.period, b.udiv(i64(LINE), row))  # the fewest that begin and end at cache lines
         outs = [pointer(b, self.out_places, k) for k in range(len(sizes))]
         gathered = [alloca(b, I8, unit * STREAMED_ROW * size) for size in sizes]
         with loop(b, self.lo, self.hi, step) as lo:
@@ -138,7 +142,22 @@ class ShortRows(LogSteps):
             for k, (out, place, size) in enumerate(zip(outs, gathered, sizes, strict=True)):
                 before = b.gep(place, [b.sub(i64(0), scaled(b, first, size))], source_etype=I8)
                 b.store(b.select(whole, before, out), b.gep(self.out_places, [i64(k)], source_etype=PTR))
-            self._rows(lo, hi)
-            with b.if_then(whole):
-                for out, place, size in zip(outs, gathered, sizes, strict=True):
-                    stream_bytes(b, place, address(b, out, scaled(b, first, size)), scaled(b, step, size), LINE)
+            chunk = b.mul(self.period, self._most(b.udiv(i64(STREAMED_AT_ONCE), self.period), i64(1)))
+            with loop(b, lo, hi, chunk) as at:
+                end = self._least(b.add(at, chunk), hi)
+                self._rows(at, end)
+                with b.if_then(whole):
+                    low, high = (b.sub(hi, end), b.sub(hi, at)) if spec.reverse else (b.sub(at, lo), b.sub(end, lo))
+                    for out, place, size in zip(outs, gathered, sizes, strict=True):
+                        start, stop = (self._line(scaled(b, x, size)) for x in (low, high))
+                        to = address(b, out, b.add(scaled(b, first, size), start))
+                        stream_bytes(b, address(b, place, start), to, b.sub(stop, start), LINE)
+
+    def _line(self, at: ir.Value) -> ir.Value:
+        """Where the last cache line begins of which all that comes before ``at`` in scan order has been put together."""
+        b = self.b
+        at = b.add(at, i64(LINE - 1)) if self.spec.reverse else at
+        return b.and_(at, i64(-LINE))
+
+    def _most(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.b.select(self.b.icmp_signed(">", x, y), x, y)
