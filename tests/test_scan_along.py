@@ -26,13 +26,15 @@ from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
 from jaxprims.targets.cpu.ordered.scan_logaddexp import LogAddExp
 from jaxprims.targets.cpu.ordered.scan_replicas import Replicas
 from jaxprims.targets.cpu.ordered.scan_sequential import Sequential
+from jaxprims.targets.cpu.ordered.scan_short_rows import ShortRows
 from jaxprims.targets.cpu.ordered.scan_tiles import Tile
 from jaxprims.tracing.lower import to_program
 
 STEP = 1024  # kScanStep
 FORMS = {"steps": LogSteps, "tile": Tile, "sequential": Sequential}
-JOINING = ("steps", "sequential")
-"""Those that scan short rows as one."""
+OF_ROWS = ("short", "sequential", "abreast")
+"""Those of short rows that lie end to end."""
+OF_FORM = FORMS | {"short": ShortRows}
 Arrays = Sequence[np.ndarray]
 
 
@@ -70,7 +72,7 @@ class Kernel:
         self.spec = spec
         module = ir.Module(name="scan")
         vector_bytes = vector_bytes or llvm_engine.target().vector_bytes
-        forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: FORMS[form]) if form in FORMS else mock.MagicMock()
+        forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: OF_FORM[form]) if form in OF_FORM else mock.MagicMock()
         with forced:
             if form == "abreast":
                 llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
@@ -339,7 +341,7 @@ def check_rows(
     spec, rng = k.spec, np.random.default_rng(1)
     turn = slice(None, None, -1 if spec.reverse else 1)
     for period in lengths:
-        rows = 1 + 1500 // period
+        rows = -(-1500 // period // 64) * 64 if spec.reverse else 1 + 1500 // period  # reversed, all end at a cache line
         n, starts = rows * period, np.arange(rows * period) % period == 0
         x = [rng.integers(0, 2 if t == "b1" else 100, n).astype(P.numpy_dtype(t)) for t in spec.state]
         flags = starts | ((rng.random(n) < 0.1) & spec.restarts)
@@ -357,11 +359,35 @@ def check_rows(
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", JOINING)
-def test_rows_joined(form: str, reverse: bool) -> None:
+def test_rows_one_element_after_the_other(reverse: bool) -> None:
     op, reference, state = OPERATORS["affine s32"]
     spec = spec_of(op, state, identity=(1, 0), reverse=reverse, exclusive=reverse)
-    check_rows(kernel(spec, form, periodic=True), reference, [1, 0])
+    check_rows(kernel(spec, "sequential", periodic=True), reference, [1, 0])
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_short_rows(name: str, vector_bytes: int) -> None:
+    op, reference, state = OPERATORS[name]
+    identity = IDENTITIES[len(state)]
+    for mode in range(4) if vector_bytes == 64 else (vector_bytes // 16,):
+        reverse, exclusive = mode in (1, 3), mode in (2, 3)
+        spec = spec_of(op, state, identity=tuple(identity), reverse=reverse, exclusive=exclusive, restarts=mode in (1, 2))
+        lengths = SHORT if mode == 0 else (1, 2, 5, 16, 33, 100)
+        check_rows(Kernel(spec, "short", vector_bytes, True, streams=mode in (0, 3)), reference, identity, lengths)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+def test_short_rows_in_place(vector_bytes: int, reverse: bool) -> None:
+    """What lies behind a row in a vector is the next row's, and not yet scanned."""
+    k = Kernel(spec_of(sums, ["s32"], reverse=reverse), "short", vector_bytes, True)
+    turn = slice(None, None, -1 if reverse else 1)
+    for period in (2, 3, 5, 9, 17, 40):
+        x = np.random.default_rng(period).integers(0, 100, (50, period)).astype(np.int32)
+        y = x.copy()
+        k.scan([y], [y], y.size, period=period)
+        np.testing.assert_array_equal(y[:, turn], np.cumsum(x[:, turn], 1))
 
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
@@ -401,15 +427,16 @@ def test_rows_of_structs_abreast() -> None:
     np.testing.assert_array_equal(out, np.gcd.accumulate(x.reshape(33, 7), 1).ravel())
 
 
+@pytest.mark.parametrize("form", ["short", "abreast"])
 @pytest.mark.parametrize("dtype", ["b1", "u8", "bf16", "f32", "f64"])
-def test_rows_abreast_touch_their_elements_alone(dtype: str) -> None:
+def test_rows_touch_their_elements_alone(dtype: str, form: str) -> None:
     guards = [Guarded() for _ in range(3)]
     t = P.numpy_dtype(dtype)
-    for slots, kind in itertools.product((1, 3), ("scan", "reduce")):
+    for slots, kind in itertools.product((1, 3), ("scan", "reduce") if form == "abreast" else ("scan",)):
         spec = spec_of(
             sums, [dtype] * slots, [(dtype, slots)], [(dtype, slots)], kind=kind, restarts=kind == "scan", reverse=slots == 3
         )
-        k = kernel(spec, "abreast", periodic=True)
+        k = kernel(spec, form, periodic=True)
         for rows, period, at_end in itertools.product((1, 5, 17), (1, 3, 16, 20), (False, True)):
             n = rows * period
             x = guards[0].place((np.arange(n * slots) % 2).astype(t), at_end)
@@ -419,15 +446,18 @@ def test_rows_abreast_touch_their_elements_alone(dtype: str) -> None:
                 np.testing.assert_array_equal(out, x)
 
 
-def test_equal_rows_abreast_have_equal_results() -> None:
-    row = np.random.default_rng(0).normal(size=37).astype(np.float32)
-    out = np.zeros((1000, 37), np.float32)
-    kernel(spec_of(jnp.logaddexp, ["f32"]), "abreast", periodic=True).scan([np.tile(row, 1000)], [out], out.size, period=37)
-    assert len(np.unique(out.view(np.uint32), axis=0)) == 1
+@pytest.mark.parametrize("form", OF_ROWS)
+def test_equal_rows_have_equal_results(form: str) -> None:
+    k = kernel(spec_of(jnp.logaddexp, ["f32"]), form, periodic=True)
+    for period in (3, 10, 20, 37, 64):
+        row = np.random.default_rng(0).normal(size=period).astype(np.float32)
+        out = np.zeros((1000, period), np.float32)
+        k.scan([np.tile(row, 1000)], [out], out.size, period=period)
+        assert len(np.unique(out.view(np.uint32), axis=0)) == 1
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", [*FORMS, "abreast"])
+@pytest.mark.parametrize("form", [*OF_FORM, "abreast"])
 def test_positions(form: str, reverse: bool) -> None:
     """The place of the last element so far that is not zero."""
     position = "s64" if reverse == (form == "tile") else "s32"
@@ -440,8 +470,8 @@ def test_positions(form: str, reverse: bool) -> None:
     turn = slice(None, None, -1 if reverse else 1)
     for period, rows in ((0, 1), (1, 50), (5, 41), (24, 20), (77, 9)):
         n = period * rows or 333
-        if form not in (*JOINING, "abreast") if period else form == "abreast":
-            continue  # rows are joined, or abreast
+        if form not in (OF_ROWS if period else FORMS):
+            continue
         x = np.where(np.random.default_rng(n).random(n) < 0.3, 2.0, 0.0).astype(np.float32)
         outs = [np.zeros(n, np.float32), np.zeros(n, P.numpy_dtype(position))]
         kernel(spec, form, periodic=period > 0).scan([x, None], outs, n, period=period)

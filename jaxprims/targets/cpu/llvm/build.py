@@ -20,7 +20,7 @@ def i64(value: int) -> ir.Constant:
 
 
 @contextmanager
-def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 1) -> Iterator[ir.Value]:
+def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int | ir.Value = 1) -> Iterator[ir.Value]:
     """``for i in range(start, stop, step)``; the builder ends up behind the loop."""
     before, head, body, after = b.block, b.append_basic_block(), b.append_basic_block(), b.append_basic_block()
     b.branch(head)
@@ -30,7 +30,7 @@ def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 1) -> Ite
     b.cbranch(b.icmp_signed("<", i, stop), body, after)
     b.position_at_end(body)
     yield i
-    i.add_incoming(b.add(i, i64(step)), b.block)
+    i.add_incoming(b.add(i, i64(step) if isinstance(step, int) else step), b.block)
     b.branch(head)
     b.position_at_end(after)
 

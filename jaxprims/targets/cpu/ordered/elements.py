@@ -9,7 +9,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, intrinsic, scaled, splat, suffix
+from ..llvm.build import I1, I32, PTR, address, i64, intrinsic, scaled, splat, suffix
 from ..llvm.structs import in_pieces, load_structs
 
 
@@ -44,8 +44,8 @@ class Elements:
     """Vectors of ``width`` consecutive elements of a row of ``n``, in scan order, and f of them.
 
     ``mirrored``: where the scan runs backwards, lanes stay in memory order, so a vector's first element is in its last lane.
-    ``period``: the row is many rows end to end, and positions start again with each; vectors must then be taken one after the
-    other, ``width`` elements apart, the first at a multiple of the period.
+    ``period``: the row is many rows end to end, and positions start again with each. ``row`` is then to be a multiple of it up to
+    which a vector has come: where the first of its rows begins.
     """
 
     def __init__(
@@ -67,8 +67,10 @@ class Elements:
         self.params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
         used = {self.params[i.attr] for i in spec.f.body if i.op == "arg"}
         self.wanted = [[s for s in range(a.params) if (k, s) in used] for k, a in enumerate(spec.arrays)]
+        self.row: ir.Value = i64(0)
         if period is not None:
-            self._start_positions(period)
+            types = {expr.register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}
+            self.in_rows = {t: self._in_rows(t) for t in types}
 
     def states(self, i: ir.Value, rest: ir.Value | None = None) -> list[ir.Value]:
         """The states of elements i, i + 1, ..., a vector (``width`` 1: a scalar) for each slot.
@@ -200,42 +202,26 @@ class Elements:
         b, width = self.b, self.width
         t = expr.register_type(dtype)
         if self.period is not None:
-            v = self._next_positions(t)
+            ahead = b.sub(i, self.row)
+            first = self._narrow(b.sub(b.sub(self.period, i64(1)), ahead) if self.spec.reverse else ahead, t)
+            first = first if width == 1 else splat(b, first, width)
+            v = b.sub(first, self.in_rows[t]) if self.spec.reverse else b.add(first, self.in_rows[t])
         else:
-            first = self.memory_index(i)
-            first = first if t is I64 or t.width == 64 else b.trunc(first, t)
+            first = self._narrow(self.memory_index(i), t)
             lanes = range(width - 1, -1, -1) if self.turned else range(width)
             v = first if width == 1 else b.add(splat(b, first, width), ir.Constant(ir.VectorType(t, width), list(lanes)))
         return self.either(rest, lambda: [v], lambda: [self._filled(v, rest)])[0]
 
-    def _start_positions(self, period: ir.Value) -> None:
-        """Keeps the positions of the next vector: taken one after the other, no division is needed."""
-        b, width, spec = self.b, self.width, self.spec
-        self.next: dict[ir.Type, ir.Value] = {}
-        self.around: dict[ir.Type, list[ir.Value]] = {}  # the period, and the distance between vectors modulo it
-        types = {expr.register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}
-        if not types:
-            return
-        lanes = range(width - 1, -1, -1) if self.backwards else range(width)
-        ahead = [b.urem(i64(k), period) for k in lanes]
-        places = [b.sub(b.sub(period, i64(1)), v) for v in ahead] if spec.reverse else ahead
-        step = b.urem(i64(width), period)
-        for t in types:
-            values = [v if t.width == 64 else b.trunc(v, t) for v in (period, step, *places)]
-            self.around[t] = [splat(b, v, width) if width > 1 else v for v in values[:2]]
-            vector: ir.Value = values[2] if width == 1 else ir.Constant(ir.VectorType(t, width), ir.Undefined)
-            for lane in range(width if width > 1 else 0):
-                vector = b.insert_element(vector, values[2 + lane], ir.Constant(I32, lane))
-            self.next[t] = alloca(b, vector.type)
-            b.store(vector, self.next[t])
+    def _in_rows(self, t: ir.Type) -> ir.Value:
+        """How far a vector's elements are from their rows' starts, in scan order, if it begins with one."""
+        b, width = self.b, self.width
+        lanes = [self._narrow(b.urem(i64(width - 1 - k if self.backwards else k), self.period), t) for k in range(width)]
+        if width == 1:
+            return lanes[0]
+        v: ir.Value = ir.Constant(ir.VectorType(t, width), ir.Undefined)
+        for k, lane in enumerate(lanes):
+            v = b.insert_element(v, lane, ir.Constant(I32, k))
+        return v
 
-    def _next_positions(self, t: ir.Type) -> ir.Value:
-        b, (around, step) = self.b, self.around[t]
-        now = b.load(self.next[t], typ=around.type)
-        back = self.spec.reverse
-        moved = b.sub(now, step) if back else b.add(now, step)
-        turned = b.add(moved, around) if back else b.sub(moved, around)
-        inside = b.icmp_signed(">=", moved, expr.constant("s32" if t.width == 32 else "s64", 0, self.width))
-        inside = inside if back else b.icmp_signed("<", moved, around)
-        b.store(b.select(inside, moved, turned), self.next[t])
-        return now
+    def _narrow(self, v: ir.Value, t: ir.Type) -> ir.Value:
+        return v if t.width == 64 else self.b.trunc(v, t)

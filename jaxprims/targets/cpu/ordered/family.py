@@ -20,7 +20,7 @@ from ..llvm import engine as llvm_engine
 from ..machine import cpu_threads
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan
 from . import kernel, large
-from .scan_along import joins_rows
+from .scan_along import runs_along_short_rows
 
 
 class OrderedKernels:
@@ -62,7 +62,7 @@ def _form(spec: OrderedSpec, variant: int) -> str:
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
-    along = not variant & kernel.PERIODIC or joins_rows(spec, llvm_engine.target().vector_bytes)
+    along = not variant & kernel.PERIODIC or runs_along_short_rows(spec, llvm_engine.target().vector_bytes)
     form = "vectors run along the row" if along else "a short row in each lane of a vector"
     return form + (f", elements are structs of {slots}" if slots > 1 else "")
 

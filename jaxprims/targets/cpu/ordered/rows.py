@@ -15,7 +15,7 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, PTR, address, alloca, i64, intrinsic, load, load_slots, scaled, splat, suffix
+from ..llvm.build import I1, I8, I32, PTR, address, alloca, i64, intrinsic, load, load_slots, loop, scaled, splat, suffix
 from ..llvm.math import MATH
 from ..llvm.types import take
 
@@ -83,6 +83,13 @@ def stream(store: ir.StoreInstr, size: int) -> None:
     """Makes a store of ``size`` bytes non-temporal; its place is a multiple of them in memory that is aligned to 64 bytes."""
     store.align = min(64, size & -size)
     store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
+
+
+def stream_bytes(b: ir.IRBuilder, source: ir.Value, to: ir.Value, size: ir.Value, step: int) -> None:
+    """Copies ``size`` bytes, a multiple of ``step``, past the caches."""
+    with loop(b, i64(0), size, step) as at:
+        v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
+        stream(b.store(v, address(b, to, at)), step)
 
 
 def element(

@@ -18,7 +18,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I8, I32, I64, PTR, address, alloca, bytes_of, i64, intrinsic, loop, pointer, scaled
 from .elements import vector_width
-from .rows import Held, apply_op, f_of, is_expensive, store_row, stream
+from .rows import Held, apply_op, f_of, is_expensive, store_row, stream_bytes
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -250,6 +250,4 @@ class _Abreast:
         with b.if_then(self.whole):
             for source, out, squares in zip(sources, self.outs, self.results, strict=True):
                 step, to = self.width * squares.size, address(b, out, scaled(b, first, squares.size))
-                with loop(b, i64(0), scaled(b, self.period, self.vectors * step), step) as at:
-                    v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
-                    stream(b.store(v, address(b, to, at)), step)
+                stream_bytes(b, source, to, scaled(b, self.period, self.vectors * step), step)

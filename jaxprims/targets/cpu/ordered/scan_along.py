@@ -25,12 +25,13 @@ from .elements import vector_width
 from .scan_base import Kernel
 from .scan_log_steps import LogSteps
 from .scan_sequential import Sequential
+from .scan_short_rows import ShortRows
 from .scan_tiles import Tile
 
 
 def build_scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
-    """Defines ``scan``. ``periodic``: rows end to end, one every ``period`` elements, if :func:`joins_rows`. ``streams``: whole
-    vectors of results, which must be aligned, are stored past the caches."""
+    """Defines ``scan``. ``periodic``: of rows end to end, one every ``period`` elements, if :func:`runs_along_short_rows`.
+    ``streams``: whole vectors of results, which must be aligned, are stored past the caches."""
     b, args = _define(module, "scan", 7)
     b.ret(b.call(_along(module, spec, vector_bytes, periodic, streams), args))
 
@@ -62,8 +63,8 @@ def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bo
     return fn
 
 
-def joins_rows(spec: OrderedSpec, vector_bytes: int) -> bool:
-    """Are short rows that lie end to end scanned as one that restarts? Not where a row in each lane costs less."""
+def runs_along_short_rows(spec: OrderedSpec, vector_bytes: int) -> bool:
+    """Do vectors run along short rows that lie end to end? Not where a row in each lane costs less."""
     return spec.kind == "scan" and _form(spec, vector_bytes, periodic=True) is not Tile
 
 
@@ -72,19 +73,22 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return Sequential
     if not periodic and llvm_scan_logaddexp.applies(spec):
         return llvm_scan_logaddexp.LogAddExp
-    if _cost(spec.op) > EXPENSIVE * len(spec.state):
+    if _cost(spec.op) > (EXPENSIVE_ABREAST if periodic else EXPENSIVE) * len(spec.state):
         return Tile
     if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
         return llvm_scan_replicas.Replicas
     few = min(FEW, vector_width(spec, vector_bytes) // 4)
-    return LogSteps if len(spec.state) <= few else Sequential
+    if len(spec.state) > few:
+        return Sequential
+    return ShortRows if periodic else LogSteps
 
 
 FEW = 4
 """Slots of a state up to which vectors pay for cheap operators; fewer of them in short vectors."""
 
-EXPENSIVE = 10
-"""Instructions for each slot from which on an operator is worth two transpositions to be applied less often."""
+EXPENSIVE, EXPENSIVE_ABREAST = 10, 5
+"""Instructions for each slot from which on an operator is worth two transpositions to be applied less often: twice for each
+element, or, of short rows, once."""
 
 _WEIGHTS = {"div": 6, "rem": 8, "sqrt": 6, "load": 8, "pow": 60} | dict.fromkeys(("cond", "while"), 20)
 

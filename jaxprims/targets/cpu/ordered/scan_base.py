@@ -35,7 +35,7 @@ class Kernel(abc.ABC):
     ):
         self.b, self.module, self.spec, self.vector_bytes = b, b.module, spec, vector_bytes
         self.periodic, self.streams = periodic, streams
-        self.restarts = spec.restarts or periodic
+        self.restarts = spec.restarts
         arrays, uniforms, outs, self.flags, range_, self.prefix_state, self.aggregate_state, self.progress = args
         self.scans = b.icmp_unsigned("!=", outs, ir.Constant(PTR, None))
         self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]

@@ -30,23 +30,24 @@ class LogSteps(Kernel):
 
     def build(self) -> None:
         b, spec = self.b, self.spec
+        self.choose_groups()
+        self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, self.width, mirrored=True)
+        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), self.width) for t in spec.state]
+        self.carries = [alloca(b, expr.register_type(t), self.groups * self.stride) for t in spec.state]
+        self.begin()
+        with loop(b, self.lo, self.hi, self.width) as i:
+            self._vector(i, b.sub(self.hi, i))
+        self.end()
+
+    def choose_groups(self) -> None:
+        """How many lanes are scanned among each other, and how many such groups at a time."""
+        spec = self.spec
         self.group = vector_width(spec, self.vector_bytes)
         combined = sum(spec.op.body[r].op != "arg" for r in spec.op.results)  # the others are passed on
         self.groups = max(1, min(8 // max(1, combined), self.LANES // self.group))
         self.groups = 1 << (self.groups.bit_length() - 1)
-        self.width = width = self.group * self.groups
-        self.word, self.backwards = ir.IntType(max(32, width)), spec.reverse
-        self.elements = Elements(
-            b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period if self.periodic else None
-        )
-        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), width) for t in spec.state]
-        self.carries = [alloca(b, expr.register_type(t), self.groups * self.stride) for t in spec.state]
-        self.begin()
-        if self.periodic:
-            self._start_rows()
-        with loop(b, self.lo, self.hi, width) as i:
-            self._vector(i, b.sub(self.hi, i))
-        self.end()
+        self.width = self.group * self.groups
+        self.word, self.backwards = ir.IntType(max(32, self.width)), spec.reverse
 
     def _vector(self, i: ir.Value, rest: ir.Value) -> None:
         b, bits = self.b, None
@@ -86,26 +87,30 @@ class LogSteps(Kernel):
         alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
         return self.either(there, lambda: joined, lambda: alone, likely=True)
 
-    def _local(self, values: Values, bits: ir.Value | None) -> tuple[Values, ir.Value | None]:
-        """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group."""
-        b, group, d = self.b, self.group, self.stride
+    def _local(self, values: Values, bits: ir.Value | None, run: int | ir.Value | None = None) -> tuple[Values, ir.Value | None]:
+        """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group. ``run``:
+        there are so many elements between restarts at most, so that no step need reach further."""
+        b, d = self.b, self.stride
         parts = self._parts(values)
-        while d < group:
-            order = [self._earlier(k, d) for k in range(group)]
-            has = [self._offset(k) % group >= d for k in range(self.width)]
-            reach = [self._merging(has[:group])] * self.groups
+        while d < (run if isinstance(run, int) else self.group):
+            has = [self._offset(k) % self.group >= d for k in range(self.width)]
+            reach = [self._merging(has[: self.group])] * self.groups
             if bits is not None:
                 reach = self._masks(b.and_(b.not_(bits), self._word(has)))
                 bits = b.or_(bits, b.and_(self._shifted(bits, d), self._word(has)))
-            parts = [
-                [
-                    b.select(mask, new, v)
-                    for new, v in zip(self.op([take(b, v, v, order) for v in part], part, group), part, strict=True)
-                ]
-                for part, mask in zip(parts, reach, strict=True)
-            ]
+            parts = [self._step(part, mask, d, run) for part, mask in zip(parts, reach, strict=True)]
             d *= 2
         return self._whole(parts), bits
+
+    def _step(self, part: Values, mask: ir.Value, d: int, run: int | ir.Value | None) -> Values:
+        """Each lane of a group with what the lane d places before it holds, where the mask says so."""
+        b, order = self.b, [self._earlier(k, d) for k in range(self.group)]
+
+        def joined() -> Values:
+            values = self.op([take(b, v, v, order) for v in part], part, self.group)
+            return [b.select(mask, new, v) for new, v in zip(values, part, strict=True)]
+
+        return self.either(b.icmp_signed(">", run, i64(d)), joined, lambda: part) if isinstance(run, ir.Value) else joined()
 
     def _parts(self, values: Values) -> list[Values]:
         """The groups' own vectors, as they lie in memory."""
@@ -280,48 +285,17 @@ class LogSteps(Kernel):
 
     def _restarts(self, i: ir.Value, rest: ir.Value) -> ir.Value:
         """A bit for each lane that starts anew."""
-        b, bits = self.b, []
-        if self.periodic:
-            bits.append(self._row_starts())
-        if self.spec.restarts:
-            p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
-            name = f"llvm.masked.load.v{self.width}i8.p0"
+        b = self.b
+        p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
+        name = f"llvm.masked.load.v{self.width}i8.p0"
 
-            def tail() -> Values:
-                mask = self.elements.in_memory(rest)
-                return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
+        def tail() -> Values:
+            mask = self.elements.in_memory(rest)
+            return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
 
-            (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
-            found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
-            bits.append(found if self.word.width == self.width else b.zext(found, self.word))
-        return bits[0] if len(bits) == 1 else b.or_(*bits)
-
-    def _start_rows(self) -> None:
-        """Rows every ``period`` elements: the starts in a vector that begins with one, and how far away the next start is."""
-        b, word = self.b, self.word
-        pattern: ir.Value = ir.Constant(word, 1)
-        step, reach = self.period, 1
-        while reach < self.width:
-            short = b.icmp_unsigned("<", step, i64(self.width))
-            shifted = b.shl(pattern, self._amount(b.select(short, step, i64(0))))
-            pattern = b.or_(pattern, shifted)
-            step, reach = b.select(short, b.add(step, step), step), 2 * reach
-        if self.spec.reverse:
-            turned = intrinsic(self.module, f"llvm.bitreverse.i{word.width}", word, [word])
-            pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
-        self.pattern, self.step = pattern, b.urem(i64(self.width), self.period)
-        self.ahead = alloca(b, I64)
-        b.store(i64(0), self.ahead)
-
-    def _row_starts(self) -> ir.Value:
-        b, ahead = self.b, self.b.load(self.ahead, typ=I64)
-        near = b.icmp_unsigned("<", ahead, i64(self.width))
-        by = self._amount(b.select(near, ahead, i64(0)))
-        moved = (b.lshr if self.spec.reverse else b.shl)(self.pattern, by)
-        bits = b.select(near, moved, ir.Constant(self.word, 0))
-        after = b.sub(ahead, self.step)
-        b.store(b.select(b.icmp_signed("<", after, i64(0)), b.add(after, self.period), after), self.ahead)
-        return bits
+        (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
+        found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
+        return found if self.word.width == self.width else b.zext(found, self.word)
 
     def _amount(self, value: ir.Value) -> ir.Value:
         return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)

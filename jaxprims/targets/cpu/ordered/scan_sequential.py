@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, alloca, i64, loop, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, address, alloca, i64, loop, pointer, scaled, splat
 from .elements import Elements
 from .rows import store_row
 from .scan_base import Kernel, Values
@@ -34,8 +34,14 @@ class Sequential(Kernel):
         self.begin()
         self.pairs = [alloca(b, expr.register_type(t, 2)) for t in self.spec.state]
         self.there = alloca(b, I1)  # is there a result so far?
-        self.ahead = alloca(b, I64)  # periodic: elements to the next row
-        b.store(i64(0), self.ahead)
+        if self.periodic:
+            with loop(b, self.lo, self.hi, self.period) as row:
+                self.elements.row = row
+                b.store(ir.Constant(I1, 0), self.started)
+                with loop(b, row, b.add(row, self.period)) as i:
+                    self._element(i)
+            self.end()
+            return
         with b.if_else(self.has_prefix) as (then, otherwise):
             with then, loop(b, self.lo, self.hi, self.STEP) as first:
                 last = b.add(first, i64(self.STEP))
@@ -119,14 +125,8 @@ class Sequential(Kernel):
         """Does element i start anew?"""
         if not self.restarts:
             return ir.Constant(I1, 0)
-        b, bits = self.b, []
-        if self.periodic:
-            ahead = b.load(self.ahead, typ=I64)
-            bits.append(b.icmp_signed("==", ahead, i64(0)))
-            b.store(b.sub(b.select(bits[0], self.period, ahead), i64(1)), self.ahead)
-        if self.spec.restarts:
-            flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
-            bits.append(b.icmp_unsigned("!=", flag, ir.Constant(I8, 0)))
-        anew = bits[0] if len(bits) == 1 else b.or_(*bits)
+        b = self.b
+        flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
+        anew = b.icmp_unsigned("!=", flag, ir.Constant(I8, 0))
         b.store(b.or_(b.load(self.restarted, typ=I1), anew), self.restarted)
         return anew

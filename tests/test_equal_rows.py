@@ -1,0 +1,96 @@
+"""The same row has the same bits, wherever it lies in a batch: equal rows of floats, drawn with what is made of them.
+
+More examples: ``JAXPRIMS_EXAMPLES=500 pytest tests/test_equal_rows.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxprims as jp
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def variance(a: Any, b: Any) -> Any:
+    (n, m, s), (k, p, q) = a, b
+    d = p - m
+    return n + k, m + d * (k / (n + k)), s + q + d * d * (n * k / (n + k))
+
+
+def matrix(a: Any, b: Any) -> Any:
+    p, q, r, s = a
+    t, u, v, w = b
+    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
+
+
+def one(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: (op(a[0], b[0]),)
+
+
+OPERATORS: dict[str, tuple[Any, tuple[float, ...]]] = {
+    "sum": (one(jnp.add), (0,)),
+    "product": (one(jnp.multiply), (1,)),
+    "logaddexp": (one(jnp.logaddexp), (-np.inf,)),
+    "velocities": (one(lambda a, b: (a + b) / (1 + a * b)), (0,)),
+    "affine": (lambda a, b: (b[0] * a[0], b[0] * a[1] + b[1]), (1, 0)),
+    "variance": (variance, (0, 0, 0)),
+    "matrix": (matrix, (1, 0, 0, 1)),
+    "six products": (lambda a, b: tuple(x * y for x, y in zip(a, b, strict=True)), (1,) * 6),
+}
+"""Classes of kernels: cheap and expensive, of few scalars and of many. None is associative to the bit."""
+
+# Where the rows are, and which axes of results they are then.
+BATCHES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "rows": (lambda call: lambda x: call(x, 2), (0, 1)),
+    "columns": (lambda call: lambda x: call([jnp.moveaxis(v, 2, 0) for v in x], 0), (-2, -1)),
+    "between": (lambda call: lambda x: call([jnp.moveaxis(v, 2, 1) for v in x], 1), (0, -1)),
+    "vmap": (lambda call: lambda x: jax.vmap(jax.vmap(lambda x: call(x, 0)))(x), (0, 1)),
+    "vmap of columns": (lambda call: lambda x: jax.vmap(lambda x: call(x, 0), 1)([v[0].T for v in x]), (0,)),
+}
+
+
+@examples(30)
+@given(
+    st.sampled_from(sorted(OPERATORS)),
+    st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
+    st.one_of(st.integers(1, 40), st.integers(1, 300)),
+    st.tuples(st.integers(1, 3), st.integers(2, 70)),
+    st.sampled_from(sorted(BATCHES)),
+    st.sampled_from(["scan", "exclusive", "reduce"]),
+    st.booleans(),
+    st.sampled_from(["", "map", "starts", "init"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_equal_rows(
+    name: str, dtype: str, n: int, rows: tuple[int, int], batch: str, kind: str, reverse: bool, more: str, seed: int
+) -> None:
+    (op, identity), rng = OPERATORS[name], np.random.default_rng(seed)
+    row = (rng.uniform(0.2, 1.5, (len(identity), n)) * (1 if name != "velocities" else 0.5)).astype(jnp.dtype(dtype))
+    starts = rng.random(n) < 0.2
+
+    def call(xs: Any, axis: int) -> Any:
+        options: dict[str, Any] = {"axis": axis, "identity": tuple(jnp.asarray(i, dtype) for i in identity)}
+        if more == "map":
+            options["map"] = lambda *slots: tuple(v * v for v in slots)
+        if more == "init":
+            options["init"] = tuple(jnp.full(np.delete(xs[0].shape, axis), 0.7, dtype) for _ in identity)
+        if kind == "reduce":
+            return jp.reduce(tuple(xs), op, **options)
+        options |= {"segment_starts": starts} if more == "starts" else {}
+        return jp.scan(tuple(xs), op, exclusive=kind == "exclusive", reverse=reverse, **options)
+
+    wrap, axes = BATCHES[batch]
+    for y in jax.jit(wrap(call))([jnp.asarray(np.broadcast_to(v, (*rows, n))) for v in row]):
+        lying = np.moveaxis(np.asarray(y), axes, range(len(axes)))
+        lying = np.ascontiguousarray(lying).view(np.uint8).reshape(np.prod(lying.shape[: len(axes)], dtype=int), -1)
+        assert len(np.unique(lying, axis=0)) == 1
