@@ -82,7 +82,8 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t batch = std::max<int64_t>(1, p.batch);
   if (p.map) {
     plan.soa = true;
-    plan.ranges = plan.threads == 1 ? 1 : std::clamp<int64_t>(kPartsPerThread * plan.threads / batch, 1, std::max<int64_t>(1, p.bins));
+    plan.ranges =
+        plan.threads == 1 ? 1 : std::clamp<int64_t>(kPartsPerThread * plan.threads / batch, 1, std::max<int64_t>(1, p.bins));
     return plan;
   }
   const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram

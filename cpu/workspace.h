@@ -90,9 +90,10 @@ inline void ExpectLarge(void* data, size_t bytes) {
 // Workspace for one call.
 class Workspace {
  public:
-  explicit Workspace(size_t bytes) : data_(bytes > kSmall ? WorkspaceCache::Instance().Take(bytes, taken_) : small_) {}
+  explicit Workspace(size_t bytes)
+      : data_(bytes == 0 ? nullptr : bytes <= kSmall ? small_ : WorkspaceCache::Instance().Take(bytes, taken_)) {}
   ~Workspace() {
-    if (data_ != small_) WorkspaceCache::Instance().Give(data_, taken_);
+    if (taken_ != 0) WorkspaceCache::Instance().Give(data_, taken_);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;

@@ -1,4 +1,5 @@
-// Memory for the short lists of one call, beside them: of the half microsecond that a small call takes, the heap would be a third.
+// Memory for the short lists of one call, beside them: of the half microsecond that a small call takes, the heap would be a
+// third.
 #pragma once
 
 #include <array>

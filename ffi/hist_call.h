@@ -38,9 +38,9 @@ struct HistCall {
   List<Operand> uniforms{arena.get()};
   List<Operand> dests{arena.get()}, outs{arena.get()};  // by leaf, all histograms in a row
   List<int64_t> bins{arena.get()};                      // H, by histogram
-  int sorted_array = -1;             // the array of sorted indices, if there is one
-  int sorted_bytes = 4;              // and the size of an index
-  bool empty = false;                // results have no elements: nothing is to be done, nor are other sizes real
+  int sorted_array = -1;                                // the array of sorted indices, if there is one
+  int sorted_bytes = 4;                                 // and the size of an index
+  bool empty = false;  // results have no elements: nothing is to be done, nor are other sizes real
 };
 
 }  // namespace jaxprims

@@ -45,7 +45,7 @@ struct OrderedCall {
   List<Operand> uniforms{arena.get()};
   List<OrderedInit> init{arena.get()};  // empty if there is none
   List<Operand> outs{arena.get()};      // by leaf
-  bool empty = false;             // results have no elements: nothing is to be done, nor are other sizes real
+  bool empty = false;                   // results have no elements: nothing is to be done, nor are other sizes real
 
   int64_t rows() const {  // or, across, bundles of `lanes` rows
     int64_t rows = 1;

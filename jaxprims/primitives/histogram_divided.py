@@ -50,7 +50,9 @@ def _side_by_side(avals: Sequence[Any], call: HistogramCall, masks: tuple[int, .
 
     every = tuple(f"b{a}" for a in range(rank))
     results = tuple((*every, "n", *(None,) * len(s)) for s in call.parts[0].operator.shapes)
-    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, "nothing: rows lie where elements do")
+    return divided.Layout(
+        tuple(map(factors, range(len(avals)), avals)), results, on_devices, "nothing: rows lie where elements do"
+    )
 
 
 def _on_devices(

@@ -76,7 +76,9 @@ def _made(
     return Made(call, pre) if can_fuse(call) else None
 
 
-def traced_element(f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
+def traced_element(
+    f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]
+) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
     """What is computed for each element, and what of held arrays alone."""
     n = len(held)
     avals = [jax.ShapeDtypeStruct(s, d) for s, d in (*held, *elements)]
@@ -308,7 +310,9 @@ def _pullback(
     if sum(slots_of(s, d) for s, d in elements) > MOST:
         return None
     positions = tuple(p for k, p in enumerate(call.positions) if k not in moved)
-    pre, inner = traced_element(pulled, [a for a, mine in zip(captured, linear, strict=False) if not mine] + list(cotangents), elements)
+    pre, inner = traced_element(
+        pulled, [a for a, mine in zip(captured, linear, strict=False) if not mine] + list(cotangents), elements
+    )
     element = _Element(inner, dataclasses.replace(call, positions=positions, sorted=False))
     outs = inner.jaxpr.outvars
     sums: list[tuple[Aval, list[Made]]] = []

@@ -1,6 +1,6 @@
 """Rows made for each element: a histogram in which each has a bin of its own, the one of its position.
 
-Its kernel goes lane by lane through what lies in a row, of elements as of captured arrays, so that a gather and what is made of it
+Its kernel goes lane by lane through what lies in a row, of elements as of captured arrays: a gather and what is made of it
 are one pass of vectors, where XLA goes number by number.
 """
 

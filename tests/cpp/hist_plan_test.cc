@@ -43,7 +43,9 @@ void CheckPlan(const HistProblem& p, const Machine& m) {
   const int64_t table = (p.bins + 1) * p.bin_bytes;
   CHECK(plan.threads >= 1 && plan.threads <= m.threads);
   CHECK(plan.subhistograms >= 1 && plan.subhistograms <= kPartsPerThread * m.threads);
-  CHECK(plan.ranges >= 1 && plan.ranges <= std::max<int64_t>(1, p.bins) && plan.ranges <= m.threads);
+  CHECK(plan.ranges >= 1 && plan.ranges <= std::max<int64_t>(1, p.bins));
+  CHECK(plan.ranges <= (p.map ? kPartsPerThread : 1) * m.threads);
+  if (p.map) CHECK(plan.soa && !plan.prefetch);
   CHECK(plan.subhistograms == 1 || plan.ranges == 1);
   // One thread makes one subhistogram of one range.
   CHECK(plan.threads > 1 || (plan.subhistograms == 1 && plan.ranges == 1));
@@ -79,6 +81,7 @@ TEST(PlanOfRandomProblems) {
     p.in_place = random() % 4 != 0;
     p.sorted = random() % 4 == 0;
     p.must_in_place = random() % 8 == 0;
+    p.map = p.in_place && random() % 8 == 0;
     Machine m;
     m.threads = static_cast<int>(1 + Size(random, 8));
     m.l1 = int64_t{16} << (10 + random() % 4);
@@ -117,6 +120,7 @@ TEST(PlanOfExamples) {
   const auto batch = [](int64_t size) { return [size](HistProblem& p) { p.batch = size; }; };
   const auto slots = [](int64_t n) { return [n](HistProblem& p) { p.slots = n; }; };
   const auto work = [](int64_t w) { return [w](HistProblem& p) { p.work = w; }; };
+  const auto map = [](HistProblem& p) { p.map = true; };
   const auto lanes = [](int64_t n) { return [n](HistProblem& p) { p.lanes = n; }; };
   const std::vector<Example> examples = {
       {"few bins: parts to balance, and copies so that equal neighbours do not wait for each other", Problem(50 * kMillion, 100),
@@ -150,6 +154,8 @@ TEST(PlanOfExamples) {
       {"a batch that keeps all threads busy", With(Problem(kMillion, 100), batch(64)), 2, "M=1 S=1 C=8 threads=2"},
       {"a batch of tiny ones", With(Problem(100, 10), batch(100'000)), 2, "M=1 S=1 C=1 threads=2"},
       {"three on eight threads: three threads for each", With(Problem(4 * kMillion, 100), batch(3)), 8, "M=12 S=1 C=8 threads=8"},
+      {"each element has a bin of its own: parts of the elements", With(With(Problem(kMillion, kMillion, 32), lanes(8)), map), 2,
+       "M=1 S=8 C=1 soa threads=2"},
       {"array-valued bins are updated lane by lane", With(Problem(kMillion, 100, 128), lanes(32)), 2, "M=8 S=1 C=1 threads=2"},
   };
   for (const Example& example : examples) {

@@ -60,18 +60,18 @@ struct Problem {
   HistCall Call(Results<T>& out) const {
     HistCall call;
     call.elements = n;
-    call.batch = batch;
-    call.bins = bins;
+    call.batch.assign(batch.begin(), batch.end());
+    call.bins.assign(bins.begin(), bins.end());
     call.arrays = {
         At(index.data(), index_mask, n * int64_t{sizeof(Index)}), At(value.data(), value_mask, n * int64_t{sizeof(T)}), {}};
     call.uniforms = {At(scale.data(), scale_mask, sizeof(T))};
     const auto leaves = [&](const Results<T>& results, int mask) {
-      return std::vector<Operand>{At(results.sums.data(), mask, bins[0] * int64_t{sizeof(T)}),
-                                  At(results.counts.data(), mask, bins[0] * int64_t{sizeof(int64_t)}),
-                                  At(results.last.data(), mask, bins[1] * int64_t{sizeof(int64_t)})};
+      return List<Operand>{At(results.sums.data(), mask, bins[0] * int64_t{sizeof(T)}),
+                           At(results.counts.data(), mask, bins[0] * int64_t{sizeof(int64_t)}),
+                           At(results.last.data(), mask, bins[1] * int64_t{sizeof(int64_t)})};
     };
     call.outs = leaves(out, 3);
-    call.dests = dest ? leaves(dests, dest_mask) : std::vector<Operand>(3);
+    call.dests = dest ? leaves(dests, dest_mask) : List<Operand>(3);
     return call;
   }
 

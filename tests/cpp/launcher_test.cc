@@ -464,10 +464,10 @@ Operand OperandAt(char* data, std::vector<int64_t> strides) {
 std::vector<int64_t> JoinedSizes(std::vector<int64_t> sizes, std::vector<std::vector<int64_t>> strides) {
   static char memory = 0;
   OrderedCall call;
-  call.batch = std::move(sizes);
+  call.batch.assign(sizes.begin(), sizes.end());
   for (auto& s : strides) call.arrays.push_back(OperandAt(&memory, std::move(s)));
   JoinAxes(call);
-  return call.batch;
+  return {call.batch.begin(), call.batch.end()};
 }
 
 TEST(AxesThatLieAlikeAreJoined) {
@@ -531,7 +531,7 @@ TEST(PiecesOfABatchAreAllOfIt) {
       return o;
     };
     OrderedCall scan;
-    scan.batch = sizes;
+    scan.batch.assign(sizes.begin(), sizes.end());
     const uint32_t all = 0xffff;
     for (int k = 0; k < 2; ++k) scan.arrays.push_back(operand(below(2) != 0 ? all : static_cast<uint32_t>(random())));
     scan.uniforms.push_back(operand(static_cast<uint32_t>(random()) & static_cast<uint32_t>(random())));
@@ -540,7 +540,7 @@ TEST(PiecesOfABatchAreAllOfIt) {
     if (below(2) != 0) scan.flags = operand(static_cast<uint32_t>(random()));
     ExpectSamePlaces(scan);
     HistCall hist;
-    hist.batch = sizes;
+    hist.batch.assign(sizes.begin(), sizes.end());
     hist.arrays = {Operand{}, operand(all)};
     hist.uniforms = scan.uniforms;
     hist.dests = {operand(static_cast<uint32_t>(random()))};

@@ -207,7 +207,7 @@ struct AffineProblem {
     OrderedCall call;
     call.n = n;
     call.lanes = lanes;
-    call.batch = batch;
+    call.batch.assign(batch.begin(), batch.end());
     call.arrays = {At(value.data(), value_mask, n * lanes * 4), {}};
     call.uniforms = {At(scale.data(), scale_mask, 8)};
     if (init) {

@@ -74,7 +74,7 @@ struct Problem {
     OrderedCall call;
     call.n = n;
     call.lanes = lanes;
-    call.batch = batch;
+    call.batch.assign(batch.begin(), batch.end());
     call.arrays = {At(values.data(), value_mask, n * lanes * 4), {}};
     if (options & kRestarts) call.flags = At(flags.data(), flag_mask, n);
     call.uniforms = {At(scales.data(), scale_mask, 4)};
