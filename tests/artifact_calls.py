@@ -86,6 +86,7 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
             (index, one, index),
         ),
         "hist lanes": (lambda x, i: jp.reduce_by_index(x, i, h, jnp.add, identity=0), (wide, index)),
+        "hist map": (lambda x, i: jp.genhist(lambda p, x: (p, x * 2), (jp.positions, x), jp.Bins(n, jnp.add)), (wide, index)),
         "hist dest": (lambda x, i, d: jp.reduce_by_index(x, i, h, jnp.add, dest=d, identity=0), (one, index, floats(h))),
         "hist unknown": (
             lambda x, i, d: jp.reduce_by_index(x, i, h, lambda a, b: a + b * 2 - b, dest=d), (one, index, floats(h))),

@@ -58,6 +58,9 @@ CALLS: dict[str, Callable[..., Any]] = {
         (jp.Bins(7), jp.Bins(5, product_and_sum, identity=(1.0, 0))),
     ),
     "captured": lambda x, i: jp.genhist(lambda x, i: (i, x * jnp.linspace(0.5, 2, H)[i]), (x, i), jp.Bins(H)),
+    "rows of elements": lambda x, i: jp.genhist(
+        lambda p, x, i: (p, x * jnp.ones((H, 4))[i]), (jp.positions, x, i), jp.Bins(N, jnp.add)
+    ),
     "sum": lambda x, i: jp.reduce(x),
     "argmin": lambda x, i: jp.argmin(x),
     "last": lambda x, i: jp.reduce(x, lambda a, b: b, init=np.float32(3)),

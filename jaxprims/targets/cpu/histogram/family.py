@@ -100,6 +100,8 @@ def _native_plan(problem: HistogramProblem, native: _cpu.HistProblem) -> _cpu.Hi
 def _reason(problem: Any, plan: HistogramPlan) -> str:
     table = (problem.bins + 1) * problem.bin_bytes
     if plan.in_place:
+        if problem.map:
+            return "each element has a bin of its own"
         if problem.must_in_place:
             return "no identity is known: bins start from dest"
         if problem.few:

@@ -1,0 +1,126 @@
+"""Rows made for each element: histograms in which each element has the bin of its position, as a map makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims.primitives.row_maps import made_rows, rows_at
+from jaxprims.targets.plans import AnyKernel, forced
+
+N, H = 301, 17
+RNG = np.random.default_rng(5)
+IDS = jnp.asarray(RNG.integers(-3, H + 3, N), jnp.int32)
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "complex64")
+
+
+def some(shape: tuple[int, ...], dtype: str) -> jax.Array:
+    return jnp.asarray(RNG.integers(-9, 9, shape)).astype(dtype)
+
+
+def table_row(x: Any, i: Any, table: Any) -> Any:
+    """Of an element's row and one that lies anywhere."""
+    return jnp.where(i > 0, x + table.at[i].get(mode="clip"), x)
+
+
+def by_position(f: Callable[..., Any], bins: int = N, op: Any = jnp.add, **options: Any) -> Callable[..., Any]:
+    return lambda *arrays: jp.genhist(lambda p, *xs: (p, f(*xs)), (jp.positions, *arrays), jp.Bins(bins, op, **options))
+
+
+@pytest.mark.parametrize("inner", [(2,), (3, 2), (16,), (40,)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_map(dtype: str, inner: tuple[int, ...]) -> None:
+    """By kernels and by XLA, whatever the operator, of which each bin sees one value."""
+    with jax.enable_x64(dtype == "float64"):
+        x, table = some((N, *inner), dtype), some((H, *inner), dtype)
+        f = lambda x, i: table_row(x, i, table)  # noqa: E731
+        expected = jax.vmap(f)(x, IDS)
+        for op in (jnp.add, jnp.multiply) if dtype == "complex64" else (jnp.add, jnp.maximum):
+            np.testing.assert_array_equal(jax.jit(by_position(f, op=op))(x, IDS), expected)
+            with forced(AnyKernel()):
+                np.testing.assert_array_equal(jax.jit(by_position(f, op=op))(x, IDS), expected)
+
+
+def test_is_told() -> None:
+    x = jnp.ones((4000, 16))
+    (call,) = jp.explain(by_position(lambda x: 2 * x, 4000))(x).calls
+    assert call.reason == "each element has a bin of its own"
+
+
+@pytest.mark.parametrize("bins", [N - 5, N + 5])
+def test_other_numbers_of_bins(bins: int) -> None:
+    """Elements without a bin are dropped, bins without an element hold the identity."""
+    x = some((N, 12), "float32")
+    expected = np.full((bins, 12), 7, np.float32)
+    expected[: min(N, bins)] = x[: min(N, bins)]
+    with forced(AnyKernel()):
+        got = jax.jit(by_position(lambda x: x, bins, lambda a, b: b, identity=np.float32(7)))(x)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_from_dest() -> None:
+    x, dest = some((N, 12), "float32"), some((N, 12), "float32")
+    with forced(AnyKernel()):
+        np.testing.assert_array_equal(jax.jit(by_position(lambda x: x, dest=dest))(x), x + dest)
+
+
+TRANSFORMED: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "vmap": lambda f: lambda x, t: jax.vmap(f, (0, None))(jnp.stack([x, 2 * x]), t),
+    "vmap of the table": lambda f: lambda x, t: jax.vmap(f, (None, 0))(x, jnp.stack([t, 3 * t])),
+    "grad": lambda f: jax.grad(lambda x, t: jnp.sum(jnp.sin(f(x, t))), (0, 1)),
+    "jvp": lambda f: lambda x, t: jax.jvp(f, (x, t), (2 * x, t + 1)),
+    "vmap of grad": lambda f: (
+        lambda x, t: jax.vmap(jax.grad(lambda x, t: jnp.sum(f(x, t) ** 2), 1), (0, None))(jnp.stack([x, 2 * x]), t)
+    ),
+    "second order": lambda f: jax.grad(lambda x, t: jnp.sum(jax.grad(lambda t: jnp.sum(jnp.sin(f(x, t))))(t) ** 2), (0, 1)),
+    "remat": lambda f: jax.grad(lambda x, t: jnp.sum(jax.checkpoint(f)(x, t) ** 2)),
+    "in a scan": lambda f: lambda x, t: jax.lax.scan(lambda c, _: (f(c, t), jnp.sum(c)), x, length=3),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transformations(name: str) -> None:
+    x, table = some((N, 6), "float32") / 8, some((H, 6), "float32") / 8
+
+    def plain(x: Any, table: Any) -> Any:
+        return jax.vmap(lambda x, i: table_row(x, i, table) * x)(x, IDS)
+
+    def ours(x: Any, table: Any) -> Any:
+        return by_position(lambda x, i: table_row(x, i, table) * x)(x, IDS)
+
+    expected = jax.jit(TRANSFORMED[name](plain))(x, table)
+    with forced(AnyKernel()):
+        got = jax.jit(TRANSFORMED[name](ours))(x, table)
+    jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, 1e-4, 1e-4), got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int8", "int64"])
+def test_rows_by_index(dtype: str) -> None:
+    """Zeros for indices out of range."""
+    with jax.enable_x64(dtype == "int64"):
+        x, ids = some((H, 5), "float32"), IDS.astype(dtype)
+        expected = np.where(((ids >= 0) & (ids < H))[:, None], x[np.clip(ids, 0, H - 1)], 0)
+        np.testing.assert_array_equal(jax.jit(rows_at)(x, ids), expected)
+        linear = jax.linear_transpose(lambda x: rows_at(x, ids), x)(jnp.ones((N, 5), np.float32))[0]
+        np.testing.assert_array_equal(
+            linear, np.stack([(np.asarray(ids) == h).sum() for h in range(H)])[:, None] * np.ones((H, 5))
+        )
+
+
+def test_rows_that_no_kernel_makes() -> None:
+    """Of no elements, of one number, of a function that is not lane by lane."""
+    assert rows_at(jnp.ones((H, 4)), IDS[:0]).shape == (0, 4)
+    assert rows_at(jnp.ones((0, 4)), IDS).shape == (N, 4)
+    np.testing.assert_array_equal(rows_at(jnp.arange(H), jnp.array([2, 40])), [2, 0])
+    x = some((N, 4), "float32")
+    np.testing.assert_array_equal(made_rows(_reversed, [], [x]), x[:, ::-1])
+
+
+def _reversed(_: Any, x: Any) -> Any:
+    return x[::-1]
