@@ -696,3 +696,35 @@ def test_bodies_of_loops_and_branches_are_fused() -> None:
     words = str(jp.explain(jp.fuse(descend))(X))
     assert "in scan: reduce_sum, reduce_max over [40000]: one kernel" in words or "in while: reduce_sum, reduce_max" in words
     assert "in cond: reduce_sum, reduce_min over [40000]: one kernel" in words
+
+
+def test_bitcasts_to_another_width() -> None:
+    """They have another axis, or lack one."""
+
+    def program(x: Any, y: Any) -> Any:
+        parts = jax.lax.bitcast_convert_type(x, jnp.uint8)
+        whole = jax.lax.bitcast_convert_type(parts[::-1], jnp.int32)
+        difference = jax.lax.bitcast_convert_type(parts[1:] - parts[:-1], jnp.int32)
+        return jnp.cumsum(y), jnp.sum(whole), jnp.max(parts, 0), jnp.argmax(parts, 1), jnp.cumsum(parts, 0, jnp.int32), difference
+
+    same(jax.jit(program)(IDS, X), jp.fuse(program)(IDS, X))
+    assert "cumsum" in kernels(program, IDS, X)
+
+
+def test_a_number_that_is_given_axes() -> None:
+    def program(x: Any) -> Any:
+        return jnp.cumsum(x), jax.lax.reshape(2.0, (1,))
+
+    same(jax.jit(program)(X), jp.fuse(program)(X))
+    assert kernels(program, X) == ["cumsum"]
+
+
+def test_what_has_no_transpose_is_pushed_forward() -> None:
+    def program(x: Any) -> Any:
+        smooth = jax.lax.reduce_window(x, np.float32(0), lambda a, b: a + b + 0 * a * b, (3,), (1,), "SAME")
+        return smooth * jnp.sum(x * x)
+
+    pushed = [jax.jit(lambda x, t, fn=fn: jax.jvp(fn, (x,), (t,))) for fn in (program, jp.fuse(program))]
+    same(*(fn(X[:500], Y[:500]) for fn in pushed))
+    with pytest.raises(ValueError, match="does not support reverse-mode"):
+        jax.grad(lambda x: jp.fuse(program)(x)[0])(X[:500])

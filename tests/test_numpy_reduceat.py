@@ -66,6 +66,17 @@ def test_a_pytree_along_another_axis_and_its_gradient(at: list[int]) -> None:
     np.testing.assert_allclose(rows, np.add.reduceat(x["scale"], at, 1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("at", [[0, 3, 3, 10, 10, 12], [2, 2, 2], [5, 3, 3, 0]], ids=str)
+def test_no_identity_is_wanted(at: list[int]) -> None:
+    """No slice is empty."""
+    x = rng.integers(0, 3, 13) * np.arange(13)
+    for fn in (jp.reduceat, jax.jit(jp.reduceat, static_argnums=2)):
+        np.testing.assert_array_equal(fn(x, np.array(at), jnp.gcd), np.gcd.reduceat(x, at))
+        last = fn(x, np.array(at), lambda a, b: jnp.where(b == 0, a, b))
+        slices = [x[a : max(a + 1, b)] for a, b in zip(at, [*at[1:], 13], strict=True)]
+        np.testing.assert_array_equal(last, [functools.reduce(lambda a, b: b or a, s.tolist()) for s in slices])
+
+
 def test_errors() -> None:
     x = np.ones(3)
     with pytest.raises(TypeError, match=r"indices must be integers \[M\], got float"):

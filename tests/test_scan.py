@@ -330,3 +330,18 @@ ASSOCIATIVE_SCANS = {
 @pytest.mark.parametrize("case", ASSOCIATIVE_SCANS)
 def test_associative_scan(case: str) -> None:
     same_as_lax(ASSOCIATIVE_SCANS[case])
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 50)], ids=str)
+def test_an_operator_on_the_bytes_of_a_number(shape: tuple[int, ...]) -> None:
+    """A bitcast to another width has another axis."""
+    x = np.random.default_rng(1).integers(-(2**31), 2**31, shape).astype(np.int32)
+
+    def op(a: Any, b: Any) -> Any:
+        parts = jnp.maximum(*(jax.lax.bitcast_convert_type(v, jnp.uint8) for v in (a, b)))
+        return jax.lax.bitcast_convert_type(parts, jnp.int32)
+
+    with pytest.warns(jp.FallbackWarning, match="bitcast_convert_type: to another width"):
+        got = jp.scan(x, op)
+    wanted = np.maximum.accumulate(x.view(np.uint8).reshape(300, -1), 0).view(np.int32).reshape(shape)
+    np.testing.assert_array_equal(got, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -79,12 +80,13 @@ def signed(index: Any, most: Any) -> Any:
     return jnp.minimum(index, most).astype(jnp.int32 if narrow else jnp.int64)
 
 
-def segments_reduced(call: Ordered, kind: str, cut: Any, count: int) -> list[Any]:
-    """A checked call: by its kernel, or by plain XLA."""
+def segments_reduced(call: Ordered, kind: str, cut: Any, count: int, of_empty: Sequence[Any] | None = None) -> list[Any]:
+    """A checked call: by its kernel, or by plain XLA. ``of_empty``: what is returned for empty segments, an element for each
+    segment, instead of the identity."""
     shapes = [(count, *s) for s in call.values.shapes]
     if all(0 in s for s in shapes):
         return [vary(jnp.zeros(s, d), call.axes) for s, d in zip(shapes, call.values.dtypes, strict=True)]
-    neutral = identity_on_slices(call)
+    neutral = identity_on_slices(call) if of_empty is None else of_empty
     if neutral is None:
         hint = "" if call.operator is None else why_no_identity(call.operator.name)
         raise ValueError(f"identity: segments may be empty, and op's neutral element is not known; give identity{hint}")
@@ -105,9 +107,9 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int) -> list[Any
         num_segments=count,
     )
     out = bind(segments_p, static, [*call.elements.given, cut, *call.f_captured, *call.captured])
-    if not call.own_identity:
+    if of_empty is not None or not call.own_identity:
         empty = _empty(kind, cut, count, call.elements.n)
-        out = [jnp.where(empty.reshape(count, *(1,) * i.ndim), i, x) for i, x in zip(neutral, out, strict=True)]
+        out = [jnp.where(empty.reshape(count, *(1,) * (x.ndim - 1)), i, x) for i, x in zip(neutral, out, strict=True)]
     return out
 
 

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..api.segment_reduce import segment_reduce
 from ..arguments.checks import called
 from ..arguments.monoid import Monoid
-from ..arguments.offsets import Offsets
+from ..calls.check_ordered import check_ordered
+from ..calls.segments import segments_reduced, signed
+from ..tracing.varying import vary
 
 __all__ = ["reduceat"]
 
@@ -80,9 +81,12 @@ def _ends(at: jax.Array, n: int) -> jax.Array:
 
 
 def _of_neighbours(rows: Any, at: jax.Array, n: int, op: Any) -> Any:
-    whole = segment_reduce(rows, Offsets(jnp.append(at, n)), op)
-    alone = jnp.append(at[1:] == at[:-1], False)
-    return _select(alone, _rows(rows, at), whole)
+    """Where the next index is the same, a segment is empty, and its element stands alone."""
+    offsets = jnp.append(at, n)
+    call = check_ordered(rows, op, 0, None, None, beside=offsets)
+    alone = [x[at] for x in jax.tree.leaves(rows)]
+    out = segments_reduced(call, "offsets", vary(signed(offsets, n), call.axes), at.size, alone)
+    return jax.tree.unflatten(call.values.tree, out)
 
 
 def _of_any(rows: Any, at: jax.Array, n: int, op: Any) -> Any:

@@ -41,6 +41,7 @@ class Fused:
         self.closed, self.with_rules = closed, with_rules
         self.made: dict[Any, Any] = {}
         self.inside: list[str] = []  # what became of loops and branches
+        self.only_forward = ""  # why it has no transpose
 
     @property
     def function(self) -> Callable[..., list[Any]]:
@@ -152,20 +153,33 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tup
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
     outs = [k for k, v in enumerate(call.closed.jaxpr.outvars) if is_inexact(v.aval.dtype)]
 
-    def both(primals: Sequence[Any], dots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        def of_moving(*mine: Any) -> list[Any]:
+    def of_moving(primals: Sequence[Any]) -> Callable[..., list[Any]]:
+        def function(*mine: Any) -> list[Any]:
             every = list(primals)
             for k, x in zip(moving, mine, strict=True):
                 every[k] = x
             return call.function(*every)
 
-        out, tangents_of = jax.linearize(of_moving, *(primals[k] for k in moving))
+        return function
+
+    def both(primals: Sequence[Any], dots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        out, tangents_of = jax.linearize(of_moving(primals), *(primals[k] for k in moving))
         out_dots = tangents_of(*dots)
         return out, [out_dots[k] for k in outs]
 
+    def pushed(primals: Sequence[Any], dots: Sequence[Any]) -> list[Any]:
+        _, out_dots = jax.jvp(of_moving(primals), [primals[k] for k in moving], list(dots))
+        return [out_dots[k] for k in outs]
+
     def make() -> tuple[Fused, Fused]:
         avals = call.avals
-        closed = jax.make_jaxpr(both)(avals, [avals[k] for k in moving])
+        given = avals, [avals[k] for k in moving]
+        try:
+            closed = jax.make_jaxpr(both)(*given)
+        except ValueError as e:  # what JAX can only push forward, such as a reduce_window by any function
+            linear = Fused(jax.make_jaxpr(pushed)(*given), with_rules=True)
+            linear.only_forward = str(e)
+            return call, linear
         forward, linear = divided(flat_graph(closed, with_rules=True), len(avals), len(call.closed.jaxpr.outvars))
         return Fused(forward), Fused(linear)
 
@@ -181,6 +195,8 @@ ad.primitive_jvps[fused_p] = _jvp
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, call: Fused) -> list[Any]:
+    if call.only_forward:
+        raise ValueError(call.only_forward)
     linear = tuple(k for k, x in enumerate(args) if ad.is_undefined_primal(x))
     given = tuple(k for k in range(len(args)) if k not in linear)
     moving = tuple(k for k, c in enumerate(cotangents) if not isinstance(c, ad.Zero))

@@ -165,7 +165,7 @@ class Cells:
             or eqn.effects
             or len(eqn.outvars) != 1
             or self.depth > DEEPEST
-            or not (moves or name in elementwise.NAMES)
+            or not (moves or elementwise.is_elementwise(eqn))
         ):
             return self.read(var, view, region)
         if not moves and all(g == FIXED for g, _ in view) and not self.graph.is_constant(var):

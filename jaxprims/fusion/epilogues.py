@@ -69,7 +69,7 @@ def finished(scans: Body, outside: Collection[int]) -> Finished | None:
     inside = []
     for k in sorted(outside):
         eqn = graph.eqns[k]
-        alike = eqn.primitive.name in elementwise.NAMES and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
+        alike = elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
         if alike and any(v in known for v in eqn.invars if not isinstance(v, Literal)) and all(map(fits, eqn.invars)):
             inside.append(k)
             known.update(eqn.outvars)

@@ -405,17 +405,15 @@ def find_stencils(
             left[index] = str(e)
             todo_more: Iterable[Any] = eqn.invars
         else:
-            if not stencil.layout.shifted:
-                if eqn.primitive.name == "reshape":
-                    heapq.heappush(todo, -graph.producer.get(eqn.invars[0], 0))
-                continue
-            why = why_not(stencil)
-            if why:
-                left[index] = why
-                continue
-            found.append(stencil)
-            materialised.update(stencil.leaves)
-            todo_more = stencil.leaves
+            todo_more = eqn.invars if eqn.primitive.name == "reshape" else ()
+            if stencil.layout.shifted:
+                why = why_not(stencil)
+                if why:
+                    left[index] = why
+                    continue
+                found.append(stencil)
+                materialised.update(stencil.leaves)
+                todo_more = stencil.leaves
         for v in todo_more:
             if not isinstance(v, Literal) and v in graph.producer:
                 heapq.heappush(todo, -graph.producer[v])

@@ -219,6 +219,7 @@ def _parts(e: Lowering, name: str, out: tuple[str, ...], params: Mapping[str, An
 def elementwise(e: Lowering, eqn: Any, *values: Value) -> Array:
     """Any primitive of :data:`NAMES` on arrays; scalars broadcast."""
     name, aval = eqn.primitive.name, eqn.outvars[0].aval
+    check_axes(eqn)
     shape = check_shape(e.shape(aval), name)
     operands = [v if isinstance(v, Array) else v.array(e, name) for v in values]
     out = scalar_dtypes(aval.dtype, name)
@@ -244,3 +245,15 @@ def _map(shape: tuple[int, ...], results: int, f: Callable[..., tuple[int, ...]]
 
 NAMES = REAL.keys() | complex.FUNCTIONS.keys() | {"select_n", "integer_pow"}
 """Every elementwise primitive there is a rule for."""
+
+
+def is_elementwise(eqn: Any) -> bool:
+    """Is it one of :data:`NAMES`, and are its operands' axes those of its result? A bitcast to another width has one more, or
+    one less."""
+    name = eqn.primitive.name
+    return name in NAMES and (name != "bitcast_convert_type" or eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim)
+
+
+def check_axes(eqn: Any) -> None:
+    if not is_elementwise(eqn):
+        raise Unsupported(eqn.primitive.name, "to another width")

@@ -63,6 +63,12 @@ def _every(eqn: Any, axis: int) -> Found:
     return [(k, axis) for k, v in enumerate(eqn.invars) if v.aval.ndim]
 
 
+def _elementwise(eqn: Any, axis: int) -> Found:
+    if not elementwise.is_elementwise(eqn):
+        raise Mixed
+    return _every(eqn, axis)
+
+
 def _broadcast_in_dim(eqn: Any, axis: int) -> Found:
     there = eqn.params["broadcast_dimensions"]
     return [(0, there.index(axis))] if axis in there else []
@@ -145,7 +151,7 @@ def _stack(eqn: Any, axis: int) -> Found:
 
 
 _RULES: dict[str, Callable[[Any, int], Found]] = {
-    **dict.fromkeys(elementwise.NAMES, _every),
+    **dict.fromkeys(elementwise.NAMES, _elementwise),
     **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _every),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **{f"cum{how}": _but("axis") for how in ("sum", "prod", "max", "min")},

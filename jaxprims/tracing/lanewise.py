@@ -146,6 +146,7 @@ def _aligned(xs: Sequence[Lane], but: int = -1) -> tuple[list[Lane], tuple[int, 
 
 
 def _elementwise(eqn: Any, *xs: Lane) -> Lane:
+    elementwise.check_axes(eqn)
     shape = tuple(eqn.outvars[0].aval.shape)
     aligned, labels = _aligned([_stretched(x, shape, range(len(shape))) if x.shape else x for x in xs])
     return Lane(_bind(eqn, *(x.data for x in aligned)), shape, labels)

@@ -19,7 +19,7 @@ from jax.extend.core import Jaxpr, Literal
 
 from ..ir.arrays import INDEX, MOST_BYTES, MOST_TURNS, Access, ArrayProgram, Nest
 from ..ir.program import Builder, Program, from_bits, itemsize
-from .elementwise import NAMES, REAL, elementwise
+from .elementwise import NAMES, REAL, check_axes, elementwise
 from .emit import Unsupported
 from .jaxprs import CALLS, IDENTITIES, called
 from .lowering import Lowering
@@ -215,6 +215,7 @@ class _Nests:
         return result if isinstance(result, list) else [result]
 
     def _elementwise(self, eqn: Any, operands: list[Value]) -> Value:
+        check_axes(eqn)
         shape = tuple(eqn.outvars[0].aval.shape)
         spread = [v if v.shape == shape else v.broadcast(shape, range(len(v.shape))) for v in operands]
         reads = {r: t for v in spread for r, t in zip(v.reads, v.body.params, strict=True)}
