@@ -73,12 +73,13 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   const int64_t each = p.lanes > 1 ? kRowUpdate + p.bin_bytes / kRowBytes : 1;
   const int64_t work = std::max<int64_t>(1, p.elements * p.updates * each);
   const int64_t table = (p.bins + 1) * p.bin_bytes;
-  const int64_t total = p.batch * (work + p.bins * each / 4);
+  const int64_t fill = p.bins * each / (table > m.l2 ? 1 : 4);
+  const int64_t total = p.batch * (work + fill);
   // Few elements for many bins: a subhistogram would cost more than the updates. Touch only what is updated; but then every
   // thread reads all indices.
   const bool few = p.few();
   plan.threads = ThreadsFor(static_cast<double>(total) + static_cast<double>(p.batch * p.elements) * static_cast<double>(p.work),
-                            few && !p.sorted && !p.map ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
+                            few && !p.sorted && !p.map && work > fill ? 2 * kUpdatesPerThread : kUpdatesPerThread, m);
   const int64_t batch = std::max<int64_t>(1, p.batch);
   if (p.map) {
     plan.soa = true;

@@ -21,10 +21,6 @@ FEW_MAPPED = 2048
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
 
-SPARSE = range(40_000, 400_000)
-"""Elements that XLA's loop updates sooner than threads of which each reads all, where bins are more. With more elements a core's
-memory accesses are the limit, with fewer one thread does all."""
-
 FEW_TO_SCAN, FEW_TO_FOLD = 800, 8192
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
@@ -147,9 +143,6 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes = problem.spec.bins[0].lanes
-    alone = lanes == problem.members == 1 and operation != "several"
-    if alone and not problem.sorted and problem.n in SPARSE and problem.n < problem.bins[0]:
-        return "fewer elements than bins: to divide the bins among the cores costs more than it gains"
     least = SMALL
     if lanes > 1 and problem.n < ROWS_OF_FEW * problem.bins[0]:
         least = SMALL_IN_NARROW_VECTORS if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
