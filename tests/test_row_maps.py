@@ -124,3 +124,36 @@ def test_rows_that_no_kernel_makes() -> None:
 
 def _reversed(_: Any, x: Any) -> Any:
     return x[::-1]
+
+
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum, jnp.logaddexp, jnp.hypot])
+def test_gradients_of_rows_by_index(op: Callable[..., Any]) -> None:
+    """Which element won, or what it weighs, is written nowhere; ties and dropped elements included, to the second order."""
+    n, features = 4000, 9
+    x = jnp.asarray(RNG.integers(1, 40, (n, features)), jnp.float32) / 8
+    ids = jnp.asarray(RNG.integers(-2, H + 2, n), jnp.int32)
+
+    def loss(combine: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: jnp.sum(jnp.sin(combine(x)))
+
+    def plain(x: Any) -> Any:
+        """One number of each bin after the other, whose derivatives are JAX's."""
+        inside = [(ids == h)[:, None] for h in range(H)]
+        if op in (jnp.maximum, jnp.minimum):
+            worst = -jnp.inf if op is jnp.maximum else jnp.inf
+            best = jnp.max if op is jnp.maximum else jnp.min
+            return jnp.stack([best(jnp.where(mine, x, worst), 0) for mine in inside])
+        if op is jnp.hypot:
+            return jnp.stack([jnp.sqrt(jnp.sum(jnp.where(mine, x * x, 0), 0)) for mine in inside])
+        return jnp.stack([jax.scipy.special.logsumexp(jnp.where(mine, x, -jnp.inf), 0) for mine in inside])
+
+    ours = lambda x: jp.reduce_by_index(x, ids, H, op)  # noqa: E731
+    gradient = jax.jit(jax.grad(loss(ours)))
+    np.testing.assert_allclose(gradient(x), jax.jit(jax.grad(loss(plain)))(x), 1e-4, 1e-5)
+    v = jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape)
+    second = lambda f: jax.jit(lambda x: jax.jvp(jax.grad(loss(f)), (x,), (v,))[1])  # noqa: E731
+    np.testing.assert_allclose(second(ours)(x), second(plain)(x), 2e-3, 2e-4)
+    batched = jax.jit(jax.vmap(jax.grad(loss(ours))))(jnp.stack([x, x[::-1]]))
+    np.testing.assert_allclose(batched[0], gradient(x), 1e-5, 1e-6)
+    memory = gradient.lower(x).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < x.nbytes / 4

@@ -29,6 +29,10 @@ class Groups(Protocol):
         """Each group's tuples, which ``f`` makes of its elements, combined by ``op``, in one pass that writes nothing else. None
         where that is not better than to compute the tuples first."""
 
+    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
+        """Each group's sum of ``weigh(value, the group's x) * dot`` (without ``dot`` where that is None), in one pass that writes
+        nothing else. None where that is not better than to compute the weights first. ``weigh`` is a function of a module."""
+
     def sum(self, values: Any) -> Any:
         """Each group's sum of what has just been computed, element by element."""
 
@@ -59,8 +63,12 @@ def rule_tangents(
 
 
 def _weighted_sum(groups: Groups, weight: Any, dot: Any, start_weight: Any, start_dot: Any) -> Any:
-    """Σ weightᵢ · v̇ᵢ by index, plus start's own: every rule ends like this."""
-    total = None if dot is None else groups.sum(weight * dot)
+    """Σ weightᵢ · v̇ᵢ by index, plus start's own."""
+    return _with_start(None if dot is None else groups.sum(weight * dot), start_weight, start_dot)
+
+
+def _with_start(total: Any, start_weight: Any, start_dot: Any) -> Any:
+    """Every rule ends like this."""
     if start_dot is not None:
         mine = start_weight * start_dot
         total = mine if total is None else total + mine
@@ -79,18 +87,25 @@ def _add_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves
 def _select_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
     """min, max: ties share evenly, as in ``jax.lax.reduce_max``."""
     value, x = values[0], out[0]
-    won = groups.numbers(value == groups.gather(x), x.dtype)
-    best, n = _BEST.get(name), value.shape[0]
-    few = value.ndim == 1 and isinstance(n, int) and n <= SHORT_ROW
-    ties = None if best is None or few else groups.reduced(_once, _counting(best), jax.lax.stop_gradient(value))
-    count = groups.sum(won) if ties is None else jnp.where(ties[0] == x, ties[1], 0).astype(x.dtype)  # the start may be the best
+    count = groups.weighed(_won, value, x, None)
+    total = None if count is None or dot[0] is None else groups.weighed(_won, value, x, dot[0])
+    if count is None or (total is None and dot[0] is not None):
+        won = groups.numbers(value == groups.gather(x), x.dtype)
+        best, n = _BEST.get(name), value.shape[0]
+        few = value.ndim == 1 and isinstance(n, int) and n <= SHORT_ROW
+        ties = None if best is None or few else groups.reduced(_once, _counting(best), jax.lax.stop_gradient(value))
+        count = groups.sum(won) if ties is None else jnp.where(ties[0] == x, ties[1], 0).astype(x.dtype)  # start may be the best
+        total = None if dot[0] is None else groups.sum(won * dot[0])
     start_won = None
     if start is not None:
         start_won = (start[0] == x).astype(x.dtype)
         count = count + start_won
     share = jnp.where(count > 0, 1 / jnp.where(count > 0, count, 1), 0)
-    total = _weighted_sum(groups, won, dot[0], start_won, start_dot[0])
-    return [total * share]
+    return [_with_start(total, start_won, start_dot[0]) * share]
+
+
+def _won(value: Any, x: Any) -> Any:
+    return (value == x).astype(x.dtype)
 
 
 SHORT_ROW = 256
@@ -188,9 +203,11 @@ def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
     """Operators whose derivative depends on (element, result) alone: no sort, a gather and a product."""
 
     def rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
-        weight = weigh(values[0], groups.gather(out[0]))
+        total = None if dot[0] is None else groups.weighed(weigh, values[0], out[0], dot[0])
+        if total is None and dot[0] is not None:
+            total = groups.sum(weigh(values[0], groups.gather(out[0])) * dot[0])
         start_weight = None if start is None else weigh(start[0], out[0])
-        return [_weighted_sum(groups, weight, dot[0], start_weight, start_dot[0])]
+        return [_with_start(total, start_weight, start_dot[0])]
 
     return rule
 

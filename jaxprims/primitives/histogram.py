@@ -51,8 +51,7 @@ def by_index(
 ) -> list[jax.Array]:
     """The values [N, ...] that share an index combined, each leaf by a function of ``jax.numpy`` that has an identity, from
     ``starts`` where they are given: in one pass."""
-    if index.dtype == jnp.int64 and num_bins < 2**31 - 1:
-        index = jnp.where((index >= 0) & (index < num_bins), index, -1).astype(jnp.int32)
+    index = narrowed(index, num_bins)
     try:
         operators = [simple_operator(op, v.shape[1:], v.dtype) for op, v in zip(ops, values, strict=True)]
         f = passing(tuple((x.shape[1:], x.dtype) for x in (index, *values)))
@@ -63,6 +62,13 @@ def by_index(
     parts = tuple(Part(num_bins, op, 0, 0, (k + 1,), 1, starts is not None) for k, op in enumerate(operators))
     call = HistogramCall(f, (None,) * (1 + len(values)), parts, deterministic=deterministic)
     return bind(call, [index, *values, *(starts or ())])
+
+
+def narrowed(index: Any, num_bins: int) -> Any:
+    """Indices of 64 bits in 32, where bins are few enough."""
+    if index.dtype == jnp.int64 and num_bins < 2**31 - 1:
+        return jnp.where((index >= 0) & (index < num_bins), index, -1).astype(jnp.int32)
+    return index
 
 
 def _by_xla(op: Callable[..., Any], index: Any, value: Any, num_bins: int, start: Any) -> Any:

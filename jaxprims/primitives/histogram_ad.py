@@ -91,6 +91,9 @@ class ByIndex:
     def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
         return None  # several histograms of what is computed are one pass as it is
 
+    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
+        return histogram_linear.weighed(weigh, self.index, value, x, dot, self.deterministic)
+
     def sum(self, values: Any) -> Any:
         return self.combine([jnp.add], [values])[0]
 

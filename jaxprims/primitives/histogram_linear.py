@@ -21,13 +21,13 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..ir.folds import rolled
-from ..operators.operator import make_traced, simple_operator, slots_of
+from ..operators.operator import make_traced, passing, simple_operator, slots_of
 from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.parameters import INDEX_MODES
 from ..tracing.varying import axes_of, element_aval
 from .batches import over_batch
-from .histogram import bind, by_index
+from .histogram import bind, by_index, narrowed
 from .histogram_call import HistogramCall, Part, can_fuse
 from .ordered_call import OrderedCall, last
 from .scan import bind as bind_ordered
@@ -168,6 +168,44 @@ def _elements(positions: Sequence[Any], arrays: Sequence[Aval]) -> list[Aval]:
     return [((), p) if p is not None else next(given) for p in positions]
 
 
+def weighed(weigh: Callable[..., Any], index: Any, value: Any, x: Any, dot: Any, deterministic: bool) -> Any:
+    """``weigh(value, x[index]) * dot`` summed by index, of rows; None where there is no kernel of it, or it would not pay."""
+    arrays = [index, value] if dot is None else [index, value, dot]
+    sizes = [*value.shape, *x.shape]
+    if value.ndim == 1 or axes_of([*arrays, x]) or placed(arrays) or not all(isinstance(n, int) for n in sizes):
+        return None
+    if math.prod(value.shape) < FEWEST or 0 in x.shape:
+        return None
+    arrays[0] = narrowed(index, x.shape[0])
+    made = _weighed(weigh, avals_of([x]), tuple((s[1:], d) for s, d in avals_of(arrays)), deterministic, context())
+    return None if made is None else bind(made.call, [*arrays, *made.captured(x)])[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _weighed(
+    weigh: Callable[..., Any], held: tuple[Aval, ...], elements: tuple[Aval, ...], deterministic: bool, _: Any
+) -> Made | None:
+    ((bins, *inner), dtype) = held[0]
+
+    def of_element(held: Sequence[Any], i: Any, value: Any, *dot: Any) -> Leaves:
+        weight = weigh(value, lax.dynamic_index_in_dim(held[0], jnp.clip(i, 0, bins - 1), keepdims=False))
+        return [i, weight * dot[0] if dot else weight]
+
+    if sum(slots_of(s, d) for s, d in elements) > MOST:
+        return None
+    try:
+        part = Part(bins, simple_operator(add, tuple(inner), dtype), 0, 0, (1,), 1, False)
+    except Unsupported:
+        return None
+    like = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)
+    return _made(like, of_element, held, elements, like.parts)
+
+
+def placed(arrays: Iterable[Any]) -> bool:
+    """Has an axis of theirs a place on a mesh with explicit axes? No bins have one."""
+    return any(axis is not None for x in arrays for axis in getattr(jax.typeof(x).sharding, "spec", ()))
+
+
 # --- backwards ------------------------------------------------------------------------------------------------------------------
 
 
@@ -249,14 +287,18 @@ class Pullback:
 
     held: Callable[..., Leaves]
     positions: tuple[Any, ...]
-    written: list[Made]
+    written: list[tuple[Made, Made | None]]  # the second: as rows, by a kernel
     sums: list[tuple[Aval, list[Made]]]
 
     def run(self, arrays: Leaves, held: Leaves) -> Leaves:
         captured, out = self.held(*held), []
         given, n = iter(arrays), arrays[0].shape[0]
         full = [next(given) if p is None else lax.iota(p, n) for p in self.positions]
-        for f in self.written:
+        for f, rows in self.written:
+            if rows is not None and n < 2**31 - 1 and not placed(arrays):
+                parts = tuple(dataclasses.replace(p, num_bins=n) for p in rows.call.parts)
+                out += bind(dataclasses.replace(rows.call, parts=parts), [*arrays, *rows.captured(*captured)])
+                continue
             mine = f.captured(*captured)
             if isinstance(f.call, OrderedCall):
                 out += bind_ordered(scan_p, f.call, [*arrays, *mine])
@@ -322,7 +364,7 @@ def _pullback(
         if calls is None:
             return None
         sums.append((captured[k], calls))
-    return Pullback(pre, positions, [element.written(v) for v in outs[: len(moved)]], sums)
+    return Pullback(pre, positions, [(element.written(v), element.row(v)) for v in outs[: len(moved)]], sums)
 
 
 def row_or_zero(ct: Any, index: Any) -> Any:
@@ -453,6 +495,25 @@ class _Element:
     def _evaluated(self, outs: Sequence[Any], captured: Sequence[Any]) -> Callable[..., list[Any]]:
         """Some of its values, of its arguments."""
         return jaxpr_as_fun(ClosedJaxpr(self.inner.jaxpr.replace(outvars=list(outs)), list(captured)))
+
+    def row(self, out: Any) -> Made | None:
+        """The histogram in which each element has a bin of its own, for a row of numbers that every element has; of no bins yet.
+        None where there is none."""
+        if math.prod(out.aval.shape) < 2 or self._is_zero(out):
+            return None
+        position = np.dtype(np.int32)
+
+        def of_element(captured: Sequence[Any], at: Any, *xs: Any) -> Leaves:
+            return [at, *self._evaluated([out], captured)(*xs)]
+
+        try:
+            part = Part(0, simple_operator(add, out.aval.shape, out.aval.dtype), 0, 0, (1,), 1, False)
+        except Unsupported:
+            return None
+        if part.operator.lanes == 1:
+            return None
+        like = dataclasses.replace(self.like, positions=(position, *self.like.positions), deterministic=False)
+        return _made(like, of_element, self._held, [((), position), *self._elements], [part])
 
     def written(self, out: Any) -> Made:
         """What makes a value that every element has: a kernel where rows are folded, else XLA."""

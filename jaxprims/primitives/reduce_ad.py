@@ -135,6 +135,9 @@ class All:
             return None
         return bind(reduce_p, of_numbers("reduce", f, op, value, inner_rank=value.ndim - 1), [value])
 
+    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
+        return None
+
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
 
@@ -175,6 +178,9 @@ class Segments:
         return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
     def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+        return None
+
+    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
         return None
 
     def sum(self, values: Any) -> Any:

@@ -20,7 +20,7 @@ from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
-from .histogram_linear import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
+from .histogram_linear import MOST, Aval, Made, avals_of, context, placed, row_or_zero, traced_element
 from .reduce_ad import gather
 
 F = Callable[..., Any]
@@ -47,8 +47,7 @@ def _row_of(held: Sequence[Any], index: Any) -> Any:
 def _in_kernel(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
     """None where there is no such kernel, or where the elements' axis has a place that no bins could have."""
     sizes = [s for x in (*held, *arrays) for s in x.shape]
-    placed = any(axis is not None for x in arrays for axis in getattr(jax.typeof(x).sharding, "spec", ()))
-    if placed or axes_of([*held, *arrays]) or not all(isinstance(s, int) and s > 0 for s in sizes):
+    if placed(arrays) or axes_of([*held, *arrays]) or not all(isinstance(s, int) and s > 0 for s in sizes):
         return None
     made = _call(f, avals_of(held), tuple((s[1:], d) for s, d in avals_of(arrays)), arrays[0].shape[0], context())
     return None if made is None else bind(made.call, [*arrays, *made.captured(*held)])[0]

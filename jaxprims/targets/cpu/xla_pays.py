@@ -15,8 +15,8 @@ SMALL_IN_VECTORS, SMALL_OF_MANY, SMALL_IN_NARROW_VECTORS = 16_384, 4096, 131_072
 """The same where XLA's loop is one of vectors: sums and products of rows by index; of rows that seldom wait for the one before,
 since bins are many, and maxima of such; of narrow ones among these."""
 
-FEW_MAPPED = 2048
-"""Updates, and operations that make them, likewise."""
+FEW_MAPPED, FEW_MAPPED_NARROW = 2048, 8192
+"""Updates, and operations that make them, likewise; of narrow rows, which fill no vector, their numbers."""
 
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
@@ -34,6 +34,9 @@ it does not know: of a scan by a cheap one (two fewer for each scalar of an elem
 
 ROW_TO_FOLD, ROWS_TO_FOLD = 128, 2**17
 """The same of reductions that one thread does: of a row, and of all."""
+
+ABREAST_IN_XLA = 4
+"""How much less that is where rows lie side by side."""
 
 MOST_WRITTEN = 128
 """Operations that are written out for them, for every doubling of their number once: XLA compiles more for a long time."""
@@ -109,7 +112,8 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     if spec.family != "reduce":  # of few steps XLA makes one vector loop; of functions it is slow in any
         few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
     written = work(spec.op) * int(problem.n - 1).bit_length()
-    return _cost(problem) <= few and (operation != "" or written <= MOST_WRITTEN)
+    cost = _cost(problem) // (ABREAST_IN_XLA if spec.across and not operation else 1)
+    return cost <= few and (operation != "" or written <= MOST_WRITTEN)
 
 
 def _short_rows(problem: OrderedProblem) -> bool:
@@ -141,6 +145,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         return _map_of_rows(problem)
     if operation == "mapped":
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
+        if _narrow(problem) and problem.n * problem.members * updates <= FEW_MAPPED_NARROW:
+            return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes = problem.spec.bins[0].lanes
     least = SMALL
@@ -155,10 +161,14 @@ def _map_of_rows(problem: HistogramProblem) -> str | None:
     """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
     part = problem.spec.bins[0]
     numbers = problem.n * problem.members * part.lanes
-    if numbers <= FEW_MAPPED:
+    if numbers <= (FEW_MAPPED_NARROW if _narrow(problem) else FEW_MAPPED):
         return _FEW
     cheap = part.value is not None and work(part.value) <= CHEAP
     return "narrow rows: XLA's loop over all numbers" if cheap and part.lanes < NARROW and numbers > MANY else None
+
+
+def _narrow(problem: HistogramProblem) -> bool:
+    return all(1 < b.lanes < NARROW for b in problem.spec.bins)
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
