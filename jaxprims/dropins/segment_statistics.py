@@ -26,7 +26,7 @@ from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..calls.segments import segments_pay
-from ..primitives.row_maps import made_rows
+from ..primitives.row_maps import made_rows, rows_pay
 from .ops_segment import check_count, largest, mode_of, over_columns
 
 __all__ = [
@@ -290,10 +290,11 @@ def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Arr
 def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     top = _combined(None, data, segments, n, jnp.maximum, is_sorted)
     ids = _ids(segments, data.shape[0])
-    if isinstance(segments, Offsets):  # there may be a symbolic number of them
-        sums = segment_reduce(_term((top,), data, ids), segments)
-    else:
-        sums = genhist(lambda i, x: (i, _term((top,), x, i)), (ids, data), Bins(n, jnp.add))
+    if isinstance(segments, Offsets) or not rows_pay(data.shape):
+        terms = _term((top,), data, ids)
+        sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
+        return jnp.where(_rows(_inside(ids, n), data), terms / _by_segment(sums, ids), 0)
+    sums = genhist(lambda i, x: (i, _term((top,), x, i)), (ids, data), Bins(n, jnp.add))
     return made_rows(_share, (top, sums), (data, ids))
 
 

@@ -27,6 +27,17 @@ F = Callable[..., Any]
 """``f(held arrays, *element)`` gives a row; a function of a module, since calls are remembered by it."""
 
 
+FEWEST, NARROW = 8192, 8
+"""Numbers from which on such kernels pay, and of a row which does with fewer: XLA makes what several of them need once."""
+
+
+def rows_pay(shape: Sequence[Any]) -> bool:
+    """Are kernels ahead of XLA for elements [N, ...]?"""
+    if len(shape) < 2 or not all(isinstance(n, int) for n in shape):
+        return False
+    return math.prod(shape[1:]) >= NARROW or (math.prod(shape[1:]) > 1 and math.prod(shape) >= FEWEST)
+
+
 def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
     """``jax.vmap(lambda *element: f(held, *element))(*arrays)``."""
     found = _in_kernel(f, held, arrays)
