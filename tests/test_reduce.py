@@ -16,6 +16,7 @@ from references import assert_close
 from test_scan import affine, elements, everything, last, matmul
 
 import jaxprims as jp
+from jaxprims.targets.plans import AnyKernel, forced
 
 
 def reduced(x: Any, op: Any, axis: int = 0, **options: Any) -> Any:
@@ -351,3 +352,24 @@ def test_logic_of_rows_and_columns(dtype: str) -> None:
             got = jax.jit(lambda x, op=op, axis=axis: jp.reduce(x, op, axis=axis))(x)
             assert got.dtype == x.dtype
             np.testing.assert_array_equal(got, ufunc.reduce(x, axis=axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 15, 17, 300, 4095, 4096, 4097, 9000, 70_001])
+def test_logaddexp_by_chunks(n: int, dtype: str) -> None:
+    """A maximum, then exponentials below it: what infinities, NaN and far-off numbers do, wherever they lie."""
+    rng = np.random.default_rng(n)
+    with jax.enable_x64(dtype == "float64"), forced(AnyKernel()):
+        run = jax.jit(lambda x: jp.reduce(x, jnp.logaddexp))
+        mapped = jax.jit(lambda x, s: jp.reduce(x, jnp.logaddexp, map=lambda v: v * s))
+        rows = jax.jit(lambda x: jp.reduce(x, jnp.logaddexp, axis=1))
+        for odd in ([], [np.inf], [-np.inf], [np.nan], [np.inf, -np.inf], [np.nan, np.inf], [-1e30, 1e30], [80.0, -80.0]):
+            x = rng.normal(size=n).astype(dtype)
+            x[rng.integers(0, n, len(odd))] = odd
+            with np.errstate(all="ignore"):
+                exact = np.logaddexp.reduce(x.astype(np.float64))
+                scaled = np.logaddexp.reduce(x.astype(np.float64) * -0.5)
+            np.testing.assert_allclose(run(x), exact, 1e-5, 1e-5)
+            np.testing.assert_allclose(mapped(x, np.array(-0.5, dtype)), scaled, 1e-5, 1e-5)
+            np.testing.assert_allclose(rows(np.stack([x, x])), [exact] * 2, 1e-5, 1e-5)
+        assert run(np.full(n, -np.inf, dtype)) == -np.inf

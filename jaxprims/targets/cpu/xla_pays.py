@@ -58,6 +58,9 @@ ABREAST = {"add": (range(2, 65), ("f32", "f64")), "mul": (range(24, 129), ("f32"
 """Elements of rows that a kernel reduces many at once in less time than XLA, which adds and multiplies one after the other, and
 of which types; from :data:`FEW_TO_REDUCE` in all rows on."""
 
+ROWS_OF_EXPONENTIALS, FEW_TO_SUM = range(17, 300), 1024
+"""Elements of rows whose logsumexp takes longer in a kernel, which has shorter ones abreast, and chunks of longer ones; of all."""
+
 FEW_TO_REDUCE, FEW_TO_REDUCE_IN_VECTORS = 4096, 16_384
 """Elements of a reduction that XLA knows, likewise."""
 
@@ -172,12 +175,13 @@ def _narrow(problem: HistogramProblem) -> bool:
 
 
 def _reduction(problem: OrderedProblem, operation: str) -> str | None:
-    if operation == "logaddexp":
-        return "a maximum and a sum of exponentials, one for each element"
     if problem.n == 1:
         return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
     state = problem.spec.state[0]
+    if operation == "logaddexp":
+        kernel = problem.lanes == 1 and state in ("f32", "f64") and problem.n not in ROWS_OF_EXPONENTIALS and every > FEW_TO_SUM
+        return None if kernel else "a maximum and a sum of exponentials, one for each element"
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
     lengths, types = ABREAST.get(operation, (range(0), ()))

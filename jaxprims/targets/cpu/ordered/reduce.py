@@ -8,7 +8,7 @@ both make one vector of runs twice as long. That tree applies the operator once 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from llvmlite import ir
 
@@ -17,6 +17,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
+from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import high_halves, reduce_packed
 from .rows import FOUR, Held, apply_op, four_at_once, is_expensive, load_state, prefix_mask, repeat, store_state
 from .scan_across import RANGE, STARTED
@@ -29,15 +30,23 @@ TREE = 64
 
 
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
-    high = high_halves(spec)
-    if high is None:
+    high, two = high_halves(spec), folds(spec)
+    if high is not None:
+        reduce_packed(_declare(module, "reduce"), *_parts(module, {"whole": spec, "high": high}, vector_bytes))
+    elif two is not None:
+        most, total = _parts(module, dict(zip(("most", "total"), two, strict=True)), vector_bytes)
+        reduce_logaddexp(_declare(module, "reduce"), spec, most, total)
+    else:
         _define(module, "reduce", spec, vector_bytes)
-        return
-    functions = [_define(module, name, form, vector_bytes) for name, form in (("whole", spec), ("high", high))]
+
+
+def _parts(module: ir.Module, forms: Mapping[str, OrderedSpec], vector_bytes: int) -> list[ir.Function]:
+    """Functions that ``reduce`` is made of."""
+    functions = [_define(module, name, form, vector_bytes) for name, form in forms.items()]
     for fn in functions:
         fn.linkage = "internal"
         fn.attributes.add("noinline")
-    reduce_packed(_declare(module, "reduce"), *functions)
+    return functions
 
 
 def _declare(module: ir.Module, name: str) -> ir.Function:
