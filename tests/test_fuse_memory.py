@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -81,3 +82,43 @@ def test_checkpoints_stay_where_derivatives_will_be_taken() -> None:
 def test_gradients_take_no_more_memory() -> None:
     plain = deep(lambda f: f)
     assert arrays(jax.grad(jp.fuse(plain))) <= arrays(jax.grad(plain))
+
+
+def test_captured_arrays_are_freed() -> None:
+    """As without it, once nobody has the function any more: those of calls in branches, too."""
+
+    def call(many: int) -> None:
+        data = X + many
+        branch = jax.jit(lambda: jnp.sum(jnp.sin(data)))
+        fused = jax.jit(jp.fuse(lambda: jax.lax.cond(True, branch, lambda: data[1])))
+        fused().block_until_ready()
+        jax.grad(jp.fuse(lambda x: jax.lax.cond(True, branch, lambda: data[1]) * jnp.sum(x)))(X)
+        fused.clear_cache()
+
+    def live() -> int:
+        gc.collect()
+        return len(jax.live_arrays())
+
+    call(0)
+    before = live()
+    for many in range(3):
+        call(many)
+    assert live() == before
+
+
+def test_tokens() -> None:
+    """Functions with values that are no arrays are left alone."""
+    token = jax.lax.create_token()
+    functions: dict[str, Callable[..., Any]] = {
+        "captured": lambda x: (jax.lax.after_all(token), jnp.cumsum(x))[1],
+        "returned": lambda x: (jax.lax.create_token(x), jnp.cumsum(x)),
+        "both": lambda x: (token, jnp.cumsum(x)),
+        "inside": lambda x: jax.lax.cond(x[0] > 0, lambda: (jax.lax.create_token(x), x + 1)[1], lambda: x),
+    }
+    for fn in functions.values():
+        expected, got = (jax.tree.leaves(f(X)) for f in (jax.jit(fn), jax.jit(jp.fuse(fn))))
+        assert [type(x) for x in got] == [type(x) for x in expected]
+        np.testing.assert_allclose(got[-1], expected[-1], rtol=1e-4, atol=1e-2)
+        assert not jp.explain(jp.fuse(fn))(X).sites
+    got, _ = jax.jit(jp.fuse(lambda t, x: (jax.lax.after_all(t), x)))(token, X)
+    assert type(got) is type(token)
