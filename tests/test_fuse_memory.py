@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
+from jaxprims.fusion.cut import cheapest_cut
 
 LAYERS = 6
 X = jnp.asarray(np.random.default_rng(11).normal(size=60_000).astype(np.float32))
@@ -77,6 +79,24 @@ def test_checkpoints_stay_where_derivatives_will_be_taken() -> None:
     fused = Fused(jax.make_jaxpr(jax.checkpoint(lambda x: jnp.cumsum(jnp.sin(x))))(X), with_rules=True)
     (eqn,) = fused.rewritten.closed.jaxpr.eqns
     assert "prevent_cse" in eqn.params and any("in " in line and "cumsum" in line for line in fused.in_words())
+
+
+def test_loops_of_checkpoints_are_recurrences() -> None:
+    """Forwards and backwards: a loop makes nothing that was made before it."""
+
+    def loss(x: Any) -> Any:
+        step = jax.checkpoint(lambda c, y: (0.9 * c + y,) * 2)
+        return jnp.sum(jax.lax.scan(step, 0.0, x)[1] ** 2)
+
+    fused = Fused(jax.make_jaxpr(jax.grad(loss))(X))
+    assert sum("linear recurrences" in line for line in fused.in_words()) == 2
+    np.testing.assert_allclose(jp.fuse(jax.grad(loss))(X), jax.grad(loss)(X), rtol=1e-3, atol=1e-3)
+
+
+def test_cheapest_cut() -> None:
+    edges = [("s", "a", 3), ("s", "b", 2), ("a", "b", 5), ("a", "t", 2), ("b", "t", 2.5), ("b", "c", math.inf), ("c", "t", 0.25)]
+    assert cheapest_cut(edges, "s", "t") == {"s", "a", "b", "c"}
+    assert cheapest_cut([("s", "a", 1), ("a", "t", 1)], "s", "t") == {"s"}
 
 
 def test_gradients_take_no_more_memory() -> None:
