@@ -1,15 +1,21 @@
-"""Loops and branches: what they do, fused by itself."""
+"""Loops, branches and checkpoints: what they do, fused by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
+from ..tracing.jaxprs import CHECKPOINTS, opened
 from .graph import run_equation
 
-BODIES = {"cond": ("branches",), "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
+BODIES = {
+    "cond": ("branches",),
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    **dict.fromkeys(CHECKPOINTS - {"call_hi_primitive"}, ("jaxpr",)),
+}
 """By primitive: the parameters that are functions."""
 
 
@@ -18,10 +24,10 @@ def with_fused_bodies(eqn: JaxprEqn, fused: Callable[[ClosedJaxpr], ClosedJaxpr 
     params = {}
     for name in BODIES.get(eqn.primitive.name, ()):
         value = eqn.params[name]
-        if isinstance(value, ClosedJaxpr):
-            made = fused(value)
+        if isinstance(value, (ClosedJaxpr, Jaxpr)):
+            made = fused(ClosedJaxpr(*opened(value)))
             if made is not None:
-                params[name] = made
+                params[name] = made if isinstance(value, ClosedJaxpr) else made.jaxpr
         else:
             each = [fused(body) for body in value]
             if any(body is not None for body in each):

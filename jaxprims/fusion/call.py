@@ -5,6 +5,7 @@ and fused again.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,12 +34,13 @@ fused_p.multiple_results = True
 class Fused:
     """A function of arrays, traced; what became of it; and the functions that transformations make of it, each made once.
 
-    Two of them are equal if they are the same object, which a ``jax.jit`` around the function keeps. ``with_rules``: derivatives
-    will be taken of what became of it, and functions with rules of their own for them stay calls.
+    ``named``: the primitive's parameter that stands for it, as long as somebody needs that. ``with_rules``: derivatives will be
+    taken of what became of it, and functions with rules of their own for them stay calls.
     """
 
     def __init__(self, closed: ClosedJaxpr, with_rules: bool = False):
         self.closed, self.with_rules = closed, with_rules
+        self.named: weakref.ref[ClosedJaxpr] | None = None
         self.made: dict[Any, Any] = {}
         self.inside: list[str] = []  # what became of loops and branches
         self.only_forward = ""  # why it has no transpose
@@ -103,8 +105,16 @@ class Fused:
             self.made[key] = make()
         return self.made[key]
 
-    def __repr__(self) -> str:
-        return f"{len(self.rewritten.kernels)} kernels"
+
+_KNOWN: weakref.WeakKeyDictionary[ClosedJaxpr, Fused] = weakref.WeakKeyDictionary()
+"""By the primitive's parameter. JAX's caches hold jaxprs weakly, and others not: captured arrays are to live no longer."""
+
+
+def fused_of(jaxpr: ClosedJaxpr) -> Fused:
+    """What a parameter of the primitive stands for."""
+    if jaxpr not in _KNOWN:  # somebody has made it of another
+        _KNOWN[jaxpr] = Fused(ClosedJaxpr(*opened(jaxpr)))
+    return _KNOWN[jaxpr]
 
 
 def has_shards(jaxpr: Jaxpr) -> bool:
@@ -112,27 +122,42 @@ def has_shards(jaxpr: Jaxpr) -> bool:
     return any(e.primitive.name == "shard_map" or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
+def has_tokens(jaxpr: Jaxpr) -> bool:
+    """Is there anything in it that is no array?"""
+    made = (*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars))
+    return any(not hasattr(v.aval, "shape") for v in made) or any(
+        has_tokens(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e)
+    )
+
+
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
-    return list(fused_p.bind(*args, call=call))
+    jaxpr = None if call.named is None else call.named()
+    if jaxpr is None:  # of its own: what it stands for must not hold it
+        jaxpr = ClosedJaxpr(*opened(call.closed))
+        call.named, _KNOWN[jaxpr] = weakref.ref(jaxpr), call
+    return list(fused_p.bind(*args, jaxpr=jaxpr))
 
 
 @fused_p.def_impl
-def _run(*args: Any, call: Fused) -> list[Any]:
-    return list(call.compiled(*args))
+def _run(*args: Any, jaxpr: ClosedJaxpr) -> list[Any]:
+    return list(fused_of(jaxpr).compiled(*args))
 
 
 @fused_p.def_abstract_eval
-def _abstract_eval(*avals: Any, call: Fused) -> list[Any]:
-    return [v.aval for v in call.closed.jaxpr.outvars]
+def _abstract_eval(*avals: Any, jaxpr: ClosedJaxpr) -> list[Any]:
+    return [v.aval for v in jaxpr.jaxpr.outvars]
 
 
-mlir.register_lowering(
-    fused_p, lambda ctx, *args, call: mlir.lower_fun(jaxpr_as_fun(call.rewritten.closed), multiple_results=True)(ctx, *args)
-)
-taylor_by(fused_p, lambda *args, call: list(call.function(*args)))
+def _lowered(ctx: Any, *args: Any, jaxpr: ClosedJaxpr) -> Any:
+    return mlir.lower_fun(jaxpr_as_fun(fused_of(jaxpr).rewritten.closed), multiple_results=True)(ctx, *args)
 
 
-def _batch(args: Sequence[Any], dims: Sequence[Any], *, call: Fused) -> tuple[list[Any], list[int]]:
+mlir.register_lowering(fused_p, _lowered)
+taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
+
+
+def _batch(args: Sequence[Any], dims: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[int]]:
+    call = fused_of(jaxpr)
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
     types = [jax.typeof(x) for x in args]
 
@@ -146,9 +171,10 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], *, call: Fused) -> tuple[li
 batching.primitive_batchers[fused_p] = _batch
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[Any]]:
     """The results with what the tangents' linear function needs, and that function: one fused call each, so that it can be
     transposed."""
+    call = fused_of(jaxpr)
     primals = [jnp.asarray(x) for x in primals]
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
     outs = [k for k, v in enumerate(call.closed.jaxpr.outvars) if is_inexact(v.aval.dtype)]
@@ -194,7 +220,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Fused) -> tup
 ad.primitive_jvps[fused_p] = _jvp
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, call: Fused) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr) -> list[Any]:
+    call = fused_of(jaxpr)
     if call.only_forward:
         raise ValueError(call.only_forward)
     linear = tuple(k for k, x in enumerate(args) if ad.is_undefined_primal(x))
@@ -223,4 +250,4 @@ def _transpose(cotangents: Sequence[Any], *args: Any, call: Fused) -> list[Any]:
 
 ad.primitive_transposes[fused_p] = _transpose
 
-__all__ = ["Fused", "bind", "fused_p"]
+__all__ = ["Fused", "bind", "fused_of", "fused_p"]

@@ -75,7 +75,21 @@ def finished(scans: Body, outside: Collection[int]) -> Finished | None:
             known.update(eqn.outvars)
     while inside and _written(graph, results, inside) > _written(graph, results, ()):
         inside.pop()
-    return Finished(scans, inside) if inside else None
+    if not inside:
+        return None
+    plain, more = Finished(scans, inside), Finished(scans, _with_own(graph, inside, outside))
+    return more if len(more.leaves) < len(plain.leaves) else plain
+
+
+def _with_own(graph: Graph, inside: Sequence[int], outside: Collection[int]) -> list[int]:
+    """With what is elementwise and for these alone, so that it need not be written for them."""
+    shape, more = graph.eqns[inside[0]].outvars[0].aval.shape, set(inside)
+    for k in sorted(outside, reverse=True):
+        eqn = graph.eqns[k]
+        alike = elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
+        if alike and not _is_wanted(graph, eqn.outvars[0], more):
+            more.add(k)
+    return sorted(more)
 
 
 def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int]) -> int:
@@ -85,6 +99,6 @@ def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int]) -> int
     return sum(v.aval.size * v.aval.dtype.itemsize for v in for_others)
 
 
-def _is_wanted(graph: Graph, v: Var, inside: Sequence[int]) -> bool:
+def _is_wanted(graph: Graph, v: Var, inside: Collection[int]) -> bool:
     """By anything but the equations inside?"""
     return any(u not in inside for u in graph.users[v])

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of, sharded_axes
-from .call import Fused, bind, has_shards
+from .call import Fused, bind, has_shards, has_tokens
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,8 +132,8 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
-    if any(sharded_axes(x) for x in [*operands, *closed.consts]):
-        out = jaxpr_as_fun(closed)(*operands)  # types with shardings: kernels do not keep them
+    if has_tokens(closed.jaxpr) or any(sharded_axes(x) for x in [*operands, *closed.consts]):
+        out = jaxpr_as_fun(closed)(*operands)  # types that are more than arrays: kernels do not keep them
     elif closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
         out = jaxpr_as_fun(Fused(closed, with_rules=True).rewritten.closed)(*operands)
     else:  # captured arrays may be tracers: they are operands

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, RULES, assembled, called
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, assembled, called
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -56,10 +57,13 @@ Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
 """What is done in place of an equation, as a function of its operands; None: nothing else."""
 
 
-def flat_graph(closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_rules: bool = False) -> Graph:
-    """``with_rules``: calls that have rules of their own for derivatives stay calls."""
-    calls = CALLS - RULES if with_rules else CALLS
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls))(
+def flat_graph(
+    closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_rules: bool = False, in_loop: bool = False
+) -> Graph:
+    """``with_rules``: calls that have rules of their own for derivatives stay calls. ``in_loop``: of a loop's body, which makes
+    nothing that was made before the loop."""
+    calls = CALLS - RULES - CHECKPOINTS if with_rules else CALLS
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, not in_loop))(
         *(v.aval for v in closed.jaxpr.invars)
     )
     jaxpr = _shared(inlined.jaxpr)
@@ -114,23 +118,36 @@ def depending_on(jaxpr: Jaxpr, variables: Iterable[Var]) -> set[Var]:
     return out
 
 
-def _inlined(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite, calls: Collection[str]) -> list[Any]:
+def _inlined(
+    jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite, calls: Collection[str], apart: bool
+) -> list[Any]:
     def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         inner = called(eqn) if eqn.primitive.name in calls else None
         if inner is not None:
-            return _inlined(*inner, operands, rewrite, calls)
+            return _inlined(*inner, _apart(eqn, operands) if apart else operands, rewrite, calls, apart)
         instead = rewrite(eqn)
         if instead is None:
             return run_equation(eqn, operands)
         traced = {k: x for k, x in enumerate(operands) if isinstance(x, jax.core.Tracer)}  # other numbers stay known
         closed = jax.make_jaxpr(lambda xs: instead(*(xs.get(k, x) for k, x in enumerate(operands))))(traced)
-        return _inlined(closed.jaxpr, closed.consts, list(traced.values()), lambda eqn: None, calls)
+        return _inlined(closed.jaxpr, closed.consts, list(traced.values()), lambda eqn: None, calls, apart)
 
     return interpret(jaxpr, consts, args, equation)
 
 
+def _apart(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """A call's operands; of a checkpoint that makes again what was made before, behind a barrier, as JAX itself has it: it is not
+    to be shared."""
+    which = eqn.params.get("prevent_cse") if eqn.params.get("differentiated") else None
+    behind = [k for k in range(len(operands)) if which and (which is True or which[k])]
+    if not behind:
+        return operands
+    again = dict(zip(behind, lax.optimization_barrier([operands[k] for k in behind]), strict=True))
+    return [again.get(k, x) for k, x in enumerate(operands)]
+
+
 def _shared(jaxpr: Jaxpr) -> Jaxpr:
-    """Equations that are there twice, once."""
+    """Equations that are there twice, once; but for what is behind barriers."""
     same: dict[Var, Var] = {}
     known: dict[Any, JaxprEqn] = {}
     eqns = []
@@ -139,7 +156,8 @@ def _shared(jaxpr: Jaxpr) -> Jaxpr:
         atoms = tuple((str(v.aval), repr(v.val)) if isinstance(v, Literal) else v for v in eqn.invars)
         try:
             key = eqn.primitive, atoms, tuple(sorted(eqn.params.items()))
-            first = eqn if eqn.effects or not eqn.outvars else known.setdefault(key, eqn)
+            alone = eqn.effects or not eqn.outvars or eqn.primitive.name == "optimization_barrier"
+            first = eqn if alone else known.setdefault(key, eqn)
         except TypeError:  # parameters without a hash or an order
             first = eqn
         if first is eqn:

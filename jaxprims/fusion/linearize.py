@@ -12,23 +12,23 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
 from .body import operations
+from .cut import cheapest_cut
 from .graph import Graph, depending_on
-from .rows import groups_of
 from .sites import MOST_OWN
 
 SMALL = 4096
 """Numbers of a residual that is kept whatever it costs to compute."""
 
-AGAIN, AGAIN_IN_ROWS = 4, 12
-"""Additions an element up to which an equation is computed again by the tangents' function, in place of keeping its result; where
-a kernel has the rows that it is of in the cache."""
+KEPT = 6
+"""Additions that it takes to keep a byte: to write it, to read it, and to have memory for it. What is computed again is computed
+within the backward pass's own loops."""
 
 _VIEWS = frozenset("slice pad rev transpose concatenate".split())
 """What is read where it is, by stencils and by XLA's loops: to keep it would be to copy it."""
 
 _SHIFTS = frozenset("slice pad concatenate".split())
-SHIFTED = 0.5
-"""Additions that these count for. What stencils make of them is read at several places, so all that it takes counts."""
+SHIFTED, AT_SEVERAL = 0.5, 6
+"""Additions that these count for, and times that what is shifted counts: what stencils make of it is read at several places."""
 
 
 def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
@@ -41,51 +41,88 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
     results_of = list(jaxpr.outvars[:results])
     dots = list(jaxpr.outvars[results:])
     wanted = [v for eqn in linear for v in eqn.invars] + dots
-    residuals, again = _residuals(graph, wanted, moving, {*arguments, *jaxpr.constvars})
+    residuals, again = _residuals(graph, wanted, moving, {*arguments, *jaxpr.constvars}, results_of)
     within = sorted(again | {graph.producer[e.outvars[0]] for e in linear})
     forward = _closed(graph, arguments, [*results_of, *residuals], _needed_for(graph, [*results_of, *residuals]))
     return forward, _closed(graph, [*arguments, *residuals, *tangents], dots, [graph.eqns[k] for k in within])
 
 
-def _residuals(graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var]) -> tuple[list[Var], set[int]]:
-    """What is kept, and the equations that are computed again."""
+def _residuals(
+    graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var], results: Sequence[Any]
+) -> tuple[list[Var], set[int]]:
+    """What is kept, and the equations that are computed again: the cheapest way to have what is wanted. It is a cut, in which a
+    variable is two nodes: the one is beyond it if the variable is computed again, the other if the variable is there."""
+    prices = _Prices(graph, results)
+    edges: list[tuple[Any, Any, float]] = []
+
+    def missing(atoms: Sequence[Any]) -> list[Var]:
+        return [v for v in atoms if not (isinstance(v, Literal) or v in given or v in moving)]
+
+    def operands(v: Var) -> list[Var]:
+        return missing(graph.eqns[graph.producer[v]].invars)
+
+    todo, seen = missing(wanted), set[Var]()
+    edges += [((v, "there"), "wanted", math.inf) for v in dict.fromkeys(todo)]
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        edges += [("begin", (v, "again"), prices.again(v)), ((v, "again"), (v, "there"), prices.kept(v))]
+        if prices.again(v) < math.inf:
+            edges += [((x, "there"), (v, "again"), math.inf) for x in operands(v)]
+            todo += operands(v)
+    near = cheapest_cut(edges, "begin", "wanted")
     kept: dict[Var, None] = {}
-    rows = {k: r for r in groups_of(graph) if r.goes_again(list(r.members)) for k in r.members}
-    again: set[int] = set()
-    known: dict[Var, float] = {}
-
-    def cost(v: Any) -> float:
-        """Additions to compute it again from shifts of what is given, or is kept because it is small; infinite if it is dear."""
-        if isinstance(v, Literal) or v in given or v in known:
-            return known.get(v, 0) if isinstance(v, Var) else 0
-        index = graph.producer[v]
-        eqn = graph.eqns[index]
-        name, each = eqn.primitive.name, operations(eqn)
-        in_cache = index in rows and rows[index].own(index) > 1
-        known[v] = math.inf
-        again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
-        if again and each <= (AGAIN_IN_ROWS if in_cache else AGAIN) and len(eqn.outvars) == 1:
-            before = sum(cost(x) for x in eqn.invars if not _is_small(x))
-            every = before + SHIFTED if name in _SHIFTS else before + each if before else 0
-            within = before < math.inf if in_cache else every <= AGAIN
-            known[v] = math.inf if not within else 0 if in_cache else every
-        return known[v]
-
-    def keep(v: Any) -> None:
-        if isinstance(v, Literal) or v in given or v in moving:
-            return
-        if _is_small(v) or math.isinf(cost(v)):
+    again = set[int]()
+    todo = missing(wanted)[::-1]
+    while todo:
+        v = todo.pop()
+        if (v, "again") in near:
             kept[v] = None
-            return
-        index = graph.producer[v]
-        if index not in again:
-            again.add(index)
-            for x in graph.eqns[index].invars:
-                keep(x)
-
-    for v in wanted:
-        keep(v)
+        elif graph.producer[v] not in again:
+            again.add(graph.producer[v])
+            todo += operands(v)
     return list(kept), again
+
+
+class _Prices:
+    """In additions: of a variable that is kept for the tangents' function, or computed again by it. What checkpoints have put
+    behind barriers is not kept."""
+
+    def __init__(self, graph: Graph, results: Sequence[Any]):
+        self.graph, self.results = graph, {v for v in results if not isinstance(v, Literal)}
+        barriers = [v for e in graph.eqns if e.primitive.name == "optimization_barrier" for v in e.outvars]
+        needed = graph.needs(results)
+        self.behind = {v for v in depending_on(graph.jaxpr, barriers) if barriers and not needed >> graph.producer[v] & 1}
+        cheap = [e for e in graph.eqns if _may_be_again(e)]
+        self.shifted = {v for e in cheap if e.primitive.name in _SHIFTS for v in e.outvars}
+        for e in cheap:
+            if any(v in self.shifted for v in e.invars if not isinstance(v, Literal)):
+                self.shifted.update(e.outvars)
+        for e in reversed(cheap):
+            if not self.shifted.isdisjoint(e.outvars):
+                self.shifted.update(v for v in e.invars if not isinstance(v, Literal))
+
+    def kept(self, v: Var) -> float:
+        if v in self.behind:
+            return math.inf
+        return 0 if v in self.results or _is_small(v) else KEPT * _numbers(v) * v.aval.dtype.itemsize
+
+    def again(self, v: Var) -> float:
+        eqn = self.graph.eqns[self.graph.producer[v]]
+        if v in self.behind:
+            return 0
+        if _is_small(v) or not _may_be_again(eqn):
+            return math.inf
+        each = SHIFTED if eqn.primitive.name in _SHIFTS else operations(eqn)
+        return each * max(map(_numbers, (v, *eqn.invars))) * (AT_SEVERAL if v in self.shifted else 1)
+
+
+def _may_be_again(eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
+    return again and len(eqn.outvars) == 1
 
 
 def _of_a_few(eqn: JaxprEqn) -> bool:
@@ -96,7 +133,11 @@ def _of_a_few(eqn: JaxprEqn) -> bool:
 
 
 def _is_small(v: Any) -> bool:
-    return isinstance(v, Literal) or math.prod(n if isinstance(n, int) else SMALL + 1 for n in v.aval.shape) <= SMALL
+    return isinstance(v, Literal) or _numbers(v) <= SMALL
+
+
+def _numbers(v: Any) -> int:
+    return math.prod(n if isinstance(n, int) else SMALL + 1 for n in v.aval.shape)
 
 
 def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:

@@ -62,7 +62,7 @@ def as_recurrence(eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[...
         return None
     if any(v.aval.shape or v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
         return None  # lanes, which XLA's loop has in vectors; halves, which kernels would not round at each step
-    loop = _Loop(flat_graph(body), consts, carries, bool(eqn.params["reverse"]), length)
+    loop = _Loop(flat_graph(body, in_loop=True), consts, carries, bool(eqn.params["reverse"]), length)
     try:
         order = loop.order()
         avals = [v.aval for v in eqn.invars]

@@ -11,7 +11,7 @@ import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from ..arguments.warnings import FallbackWarning
-from ..fusion.call import fused_p
+from ..fusion.call import fused_of, fused_p
 from ..primitives import transposed
 from ..primitives.transposed import transposed_p
 from ..specs.kernel import KernelSpec
@@ -141,8 +141,10 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
             for call in _calls(jax.make_jaxpr(form.whole)(*avals).jaxpr, where, sites):
                 yield dataclasses.replace(call, devices=over if call.devices else "")
         if eqn.primitive is fused_p:
-            sites += eqn.params["call"].in_words()
-            yield from _calls(eqn.params["call"].rewritten.closed.jaxpr, where, sites)
+            fused = fused_of(eqn.params["jaxpr"])
+            sites += fused.in_words()
+            yield from _calls(fused.rewritten.closed.jaxpr, where, sites)
+            continue  # its parameter is the function as it was written
         for inner in jaxprs_in_params(eqn.params):
             yield from _calls(inner, where, sites)
 

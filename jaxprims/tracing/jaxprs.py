@@ -15,9 +15,10 @@ from .varying import axes_of
 RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with differentiation rules of their own."""
 
-CALLS = RULES | frozenset(
-    {"jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr", "call_hi_primitive", "remat", "remat2", "checkpoint"}
-)
+CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint", "call_hi_primitive"})
+"""Calls whose derivatives make again what is in them."""
+
+CALLS = RULES | CHECKPOINTS | frozenset({"jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr"})
 """Primitives that only evaluate a jaxpr."""
 
 IDENTITIES = frozenset(

@@ -1,0 +1,144 @@
+"""``fuse``: what is kept for backward passes, and for how long arrays live."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxprims as jp
+from jaxprims.fusion.call import Fused
+from jaxprims.fusion.cut import cheapest_cut
+
+LAYERS = 6
+X = jnp.asarray(np.random.default_rng(11).normal(size=60_000).astype(np.float32))
+
+
+def deep(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of some layers, each with much to be kept between two cumulative sums."""
+
+    def layer(x: Any) -> Any:
+        for _ in range(3):
+            x = jnp.sin(0.3 * jnp.exp(jnp.tanh(x)) * x)
+        return jnp.cumsum(x) / x.size
+
+    def loss(x: Any) -> Any:
+        for _ in range(LAYERS):
+            x = wrapped(layer)(x)
+        return jnp.sum((1 + x) ** 2)
+
+    return loss
+
+
+def arrays(fn: Callable[..., Any]) -> float:
+    """Arrays like X that a function has beside its results."""
+    return jax.jit(fn).lower(X).compile().memory_analysis().temp_size_in_bytes / X.nbytes
+
+
+ORDERS = {
+    "grad of fused": lambda f: jax.grad(jp.fuse(f)),
+    "fused grad": lambda f: jp.fuse(jax.grad(f)),
+    "grad of fused, twice": lambda f: jax.grad(jp.fuse(jp.fuse(f))),
+    "value and grad": lambda f: lambda x: jax.value_and_grad(jp.fuse(f))(x)[1],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_checkpoints_hold(order: str) -> None:
+    """Nothing but each layer's argument is kept, and what is made again is made in kernels."""
+    fn = ORDERS[order](deep(jax.checkpoint))
+    assert arrays(fn) < LAYERS + 4
+    np.testing.assert_allclose(fn(X), jax.grad(deep(jax.checkpoint))(X), rtol=1e-4, atol=1e-7)
+
+
+def test_policies() -> None:
+    """What a checkpoint saves by its name is not made again."""
+
+    def of(x: Any) -> Any:
+        return jnp.sum(jnp.cos(checkpoint_name(jnp.cumsum(jnp.sin(x)) / x.size, "kept")))
+
+    def sums(fn: Any) -> int:
+        np.testing.assert_allclose(fn(X)[1], jax.grad(of)(X), rtol=1e-4, atol=1e-5)
+        return jax.jit(fn).lower(X).as_text().count("custom_call @jaxprims_scan")
+
+    anything = jax.checkpoint(of)
+    named = jax.checkpoint(of, policy=jax.checkpoint_policies.save_only_these_names("kept"))
+    for f, scans in ((anything, 3), (named, 2)):
+        assert sums(jp.fuse(jax.value_and_grad(f))) == sums(jax.value_and_grad(jp.fuse(f))) == scans
+
+
+def test_checkpoints_stay_where_derivatives_will_be_taken() -> None:
+    """As in functions with effects: the call is there, with a kernel in it."""
+    fused = Fused(jax.make_jaxpr(jax.checkpoint(lambda x: jnp.cumsum(jnp.sin(x))))(X), with_rules=True)
+    (eqn,) = fused.rewritten.closed.jaxpr.eqns
+    assert "prevent_cse" in eqn.params and any("in " in line and "cumsum" in line for line in fused.in_words())
+
+
+def test_loops_of_checkpoints_are_recurrences() -> None:
+    """Forwards and backwards: a loop makes nothing that was made before it."""
+
+    def loss(x: Any) -> Any:
+        step = jax.checkpoint(lambda c, y: (0.9 * c + y,) * 2)
+        return jnp.sum(jax.lax.scan(step, 0.0, x)[1] ** 2)
+
+    fused = Fused(jax.make_jaxpr(jax.grad(loss))(X))
+    assert sum("linear recurrences" in line for line in fused.in_words()) == 2
+    np.testing.assert_allclose(jp.fuse(jax.grad(loss))(X), jax.grad(loss)(X), rtol=1e-3, atol=1e-3)
+
+
+def test_cheapest_cut() -> None:
+    edges = [("s", "a", 3), ("s", "b", 2), ("a", "b", 5), ("a", "t", 2), ("b", "t", 2.5), ("b", "c", math.inf), ("c", "t", 0.25)]
+    assert cheapest_cut(edges, "s", "t") == {"s", "a", "b", "c"}
+    assert cheapest_cut([("s", "a", 1), ("a", "t", 1)], "s", "t") == {"s"}
+
+
+def test_gradients_take_no_more_memory() -> None:
+    plain = deep(lambda f: f)
+    assert arrays(jax.grad(jp.fuse(plain))) <= arrays(jax.grad(plain))
+
+
+def test_captured_arrays_are_freed() -> None:
+    """As without it, once nobody has the function any more: those of calls in branches, too."""
+
+    def call(many: int) -> None:
+        data = X + many
+        branch = jax.jit(lambda: jnp.sum(jnp.sin(data)))
+        fused = jax.jit(jp.fuse(lambda: jax.lax.cond(True, branch, lambda: data[1])))
+        fused().block_until_ready()
+        jax.grad(jp.fuse(lambda x: jax.lax.cond(True, branch, lambda: data[1]) * jnp.sum(x)))(X)
+        fused.clear_cache()
+
+    def live() -> int:
+        gc.collect()
+        return len(jax.live_arrays())
+
+    call(0)
+    before = live()
+    for many in range(3):
+        call(many)
+    assert live() == before
+
+
+def test_tokens() -> None:
+    """Functions with values that are no arrays are left alone."""
+    token = jax.lax.create_token()
+    functions: dict[str, Callable[..., Any]] = {
+        "captured": lambda x: (jax.lax.after_all(token), jnp.cumsum(x))[1],
+        "returned": lambda x: (jax.lax.create_token(x), jnp.cumsum(x)),
+        "both": lambda x: (token, jnp.cumsum(x)),
+        "inside": lambda x: jax.lax.cond(x[0] > 0, lambda: (jax.lax.create_token(x), x + 1)[1], lambda: x),
+    }
+    for fn in functions.values():
+        expected, got = (jax.tree.leaves(f(X)) for f in (jax.jit(fn), jax.jit(jp.fuse(fn))))
+        assert [type(x) for x in got] == [type(x) for x in expected]
+        np.testing.assert_allclose(got[-1], expected[-1], rtol=1e-4, atol=1e-2)
+        assert not jp.explain(jp.fuse(fn))(X).sites
+    got, _ = jax.jit(jp.fuse(lambda t, x: (jax.lax.after_all(t), x)))(token, X)
+    assert type(got) is type(token)
