@@ -37,7 +37,7 @@ class StencilTile {
  public:
   // inputs: what step 1 reads, and arrays that do not change; outs: what the last one writes; work: TileBytes.
   StencilTile(const StencilShape& shape, const StencilGrid& grid, const StencilProblem& problem, const StencilKernel& kernel,
-              std::vector<Cells> inputs, std::vector<Cells> outs, std::vector<const void*> uniforms, bool stream)
+              std::vector<Cells> inputs, std::vector<Cells> outs, std::vector<const void*> uniforms, const StencilPlan& plan)
       : shape_(shape),
         grid_(grid),
         problem_(problem),
@@ -45,7 +45,8 @@ class StencilTile {
         inputs_(std::move(inputs)),
         outs_(std::move(outs)),
         uniforms_(std::move(uniforms)),
-        stream_(stream),
+        stream_(plan.stream),
+        alone_(plan.alone),
         axis_(grid.rank - 1) {
     for (const auto& row : shape.rows) {
       const auto array = static_cast<size_t>(row.array);
@@ -383,7 +384,8 @@ class StencilTile {
 
   void Vectors(const Level& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {
     kernel_.row(starts_.data(), row_steps, uniforms_.data(), here_.data(), out_steps, told_.data(),
-                level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0);
+                level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0,
+                alone_ && (level.last || &level == levels_.data()) ? 1 : 0);
   }
 
   // Where the rows are that the row at at_ reads, and what f is told.
@@ -485,7 +487,7 @@ class StencilTile {
   std::vector<Cells> inputs_;
   const std::vector<Cells> outs_;
   const std::vector<const void*> uniforms_;
-  const bool stream_;
+  const bool stream_, alone_;
   const size_t axis_;  // the innermost one
   std::vector<Row> rows_;
   std::vector<Level> levels_;
@@ -589,7 +591,7 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
       }
       std::vector<const void*> uniforms;
       for (const Operand& u : call.uniforms) uniforms.push_back(at.Place(u));
-      StencilTile(shape, grid, problem, kernel, std::move(inputs), std::move(outs), std::move(uniforms), plan.stream)
+      StencilTile(shape, grid, problem, kernel, std::move(inputs), std::move(outs), std::move(uniforms), plan)
           .Run(call.fills, tile, first, depth, work.data() + worker * bytes);
 #if defined(__SSE2__)
       if (plan.stream) _mm_sfence();

@@ -57,13 +57,14 @@ struct StencilPlan {
   int64_t depth = 1;          // steps of a pass
   std::vector<int64_t> tile;  // cells, by axis
   bool stream = false;        // results go past the caches
+  bool alone = false;         // rows that are in memory are made one at a time
   int threads = 1;
 };
 
 // --- memory
 // ---------------------------------------------------------------------------------------------------------------------
 
-inline constexpr int64_t kLine = 64;
+inline constexpr int64_t kLine = 64, kPage = 4096;
 inline int64_t Lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // Cells along an axis that step k of `depth` may compute for a tile.
@@ -198,6 +199,15 @@ inline bool MostlyAround(const StencilProblem& p, const std::vector<int64_t>& ti
   return false;
 }
 
+// Bytes of the longest of the arrays' and results' rows.
+inline int64_t LongestRow(const StencilProblem& p) {
+  int64_t lane = 0;
+  for (const auto* bytes : {&p.array_bytes, &p.leaf_bytes}) {
+    for (const int64_t own : *bytes) lane = std::max(lane, own);
+  }
+  return lane * p.unit * p.size.back();
+}
+
 inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machine) {
   constexpr int64_t kGrain = 1 << 15;                             // vectors' instructions that are worth a task
   constexpr int64_t kStreamedRow = 16384, kStreamedLines = 2048;  // bytes; where rows are whole lines
@@ -257,6 +267,8 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   // Rows that end within a line of the cache would write it in two ways, which waits for memory.
   const bool lines = p.size.back() % line == 0 && best.tile.back() % line == 0;
   const int64_t least_row = least_lane * best.tile.back();
+  // Prefetchers follow one stream in a page of memory; two rows at a time are two.
+  best.alone = p.Cells() * p.Bytes() > machine.l2 && LongestRow(p) < kPage;
   best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
   return best;
 }

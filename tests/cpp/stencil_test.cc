@@ -48,7 +48,8 @@ uint32_t Load(const void* p) {
 }
 
 void RowKernel(const void* const* rows, const int64_t* row_steps, const void* const* uniforms, void* const* outs,
-               const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t listed, int64_t /*stream*/) {
+               const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t listed, int64_t /*stream*/,
+               int64_t /*alone*/) {
   const StencilShape& shape = running->shape;
   CHECK(n >= kWidth);
   std::vector<int64_t> here(at, at + running->call.window.size());
@@ -324,6 +325,25 @@ TEST(StencilPlansFitTheirProblems) {
     CHECK(plan.threads >= 1 && plan.threads <= machine.threads);
     for (size_t a = 0; a < p.size.size(); ++a) CHECK(plan.tile[a] >= 1 && plan.tile[a] <= p.size[a]);
   }
+}
+
+TEST(RowsInMemoryAreMadeAloneWhereAPageHasSeveral) {
+  auto alone = [](std::vector<int64_t> size, int64_t bytes) {
+    StencilProblem p;
+    p.halo.assign(size.size(), 1);
+    p.span.assign(size.size(), 2);
+    p.wraps.assign(size.size(), 0);
+    p.widest = p.size = std::move(size);
+    p.array_bytes = p.leaf_bytes = {bytes};
+    p.work = p.width = 8;
+    return MakeStencilPlan(p, Machine{2}).alone;
+  };
+  CHECK(alone({342, 342, 342}, 4));
+  CHECK(alone({40000, 512}, 4));
+  CHECK(!alone({6400, 6400}, 4));
+  CHECK(!alone({342, 342, 1024}, 4));
+  CHECK(!alone({342, 342, 512}, 8));
+  CHECK(!alone({64, 16, 64}, 4));  // in the second-level cache
 }
 
 }  // namespace

@@ -173,13 +173,14 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 
 
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
-    """Rows two by two, if that pays, and those that are left."""
+    """Rows two by two, if that pays and ``alone`` is 0, and those that are left."""
     ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
-    b, (*shared, n, count, listed, stream) = declare(module, "row", [*_SHARED, I64, I64, I64, I64])
+    b, (*shared, n, count, listed, stream, alone) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64])
     rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream)
     left: ir.Value = i64(0)
     if pays(spec):
-        left = b.select(_alike(b, spec, shared[4], stream), b.and_(count, i64(-2)), i64(0))
+        two = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
+        left = b.select(two, b.and_(count, i64(-2)), i64(0))
         with loop(b, i64(0), left, 2) as i:
             rows.make([i, b.add(i, i64(1))])
     with loop(b, left, count) as i:
