@@ -91,7 +91,9 @@ inline void ExpectLarge(void* data, size_t bytes) {
 class Workspace {
  public:
   explicit Workspace(size_t bytes)
-      : data_(bytes == 0 ? nullptr : bytes <= kSmall ? small_ : WorkspaceCache::Instance().Take(bytes, taken_)) {}
+      : data_(bytes == 0        ? nullptr
+              : bytes <= kSmall ? small_
+                                : WorkspaceCache::Instance().Take(bytes, taken_)) {}
   ~Workspace() {
     if (taken_ != 0) WorkspaceCache::Instance().Give(data_, taken_);
   }

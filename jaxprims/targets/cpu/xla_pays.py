@@ -59,7 +59,7 @@ ABREAST = {"add": (range(2, 65), ("f32", "f64")), "mul": (range(24, 129), ("f32"
 of which types; from :data:`FEW_TO_REDUCE` in all rows on."""
 
 ROWS_OF_EXPONENTIALS, FEW_TO_SUM = range(17, 300), 1024
-"""Elements of rows whose logsumexp takes longer in a kernel, which has shorter ones abreast, and chunks of longer ones; of all."""
+"""Elements of rows whose logsumexp takes longer in a kernel, shorter ones of which go abreast, longer ones by chunks; of all."""
 
 FEW_TO_REDUCE, FEW_TO_REDUCE_IN_VECTORS = 4096, 16_384
 """Elements of a reduction that XLA knows, likewise."""
