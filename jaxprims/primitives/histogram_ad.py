@@ -27,6 +27,7 @@ from .reduce_ad import gather, numbers, starts_of, through
 from .row_maps import rows_at
 from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
 from .transposition import combines_linearly, constant_leaves, joined, known_rule, of_f, of_leaves, transpose_rule
+from .weighed_sums import weighed
 
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
@@ -92,7 +93,7 @@ class ByIndex:
         return None  # several histograms of what is computed are one pass as it is
 
     def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
-        return histogram_linear.weighed(weigh, self.index, value, x, dot, self.deterministic)
+        return weighed(weigh, self.index, value, x, dot, self.deterministic)
 
     def sum(self, values: Any) -> Any:
         return self.combine([jnp.add], [values])[0]

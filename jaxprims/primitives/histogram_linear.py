@@ -21,13 +21,13 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..ir.folds import rolled
-from ..operators.operator import make_traced, passing, simple_operator, slots_of
+from ..operators.operator import make_traced, simple_operator, slots_of
 from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.parameters import INDEX_MODES
-from ..tracing.varying import axes_of, element_aval
+from ..tracing.varying import axes_of, element_aval, placed
 from .batches import over_batch
-from .histogram import bind, by_index, narrowed
+from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part, can_fuse
 from .ordered_call import OrderedCall, last
 from .scan import bind as bind_ordered
@@ -62,7 +62,7 @@ class Made:
     captured: Callable[..., Leaves]
 
 
-def _made(
+def made_of(
     like: HistogramCall, f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval], parts: Sequence[Part]
 ) -> Made | None:
     """The call of ``f(held arrays, *element)``, of more arrays behind those of ``like``; None if it would not be one kernel."""
@@ -159,51 +159,13 @@ def _tangent_call(
     if sum(slots_of(s, d) for s, d in every) > MOST:
         return None
     held = [*captured, *(captured[k] for k in moved[0])]
-    return _made(call, of_element, held, every, [dataclasses.replace(p, dest=False) for p in call.parts])
+    return made_of(call, of_element, held, every, [dataclasses.replace(p, dest=False) for p in call.parts])
 
 
 def _elements(positions: Sequence[Any], arrays: Sequence[Aval]) -> list[Aval]:
     """One element of each of f's arguments."""
     given = iter(arrays)
     return [((), p) if p is not None else next(given) for p in positions]
-
-
-def weighed(weigh: Callable[..., Any], index: Any, value: Any, x: Any, dot: Any, deterministic: bool) -> Any:
-    """``weigh(value, x[index]) * dot`` summed by index, of rows; None where there is no kernel of it, or it would not pay."""
-    arrays = [index, value] if dot is None else [index, value, dot]
-    sizes = [*value.shape, *x.shape]
-    if value.ndim == 1 or axes_of([*arrays, x]) or placed(arrays) or not all(isinstance(n, int) for n in sizes):
-        return None
-    if math.prod(value.shape) < FEWEST or 0 in x.shape:
-        return None
-    arrays[0] = narrowed(index, x.shape[0])
-    made = _weighed(weigh, avals_of([x]), tuple((s[1:], d) for s, d in avals_of(arrays)), deterministic, context())
-    return None if made is None else bind(made.call, [*arrays, *made.captured(x)])[0]
-
-
-@functools.lru_cache(maxsize=256)
-def _weighed(
-    weigh: Callable[..., Any], held: tuple[Aval, ...], elements: tuple[Aval, ...], deterministic: bool, _: Any
-) -> Made | None:
-    ((bins, *inner), dtype) = held[0]
-
-    def of_element(held: Sequence[Any], i: Any, value: Any, *dot: Any) -> Leaves:
-        weight = weigh(value, lax.dynamic_index_in_dim(held[0], jnp.clip(i, 0, bins - 1), keepdims=False))
-        return [i, weight * dot[0] if dot else weight]
-
-    if sum(slots_of(s, d) for s, d in elements) > MOST:
-        return None
-    try:
-        part = Part(bins, simple_operator(add, tuple(inner), dtype), 0, 0, (1,), 1, False)
-    except Unsupported:
-        return None
-    like = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)
-    return _made(like, of_element, held, elements, like.parts)
-
-
-def placed(arrays: Iterable[Any]) -> bool:
-    """Has an axis of theirs a place on a mesh with explicit axes? No bins have one."""
-    return any(axis is not None for x in arrays for axis in getattr(jax.typeof(x).sharding, "spec", ()))
 
 
 # --- backwards ------------------------------------------------------------------------------------------------------------------
@@ -478,7 +440,7 @@ class _Element:
                 return [jnp.asarray(at, jnp.int32), row.reshape(shape)]
 
             part = Part(bins, simple_operator(add, shape, aval[1]), 0, 0, (1,), 1, False)
-            made = _made(self.like, update, self._held, self._elements, [part])
+            made = made_of(self.like, update, self._held, self._elements, [part])
             if made is None:
                 return None
             calls.append(made)
@@ -513,7 +475,7 @@ class _Element:
         if part.operator.lanes == 1:
             return None
         like = dataclasses.replace(self.like, positions=(position, *self.like.positions), deterministic=False)
-        return _made(like, of_element, self._held, [((), position), *self._elements], [part])
+        return made_of(like, of_element, self._held, [((), position), *self._elements], [part])
 
     def written(self, out: Any) -> Made:
         """What makes a value that every element has: a kernel where rows are folded, else XLA."""

@@ -17,10 +17,10 @@ from jax import lax
 
 from ..operators.operator import make_traced, simple_operator, slots_of
 from ..tracing.lower import Unsupported, to_program
-from ..tracing.varying import axes_of
+from ..tracing.varying import axes_of, placed
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
-from .histogram_linear import MOST, Aval, Made, avals_of, context, placed, row_or_zero, traced_element
+from .histogram_linear import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
 from .reduce_ad import gather
 
 F = Callable[..., Any]

@@ -35,3 +35,8 @@ def element_aval(shape: Sequence[int], dtype: Any, axes: Axes) -> Any:
 def sharded_axes(x: Any) -> list[int]:
     """The array's axes that are sharded over explicit axes of a mesh."""
     return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
+
+
+def placed(arrays: Iterable[Any]) -> bool:
+    """Has an axis of theirs a place on a mesh with explicit axes? No bins have one."""
+    return any(map(sharded_axes, arrays))
