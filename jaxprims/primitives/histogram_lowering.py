@@ -51,6 +51,8 @@ class Histograms(Family):
 
     def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
+        if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
+            return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
             return super().instead(target, avals, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])

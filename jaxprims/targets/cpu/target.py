@@ -35,6 +35,7 @@ class Cpu(Target):
     name = "cpu"
     platform = "cpu"
     captures_identities = True
+    writes_rows = True
 
     def __init__(self) -> None:
         self.histograms = Histograms()
