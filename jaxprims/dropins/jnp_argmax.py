@@ -76,7 +76,7 @@ nanargmin = _drop_in("nanargmin", "least", _NO_NAN, _AGAIN, """jp.nanargmin(jnp.
     2""")  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
 def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array:
     a = jax.lax.stop_gradient(jnp.asarray(a))
     ignored = name.startswith("nan") and jnp.issubdtype(a.dtype, jnp.floating)

@@ -101,7 +101,7 @@ def _along(name: str, x: Any, **options: Any) -> jax.Array:
     return getattr(jnp, name)(x, **options)
 
 
-@functools.partial(jax.jit, static_argnames=("name", "axis", "dtype", "include_initial"))
+@functools.partial(jax.jit, static_argnames=("name", "axis", "dtype", "include_initial"), inline=True)
 def _cumulative(x: jax.Array, name: str, axis: int | None, dtype: Any, include_initial: bool | None = None) -> jax.Array:
     options = {} if include_initial is None else {"include_initial": include_initial}
     wanted = jax.eval_shape(functools.partial(getattr(jnp, name), axis=axis, dtype=dtype, **options), x)

@@ -69,7 +69,7 @@ def bincount(
     return _bincount(x, weights if weights is None else jnp.asarray(weights), length) if length > 0 else plain()
 
 
-@functools.partial(jax.jit, static_argnames="length")
+@functools.partial(jax.jit, static_argnames="length", inline=True)
 def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array:
     index_dtype = np.int32 if length < 2**31 else np.int64
 
@@ -302,7 +302,7 @@ def _edges(columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequenc
     )
 
 
-@jax.jit
+@functools.partial(jax.jit, inline=True)
 def _extent(columns: tuple[jax.Array, ...]) -> list[jax.Array]:
     """[least, greatest] of every column, NaN if it has one, in one pass."""
     columns = tuple(c.astype(np.uint8) if c.dtype == bool else c for c in columns)
@@ -331,7 +331,7 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
     return [x for column in point for x in (column if column.ndim else [column])]
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
+@functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative

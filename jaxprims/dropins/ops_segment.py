@@ -99,7 +99,7 @@ segment_max = _drop_in("max", "maximum", "-inf, or the least integer", "[       
 segment_min = _drop_in("min", "minimum", "inf, or the greatest integer", "[         1, 2147483647,          2]")
 
 
-@functools.partial(jax.jit, static_argnums=range(2, 7))
+@functools.partial(jax.jit, static_argnums=range(2, 7), inline=True)
 def _reduce(
     data: jax.Array, ids: jax.Array, name: str, num_segments: int, indices_are_sorted: bool, bucket_size: int | None, mode: str
 ) -> jax.Array:
@@ -127,7 +127,7 @@ def _of_offsets(data: Any, offsets: Offsets, name: str, num_segments: Any, **of_
     return _reduce_offsets(data, offsets, name)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2, inline=True)
 def _reduce_offsets(data: jax.Array, offsets: Offsets, name: str) -> jax.Array:
     return over_columns(lambda d: segment_reduce(d, offsets, _OPS[name][1]), data)
 

@@ -66,7 +66,7 @@ def segment_count(
     return _count_of_ids(ids, n, bool(indices_are_sorted))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _count_of_ids(ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
     return _counts(ids, ids.shape[0], n, is_sorted)
 
@@ -97,7 +97,7 @@ def segment_mean(
     return over_columns(lambda d: mean(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
 def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float = math.nan) -> jax.Array:
     """``empty``: of a segment without elements."""
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
@@ -150,7 +150,7 @@ def segment_var(
     return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), ddof), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5), inline=True)
 def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int, empty: float = math.nan) -> jax.Array:
     """``empty``: of a segment with no more elements than ``ddof``."""
     dtype = jax.eval_shape(jnp.var, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
@@ -214,7 +214,7 @@ def segment_logsumexp(
     return over_columns(lambda d: _logsumexp(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
     if isinstance(ids, Offsets):
         return segment_reduce(data.astype(_widened(data.dtype)), ids, jnp.logaddexp).astype(data.dtype)
@@ -279,7 +279,7 @@ def segment_softmax(
     return over_columns(lambda d: _softmax(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
 def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     if _is_constant(data, n):
         return jnp.zeros_like(data)
@@ -379,7 +379,7 @@ segment_argmax = _positions_of("argmax", "greatest", monoids.argmax, "[0, 4, 2]"
 segment_argmin = _positions_of("argmin", "least", monoids.argmin, "[1, 4, 2]")
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
 def _arg(data: jax.Array, segments: Any, n: int, op: Monoid, is_sorted: bool) -> jax.Array:
     def of_column(column: jax.Array) -> jax.Array:
         at = _combined(lambda x, k: (x, k), (column, positions), segments, n, op, is_sorted)[1]

@@ -19,6 +19,8 @@ from ..specs.problems import Problem
 from ..targets.target import Explanation, Target
 from . import divided
 from .batches import batched_alike, over_batch
+from .operations import is_made
+from .producers import Taken
 from .tangents import taylor_by
 
 
@@ -75,6 +77,14 @@ class Family(abc.ABC):
         """What XLA has one operation for that does the whole call, by the operator's name."""
         return None
 
+    def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
+        """The call with what makes its operands, if anything is to be taken in."""
+        return None
+
+    def fused_by_xla(self, **params: Any) -> bool:
+        """Is XLA, which makes the operands in the same loop, faster than a kernel that has them from memory?"""
+        return False
+
     def unserved(self) -> tuple[str, str]:
         """(strategy, reason) where a target has no kernels of the family."""
         return "plain XLA", "there are no kernels of this family"
@@ -112,6 +122,18 @@ class Family(abc.ABC):
         function = self.normal(**params) if other is None else other.function
         if function is not None:
             return mlir.lower_fun(function)(ctx, *operands)
+        return self.to_kernel(ctx, operands, target, **params)
+
+    def to_kernel(self, ctx: Any, operands: Sequence[Any], target: Target, **params: Any) -> Any:
+        """The call as one of the target's, with what makes its operands."""
+        taken = self.taken(ctx, operands, **params) if divided.devices_of(ctx) == 1 else None
+        read = operands if taken is None else taken.operands[: taken.call.num_arrays]
+        if self.fused_by_xla(**params) and any(is_made(ctx, x) for x in read):
+            return mlir.lower_fun(functools.partial(self.plain, **params))(ctx, *operands)
+        if taken is not None:
+            ctx, operands = ctx.replace(avals_in=taken.avals), taken.operands
+            params |= {"call": taken.call, "masks": taken.masks}
+        masks, rank = self.batch(ctx.avals_in, **params)
         problem = self.problem(target, ctx.avals_in, **params)
         target.compile(problem)
         attributes, aliases = self.attributes(problem, **params), self.aliases(ctx, **params)

@@ -10,11 +10,11 @@ from ..specs.problems import HistogramProblem
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
-from . import histogram_by_segments, histogram_xla
+from . import histogram_by_segments, histogram_xla, producers
 from .batches import batch_shape, over_batch
 from .family import Family, Instead
 from .histogram import histogram_p
-from .histogram_call import HistogramCall, call_spec, elements_of
+from .histogram_call import HistogramCall, call_spec, can_fuse, elements_of
 
 
 class Histograms(Family):
@@ -60,6 +60,11 @@ class Histograms(Family):
             return Instead(function, "a segmented reduction", "the indices are sorted")
         strategy = "a segmented reduction of the elements, sorted by index"
         return Instead(function, strategy, "the same bits are wanted on every run")
+
+    def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
+        call: HistogramCall = params["call"]
+        found = producers.taken(ctx, operands, call, params["masks"], as_they_are=int(call.sorted))
+        return found if found is not None and can_fuse(found.call) else None
 
     def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
         call, parts = params["call"], []

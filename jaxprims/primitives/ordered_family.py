@@ -9,6 +9,7 @@ from typing import Any
 
 from ..specs.problems import OrderedProblem
 from ..targets.target import Explanation, Target
+from . import producers
 from .batches import batch_shape
 from .family import Family, Instead
 from .ordered_call import OrderedCall, call_spec, init_dtypes, sizes_along
@@ -40,6 +41,14 @@ class OrderedFamily(Family):
         if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
         return self.left_to_xla(target, avals, self.operation(**params) or "", **params)
+
+    def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
+        call: OrderedCall = params["call"]
+        if call.operator.large:
+            return None
+        found = producers.taken(ctx, operands, call, params["masks"], call.inner_rank, bool(call.segmented_by))
+        # what has no place of its own in memory cannot give it to a result
+        return found and dataclasses.replace(found, call=dataclasses.replace(found.call, in_place=False))
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: OrderedCall = params["call"]

@@ -49,6 +49,9 @@ class Reductions(OrderedFamily):
         plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuVb"
         return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
+    def fused_by_xla(self, **params: Any) -> bool:
+        return not params["call"].plans and self.operation(**params) in ("add", "max", "min")
+
     def extreme(self, call: OrderedCall) -> str | None:
         """argmax or argmin, of one array's elements with their positions."""
         alone = [p is None for p in call.positions] == [True, False] and not call.init and not call.f.jaxpr.eqns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Protocol
 
 from jax.extend.core import Primitive
@@ -25,6 +26,9 @@ class Family(Protocol):
     def plain(self, *operands: Any, **params: Any) -> list[Any]:
         """The same in plain XLA."""
 
+
+_EACH: dict[str, Any] = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+"""Each call is lowered where it stands, not once for all that are alike: what makes its operands is to be seen."""
 
 _families: dict[str, Family] = {}
 _targets: dict[str, Target] = {}
@@ -55,7 +59,7 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(family.primitive, rule, platform=target.platform)
+        mlir.register_lowering(family.primitive, rule, platform=target.platform, **_EACH)
 
 
 def family_of(primitive: Primitive) -> Any:

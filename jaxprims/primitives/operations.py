@@ -1,0 +1,140 @@
+"""Operations of a module that is being lowered: which of them make arrays number by number, and as what functions of JAX's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+ir = mlir.ir
+
+CHEAP: dict[str, Callable[..., Any]] = {
+    f"stablehlo.{name}": function
+    for name, function in {
+        "abs": jax.lax.abs,
+        "add": jax.lax.add,
+        "and": jax.lax.bitwise_and,
+        "clamp": jax.lax.clamp,
+        "divide": jax.lax.div,
+        "maximum": jax.lax.max,
+        "minimum": jax.lax.min,
+        "multiply": jax.lax.mul,
+        "negate": jax.lax.neg,
+        "not": jax.lax.bitwise_not,
+        "or": jax.lax.bitwise_or,
+        "select": lambda which, yes, no: jax.lax.select_n(which, no, yes),
+        "subtract": jax.lax.sub,
+        "xor": jax.lax.bitwise_xor,
+    }.items()
+}
+
+COMPARISONS = {"EQ": jax.lax.eq, "NE": jax.lax.ne, "LT": jax.lax.lt, "LE": jax.lax.le, "GT": jax.lax.gt, "GE": jax.lax.ge}
+
+IN_LOOPS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("bitcast_convert", "broadcast_in_dim", "cbrt", "ceil", "compare", "concatenate", "convert", "cosine", "dynamic_slice"),
+        *(
+            "exponential",
+            "exponential_minus_one",
+            "floor",
+            "iota",
+            "is_finite",
+            "log",
+            "log_plus_one",
+            "logistic",
+            "pad",
+            "power",
+        ),
+        *("remainder", "reverse", "round_nearest_afz", "round_nearest_even", "rsqrt", "shift_left", "shift_right_arithmetic"),
+        *("shift_right_logical", "sign", "sine", "slice", "sqrt", "tan", "tanh", "transpose"),
+    )
+)
+"""What XLA makes in the loop that reads it, beside the cheap ones."""
+
+DTYPES = {
+    "i1": np.dtype(bool),
+    **{f"i{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"ui{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
+    "bf16": np.dtype(jnp.bfloat16),
+    **{f"f{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
+}
+
+
+class NotTaken(Exception):
+    """Something of an operand's making that no kernel takes in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Inside a function that is called. A value is looked up in the frame that it is in."""
+
+    call: Any
+    outer: Frame | None
+
+
+def is_made(ctx: Any, operand: Any) -> bool:
+    """Would XLA make this operand in the loop that reads it?"""
+    value, frame = operand, None
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if op.name == "func.call":
+            inside = returned(ctx, value, frame)
+            if inside is None:
+                return False
+            value, frame = resolved(*inside)
+        elif op.name == "stablehlo.reshape":
+            value, frame = resolved(op.operands[0], frame)
+        else:
+            return op.name in CHEAP or op.name in IN_LOOPS
+    return False
+
+
+def resolved(value: Any, frame: Frame | None) -> tuple[Any, Frame | None]:
+    """The value itself, of a function's argument."""
+    while frame is not None and isinstance(value.owner, ir.Block):
+        value, frame = frame.call.operands[ir.BlockArgument(value).arg_number], frame.outer
+    return value, frame
+
+
+def returned(ctx: Any, value: Any, frame: Frame | None) -> tuple[Any, Frame] | None:
+    """What a function that is called returns, inside of it; None if that is not to be seen."""
+    call, symbols = value.owner.operation, ctx.module_context.symbol_table
+    name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+    if name not in symbols:
+        return None
+    *_, last = symbols[name].operation.regions[0].blocks[0].operations
+    return last.operation.operands[ir.OpResult(value).result_number], Frame(call, frame)
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    kind = ir.RankedTensorType(value.type)
+    if not kind.has_static_shape:
+        raise NotTaken
+    return tuple(kind.shape)
+
+
+def dtype_of(value: Any) -> np.dtype:
+    found = DTYPES.get(str(ir.RankedTensorType(value.type).element_type))
+    if found is None:
+        raise NotTaken
+    return found
+
+
+def function_of(op: Any) -> Callable[..., Any] | None:
+    """The function of JAX's that an operation is; None if it is none that is taken in."""
+    dtype = dtype_of(op.results[0])
+    if op.name == "stablehlo.convert" and dtype.kind != "b":
+        return functools.partial(jax.lax.convert_element_type, new_dtype=dtype)
+    if op.name == "stablehlo.compare":
+        words = [str(op.attributes[name]) for name in op.attributes if name.startswith("compar")]
+        if any("TOTALORDER" in w for w in words):
+            return None
+        return next((f for name, f in COMPARISONS.items() if any(f" {name}>" in w for w in words)), None)
+    return CHEAP.get(op.name)

@@ -1,0 +1,235 @@
+"""What makes a call's operands, number by number, goes into the kernel's loop.
+
+XLA makes what it reduces in the loop that reduces it; before a custom call it would write it to memory. A lowering sees the
+operations of the module that have made its operands: back through those that go number by number, through reshapes and functions
+that are called, to what is in memory. These become operands of the kernel, and f begins with the operations. Only cheap ones do:
+what XLA may have to write all the same, for something else, is made once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from ..operators.operator import Traced, make_traced
+from ..tracing.jaxprs import with_arguments
+from ..tracing.lower import Unsupported, to_program
+from ..tracing.varying import axes_of
+from .elements import ElementFunctionCall
+from .operations import Frame, NotTaken, dtype_of, function_of, ir, is_made, resolved, returned, shape_of
+
+MOST_READ, MOST_MADE = 2, 32
+"""Arrays that are read in place of one; operations."""
+
+SHORT_ROW = 256
+"""Elements to a row up to which rows are not read one by one, as numbers of their own want it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """The call with what makes its operands. ``avals``: the operands', whose shapes may differ from the values'."""
+
+    operands: list[Any]
+    avals: list[Any]
+    masks: tuple[int, ...]
+    call: Any
+
+
+def taken(
+    ctx: Any,
+    operands: Sequence[Any],
+    call: ElementFunctionCall,
+    masks: Sequence[int],
+    inner_rank: int = 0,
+    others: int = 0,
+    as_they_are: int = 0,
+) -> Taken | None:
+    """The call with what makes its arrays; None if that is nothing, or not to be taken in. ``others``: operands between the
+    arrays and what f captures; ``as_they_are``: so many arrays in front are wanted in memory."""
+    n, avals = call.num_arrays, ctx.avals_in
+    if axes_of(avals) or not any(is_made(ctx, x) for x in operands[as_they_are:n]):
+        return None
+    reading = _Reading(ctx, call, inner_rank)
+    try:
+        each = zip(operands[:n], avals[:n], masks[:n], range(n), strict=True)
+        made = [reading.operand(x, a, m, k < as_they_are) for x, a, m, k in each]
+        return reading.call_of(made, operands, masks, n + others)
+    except (NotTaken, Unsupported):
+        return None
+
+
+@dataclasses.dataclass
+class _Element:
+    """The numbers of one element, while f is traced."""
+
+    arrays: Sequence[Any]
+    captured: Sequence[Any]
+    made: dict[Any, Any]
+
+
+Made = Callable[[_Element], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """An operand of the kernel."""
+
+    value: Any
+    shape: tuple[int, ...]
+    mask: int
+
+
+class _Reading:
+    """Backwards from the arrays of a call."""
+
+    def __init__(self, ctx: Any, call: ElementFunctionCall, inner_rank: int):
+        self.ctx, self.call, self.inner_rank = ctx, call, inner_rank
+        self.arrays: dict[_Read, int] = {}
+        self.captured: dict[_Read, int] = {}
+        self.elements: list[tuple[int, ...]] = []
+        self.steps = 0
+
+    def operand(self, value: Any, aval: Any, mask: int, as_it_is: bool) -> Made:
+        self.shape, self.mask, self.known = tuple(aval.shape), mask, dict[Any, Made]()
+        if not all(isinstance(n, int) for n in self.shape) or math.prod(self.shape) <= 1:
+            raise NotTaken
+        self.batch = mask.bit_count()
+        self.element = self.shape[self.batch + 1 + self.inner_rank :]
+        return self._array(value, self.shape, self.element) if as_it_is else self._value(value, None)
+
+    def _value(self, value: Any, frame: Frame | None) -> Made:
+        """Of a value that is the operand, reshaped, or a single number."""
+        value, frame = resolved(value, frame)
+        key = (value, frame)
+        if key not in self.known:
+            self.known[key] = _once(self._made(value, frame))
+        return self.known[key]
+
+    def _made(self, value: Any, frame: Frame | None) -> Made:
+        shape = shape_of(value)
+        alone = math.prod(shape) == 1
+        if frame is None and (alone or isinstance(value.owner, ir.Block)):
+            return self._read(value, shape, alone)
+        op = value.owner.operation
+        if op.name == "func.call" and (inside := returned(self.ctx, value, frame)) is not None:
+            before = dict(self.arrays), dict(self.captured), self.elements[:], self.steps, dict(self.known)
+            try:
+                return self._value(*inside)
+            except NotTaken:  # it is an operand as it is
+                self.arrays, self.captured, self.elements, self.steps, self.known = before
+        elif op.name == "stablehlo.reshape":
+            return self._value(op.operands[0], frame)
+        elif op.name == "stablehlo.broadcast_in_dim" and not alone:
+            return self._broadcast(op, shape, frame)
+        elif op.name == "stablehlo.constant" and alone:
+            return self._read(op.clone().results[0], (), True)
+        elif (function := function_of(op)) is not None:
+            self.steps += 1
+            if self.steps > MOST_MADE:
+                raise NotTaken
+            read = [self._value(x, frame) for x in op.operands]
+            return lambda element: function(*(x(element) for x in read))
+        if frame is not None:
+            raise NotTaken
+        return self._read(value, shape, alone)
+
+    def _read(self, value: Any, shape: tuple[int, ...], alone: bool) -> Made:
+        if alone:
+            return self._captured(_Read(value, (), 0))
+        if math.prod(shape) != math.prod(self.shape):
+            raise NotTaken
+        return self._array(value, self.shape, self.element)
+
+    def _array(self, value: Any, shape: tuple[int, ...], of_element: tuple[int, ...]) -> Made:
+        k, element = self.arrays.setdefault(_Read(value, shape, self.mask), len(self.arrays)), self.element
+        if k == len(self.elements):
+            self.elements.append(of_element)
+        return lambda numbers: jnp.broadcast_to(numbers.arrays[k], element)
+
+    def _captured(self, read: _Read) -> Made:
+        k, element = self.captured.setdefault(read, len(self.captured)), self.element
+        return lambda numbers: jnp.broadcast_to(numbers.captured[k], element)
+
+    def _broadcast(self, op: Any, shape: tuple[int, ...], frame: Frame | None) -> Made:
+        """Of a number; an axis more; of a number for each element, or for each of the batch."""
+        source = op.operands[0]
+        inner, axes = shape_of(source), list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        if math.prod(inner) == 1 or (math.prod(inner) == math.prod(shape) and axes == sorted(axes)):
+            return self._value(source, frame)
+        source, frame = resolved(source, frame)
+        mine = [a for a, n in zip(axes, inner, strict=True) if n != 1]
+        same = next((k for k, (a, b) in enumerate(zip(shape, self.shape, strict=False)) if a != b), len(self.shape))
+        if frame is not None or mine != sorted(mine) or mine[-1] >= same:
+            raise NotTaken
+        if [a for a in range(self.batch + 1) if self.shape[a] != 1] == mine and not self.inner_rank:
+            return self._array(source, self.shape[: self.batch + 1], ())
+        if mine[-1] >= self.batch or self.shape[self.batch] <= SHORT_ROW:
+            raise NotTaken
+        bits = [b for b in range(self.mask.bit_length()) if self.mask >> b & 1]
+        return self._captured(_Read(source, tuple(self.shape[a] for a in mine), sum(1 << bits[a] for a in mine)))
+
+    def call_of(self, made: Sequence[Made], operands: Sequence[Any], masks: Sequence[int], first: int) -> Taken:
+        """The call whose f begins with what makes its operands. ``first``: the first one of those that f captures."""
+        n, avals = self.call.num_arrays, self.ctx.avals_in
+        arrays, captured = (
+            [jax.core.ShapedArray(r.shape, dtype_of(r.value)) for r in reads] for reads in (self.arrays, self.captured)
+        )
+        new = (*(r.mask for r in self.arrays), *masks[n:first], *(r.mask for r in self.captured), *masks[first:])
+        every = functools.reduce(operator.or_, masks)
+        size = lambda a: math.prod(a.shape) * a.dtype.itemsize  # noqa: E731
+        few = sum(map(size, arrays)) <= MOST_READ * sum(map(size, avals[:n]))
+        if not (arrays and few and self.steps) or functools.reduce(operator.or_, new) != every:
+            raise NotTaken
+        read = [[self._as_operand(r) for r in reads] for reads in (self.arrays, self.captured)]
+        return Taken(
+            [*read[0], *operands[n:first], *read[1], *operands[first:]],
+            [*arrays, *avals[n:first], *captured, *avals[first:]],
+            new,
+            dataclasses.replace(
+                self.call,
+                f=self._function_of(made, captured),
+                positions=(None,) * len(arrays) + tuple(p for p in self.call.positions if p is not None),
+            ),
+        )
+
+    def _as_operand(self, read: _Read) -> Any:
+        if shape_of(read.value) == read.shape:
+            return read.value
+        avals = [jax.core.ShapedArray(shape, dtype_of(read.value)) for shape in (shape_of(read.value), read.shape)]
+        ctx = self.ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
+        return mlir.lower_fun(lambda x: jax.lax.reshape(x, read.shape), multiple_results=False)(ctx, read.value)[0]
+
+    def _function_of(self, made: Sequence[Made], captured: Sequence[Any]) -> Traced:
+        call = self.call
+        numbers = [jax.ShapeDtypeStruct((), a.dtype) for a in captured]
+        before = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.constvars]
+        elements = [jax.ShapeDtypeStruct(shape, dtype_of(r.value)) for shape, r in zip(self.elements, self.arrays, strict=True)]
+        places = [jax.ShapeDtypeStruct((), p) for p in call.positions if p is not None]
+
+        def f(numbers: Any, before: Any, elements: Any, places: Any) -> Any:
+            element, values, at = _Element(elements, numbers, {}), iter(made), iter(places)
+            return call.f(before, *(next(values)(element) if p is None else next(at) for p in call.positions))
+
+        jaxpr = jax.make_jaxpr(f)(numbers, before, elements, places).jaxpr
+        n = len(numbers) + len(before)
+        if jaxpr.constvars:
+            raise NotTaken
+        jaxpr = with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:])
+        return make_traced(jaxpr, to_program(jaxpr))
+
+
+def _once(made: Made) -> Made:
+    def once(element: _Element) -> Any:
+        if once not in element.made:
+            element.made[once] = made(element)
+        return element.made[once]
+
+    return once

@@ -1,0 +1,164 @@
+"""What makes an operand goes into the kernel's loop: whatever it is, and whatever is made of it, results are those of the operand
+made before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+N, F, BINS = 3000, 6, 40
+
+Fn = Callable[..., Any]
+
+
+def operands_of(fn: Fn, *args: Any) -> list[list[str]]:
+    """Types of what each kernel reads."""
+    text = jax.jit(fn).lower(*args).as_text()
+    return [found.split(", ") for found in re.findall(r"custom_call @jaxprims[^\n]* : \(([^)]*)\) ->", text)]
+
+
+def drawn(rng: np.random.Generator, leaves: list[Fn], depth: int) -> Fn:
+    """A function of the leaves' arguments that goes number by number."""
+    if depth == 0:
+        return leaves[rng.integers(len(leaves))]
+    a, b, c = (drawn(rng, leaves, depth - 1) for _ in range(3))
+    number = float(rng.integers(-3, 4)) + 0.5
+    makers: list[Fn] = [
+        lambda *x: a(*x) + b(*x),
+        lambda *x: a(*x) * b(*x) - number,
+        lambda *x: jnp.where(a(*x) > b(*x), c(*x), number),
+        lambda *x: jnp.clip(a(*x), -number if number > 0 else number, abs(number)),
+        lambda *x: jnp.maximum(a(*x), b(*x)) / number,
+        lambda *x: jnp.abs(a(*x)),
+        lambda *x: (a(*x) > number).astype(jnp.float32) * b(*x),
+        lambda *x: jax.jit(lambda p, q: jnp.minimum(p, q) * number)(a(*x), b(*x)),
+        lambda *x: jax.nn.relu(a(*x)),
+        lambda *x: a(*x).reshape(-1).reshape(a(*x).shape),
+        lambda *x: jnp.exp(-jnp.abs(a(*x))) + b(*x),
+        lambda *x: a(*x) ** 2,
+    ]
+    return makers[rng.integers(len(makers))]
+
+
+def along(x: Any, axis: int) -> dict[str, Any]:
+    return {
+        "sum": jp.reduce(x, axis=axis),
+        "max": jp.reduce(x, jnp.maximum, axis=axis),
+        "own operator": jp.reduce(x, lambda a, b: jnp.where(a > b, a, b), axis=axis),
+        "argmax": jp.argmax(x, axis=axis),
+        "cumsum": jp.cumsum(x, axis=axis),
+        "scan": jp.scan(x, jnp.minimum, axis=axis, reverse=True),
+        "all": jp.reduce(x * 2),
+    }
+
+
+def by_index(x: Any, ids: Any) -> dict[str, Any]:
+    return {
+        "sum": jp.segment_sum(x, ids, BINS),
+        "max": jp.segment_max(x + 1, ids + 1, BINS),
+        "mean": jp.segment_mean(x, jnp.where(ids > 3, ids, -1), BINS),
+        "sorted": jp.segment_sum(x, jnp.sort(ids), BINS, indices_are_sorted=True),
+        "segments": jp.segment_reduce(x, jnp.sort(ids), num_segments=BINS),
+        "count": jp.bincount(ids * 2, length=BINS),
+    }
+
+
+def agree(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, value in expected.items():
+        if name in ("argmax", "count"):
+            np.testing.assert_array_equal(got[name], value, err_msg=name)
+        else:
+            most = float(np.abs(np.where(np.isfinite(value), value, 0)).max())
+            np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4 * most, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_producers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, rows = rng.integers(-9, 9, (N, F)).astype(np.float32) / 4, rng.integers(-9, 9, N).astype(np.float32)
+    ids = rng.integers(0, BINS, N).astype(np.int32)
+    leaves: list[Fn] = [lambda x, r, s: x, lambda x, r, s: x, lambda x, r, s: r[:, None] + 0 * x, lambda x, r, s: s + 0 * x]
+    leaves += [lambda x, r, s: jnp.broadcast_to(r[:, None], x.shape)]
+    make = drawn(rng, leaves, 3)
+    scalar = np.float32(0.75)
+    # as XLA makes it within one function: division by a constant may become a product there
+    y = np.asarray(jax.jit(lambda *a: make(*a))(x, rows, scalar))
+    for axis in (0, 1):
+        got = jax.jit(lambda *a: along(make(*a), axis))(x, rows, scalar)
+        agree(got, jax.jit(lambda y: along(jax.lax.optimization_barrier(y), axis))(y))
+    agree(jax.jit(lambda i, *a: by_index(make(*a), i))(ids, x, rows, scalar), jax.jit(by_index)(y, ids))
+    agree(
+        jax.jit(jax.vmap(lambda i, *a: by_index(make(*a)[:, 0], i), (None, 0, None, None)))(ids, np.stack([x, x]), rows, scalar),
+        jax.jit(jax.vmap(by_index, (0, None)))(np.stack([y[:, 0]] * 2), ids),
+    )
+
+
+def test_nothing_is_written_before_the_kernel() -> None:
+    x, w, ids = jnp.ones((N, F)), jnp.ones(N), jnp.zeros(N, jnp.int32)
+    (read,) = operands_of(lambda x, w, i: jp.segment_sum(jnp.where(x > 0, x * w[:, None], 0.0), i, BINS), x, w, ids)
+    assert {"tensor<3000x6xf32>", "tensor<3000xf32>", "tensor<3000xi32>"} <= set(read)
+    assert [r for r in read if "3000" not in r] == ["tensor<f32>"] * (len(read) - 3)
+    (read,) = operands_of(lambda x: jp.reduce((x.astype(jnp.float32) - 1) ** 2), jnp.ones((N, F), jnp.uint8))
+    assert "tensor<18000xui8>" in read and "tensor<18000xf32>" not in read
+    loop = lambda x: jax.lax.scan(lambda c, _: (jp.reduce(x + c) * 0, None), 0.0, length=3)[0]  # noqa: E731
+    (read,) = operands_of(loop, jnp.ones(30_000))
+    assert sorted(read) == ["tensor<30000xf32>", "tensor<f32>"]
+    # a number for each long row
+    (read,) = operands_of(lambda x, m: jp.reduce((x - m[:, None]) ** 2, axis=1), jnp.ones((40, N)), jnp.ones(40))
+    assert "tensor<40xf32>" in read
+
+
+@pytest.mark.strategies
+def test_what_is_not_taken_in() -> None:
+    x = jnp.ones((40, N))
+    # sums of what XLA makes in the same loop are its own
+    assert operands_of(lambda x: jp.reduce(jnp.exp(x), axis=1), x) == []
+    assert operands_of(lambda x: jp.reduce(x[1:], axis=1), x) == []
+    # an operator that it does not know has the exponentials from memory
+    own = lambda a, b: jnp.where(a > b, a, b)  # noqa: E731
+    assert operands_of(lambda x: jp.reduce(jnp.exp(x), own, axis=1), x) == [["tensor<40x3000xf32>"]]
+    # sorted indices are read as they are
+    ids = jnp.arange(N, dtype=jnp.int32)
+    text = operands_of(lambda x, i: jp.segment_sum(x * 2, i + 1, BINS, indices_are_sorted=True), jnp.ones((N, F)), ids)
+    assert text[0][0] == "tensor<3000xi32>"
+    # three arrays for one
+    four = lambda a, b, c, d: jp.reduce(a * b + c * d, own)  # noqa: E731
+    assert operands_of(four, *[jnp.ones(N)] * 4) == [["tensor<3000xf32>"]]
+
+
+def test_derivatives_and_devices() -> None:
+    x, w = jnp.linspace(-1, 1, N * F).reshape(N, F), jnp.linspace(0, 1, N)
+    ids = jnp.arange(N, dtype=jnp.int32) % BINS
+    ours = lambda x, w: jp.reduce(jp.segment_sum(x * w[:, None] + 1, ids, BINS) ** 2)  # noqa: E731
+    plain = lambda x, w: jnp.sum(jax.ops.segment_sum(x * w[:, None] + 1, ids, BINS) ** 2)  # noqa: E731
+    for got, expected in zip(jax.jit(jax.grad(ours, (0, 1)))(x, w), jax.grad(plain, (0, 1))(x, w), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-2)
+    mesh = jax.make_mesh((len(jax.devices()),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    sharded = jax.device_put(x[: N // 8 * 8], rows), jax.device_put(w[: N // 8 * 8], rows)
+    total = jax.jit(lambda x, w: jp.reduce(x * w[:, None] + 1, axis=0))(*sharded)
+    np.testing.assert_allclose(total, (sharded[0] * sharded[1][:, None] + 1).sum(0), rtol=1e-4)
+
+
+def test_an_operand_that_a_function_made_of_something_else() -> None:
+    """What was seen inside a function that is left as it is leaves no traces."""
+
+    @jax.jit
+    def sorted_and_moved(x: Any, y: Any) -> Any:
+        return jnp.sort(x + y) * 2 + y
+
+    def f(red: Fn) -> Fn:
+        return lambda x, y: red(sorted_and_moved(x, y) * y + x)
+
+    rng = np.random.default_rng(1)
+    x, y = (jnp.asarray(rng.normal(size=20_000).astype(np.float32)) for _ in range(2))
+    np.testing.assert_allclose(jax.jit(f(jp.reduce))(x, y), jax.jit(f(jnp.sum))(x, y), rtol=1e-3)
+    np.testing.assert_allclose(jax.jit(f(jp.cumsum))(x, y), jax.jit(f(jnp.cumsum))(x, y), rtol=1e-3, atol=0.5)
