@@ -113,6 +113,8 @@ def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float =
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
     """Quotients; ``empty`` where the count is not positive. No NaN is made on the way, which ``jax_debug_nans`` would find."""
     some = counts > 0
+    if math.isnan(empty):
+        return sums / jnp.where(some, counts, jnp.asarray(empty, counts.dtype))
     return jnp.where(some, sums / jnp.where(some, counts, jnp.ones_like(counts)), jnp.asarray(empty, sums.dtype))
 
 

@@ -43,7 +43,9 @@ class Histograms(Family):
         call: HistogramCall = params["call"]
         part, results = call.parts[0], call.f.jaxpr.outvars
         plain = len(call.parts) == 1 and call.num_arrays == len(call.positions) and part.updates == 1 and not part.captured
-        passes_on = all(v in call.f.jaxpr.invars for v in (results[v] for v in part.values) if not hasattr(v, "val"))
+        passes_on = all(
+            v in call.f.jaxpr.invars for v in (results[v] for v in (part.index, *part.values)) if not hasattr(v, "val")
+        )
         leaves = [leaf for p in call.parts for leaf in zip(p.operator.leaf_names, p.operator.dtypes, strict=True)]
         if not all(histogram_xla.scatters(*leaf) for leaf in leaves):
             return None
