@@ -116,6 +116,38 @@ def test_nothing_is_written_before_the_kernel() -> None:
     assert "tensor<40xf32>" in read
 
 
+GATHERS: dict[str, Fn] = {
+    "index": lambda h, at: h[at],
+    "take": lambda h, at: jnp.take(h, at, axis=0),
+    "clip": lambda h, at: jnp.take(h, at, axis=0, mode="clip"),
+    "of another": lambda h, at: (h * 2)[at + 1],
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+@pytest.mark.parametrize("shape", [(70,), (70, F)])
+def test_rows_of_a_table(name: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    h = rng.normal(size=shape).astype(np.float32)
+    at, ids = rng.integers(-90, 90, N).astype(np.int32), rng.integers(0, BINS, N).astype(np.int32)
+    w = rng.normal(size=N).astype(np.float32)
+    gather = GATHERS[name]
+    spread = (lambda w: w[:, None]) if len(shape) == 2 else (lambda w: w)
+    message = lambda h, at, w: jnp.nan_to_num(gather(h, at) * spread(w * 2))  # noqa: E731
+    y = jax.jit(message)(h, at, w)
+    ours = lambda h, at, w: by_index(message(h, at, w), ids)  # noqa: E731
+    agree(jax.jit(ours)(h, at, w), jax.jit(by_index)(y, ids))
+    (read,) = operands_of(lambda h, at, w: jp.segment_sum(gather(h, at) * spread(w), ids, BINS), h, at, w)
+    assert f"tensor<{N}x{F}xf32>" not in read
+    assert f"tensor<{'x'.join(map(str, shape))}xf32>" in read
+    if len(shape) == 1:
+        scanned = lambda h, at, w: along(message(h, at, w), 0)  # noqa: E731
+        agree(jax.jit(scanned)(h, at, w), jax.jit(lambda y: along(y, 0))(y))
+    batched = jax.jit(jax.vmap(lambda h, at: jp.segment_sum(gather(h, at) * 2, ids, BINS), (None, 0)))(h, np.stack([at, at + 1]))
+    both = [jax.jit(lambda h, at: jp.segment_sum(gather(h, at) * 2, ids, BINS))(h, at + k) for k in (0, 1)]
+    np.testing.assert_allclose(batched, np.stack(both), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.strategies
 def test_what_is_not_taken_in() -> None:
     x = jnp.ones((40, N))

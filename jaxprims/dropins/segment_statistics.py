@@ -113,9 +113,12 @@ def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float =
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
     """Quotients; ``empty`` where the count is not positive. No NaN is made on the way, which ``jax_debug_nans`` would find."""
     some = counts > 0
-    if math.isnan(empty):
-        return sums / jnp.where(some, counts, jnp.asarray(empty, counts.dtype))
-    return jnp.where(some, sums / jnp.where(some, counts, jnp.ones_like(counts)), jnp.asarray(empty, sums.dtype))
+    quotients = sums / jnp.where(some, counts, jnp.ones_like(counts))
+    if math.isnan(empty) and not jnp.iscomplexobj(
+        sums
+    ):  # -0.0 changes no number, and is made for a segment, not for all its lanes
+        return quotients + jnp.where(some, np.asarray(-0.0, counts.dtype), np.asarray(empty, counts.dtype))
+    return jnp.where(some, quotients, jnp.asarray(empty, sums.dtype))
 
 
 def segment_var(

@@ -19,8 +19,6 @@ from ..specs.problems import Problem
 from ..targets.target import Explanation, Target
 from . import divided
 from .batches import batched_alike, over_batch
-from .operations import is_made
-from .producers import Taken
 from .tangents import taylor_by
 
 
@@ -38,6 +36,7 @@ class Family(abc.ABC):
 
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
+        self.lowered = primitive
         taylor_by(primitive, self.plain)
 
     @abc.abstractmethod
@@ -77,14 +76,6 @@ class Family(abc.ABC):
         """What XLA has one operation for that does the whole call, by the operator's name."""
         return None
 
-    def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
-        """The call with what makes its operands, if anything is to be taken in."""
-        return None
-
-    def fused_by_xla(self, **params: Any) -> bool:
-        """Is XLA, which makes the operands in the same loop, faster than a kernel that has them from memory?"""
-        return False
-
     def unserved(self) -> tuple[str, str]:
         """(strategy, reason) where a target has no kernels of the family."""
         return "plain XLA", "there are no kernels of this family"
@@ -107,32 +98,29 @@ class Family(abc.ABC):
         return "the elements are gathered" if layout is None else layout(avals, **params).communication
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
+        another = self.another_way(ctx, operands, target, **params)
+        return self.to_kernel(ctx, operands, target, **params) if another is None else another()
+
+    def another_way(self, ctx: Any, operands: Sequence[Any], target: Target, **params: Any) -> Callable[[], Any] | None:
+        """How the call is lowered where it is not, as it is, a kernel."""
         masks, rank = self.batch(ctx.avals_in, **params)
         count = divided.devices_of(ctx)
         layout = divided.layouts.get(self.primitive) if count > 1 else None
         if layout is not None and self.instead(target, ctx.avals_in, **params) is None:
             whole = lambda *xs: tuple(self.primitive.bind(*xs, **params))  # noqa: E731
-            return divided.lower(ctx, operands, layout(ctx.avals_in, **params), whole, count)
+            return lambda: divided.lower(ctx, operands, layout(ctx.avals_in, **params), whole, count)
         full = ((1 << rank) - 1,) * len(masks)
         if masks != full and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
             # XLA's partitioner splits a batch over devices only where every operand has it; the copies are split with it.
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
-            return mlir.lower_fun(lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full})))(ctx, *operands)
-        other = self.instead(target, ctx.avals_in, **params)
-        function = self.normal(**params) if other is None else other.function
-        if function is not None:
-            return mlir.lower_fun(function)(ctx, *operands)
-        return self.to_kernel(ctx, operands, target, **params)
+            function: Callable[..., Any] | None = lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full}))  # noqa: E731
+        else:
+            other = self.instead(target, ctx.avals_in, **params)
+            function = self.normal(**params) if other is None else other.function
+        return None if function is None else lambda: mlir.lower_fun(function)(ctx, *operands)
 
     def to_kernel(self, ctx: Any, operands: Sequence[Any], target: Target, **params: Any) -> Any:
-        """The call as one of the target's, with what makes its operands."""
-        taken = self.taken(ctx, operands, **params) if divided.devices_of(ctx) == 1 else None
-        read = operands if taken is None else taken.operands[: taken.call.num_arrays]
-        if self.fused_by_xla(**params) and any(is_made(ctx, x) for x in read):
-            return mlir.lower_fun(functools.partial(self.plain, **params))(ctx, *operands)
-        if taken is not None:
-            ctx, operands = ctx.replace(avals_in=taken.avals), taken.operands
-            params |= {"call": taken.call, "masks": taken.masks}
+        """A call of the target's."""
         masks, rank = self.batch(ctx.avals_in, **params)
         problem = self.problem(target, ctx.avals_in, **params)
         target.compile(problem)

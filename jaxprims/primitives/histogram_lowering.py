@@ -12,12 +12,13 @@ from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
 from . import histogram_by_segments, histogram_xla, producers
 from .batches import batch_shape, over_batch
-from .family import Family, Instead
+from .family import Instead
 from .histogram import histogram_p
 from .histogram_call import HistogramCall, call_spec, can_fuse, elements_of
+from .looking_back import LookingBack
 
 
-class Histograms(Family):
+class Histograms(LookingBack):
     """Generalized histograms."""
 
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 ir = mlir.ir
@@ -39,22 +41,11 @@ COMPARISONS = {"EQ": jax.lax.eq, "NE": jax.lax.ne, "LT": jax.lax.lt, "LE": jax.l
 IN_LOOPS = frozenset(
     f"stablehlo.{name}"
     for name in (
-        *("bitcast_convert", "broadcast_in_dim", "cbrt", "ceil", "compare", "concatenate", "convert", "cosine", "dynamic_slice"),
-        *(
-            "exponential",
-            "exponential_minus_one",
-            "floor",
-            "iota",
-            "is_finite",
-            "log",
-            "log_plus_one",
-            "logistic",
-            "pad",
-            "power",
-        ),
-        *("remainder", "reverse", "round_nearest_afz", "round_nearest_even", "rsqrt", "shift_left", "shift_right_arithmetic"),
-        *("shift_right_logical", "sign", "sine", "slice", "sqrt", "tan", "tanh", "transpose"),
-    )
+        "bitcast_convert broadcast_in_dim cbrt ceil compare concatenate convert cosine dynamic_slice exponential "
+        "exponential_minus_one floor gather iota is_finite log log_plus_one logistic pad power remainder reverse "
+        "round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic shift_right_logical sign sine slice "
+        "sqrt tan tanh transpose"
+    ).split()
 )
 """What XLA makes in the loop that reads it, beside the cheap ones."""
 
@@ -137,4 +128,26 @@ def function_of(op: Any) -> Callable[..., Any] | None:
         if any("TOTALORDER" in w for w in words):
             return None
         return next((f for name, f in COMPARISONS.items() if any(f" {name}>" in w for w in words)), None)
+    if op.name == "stablehlo.reduce" and len(op.operands) == 2 and _size(op.operands[0]) == _size(op.results[0]):
+        names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+        return CHEAP.get(names[0]) if len(names) == 2 else None  # along axes of length 1
     return CHEAP.get(op.name)
+
+
+def _size(value: Any) -> int:
+    return math.prod(shape_of(value))
+
+
+def gathers_rows(op: Any) -> bool:
+    """Does a gather take one row of a table for each of its indices?"""
+    how = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    table, indices, rows = shape_of(op.operands[0]), shape_of(op.operands[1]), shape_of(op.results[0])
+    lead, sizes = len(indices) - 1, list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    return (
+        indices[-1:] == (1,)
+        and how.index_vector_dim == lead
+        and [list(how.start_index_map), list(how.collapsed_slice_dims), list(how.operand_batching_dims)] == [[0], [0], []]
+        and list(how.offset_dims) == list(range(lead, len(rows)))
+        and sizes == [1, *table[1:]]
+        and rows == (*indices[:-1], *table[1:])
+    )

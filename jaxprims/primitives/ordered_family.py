@@ -11,11 +11,12 @@ from ..specs.problems import OrderedProblem
 from ..targets.target import Explanation, Target
 from . import producers
 from .batches import batch_shape
-from .family import Family, Instead
+from .family import Instead
+from .looking_back import LookingBack
 from .ordered_call import OrderedCall, call_spec, init_dtypes, sizes_along
 
 
-class OrderedFamily(Family):
+class OrderedFamily(LookingBack):
     """What the three share."""
 
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> OrderedProblem:

@@ -24,7 +24,7 @@ from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of
 from .elements import ElementFunctionCall
-from .operations import Frame, NotTaken, dtype_of, function_of, ir, is_made, resolved, returned, shape_of
+from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, resolved, returned, shape_of
 
 MOST_READ, MOST_MADE = 2, 32
 """Arrays that are read in place of one; operations."""
@@ -87,6 +87,14 @@ class _Read:
     mask: int
 
 
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """Of values: all of them, and those of one element."""
+
+    shape: tuple[int, ...]
+    element: tuple[int, ...]
+
+
 class _Reading:
     """Backwards from the arrays of a call."""
 
@@ -98,83 +106,114 @@ class _Reading:
         self.steps = 0
 
     def operand(self, value: Any, aval: Any, mask: int, as_it_is: bool) -> Made:
-        self.shape, self.mask, self.known = tuple(aval.shape), mask, dict[Any, Made]()
-        if not all(isinstance(n, int) for n in self.shape) or math.prod(self.shape) <= 1:
+        self.mask, self.known = mask, dict[Any, Made]()
+        shape = tuple(aval.shape)
+        if not all(isinstance(n, int) for n in shape) or math.prod(shape) <= 1:
             raise NotTaken
         self.batch = mask.bit_count()
-        self.element = self.shape[self.batch + 1 + self.inner_rank :]
-        return self._array(value, self.shape, self.element) if as_it_is else self._value(value, None)
+        whole = _Form(shape, shape[self.batch + 1 + self.inner_rank :])
+        return self._array(value, whole, whole) if as_it_is else self._value(value, None, whole)
 
-    def _value(self, value: Any, frame: Frame | None) -> Made:
-        """Of a value that is the operand, reshaped, or a single number."""
+    def _value(self, value: Any, frame: Frame | None, form: _Form) -> Made:
+        """Of a value that has this form, reshaped, or is a single number."""
         value, frame = resolved(value, frame)
-        key = (value, frame)
+        key = (value, frame, form)
         if key not in self.known:
-            self.known[key] = _once(self._made(value, frame))
+            self.known[key] = _once(self._made(value, frame, form))
         return self.known[key]
 
-    def _made(self, value: Any, frame: Frame | None) -> Made:
+    def _made(self, value: Any, frame: Frame | None, form: _Form) -> Made:
         shape = shape_of(value)
         alone = math.prod(shape) == 1
         if frame is None and (alone or isinstance(value.owner, ir.Block)):
-            return self._read(value, shape, alone)
+            return self._read(value, shape, form)
         op = value.owner.operation
         if op.name == "func.call" and (inside := returned(self.ctx, value, frame)) is not None:
             before = dict(self.arrays), dict(self.captured), self.elements[:], self.steps, dict(self.known)
             try:
-                return self._value(*inside)
+                return self._value(*inside, form)
             except NotTaken:  # it is an operand as it is
                 self.arrays, self.captured, self.elements, self.steps, self.known = before
         elif op.name == "stablehlo.reshape":
-            return self._value(op.operands[0], frame)
-        elif op.name == "stablehlo.broadcast_in_dim" and not alone:
-            return self._broadcast(op, shape, frame)
+            return self._value(op.operands[0], frame, form)
+        elif op.name == "stablehlo.broadcast_in_dim":
+            return self._broadcast(op, shape, frame, form)
         elif op.name == "stablehlo.constant" and alone:
-            return self._read(op.clone().results[0], (), True)
+            return self._read(op.clone().results[0], (), form)
+        elif op.name == "stablehlo.gather" and (rows := self._gathered(op, shape, frame, form)) is not None:
+            return rows
         elif (function := function_of(op)) is not None:
-            self.steps += 1
-            if self.steps > MOST_MADE:
-                raise NotTaken
-            read = [self._value(x, frame) for x in op.operands]
+            self._step()
+            read = [self._value(x, frame, form) for x in op.operands]
             return lambda element: function(*(x(element) for x in read))
         if frame is not None:
             raise NotTaken
-        return self._read(value, shape, alone)
+        return self._read(value, shape, form)
 
-    def _read(self, value: Any, shape: tuple[int, ...], alone: bool) -> Made:
-        if alone:
-            return self._captured(_Read(value, (), 0))
-        if math.prod(shape) != math.prod(self.shape):
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MOST_MADE:
             raise NotTaken
-        return self._array(value, self.shape, self.element)
 
-    def _array(self, value: Any, shape: tuple[int, ...], of_element: tuple[int, ...]) -> Made:
-        k, element = self.arrays.setdefault(_Read(value, shape, self.mask), len(self.arrays)), self.element
+    def _read(self, value: Any, shape: tuple[int, ...], form: _Form) -> Made:
+        if math.prod(shape) == 1:
+            return self._captured(_Read(value, (), 0), form)
+        if math.prod(shape) != math.prod(form.shape):
+            raise NotTaken
+        return self._array(value, form, form)
+
+    def _array(self, value: Any, form: _Form, wanted: _Form) -> Made:
+        k = self.arrays.setdefault(_Read(value, form.shape, self.mask), len(self.arrays))
         if k == len(self.elements):
-            self.elements.append(of_element)
-        return lambda numbers: jnp.broadcast_to(numbers.arrays[k], element)
+            self.elements.append(form.element)
+        return lambda numbers: jnp.broadcast_to(numbers.arrays[k], wanted.element)
 
-    def _captured(self, read: _Read) -> Made:
-        k, element = self.captured.setdefault(read, len(self.captured)), self.element
-        return lambda numbers: jnp.broadcast_to(numbers.captured[k], element)
+    def _captured(self, read: _Read, form: _Form) -> Made:
+        k = self.captured.setdefault(read, len(self.captured))
+        return lambda numbers: jnp.broadcast_to(numbers.captured[k], form.element)
 
-    def _broadcast(self, op: Any, shape: tuple[int, ...], frame: Frame | None) -> Made:
+    def _broadcast(self, op: Any, shape: tuple[int, ...], frame: Frame | None, form: _Form) -> Made:
         """Of a number; an axis more; of a number for each element, or for each of the batch."""
         source = op.operands[0]
         inner, axes = shape_of(source), list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
         if math.prod(inner) == 1 or (math.prod(inner) == math.prod(shape) and axes == sorted(axes)):
-            return self._value(source, frame)
-        source, frame = resolved(source, frame)
+            return self._value(source, frame, form)
         mine = [a for a, n in zip(axes, inner, strict=True) if n != 1]
-        same = next((k for k, (a, b) in enumerate(zip(shape, self.shape, strict=False)) if a != b), len(self.shape))
-        if frame is not None or mine != sorted(mine) or mine[-1] >= same:
+        same = next((k for k, (a, b) in enumerate(zip(shape, form.shape, strict=False)) if a != b), len(form.shape))
+        if mine != sorted(mine) or mine[-1] >= same:
             raise NotTaken
-        if [a for a in range(self.batch + 1) if self.shape[a] != 1] == mine and not self.inner_rank:
-            return self._array(source, self.shape[: self.batch + 1], ())
-        if mine[-1] >= self.batch or self.shape[self.batch] <= SHORT_ROW:
+        each = self._each(form)
+        if each is not None and [a for a, n in enumerate(each.shape) if n != 1] == mine:
+            number = self._value(source, frame, each)
+            return lambda element: jnp.broadcast_to(number(element), form.element)
+        source, frame = resolved(source, frame)
+        if frame is not None or mine[-1] >= self.batch or form.shape[self.batch] <= SHORT_ROW:
             raise NotTaken
         bits = [b for b in range(self.mask.bit_length()) if self.mask >> b & 1]
-        return self._captured(_Read(source, tuple(self.shape[a] for a in mine), sum(1 << bits[a] for a in mine)))
+        return self._captured(_Read(source, tuple(form.shape[a] for a in mine), sum(1 << bits[a] for a in mine)), form)
+
+    def _each(self, form: _Form) -> _Form | None:
+        """A number for each element."""
+        return None if self.inner_rank else _Form(form.shape[: self.batch + 1], ())
+
+    def _gathered(self, op: Any, shape: tuple[int, ...], frame: Frame | None, form: _Form) -> Made | None:
+        """Rows of a table, one for each element, by its index, which is brought into range."""
+        table, frame_of_table = resolved(op.operands[0], frame)
+        each = self._each(form)
+        if frame_of_table is not None or each is None or shape != form.shape or not gathers_rows(op):
+            return None
+        read = _Read(table, shape_of(table), 0)
+        if read.shape[1:] != form.element or 0 in read.shape:
+            return None
+        self._step()
+        index = self._value(op.operands[1], frame, each)
+        k = self.captured.setdefault(read, len(self.captured))
+
+        def row(numbers: _Element) -> Any:
+            at = jnp.clip(index(numbers), 0, read.shape[0] - 1)
+            return jax.lax.dynamic_index_in_dim(numbers.captured[k], at, keepdims=False)
+
+        return row
 
     def call_of(self, made: Sequence[Made], operands: Sequence[Any], masks: Sequence[int], first: int) -> Taken:
         """The call whose f begins with what makes its operands. ``first``: the first one of those that f captures."""
@@ -195,7 +234,7 @@ class _Reading:
             new,
             dataclasses.replace(
                 self.call,
-                f=self._function_of(made, captured),
+                f=self._function_of(made),
                 positions=(None,) * len(arrays) + tuple(p for p in self.call.positions if p is not None),
             ),
         )
@@ -207,9 +246,9 @@ class _Reading:
         ctx = self.ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
         return mlir.lower_fun(lambda x: jax.lax.reshape(x, read.shape), multiple_results=False)(ctx, read.value)[0]
 
-    def _function_of(self, made: Sequence[Made], captured: Sequence[Any]) -> Traced:
+    def _function_of(self, made: Sequence[Made]) -> Traced:
         call = self.call
-        numbers = [jax.ShapeDtypeStruct((), a.dtype) for a in captured]
+        numbers = [jax.ShapeDtypeStruct(() if r.mask else r.shape, dtype_of(r.value)) for r in self.captured]
         before = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.constvars]
         elements = [jax.ShapeDtypeStruct(shape, dtype_of(r.value)) for shape, r in zip(self.elements, self.arrays, strict=True)]
         places = [jax.ShapeDtypeStruct((), p) for p in call.positions if p is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Protocol
 
 from jax.extend.core import Primitive
@@ -17,6 +16,8 @@ class Family(Protocol):
 
     name: str
     primitive: Primitive
+    lowered: Primitive
+    """Which has a rule for each target: the primitive itself, or one to which that is lowered everywhere."""
     call_target: str
     """The custom call's name, which carries the version of its attributes' meaning."""
 
@@ -27,9 +28,6 @@ class Family(Protocol):
         """The same in plain XLA."""
 
 
-_EACH: dict[str, Any] = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
-"""Each call is lowered where it stands, not once for all that are alike: what makes its operands is to be seen."""
-
 _families: dict[str, Family] = {}
 _targets: dict[str, Target] = {}
 
@@ -37,7 +35,7 @@ _targets: dict[str, Target] = {}
 def register_family(family: Family) -> None:
     """From now on the family's primitive is lowered to a kernel on every target that serves it, elsewhere to plain XLA."""
     _families[family.name] = family
-    mlir.register_lowering(family.primitive, mlir.lower_fun(family.plain, multiple_results=True))
+    mlir.register_lowering(family.lowered, mlir.lower_fun(family.plain, multiple_results=True))
     for target in _targets.values():
         _connect(family, target)
 
@@ -59,7 +57,7 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(family.primitive, rule, platform=target.platform, **_EACH)
+        mlir.register_lowering(family.lowered, rule, platform=target.platform)
 
 
 def family_of(primitive: Primitive) -> Any:

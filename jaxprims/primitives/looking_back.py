@@ -1,0 +1,88 @@
+"""``LookingBack``: families whose calls take in what makes their operands.
+
+That is to be seen only where a call stands, in a lowering that JAX does not keep for all calls that are alike. Such a lowering is
+for all platforms. So there are two: the family's primitive is lowered to another one, which has the operands as they are and,
+behind them, what they are made of (``producers``); this one has a rule for each target, which takes the ones or the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from ..targets.target import Target
+from . import divided
+from .family import Family
+from .operations import is_made
+from .producers import Taken
+
+_EACH = {"cacheable": False}
+CAN_LOOK = set(_EACH) <= set(inspect.signature(mlir.register_lowering).parameters)
+"""Does this JAX lower calls where they stand?"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """``made``: would XLA make the operands in the loop that reads them? ``call``, ``masks``: with what makes them taken in."""
+
+    made: bool = False
+    call: Any = None
+    masks: tuple[int, ...] = ()
+
+
+class LookingBack(Family):
+    """A family of calls of elements, with ``call`` and ``masks`` among the parameters."""
+
+    def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
+        super().__init__(name, title, primitive, call_target)
+        if CAN_LOOK:
+            self.lowered = Primitive(primitive.name)
+            self.lowered.multiple_results = True
+            self.lowered.def_abstract_eval(self._avals)
+            mlir.register_lowering(primitive, self._look_back, **_EACH)
+
+    def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
+        """The call with what makes its operands, if anything is to be taken in."""
+        raise NotImplementedError
+
+    def fused_by_xla(self, **params: Any) -> bool:
+        """Is XLA, which makes the operands in the same loop, faster than a kernel that has them from memory?"""
+        return False
+
+    def plain(self, *operands: Any, seen: Seen | None = None, **params: Any) -> list[Any]:
+        return super().plain(*operands[: len(params["masks"])], **params)
+
+    def _avals(self, *avals: Any, seen: Seen, **params: Any) -> Any:
+        return jax.make_jaxpr(lambda *xs: self.primitive.bind(*xs, **params))(*avals[: len(params["masks"])]).out_avals
+
+    def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
+        seen, more, avals = Seen(), list[Any](), list[Any]()
+        if divided.devices_of(ctx) == 1:
+            taken = self.taken(ctx, operands, **params)
+            if taken is not None:
+                more, avals = taken.operands, taken.avals
+                seen = Seen(any(is_made(ctx, x) for x in more[: taken.call.num_arrays]), taken.call, taken.masks)
+            else:
+                seen = Seen(any(is_made(ctx, x) for x in operands))
+        bind = functools.partial(self.lowered.bind, seen=seen, **params)
+        return mlir.lower_fun(bind)(ctx.replace(avals_in=[*ctx.avals_in, *avals]), *operands, *more)
+
+    def lower(self, ctx: Any, *operands: Any, target: Target, seen: Seen | None = None, **params: Any) -> Any:
+        seen, n = seen or Seen(), len(params["masks"])
+        own = ctx.replace(avals_in=ctx.avals_in[:n])
+        another = self.another_way(own, operands[:n], target, **params)
+        if another is not None:
+            return another()
+        if seen.made and self.fused_by_xla(**params):
+            return mlir.lower_fun(functools.partial(self.plain, **params))(own, *operands[:n])
+        if seen.call is None:
+            return self.to_kernel(own, operands[:n], target, **params)
+        params |= {"call": seen.call, "masks": seen.masks}
+        return self.to_kernel(ctx.replace(avals_in=ctx.avals_in[n:]), operands[n:], target, **params)
