@@ -750,6 +750,29 @@ def by_fuse(rng: Rng, p: Program) -> Program:
     return p.around("fuse plain", jp.fuse(p.plain), p.plain)
 
 
+def by_producers(rng: Rng, p: Program) -> Program:
+    """Arrays are made of themselves before: what kernels take in, or do not, changes nothing."""
+    linear = [
+        lambda x: x * jnp.ones((), x.dtype),
+        lambda x: x.reshape(-1).reshape(x.shape),
+        lambda x: jax.jit(lambda x: x[jnp.arange(x.shape[0])])(x),
+        lambda x: jnp.take(x, jnp.arange(x.shape[0]), axis=0),
+        lambda x: jnp.where((jnp.arange(x.shape[0]) >= 0).reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype)),
+    ]
+    others = [
+        lambda x: jnp.where(x == x, x, x),
+        lambda x: jnp.clip(x, jnp.min(x), jnp.max(x)) if x.dtype.kind in "iu" else jnp.negative(-x),
+        lambda x: x.astype({2: jnp.float32, 1: jnp.int32}.get(x.dtype.itemsize, x.dtype)).astype(x.dtype),
+    ]
+    makers = linear + others * (p.linear is None)
+    chosen = [
+        makers[rng.integers(len(makers))] if a.shape and 0 not in a.shape and a.dtype != "bool" and rng.random() < 0.8 else None
+        for a in p.arrays
+    ]
+    mine = lambda *xs: p.mine(*(x if m is None else m(jnp.asarray(x)) for m, x in zip(chosen, xs, strict=True)))  # noqa: E731
+    return p.around("made before", mine, p.plain)
+
+
 def by_export(rng: Rng, p: Program) -> Program:
     checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
 
@@ -763,6 +786,8 @@ def by_export(rng: Rng, p: Program) -> Program:
 def transformed(rng: Rng, p: Program) -> Program:
     if rng.random() < 0.06:
         p = by_fuse(rng, p)
+    elif rng.random() < 0.3:
+        p = by_producers(rng, p)
     for _ in range(int(rng.integers(0, 4))):
         choices: list[Callable[[Rng, Program], Program]] = [by_vmap, by_vmap, by_loop, by_cond, by_shard_map]
         if p.smooth and any(a.diff for a in p.arrays):
