@@ -41,9 +41,7 @@ inline constexpr int64_t kReduceTask = 64 << 10;       // scalars of a task, abo
 inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of a strip: they stay in the first-level cache
 inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
-inline constexpr int64_t kReducePeriod = 128;          // longest row of the periodic form
-inline constexpr int64_t kReducePeriodDear = 256;      // where an element takes so long, or longer
-inline constexpr int64_t kReduceDear = 3;
+inline constexpr int64_t kReducePeriod = 256;          // longest row of the periodic form
 inline constexpr int64_t kReduceRows = 64;  // of the periodic form, end to end
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
@@ -60,8 +58,7 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
-  const int64_t period = p.work >= kReduceDear ? kReducePeriodDear : kReducePeriod;
-  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= period && p.joined >= kReduceRows;
+  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && p.joined >= kReduceRows;
   if (plan.periodic) {
     plan.leaf = plan.block = n;
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));

@@ -184,7 +184,7 @@ TEST(ReducePlanOfRandomProblems) {
     CHECK(plan.threads >= 1 && plan.threads <= m.threads && plan.grain >= 1);
     CHECK(plan.strip >= 1 && (plan.strip <= p.lanes || p.lanes == 0));
     if (plan.periodic) {
-      CHECK(!p.across && !p.init && p.n >= 1 && p.n <= kReducePeriodDear && plan.leaf == p.n);
+      CHECK(!p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && plan.leaf == p.n);
     } else {
       CHECK(plan.leaf == (p.across ? kReduceLeafAcross : kReduceLeaf));
       CHECK(plan.block % plan.leaf == 0 && std::has_single_bit(static_cast<uint64_t>(plan.block / plan.leaf)));

@@ -21,7 +21,7 @@ FEW_MAPPED, FEW_MAPPED_NARROW = 2048, 8192
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
 
-FEW_TO_SCAN, FEW_TO_FOLD = 800, 8192
+FEW_TO_SCAN, FEW_TO_FOLD, FEW_TO_SCAN_IN_ALL = 800, 8192, 4096
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
 
@@ -44,33 +44,30 @@ MOST_WRITTEN = 128
 SEARCH = 4
 """How much more an element costs that has to find its segment among offsets."""
 
-SHORT_ROW, FEW_EXTREMES = {"argmax": 32, "argmin": 32}, 256
-"""Elements of rows that XLA reduces row by row, and a kernel by a scan through all of them, or of columns that XLA unrolls; and
-of all rows together."""
+FEW_STEPS, FEW_STEPS_OF_EXTREMES = 12, 20
+"""Elements to a row, or a column, that XLA's compiler writes out one by one; those of argmax and argmin, which go through rows by
+a scan here."""
 
-SHORT_ROWS, SHORT_ROWS_IN_VECTORS = 128, 512
-"""The same for the other operators' rows; the second where XLA folds a row by vectors, or where there are :data:`MANY` elements,
-whose rows it splits among the cores."""
+FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
+"""Elements that XLA reduces in less time than a call takes: of all rows together; where there is one row, or rows are
+:data:`LONG_ROW`; where they have :data:`FEW_STEPS`."""
 
-ABREAST = {"add": (range(2, 65), ("f32", "f64")), "mul": (range(24, 129), ("f32", "f64"))} | dict.fromkeys(
-    ("max", "min"), (range(24, 129), ("s32", "u32", "s64", "u64"))
-)
-"""Elements of rows that a kernel reduces many at once in less time than XLA, which adds and multiplies one after the other, and
-of which types; from :data:`FEW_TO_REDUCE` in all rows on."""
+LONG_ROW, ROWS_IN_VECTORS = 40, range(257, 513)
+"""Elements to a row of those that are long; of rows that XLA folds by vectors as fast as memory gives them."""
 
 ROWS_OF_EXPONENTIALS, FEW_TO_SUM = range(17, 300), 1024
 """Elements of rows whose logsumexp takes longer in a kernel, shorter ones of which go abreast, longer ones by chunks; of all."""
 
-FEW_TO_REDUCE, FEW_TO_REDUCE_IN_VECTORS = 4096, 16_384
-"""Elements of a reduction that XLA knows, likewise."""
+HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
-HALVES = ("f16", "bf16")
+EXTREMES, FEW_TO_FIND = ("argmax", "argmin"), 256
+"""Of how many elements XLA finds the position in less time than a call takes."""
 
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
 
-FEW_OF_COLUMNS = 2**21
-"""The same of columns of halves: with more XLA may go through memory in long steps."""
+FEW_OF_COLUMNS, ROW_OF_FACTORS = 2**17, 128
+"""Elements of all columns of halves, extremes of which XLA makes faster; of a row of halves whose product it does."""
 
 MANY = 2**18
 
@@ -130,7 +127,7 @@ def _short_rows(problem: OrderedProblem) -> bool:
         return bool(problem.n <= SHORTEST)
     every = problem.n * problem.members * slots
     if problem.family == "scan":
-        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - (2 * slots if every > FEW_TO_REDUCE else 0)))
+        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - (2 * slots if every > FEW_TO_SCAN_IN_ALL else 0)))
     few = every <= ROWS_TO_FOLD
     return bool(problem.n <= max(SHORTEST, (ROW_TO_FOLD if few else SHORT_FOR_FOLD) // slots))
 
@@ -180,23 +177,34 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     every = problem.n * problem.lanes * problem.members
     state = problem.spec.state[0]
     if operation == "logaddexp":
-        kernel = problem.lanes == 1 and state in ("f32", "f64") and problem.n not in ROWS_OF_EXPONENTIALS and every > FEW_TO_SUM
+        kernel = problem.lanes == 1 and state in FLOATS and problem.n not in ROWS_OF_EXPONENTIALS and every > FEW_TO_SUM
         return None if kernel else "a maximum and a sum of exponentials, one for each element"
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
-    lengths, types = ABREAST.get(operation, (range(0), ()))
-    if problem.lanes == 1 and problem.n in lengths and state in types and every > FEW_TO_REDUCE:
-        return None
-    in_vectors = operation in ("add", "max", "min") and state in ("f32", "f64")
-    few = FEW_EXTREMES if operation in SHORT_ROW else FEW_TO_REDUCE_IN_VECTORS if in_vectors else FEW_TO_REDUCE
-    if operation not in LOGIC and every <= few:
+    rows, floats = problem.lanes == 1 and problem.members > 1, state in FLOATS
+    if operation in LOGIC:
+        return "short rows, each reduced by itself" if rows and (problem.n < FEW_STEPS or every <= FEW_IN_ALL) else None
+    if operation in EXTREMES:
+        if every <= FEW_TO_FIND:
+            return _FEW
+        return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
+    if every <= _few_to_reduce(problem):
         return _FEW
-    if operation in ("max", "min") and state in HALVES and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
+    if state in HALVES and operation in ("max", "min") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
         return "maxima and minima of halves: XLA's loop is ahead"
-    if problem.lanes > 1:
-        return "few elements to a column" if problem.n < SHORT_ROW.get(operation, 0) else None
-    short = SHORT_ROW.get(operation, SHORT_ROWS_IN_VECTORS if in_vectors or every >= MANY else SHORT_ROWS)
-    return "short rows, each reduced by itself" if problem.n <= short and problem.members > 1 else None
+    if not rows:
+        return None
+    quick = (operation == "add" and (floats or state in HALVES)) or (operation in ("max", "min") and floats)
+    if problem.n < (FEW_STEPS if floats or operation != "mul" or state not in HALVES else ROW_OF_FACTORS) and not quick:
+        return "short rows, each reduced by itself"
+    in_vectors = quick and floats and problem.n in ROWS_IN_VECTORS and every >= MANY
+    return "rows that XLA folds in vectors" if in_vectors else None
+
+
+def _few_to_reduce(problem: OrderedProblem) -> int:
+    if problem.lanes * problem.members == 1 or problem.n >= LONG_ROW:
+        return FEW_IN_LONG_ROWS
+    return FEW_IN_ALL if problem.n >= FEW_STEPS else FEW_IN_SHORT_ROWS
 
 
 def _stencil(problem: StencilProblem) -> str | None:
