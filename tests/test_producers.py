@@ -180,6 +180,15 @@ def test_derivatives_and_devices() -> None:
     np.testing.assert_allclose(total, (sharded[0] * sharded[1][:, None] + 1).sum(0), rtol=1e-4)
 
 
+def test_what_is_behind_a_mask() -> None:
+    """A product with a mask is a choice, as in XLA: no NaN comes of an infinity that it hides."""
+    x = jnp.ones((40, N)).at[:, 7].set(jnp.inf).at[:, 9].set(jnp.nan)
+    for masked in (lambda x: x * (x < 5).astype(x.dtype), lambda x: jax.jit(lambda m: m.astype(x.dtype))(jnp.isfinite(x)) * x):
+        plain = jax.jit(lambda x, f=masked: jnp.sum(f(x), 1))(x)
+        np.testing.assert_array_equal(jax.jit(lambda x, f=masked: jp.reduce(f(x), axis=1))(x), plain)
+        np.testing.assert_array_equal(jax.jit(lambda x, f=masked: jp.cumsum(f(x), 1))(x)[:, -1], plain)
+
+
 def test_an_operand_that_a_function_made_of_something_else() -> None:
     """What was seen inside a function that is left as it is leaves no traces."""
 

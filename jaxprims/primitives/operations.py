@@ -72,19 +72,21 @@ class Frame:
 
 def is_made(ctx: Any, operand: Any) -> bool:
     """Would XLA make this operand in the loop that reads it?"""
-    value, frame = operand, None
+    op, frame = made_by(ctx, operand, None)
+    while op is not None and op.name == "stablehlo.reshape":
+        op, frame = made_by(ctx, op.operands[0], frame)
+    return op is not None and (op.name in CHEAP or op.name in IN_LOOPS)
+
+
+def made_by(ctx: Any, value: Any, frame: Frame | None) -> tuple[Any, Frame | None]:
+    """The operation that makes a value, inside the functions that are called, and where it is; None for an argument."""
+    value, frame = resolved(value, frame)
     while not isinstance(value.owner, ir.Block):
-        op = value.owner.operation
-        if op.name == "func.call":
-            inside = returned(ctx, value, frame)
-            if inside is None:
-                return False
-            value, frame = resolved(*inside)
-        elif op.name == "stablehlo.reshape":
-            value, frame = resolved(op.operands[0], frame)
-        else:
-            return op.name in CHEAP or op.name in IN_LOOPS
-    return False
+        inside = returned(ctx, value, frame) if value.owner.operation.name == "func.call" else None
+        if inside is None:
+            return value.owner.operation, frame
+        value, frame = resolved(*inside)
+    return None, frame
 
 
 def resolved(value: Any, frame: Frame | None) -> tuple[Any, Frame | None]:
@@ -132,6 +134,21 @@ def function_of(op: Any) -> Callable[..., Any] | None:
         names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
         return CHEAP.get(names[0]) if len(names) == 2 else None  # along axes of length 1
     return CHEAP.get(op.name)
+
+
+def masked(ctx: Any, op: Any, frame: Frame | None) -> Callable[..., Any] | None:
+    """A product with a mask as the choice that XLA makes of it: what is infinite, or no number, is not seen where a mask is
+    false."""
+    if op.name != "stablehlo.multiply" or dtype_of(op.results[0]) not in (np.float32, np.float64):
+        return None
+    masks = [k for k, x in enumerate(op.operands) if _is_mask(made_by(ctx, x, frame)[0])]
+    if not masks:
+        return None
+    return lambda *factors: jnp.where(factors[masks[0]] != 0, factors[1 - masks[0]], jnp.zeros_like(factors[0]))
+
+
+def _is_mask(op: Any) -> bool:
+    return op is not None and op.name == "stablehlo.convert" and dtype_of(op.operands[0]).kind == "b"
 
 
 def _size(value: Any) -> int:

@@ -24,7 +24,7 @@ from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of
 from .elements import ElementFunctionCall
-from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, resolved, returned, shape_of
+from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, masked, resolved, returned, shape_of
 
 MOST_READ, MOST_MADE = 2, 32
 """Arrays that are read in place of one; operations."""
@@ -142,7 +142,7 @@ class _Reading:
             return self._read(op.clone().results[0], (), form)
         elif op.name == "stablehlo.gather" and (rows := self._gathered(op, shape, frame, form)) is not None:
             return rows
-        elif (function := function_of(op)) is not None:
+        elif (function := masked(self.ctx, op, frame) or function_of(op)) is not None:
             self._step()
             read = [self._value(x, frame, form) for x in op.operands]
             return lambda element: function(*(x(element) for x in read))
