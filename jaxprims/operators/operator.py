@@ -127,6 +127,30 @@ def _comparable(x: Any) -> Any:
     return x
 
 
+class _Alike:
+    """A jaxpr that compares by its structure, and the types of its arguments."""
+
+    def __init__(self, jaxpr: Jaxpr):
+        self.jaxpr = jaxpr
+        self.key = (tuple(str(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)), len(jaxpr.constvars), _structure(jaxpr))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def traced_alike(jaxpr: Jaxpr) -> Traced:
+    """Of scalars and small arrays; made once for jaxprs that are alike. Raises Unsupported."""
+    return _traced_alike(_Alike(jaxpr))
+
+
+@functools.lru_cache(maxsize=512)
+def _traced_alike(alike: _Alike) -> Traced:
+    return make_traced(alike.jaxpr, to_program(alike.jaxpr))
+
+
 def make_large(jaxpr: Jaxpr) -> Traced:
     """Of arrays, which stay such."""
     return make_traced(jaxpr, NO_PROGRAM, to_arrays(jaxpr))

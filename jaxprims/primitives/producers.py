@@ -19,15 +19,15 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import mlir
 
-from ..operators.operator import Traced, make_traced
+from ..operators.operator import Traced, traced_alike
 from ..tracing.jaxprs import with_arguments
-from ..tracing.lower import Unsupported, to_program
+from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from .elements import ElementFunctionCall
 from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, masked, resolved, returned, shape_of
 
-MOST_READ, MOST_MADE = 2, 32
-"""Arrays that are read in place of one; operations."""
+MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
+"""Arrays that are read in place of one; operations; numbers of an element, each of which is an instruction of f's."""
 
 SHORT_ROW = 256
 """Elements to a row up to which rows are not read one by one, as numbers of their own want it."""
@@ -112,6 +112,8 @@ class _Reading:
             raise NotTaken
         self.batch = mask.bit_count()
         whole = _Form(shape, shape[self.batch + 1 + self.inner_rank :])
+        if math.prod(whole.element) > WIDEST:
+            raise NotTaken
         return self._array(value, whole, whole) if as_it_is else self._value(value, None, whole)
 
     def _value(self, value: Any, frame: Frame | None, form: _Form) -> Made:
@@ -261,8 +263,7 @@ class _Reading:
         n = len(numbers) + len(before)
         if jaxpr.constvars:
             raise NotTaken
-        jaxpr = with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:])
-        return make_traced(jaxpr, to_program(jaxpr))
+        return traced_alike(with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:]))
 
 
 def _once(made: Made) -> Made:
