@@ -7,8 +7,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from ..tracing.jaxprs import CHECKPOINTS, opened
-from .graph import run_equation
+from ..tracing.jaxprs import CHECKPOINTS, opened, run_equation
 
 BODIES = {
     "cond": ("branches",),

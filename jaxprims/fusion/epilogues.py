@@ -9,10 +9,11 @@ from jax.extend.core import Literal, Var
 
 from ..primitives.ordered_call import last
 from ..tracing import elementwise
+from ..tracing.jaxprs import run_equation
 from ..tracing.lanewise import OWN
 from . import loops
 from .body import Body
-from .graph import OUTSIDE, Graph, run_equation
+from .graph import OUTSIDE, Graph
 from .sites import Site
 from .stencils import Root
 

@@ -10,9 +10,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from ..primitives.stencil_reduce import StencilReduceCall, fits, stencil_reduce_p
-from ..tracing.jaxprs import assembled
+from ..tracing.jaxprs import assembled, interpret, run_equation
 from .body import Body, operations
-from .graph import flat_graph, interpret, run_equation
+from .graph import flat_graph
 from .pays import DEAR, folds
 from .sites import Site
 from .stencils import Root, Stencil

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, assembled, called
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, run_equation
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -85,28 +85,6 @@ def flat_graph(
         if not isinstance(v, Literal):
             users.setdefault(v, []).append(OUTSIDE)
     return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors, with_rules)
-
-
-def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """What an equation makes of these operands."""
-    variables, values = [], []
-    for v, x in zip(eqn.invars, operands, strict=True):
-        if not isinstance(v, Literal) and v not in variables:
-            variables.append(v)
-            values.append(x)
-    return list(jaxpr_as_fun(ClosedJaxpr(assembled([], variables, eqn.outvars, [eqn]), []))(*values))
-
-
-def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation: Callable[..., Sequence[Any]]) -> list[Any]:
-    """What a jaxpr returns, where ``equation(eqn, operands)`` does its equations."""
-    env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-
-    def value(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
-    return [value(v) for v in jaxpr.outvars]
 
 
 def depending_on(jaxpr: Jaxpr, variables: Iterable[Var]) -> set[Var]:

@@ -22,9 +22,9 @@ from ..api.scan import scan
 from ..primitives.avals import typed
 from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
-from ..tracing.jaxprs import scan_counts
+from ..tracing.jaxprs import interpret, run_equation, scan_counts
 from ..tracing.labels import MOVES
-from .graph import Graph, depending_on, flat_graph, interpret, run_equation
+from .graph import Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 
 FEWEST = 2**9

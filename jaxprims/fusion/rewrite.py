@@ -12,12 +12,13 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from ..arguments.warnings import kernels_or_nothing
 from ..tracing import elementwise
+from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .body import Body
 from .epilogues import Finished, finished
 from .folded import Folded, folded
-from .graph import OUTSIDE, Graph, run_equation
+from .graph import OUTSIDE, Graph
 from .pays import folds, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions

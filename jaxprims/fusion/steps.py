@@ -12,9 +12,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..primitives.avals import typed
-from ..tracing.jaxprs import scan_counts
+from ..tracing.jaxprs import run_equation, scan_counts
 from .cells import Axis, Cells, Node, Read, Split, Unclear
-from .graph import Graph, depending_on, flat_graph, run_equation
+from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
 from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS
 from .stencils import BROADCAST, Layout, dear

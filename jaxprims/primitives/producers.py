@@ -23,11 +23,16 @@ from ..operators.operator import Traced, traced_alike
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
+from .captured_rows import read_by_rows, with_rows
 from .elements import ElementFunctionCall
 from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, masked, resolved, returned, shape_of
 
 MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
 """Arrays that are read in place of one; operations; numbers of an element, each of which is an instruction of f's."""
+
+MADE_AGAIN, FEW_MADE = 32, 2**19
+"""Operations in place of one number of a table, which is written once and read for each element; operations that are done before
+XLA's threads have met."""
 
 SHORT_ROW = 256
 """Elements to a row up to which rows are not read one by one, as numbers of their own want it."""
@@ -54,14 +59,16 @@ def taken(
 ) -> Taken | None:
     """The call with what makes its arrays; None if that is nothing, or not to be taken in. ``others``: operands between the
     arrays and what f captures; ``as_they_are``: so many arrays in front are wanted in memory."""
-    n, avals = call.num_arrays, ctx.avals_in
-    if axes_of(avals) or not any(is_made(ctx, x) for x in operands[as_they_are:n]):
+    n, avals, first = call.num_arrays, ctx.avals_in, call.num_arrays + others
+    captured = range(first, first + call.f.captured)
+    if axes_of(avals) or not any(is_made(ctx, operands[k]) for k in (*range(as_they_are, n), *captured)):
         return None
     reading = _Reading(ctx, call, inner_rank)
     try:
         each = zip(operands[:n], avals[:n], masks[:n], range(n), strict=True)
         made = [reading.operand(x, a, m, k < as_they_are) for x, a, m, k in each]
-        return reading.call_of(made, operands, masks, n + others)
+        tables = {k - first: t for k in captured if (t := reading.table(k - first, operands[k], avals[k], masks[k])) is not None}
+        return reading.call_of(made, tables, operands, masks, first)
     except (NotTaken, Unsupported):
         return None
 
@@ -72,7 +79,8 @@ class _Element:
 
     arrays: Sequence[Any]
     captured: Sequence[Any]
-    made: dict[Any, Any]
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    at: Any = None  # of a row of a table: which
 
 
 Made = Callable[[_Element], Any]
@@ -106,7 +114,7 @@ class _Reading:
         self.steps = 0
 
     def operand(self, value: Any, aval: Any, mask: int, as_it_is: bool) -> Made:
-        self.mask, self.known = mask, dict[Any, Made]()
+        self.mask, self.known, self.of_table = mask, dict[Any, Made](), False
         shape = tuple(aval.shape)
         if not all(isinstance(n, int) for n in shape) or math.prod(shape) <= 1:
             raise NotTaken
@@ -115,6 +123,29 @@ class _Reading:
         if math.prod(whole.element) > WIDEST:
             raise NotTaken
         return self._array(value, whole, whole) if as_it_is else self._value(value, None, whole)
+
+    def table(self, k: int, value: Any, aval: Any, mask: int) -> Made | None:
+        """Of an array that f captures and reads by rows: what makes them, a row at a time. None if it stays as it is."""
+        known = self.arrays and aval.ndim and all(isinstance(n, int) for n in aval.shape)
+        if mask or not known or not is_made(self.ctx, value) or not read_by_rows(self.call.f.jaxpr, k):
+            return None
+        elements, before = next(iter(self.arrays)).shape[self.batch], self._state()
+        self.mask, self.known, self.of_table, self.batch = 0, dict[Any, Made](), True, 0
+        try:
+            rows = self._value(value, None, _Form(tuple(aval.shape), tuple(aval.shape[1:])))
+            again = (self.steps - before[3]) * elements * math.prod(aval.shape[1:])
+            if again <= FEW_MADE + MADE_AGAIN * math.prod(aval.shape):
+                return rows
+        except NotTaken:
+            pass
+        self._restore(before)
+        return None
+
+    def _state(self) -> Any:
+        return dict(self.arrays), dict(self.captured), self.elements[:], self.steps, dict(self.known)
+
+    def _restore(self, state: Any) -> None:
+        self.arrays, self.captured, self.elements, self.steps, self.known = state
 
     def _value(self, value: Any, frame: Frame | None, form: _Form) -> Made:
         """Of a value that has this form, reshaped, or is a single number."""
@@ -131,11 +162,11 @@ class _Reading:
             return self._read(value, shape, form)
         op = value.owner.operation
         if op.name == "func.call" and (inside := returned(self.ctx, value, frame)) is not None:
-            before = dict(self.arrays), dict(self.captured), self.elements[:], self.steps, dict(self.known)
+            before = self._state()
             try:
                 return self._value(*inside, form)
             except NotTaken:  # it is an operand as it is
-                self.arrays, self.captured, self.elements, self.steps, self.known = before
+                self._restore(before)
         elif op.name == "stablehlo.reshape":
             return self._value(op.operands[0], frame, form)
         elif op.name == "stablehlo.broadcast_in_dim":
@@ -165,6 +196,9 @@ class _Reading:
         return self._array(value, form, form)
 
     def _array(self, value: Any, form: _Form, wanted: _Form) -> Made:
+        if self.of_table:
+            row = self._row(_Read(value, form.shape, 0), lambda element: element.at)
+            return lambda element: jnp.broadcast_to(row(element), wanted.element)
         k = self.arrays.setdefault(_Read(value, form.shape, self.mask), len(self.arrays))
         if k == len(self.elements):
             self.elements.append(form.element)
@@ -196,34 +230,39 @@ class _Reading:
 
     def _each(self, form: _Form) -> _Form | None:
         """A number for each element."""
-        return None if self.inner_rank else _Form(form.shape[: self.batch + 1], ())
+        return None if self.inner_rank and not self.of_table else _Form(form.shape[: self.batch + 1], ())
 
     def _gathered(self, op: Any, shape: tuple[int, ...], frame: Frame | None, form: _Form) -> Made | None:
         """Rows of a table, one for each element, by its index, which is brought into range."""
         table, frame_of_table = resolved(op.operands[0], frame)
         each = self._each(form)
-        if frame_of_table is not None or each is None or shape != form.shape or not gathers_rows(op):
+        if frame_of_table is not None or each is None or self.of_table or shape != form.shape or not gathers_rows(op):
             return None
         read = _Read(table, shape_of(table), 0)
         if read.shape[1:] != form.element or 0 in read.shape:
             return None
         self._step()
-        index = self._value(op.operands[1], frame, each)
+        return self._row(read, self._value(op.operands[1], frame, each))
+
+    def _row(self, read: _Read, index: Made) -> Made:
         k = self.captured.setdefault(read, len(self.captured))
 
-        def row(numbers: _Element) -> Any:
-            at = jnp.clip(index(numbers), 0, read.shape[0] - 1)
-            return jax.lax.dynamic_index_in_dim(numbers.captured[k], at, keepdims=False)
+        def row(element: _Element) -> Any:
+            at = jnp.clip(index(element), 0, read.shape[0] - 1)
+            return jax.lax.dynamic_index_in_dim(element.captured[k], at, keepdims=False)
 
         return row
 
-    def call_of(self, made: Sequence[Made], operands: Sequence[Any], masks: Sequence[int], first: int) -> Taken:
+    def call_of(
+        self, made: Sequence[Made], tables: dict[int, Made], operands: Sequence[Any], masks: Sequence[int], first: int
+    ) -> Taken:
         """The call whose f begins with what makes its operands. ``first``: the first one of those that f captures."""
         n, avals = self.call.num_arrays, self.ctx.avals_in
         arrays, captured = (
             [jax.core.ShapedArray(r.shape, dtype_of(r.value)) for r in reads] for reads in (self.arrays, self.captured)
         )
-        new = (*(r.mask for r in self.arrays), *masks[n:first], *(r.mask for r in self.captured), *masks[first:])
+        left = [*(k for k in range(first, len(operands)) if k - first not in tables)]
+        new = (*(r.mask for r in self.arrays), *masks[n:first], *(r.mask for r in self.captured), *(masks[k] for k in left))
         every = functools.reduce(operator.or_, masks)
         size = lambda a: math.prod(a.shape) * a.dtype.itemsize  # noqa: E731
         few = sum(map(size, arrays)) <= MOST_READ * sum(map(size, avals[:n]))
@@ -231,12 +270,12 @@ class _Reading:
             raise NotTaken
         read = [[self._as_operand(r) for r in reads] for reads in (self.arrays, self.captured)]
         return Taken(
-            [*read[0], *operands[n:first], *read[1], *operands[first:]],
-            [*arrays, *avals[n:first], *captured, *avals[first:]],
+            [*read[0], *operands[n:first], *read[1], *(operands[k] for k in left)],
+            [*arrays, *avals[n:first], *captured, *(avals[k] for k in left)],
             new,
             dataclasses.replace(
                 self.call,
-                f=self._function_of(made),
+                f=self._function_of(made, tables),
                 positions=(None,) * len(arrays) + tuple(p for p in self.call.positions if p is not None),
             ),
         )
@@ -248,22 +287,31 @@ class _Reading:
         ctx = self.ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
         return mlir.lower_fun(lambda x: jax.lax.reshape(x, read.shape), multiple_results=False)(ctx, read.value)[0]
 
-    def _function_of(self, made: Sequence[Made]) -> Traced:
+    def _function_of(self, made: Sequence[Made], tables: dict[int, Made]) -> Traced:
         call = self.call
         numbers = [jax.ShapeDtypeStruct(() if r.mask else r.shape, dtype_of(r.value)) for r in self.captured]
-        before = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in call.f.jaxpr.constvars]
+        left = [k for k in range(call.f.captured) if k not in tables]
+        before = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (call.f.jaxpr.constvars[k] for k in left)]
         elements = [jax.ShapeDtypeStruct(shape, dtype_of(r.value)) for shape, r in zip(self.elements, self.arrays, strict=True)]
         places = [jax.ShapeDtypeStruct((), p) for p in call.positions if p is not None]
 
         def f(numbers: Any, before: Any, elements: Any, places: Any) -> Any:
-            element, values, at = _Element(elements, numbers, {}), iter(made), iter(places)
-            return call.f(before, *(next(values)(element) if p is None else next(at) for p in call.positions))
+            element, values, at = _Element(elements, numbers), iter(made), iter(places)
+            given = [next(values)(element) if p is None else next(at) for p in call.positions]
+            if not tables:
+                return call.f(before, *given)
+            row_of = {k: functools.partial(_row_at, row, elements, numbers) for k, row in tables.items()}
+            return with_rows(call.f.jaxpr, dict(zip(left, before, strict=True)), row_of, given)
 
         jaxpr = jax.make_jaxpr(f)(numbers, before, elements, places).jaxpr
         n = len(numbers) + len(before)
         if jaxpr.constvars:
             raise NotTaken
         return traced_alike(with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:]))
+
+
+def _row_at(row: Made, elements: Any, numbers: Any, index: Any) -> Any:
+    return row(_Element(elements, numbers, at=index))
 
 
 def _once(made: Made) -> Made:

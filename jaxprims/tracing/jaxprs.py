@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -45,6 +45,28 @@ def assembled(constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence
     mine = Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, info)
     # newer JAX: a jaxpr holds its captured arrays, here their shapes and dtypes
     return ClosedJaxpr(mine, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars]).jaxpr
+
+
+def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    """What an equation makes of these operands."""
+    variables, values = [], []
+    for v, x in zip(eqn.invars, operands, strict=True):
+        if not isinstance(v, Literal) and v not in variables:
+            variables.append(v)
+            values.append(x)
+    return list(jaxpr_as_fun(ClosedJaxpr(assembled([], variables, eqn.outvars, [eqn]), []))(*values))
+
+
+def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation: Callable[..., Sequence[Any]]) -> list[Any]:
+    """What a jaxpr returns, where ``equation(eqn, operands)`` does its equations."""
+    env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
+    return [value(v) for v in jaxpr.outvars]
 
 
 def pruned(jaxpr: Jaxpr) -> Jaxpr:
