@@ -8,12 +8,12 @@ from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 
-SMALL = 2048
-"""Elements that XLA's loop, which is compiled into the program around it, has done before a kernel has been called."""
+SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 600, 4096, 8192
+"""Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
+where bins are many, so that a row seldom waits for the one before; and rows are narrow."""
 
-SMALL_IN_VECTORS, SMALL_OF_MANY, SMALL_IN_NARROW_VECTORS = 16_384, 4096, 131_072
-"""The same where XLA's loop is one of vectors: sums and products of rows by index; of rows that seldom wait for the one before,
-since bins are many, and maxima of such; of narrow ones among these."""
+SMALL_SEGMENTS = 2048
+"""The same of segments by sorted ids."""
 
 FEW_MAPPED, FEW_MAPPED_NARROW = 2048, 8192
 """Updates, and operations that make them, likewise; of narrow rows, which fill no vector, their numbers."""
@@ -92,7 +92,12 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return None  # `fuse` has weighed what its elements are made of
     if _few_of_any(problem, operation):
         return _FEW
-    if problem.family == "segments" and operation and problem.ids and problem.n * problem.lanes * problem.members <= SMALL:
+    if (
+        problem.family == "segments"
+        and operation
+        and problem.ids
+        and problem.n * problem.lanes * problem.members <= SMALL_SEGMENTS
+    ):
         return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
@@ -148,12 +153,9 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         if _narrow(problem) and problem.n * problem.members * updates <= FEW_MAPPED_NARROW:
             return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
-    lanes = problem.spec.bins[0].lanes
-    least = SMALL
-    if lanes > 1 and problem.n < ROWS_OF_FEW * problem.bins[0]:
-        least = SMALL_IN_NARROW_VECTORS if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
-    elif lanes > NARROW and operation in ("add", "mul"):
-        least = SMALL_IN_VECTORS
+    lanes, least = problem.spec.bins[0].lanes, SMALL
+    if problem.n < ROWS_OF_FEW * problem.bins[0]:
+        least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     return _FEW if problem.n * problem.members * lanes <= least else None
 
 
