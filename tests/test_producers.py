@@ -203,3 +203,65 @@ def test_an_operand_that_a_function_made_of_something_else() -> None:
     x, y = (jnp.asarray(rng.normal(size=20_000).astype(np.float32)) for _ in range(2))
     np.testing.assert_allclose(jax.jit(f(jp.reduce))(x, y), jax.jit(f(jnp.sum))(x, y), rtol=1e-3)
     np.testing.assert_allclose(jax.jit(f(jp.cumsum))(x, y), jax.jit(f(jnp.cumsum))(x, y), rtol=1e-3, atol=0.5)
+
+
+def as_made_before(make: Fn, *args: Any) -> None:
+    """To the bit: an operator that only chooses, of operands that are made before, and that are not."""
+
+    def last(make: Fn) -> Fn:
+        return lambda *args: jp.scan(make(*args), lambda a, b: jnp.where(b == 0, a, b))
+
+    made_before = last(lambda *args: jax.lax.optimization_barrier(make(*args)))
+    np.testing.assert_array_equal(jax.jit(last(make))(*args), jax.jit(made_before)(*args))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32"])
+def test_indices_of_any_width(dtype: str) -> None:
+    """A table may have more rows than the indices can say."""
+    at = np.asarray(np.random.default_rng(2).integers(-100, 100, N)).astype(dtype)
+    for mode in ("clip", "fill"):
+        as_made_before(lambda h, at, m=mode: jnp.take(h, at, axis=0, mode=m) * 2, np.arange(300, dtype=np.int32), at)
+
+
+def test_64_bits_for_a_part_of_the_function() -> None:
+    def wide(x: Any) -> Any:
+        with jax.enable_x64(True):
+            return ((x.astype(jnp.int64) * 5 + (1 << 33)) // 7).astype(jnp.float32)
+
+    x = np.arange(N, dtype=np.int32)
+    as_made_before(wide, x)
+
+    def total(x: Any) -> Any:
+        with jax.enable_x64(True):
+            return jp.reduce(x.astype(jnp.int64) << 30)
+
+    assert int(jax.jit(lambda x: total(x * 2))(x)) == int(x.astype(np.int64).sum()) << 31
+
+
+def test_constants_that_are_almost_alike(x64: None) -> None:
+    for c in (1 + 1e-10, 1 + 1.1e-10, np.array(1 + 1e-12), np.array(1 + 2e-12)):
+        scaled = jax.jit(lambda x, c=c: jp.scan(x * 3, jnp.maximum, map=lambda a: a * c))(np.ones(N))
+        np.testing.assert_array_equal(scaled, 3 * float(c))
+
+
+@pytest.mark.parametrize("op", [lambda a, b: a - b, lambda a, b: -a, lambda a, b: b + b, jnp.maximum])
+def test_reductions_of_one_number_each(op: Fn) -> None:
+    as_made_before(lambda x: jax.lax.reduce(x * 2, np.float32(1), op, (1,)) * 3, np.linspace(-1, 1, N, dtype=np.float32)[:, None])
+
+
+def test_long_chains_are_left() -> None:
+    step = jax.jit(lambda a, b, x: a + b * x)
+
+    def numbers(x: Any) -> Any:
+        a, b = jnp.sort(x), jnp.sort(-x)
+        for _ in range(40):
+            a, b = step(a, b, x) / 2, a
+        return a
+
+    def reshaped(x: Any) -> Any:
+        for _ in range(600):
+            x = x.reshape(30, 100).reshape(N)
+        return x * 2
+
+    as_made_before(numbers, np.linspace(-1, 1, N, dtype=np.float32))
+    as_made_before(reshaped, np.linspace(-1, 1, N, dtype=np.float32))

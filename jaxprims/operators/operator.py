@@ -100,7 +100,7 @@ def _structure(jaxpr: Jaxpr) -> tuple[Any, ...]:
     numbers: dict[Any, int] = {v: k for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
 
     def atom(x: Any) -> Any:
-        return (repr(x.val), str(x.aval)) if isinstance(x, Literal) else numbers[x]
+        return (np.asarray(x.val, x.aval.dtype).tobytes(), str(x.aval)) if isinstance(x, Literal) else numbers[x]
 
     eqns = []
     for eqn in jaxpr.eqns:

@@ -73,7 +73,7 @@ class Frame:
 def is_made(ctx: Any, operand: Any) -> bool:
     """Would XLA make this operand in the loop that reads it?"""
     op, frame = made_by(ctx, operand, None)
-    while op is not None and op.name == "stablehlo.reshape":
+    while op is not None and reshapes(op):
         op, frame = made_by(ctx, op.operands[0], frame)
     return op is not None and (op.name in CHEAP or op.name in IN_LOOPS)
 
@@ -102,7 +102,7 @@ def returned(ctx: Any, value: Any, frame: Frame | None) -> tuple[Any, Frame] | N
     name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
     if name not in symbols:
         return None
-    *_, last = symbols[name].operation.regions[0].blocks[0].operations
+    last = symbols[name].operation.regions[0].blocks[0].operations[-1]
     return last.operation.operands[ir.OpResult(value).result_number], Frame(call, frame)
 
 
@@ -120,6 +120,14 @@ def dtype_of(value: Any) -> np.dtype:
     return found
 
 
+def reshapes(op: Any) -> bool:
+    """A reduction along axes of length 1 is a reshape, whatever its function: XLA takes it for one."""
+    if op.name != "stablehlo.reduce" or len(op.results) != 1:
+        return op.name == "stablehlo.reshape"
+    before, after = (ir.RankedTensorType(x.type) for x in (op.operands[0], op.results[0]))
+    return before.has_static_shape and math.prod(before.shape) == math.prod(after.shape)
+
+
 def function_of(op: Any) -> Callable[..., Any] | None:
     """The function of JAX's that an operation is; None if it is none that is taken in."""
     dtype = dtype_of(op.results[0])
@@ -130,9 +138,6 @@ def function_of(op: Any) -> Callable[..., Any] | None:
         if any("TOTALORDER" in w for w in words):
             return None
         return next((f for name, f in COMPARISONS.items() if any(f" {name}>" in w for w in words)), None)
-    if op.name == "stablehlo.reduce" and len(op.operands) == 2 and _size(op.operands[0]) == _size(op.results[0]):
-        names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
-        return CHEAP.get(names[0]) if len(names) == 2 else None  # along axes of length 1
     return CHEAP.get(op.name)
 
 
@@ -149,10 +154,6 @@ def masked(ctx: Any, op: Any, frame: Frame | None) -> Callable[..., Any] | None:
 
 def _is_mask(op: Any) -> bool:
     return op is not None and op.name == "stablehlo.convert" and dtype_of(op.operands[0]).kind == "b"
-
-
-def _size(value: Any) -> int:
-    return math.prod(shape_of(value))
 
 
 def gathers_rows(op: Any) -> bool:

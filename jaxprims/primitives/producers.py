@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import mlir
 
 from ..operators.operator import Traced, traced_alike
@@ -25,7 +26,20 @@ from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from .captured_rows import read_by_rows, with_rows
 from .elements import ElementFunctionCall
-from .operations import Frame, NotTaken, dtype_of, function_of, gathers_rows, ir, is_made, masked, resolved, returned, shape_of
+from .operations import (
+    Frame,
+    NotTaken,
+    dtype_of,
+    function_of,
+    gathers_rows,
+    ir,
+    is_made,
+    masked,
+    reshapes,
+    resolved,
+    returned,
+    shape_of,
+)
 
 MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
 """Arrays that are read in place of one; operations; numbers of an element, each of which is an instruction of f's."""
@@ -33,6 +47,9 @@ MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
 MADE_AGAIN, FEW_MADE = 32, 2**19
 """Operations in place of one number of a table, which is written once and read for each element; operations that are done before
 XLA's threads have met."""
+
+MOST_LOOKED_AT = 192
+"""Values, whether they are taken in then or not: what takes many turns is left, so that no lowering takes long or goes deep."""
 
 SHORT_ROW = 256
 """Elements to a row up to which rows are not read one by one, as numbers of their own want it."""
@@ -111,7 +128,7 @@ class _Reading:
         self.arrays: dict[_Read, int] = {}
         self.captured: dict[_Read, int] = {}
         self.elements: list[tuple[int, ...]] = []
-        self.steps = 0
+        self.steps = self.looked_at = 0
 
     def operand(self, value: Any, aval: Any, mask: int, as_it_is: bool) -> Made:
         self.mask, self.known, self.of_table = mask, dict[Any, Made](), False
@@ -152,6 +169,9 @@ class _Reading:
         value, frame = resolved(value, frame)
         key = (value, frame, form)
         if key not in self.known:
+            self.looked_at += 1
+            if self.looked_at > MOST_LOOKED_AT:
+                raise NotTaken
             self.known[key] = _once(self._made(value, frame, form))
         return self.known[key]
 
@@ -167,7 +187,7 @@ class _Reading:
                 return self._value(*inside, form)
             except NotTaken:  # it is an operand as it is
                 self._restore(before)
-        elif op.name == "stablehlo.reshape":
+        elif reshapes(op):
             return self._value(op.operands[0], frame, form)
         elif op.name == "stablehlo.broadcast_in_dim":
             return self._broadcast(op, shape, frame, form)
@@ -248,7 +268,9 @@ class _Reading:
         k = self.captured.setdefault(read, len(self.captured))
 
         def row(element: _Element) -> Any:
-            at = jnp.clip(index(element), 0, read.shape[0] - 1)
+            at = index(element)
+            last = min(read.shape[0] - 1, jnp.iinfo(at.dtype).max)
+            at = jax.lax.clamp(at.dtype.type(0), at, at.dtype.type(last)).astype(np.int32 if last < 2**31 else np.int64)
             return jax.lax.dynamic_index_in_dim(element.captured[k], at, keepdims=False)
 
         return row
@@ -303,7 +325,8 @@ class _Reading:
             row_of = {k: functools.partial(_row_at, row, elements, numbers) for k, row in tables.items()}
             return with_rows(call.f.jaxpr, dict(zip(left, before, strict=True)), row_of, given)
 
-        jaxpr = jax.make_jaxpr(f)(numbers, before, elements, places).jaxpr
+        with jax.enable_x64(True):  # the operations have been traced with whatever types there are
+            jaxpr = jax.make_jaxpr(f)(numbers, before, elements, places).jaxpr
         n = len(numbers) + len(before)
         if jaxpr.constvars:
             raise NotTaken
