@@ -7,12 +7,14 @@ from typing import Any
 
 from ..ir.program import itemsize
 from ..ir.work import work
+from .elements import scalars_of
 from .histogram import HistogramSpec, PartSpec
 from .histogram_layout import slot_offsets
 from .large import LargeSpec
 from .ordered import OrderedSpec
 from .signature import signature
 from .stencil import StencilSpec
+from .walk import WalkSpec
 
 
 def described_part(part: PartSpec) -> dict[str, Any]:
@@ -95,5 +97,18 @@ def described_stencil(spec: StencilSpec, width: int, work: int) -> dict[str, Any
         "may_not_end": spec.f.may_not_end,
         "rows": [(array, list(offsets)) for array, offsets in spec.rows],
         "reads": [(spec.rows.index((array, offsets[:-1])), offsets[-1]) for array, offsets in spec.reads],
+        "signature": signature(spec),
+    }
+
+
+def described_walk(spec: WalkSpec) -> dict[str, Any]:
+    """Of a walk's kernel."""
+    offsets, size = spec.layout
+    return {
+        "index64": spec.index == "s64",
+        "entry_bytes": size,
+        "slot_offsets": offsets,
+        "slot_bytes": [itemsize(dtype) for dtype in scalars_of(spec.state)],
+        "state_slots": [slots for _, slots in spec.state],
         "signature": signature(spec),
     }
