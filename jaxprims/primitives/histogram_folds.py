@@ -2,9 +2,11 @@
 
 A tangent is made as everywhere: each bin's elements are brought together, and what each of them moves is added up. Its transpose
 need not do that in reverse: on CPUs it is two walks through the elements as they lie (``fold_walks``). Elsewhere, and for the
-derivatives of either, it is the transpose of the same sums.
+derivatives of either, it is the transpose of the same sums. Where an operator has fields if certain leaves are positive in all
+elements (``operators/invariant.py``), it is asked for when the call runs, and neither is done.
 
-Operands: the call's, then of ``tangents_p`` the tangents of those that move, of ``cotangents_p`` the inexact results' cotangents.
+Operands: the call's, its results, then of ``tangents_p`` the tangents of the operands that move, of ``cotangents_p`` the inexact
+results' cotangents.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from ..operators.invariant import Invariant, invariant_of
 from ..tracing.varying import axes_of
+from .ad_rules import by_fields
 from .avals import result_aval
 from .batches import batch_shape, over_batch, with_new_axis
 from .fold_walks import walks_of
 from .group import group
+from .groups_by_index import ByIndex
 from .histogram import by_index
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import starts_of, through
@@ -43,36 +48,78 @@ class Fold:
         op = self.call.parts[0].operator
         return [(s, d) for s, d in zip(op.shapes, op.dtypes, strict=True) if is_inexact(d)]
 
+    def split(self, args: Sequence[Any], behind: int) -> tuple[Leaves, Leaves, Leaves]:
+        """The call's operands, its results, and ``behind`` others."""
+        count = len(args) - behind - len(self.call.parts[0].values)
+        return list(args[:count]), list(args[count : len(args) - behind]), list(args[len(args) - behind :])
+
     def tangents(self, *args: Any) -> Leaves:
         """Of an unbatched call, in JAX's own primitives and this library's sums and scans."""
-        count = len(args) - len(self.moving)
-        dots = dict(zip(self.moving, args[count:], strict=True))
-        every = general(self.call, list(args[:count]), [dots.get(k) for k in range(count)])
-        found = [t for t, d in zip(every, self.call.parts[0].operator.dtypes, strict=True) if is_inexact(d)]
+        operands, _, dots = self.split(args, len(self.moving))
+        of_operands = dict(zip(self.moving, dots, strict=True))
+        every = general(self.call, operands, [of_operands.get(k) for k in range(len(operands))])
+        return self._instantiated(every)
+
+    def _instantiated(self, tangents: Leaves) -> Leaves:
+        found = [t for t, d in zip(tangents, self.call.parts[0].operator.dtypes, strict=True) if is_inexact(d)]
         bins = self.call.parts[0].num_bins
         return [jnp.zeros((bins, *s), d) if t is None else t for t, (s, d) in zip(found, self.leaves, strict=True)]
 
     def cotangents(self, *args: Any) -> Leaves:
         """Likewise."""
-        count = len(args) - len(self.leaves)
-        linear = lambda *dots: self.tangents(*args[:count], *dots)  # noqa: E731
-        return list(jax.linear_transpose(linear, *(args[k] for k in self.moving))(list(args[count:])))
+        operands, outs, cts = self.split(args, len(self.leaves))
+        linear = lambda *dots: self.tangents(*operands, *outs, *dots)  # noqa: E731
+        return list(jax.linear_transpose(linear, *(operands[k] for k in self.moving))(cts))
 
     def walked(self, *args: Any) -> Leaves:
         """The cotangents, by walks."""
-        count = len(args) - len(self.leaves)
-        walks = walks_of(self.call, args[:count], self.moving)
+        operands, _, cts = self.split(args, len(self.leaves))
+        walks = walks_of(self.call, operands, self.moving)
         assert walks is not None, "tangents_of said so"
-        return walks.run(list(args[:count]), list(args[count:]))
+        return walks.run(operands, cts)
+
+    @property
+    def invariant(self) -> Invariant | None:
+        """The operator's fields, if it has any."""
+        (part,) = self.call.parts
+        return None if part.dest else invariant_of(part.operator)
+
+    def counted(self, *args: Any) -> Any:
+        """Are its counters positive?"""
+        arrays, captured, *_ = self.call.split(self.split(args, len(self.leaves))[0])
+        (part,), inv = self.call.parts, self.invariant
+        assert inv is not None
+        values = self.call.pairs(part, self.call.on_all(arrays, captured))[1]
+        return functools.reduce(jnp.logical_and, [jnp.all(values[k] > 0) for k in inv.counters], jnp.array(True))
+
+    def by_fields(self, *args: Any) -> Leaves:
+        """The cotangents, where they are."""
+        operands, outs, cts = self.split(args, len(self.leaves))
+        (part,), inv = self.call.parts, self.invariant
+        arrays, captured, *_ = self.call.split(operands)
+        index, _ = self.call.pairs(part, self.call.on_all(arrays, captured))
+        assert inv is not None
+
+        def linear(*dots: Any) -> Leaves:
+            made = lambda *xs: self.call.pairs(part, self.call.on_all(self._with(arrays, xs), captured))[1]  # noqa: E731
+            values, moved = jax.jvp(made, tuple(operands[k] for k in self.moving), dots)
+            groups = ByIndex(index, part.num_bins, self.call.deterministic)
+            return self._instantiated(by_fields(groups, part.operator, inv, values, outs, moved))
+
+        return list(jax.linear_transpose(linear, *(operands[k] for k in self.moving))(cts))
+
+    def _with(self, arrays: Leaves, moved: Sequence[Any]) -> Leaves:
+        full = dict(enumerate(arrays)) | dict(zip(self.moving, moved, strict=True))
+        return [full[k] for k in range(len(arrays))]
 
 
-def tangents_of(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | None:
+def tangents_of(call: HistogramCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves | None:
     """The tangents of an unbatched call's results, by leaf, for a call of one part (None: an integer's); none at all where their
     transpose is not walks."""
     moving = tuple(k for k, d in enumerate(dots) if d is not None)
     dests = len(operands) - len(call.parts[0].values) if call.parts[0].dest else len(operands)
     plain = not any(call.num_arrays <= k < dests for k in moving)
-    args = [*operands, *(dots[k] for k in moving)]
+    args = [*operands, *outs, *(dots[k] for k in moving)]
     if not plain or not moving or axes_of(args) or walks_of(call, operands, moving) is None:
         return None
     args = [jnp.asarray(x) for x in args]
@@ -232,4 +279,20 @@ for _primitive, _plain in ((tangents_p, _batched(Fold.tangents)), (cotangents_p,
     taylor_by(_primitive, _plain)
 ad.primitive_transposes[tangents_p] = _transpose_tangents
 ad.primitive_transposes[cotangents_p] = _transpose_cotangents
-mlir.register_lowering(cotangents_p, mlir.lower_fun(_batched(Fold.walked), multiple_results=True), platform="cpu")
+
+
+def _by_fields_or(otherwise: Callable[..., Leaves]) -> Callable[..., Leaves]:
+    """On a batch, the cotangents by fields where all counters are positive."""
+
+    def run(*args: Any, fold: Fold, **params: Any) -> Leaves:
+        other = functools.partial(_batched(otherwise), fold=fold, **params)
+        if fold.invariant is None:
+            return other(*args)
+        counted = jnp.all(_batched(Fold.counted)(*args, fold=fold, **params))
+        return list(jax.lax.cond(counted, functools.partial(_batched(Fold.by_fields), fold=fold, **params), other, *args))
+
+    return run
+
+
+for _otherwise, _platform in ((Fold.cotangents, None), (Fold.walked, "cpu")):
+    mlir.register_lowering(cotangents_p, mlir.lower_fun(_by_fields_or(_otherwise), multiple_results=True), platform=_platform)
