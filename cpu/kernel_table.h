@@ -32,7 +32,7 @@ struct KernelEntry {
   std::array<std::atomic<const K*>, kCount> variants{};
 };
 
-struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {};
+struct HistEntry : KernelEntry<HistKernel, HistShape, 256> {};
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
 struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};

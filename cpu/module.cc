@@ -296,6 +296,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("sorted", &HistProblem::sorted)
       .def_rw("must_in_place", &HistProblem::must_in_place)
       .def_rw("map", &HistProblem::map)
+      .def_rw("chooses", &HistProblem::chooses)
       .def_prop_ro("few", &HistProblem::few);
   nb::class_<HistPlan>(m, "HistPlan")
       .def_ro("subhistograms", &HistPlan::subhistograms)

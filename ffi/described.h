@@ -75,6 +75,7 @@ inline void GetShape(const nanobind::handle& described, HistShape& shape) {
   Get(described, "positions", shape.positions);
   Get(described, "index64", shape.index64);
   Get(described, "map", shape.map);
+  Get(described, "chooses", shape.chooses);
   Get(described, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
   for (nanobind::handle part : described["parts"]) {

@@ -36,6 +36,7 @@ class HistProblem:
     sorted: bool
     must_in_place: bool
     map: bool
+    chooses: bool
     @property
     def few(self) -> bool: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.choices import replaces
 from ..ir.program import itemsize
 from ..ir.work import work
 from .elements import scalars_of
@@ -37,6 +38,11 @@ def histogram_work(spec: HistogramSpec) -> int:
     return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) * -(-b.lanes // 16) for b in spec.bins)
 
 
+def chooses(spec: HistogramSpec) -> bool:
+    """Does an operator give one of its arguments, whole?"""
+    return any(b.lanes == 1 and replaces(b.op) is not None for b in spec.bins)
+
+
 VECTORS = 64
 """Operations of a function of a row, in vectors, that take as long as a word of a large element."""
 
@@ -57,6 +63,7 @@ def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
         "index64": spec.index == "s64",
         "parts": [described_part(b) for b in spec.bins],
         "map": spec.is_map,
+        "chooses": chooses(spec),
         "work": histogram_work(spec),
         "signature": signature(spec),
     }
