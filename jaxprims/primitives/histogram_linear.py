@@ -107,7 +107,8 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     arrays, captured, *_ = call.split(operands)
     array_dots, captured_dots, _, dest_dots = call.split(dots)
     rows = bool(captured) and any(p.operator.lanes > 1 for p in call.parts)
-    reads = rows or any(d is not None for d in captured_dots)  # else f's results cost XLA no more than their tangents
+    several = any(p.updates > 1 for p in call.parts)  # side by side, as no loop of XLA's makes them
+    reads = rows or several or any(d is not None for d in captured_dots)  # else f's results cost XLA no more than their tangents
     moved = any(d is not None for d in (*array_dots, *captured_dots))
     inexact = all(is_inexact(d) for p in call.parts for d in p.operator.dtypes)
     if not (is_sum(call) and call.f.jaxpr.eqns and reads and moved and inexact):
@@ -331,6 +332,8 @@ def _pullback(
 
 def row_or_zero(ct: Any, index: Any) -> Any:
     """An element's: its bin's (those of its bins), or zero."""
+    if index.ndim == 1 and index.shape[0] <= MOST_READS:  # one by one, as they were stacked: XLA fuses what it need not stack
+        return jnp.stack([row_or_zero(ct, index[k]) for k in range(index.shape[0])])
     inside = (index >= 0) & (index < ct.shape[0])
     row = lambda i: lax.dynamic_index_in_dim(ct, i, keepdims=False)  # noqa: E731
     at = jnp.clip(index, 0, ct.shape[0] - 1)
@@ -480,9 +483,13 @@ class _Element:
     def written(self, out: Any) -> Made:
         """What makes a value that every element has: a kernel where rows are folded, else XLA."""
         pre, inner = traced_element(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
-        if out.aval.shape != () or not _folds(inner):
+        several = any(p.updates > 1 for p in self.like.parts)
+        if out.aval.shape != () or not (several or _folds(inner)):
             return Made(inner, pre)
-        f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        try:
+            f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        except Unsupported:
+            return Made(inner, pre)
         return Made(OrderedCall(f, self.like.positions, "scan", simple_operator(last, (), out.aval.dtype)), pre)
 
 
