@@ -179,6 +179,26 @@ def test_many_reads() -> None:
     close(mine, jax.grad(total)(moved["h"], lambda f: jax.ops.segment_sum(jax.vmap(f)(ends["s"]), at, NODES)))
 
 
+def test_what_f_computes_is_pulled_back_in_one_pass() -> None:
+    """Without captured arrays, with one update."""
+    n, h = 100_000, 50
+    x = jnp.linspace(0.1, h + 2, n)
+
+    def loss(sums: Any) -> Any:
+        return lambda x, q: jnp.sum(jnp.cos(jnp.arange(h)) * sums(x, q) ** 2)
+
+    def ours(x: Any, q: Any) -> Any:
+        return jp.genhist(lambda x, q: (x.astype(jnp.int32), q * jnp.sin(x)), (x, q), jp.Bins(h, jnp.add))
+
+    def plainly(x: Any, q: Any) -> Any:
+        return jax.ops.segment_sum(q * jnp.sin(x), x.astype(jnp.int32), h)
+
+    gradient = jax.jit(jax.grad(loss(ours), (0, 1)))
+    for got, wanted in zip(gradient(x, x), jax.grad(loss(plainly), (0, 1))(x, x), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4 * float(jnp.abs(wanted).max()))
+    assert gradient.lower(x, x).compile().memory_analysis().temp_size_in_bytes < n
+
+
 def test_several_updates_are_pulled_back_in_one_pass() -> None:
     """Cloud in cell: of the gradients by position and charge nothing is written but themselves."""
     n, side = 50_000, 32
