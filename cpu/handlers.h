@@ -19,6 +19,7 @@ void* ReduceHandler();
 void* SegmentsHandler();
 void* StencilHandler();
 void* StencilReduceHandler();
+void* WalkHandler();
 
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);

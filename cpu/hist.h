@@ -37,6 +37,7 @@ inline HistProblem DescribeHist(const HistShape& shape, const HistCall& call) {
   p.bin_bytes = p.updates = 0;
   p.work = shape.work;
   p.map = shape.map && call.bins[0] == call.elements;
+  p.chooses = shape.chooses;
   for (size_t g = 0; g < shape.bins.size(); ++g) {
     const auto& bins = shape.bins[g];
     p.bins = std::max(p.bins, call.bins[g]);

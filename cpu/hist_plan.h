@@ -34,6 +34,7 @@ struct HistProblem {
   bool sorted = false;         // by index
   bool must_in_place = false;  // no identity is known: bins can only start from dest
   bool map = false;            // each element has a bin of its own, its position: nothing is filled, or read, or made twice
+  bool chooses = false;        // an operator gives one of its arguments, whole: a bin is replaced or stays
 
   bool few() const { return elements * updates < bins * (lanes > 1 ? kRowsOfFew : 1); }
 };
@@ -44,14 +45,15 @@ struct HistPlan {
   int64_t copies = 1;         // C
   bool soa = false;           // the result's own arrays are the table
   bool prefetch = false;
-  bool wide = false;  // byte offsets into a subhistogram pass 2^31
+  bool wide = false;     // byte offsets into a subhistogram pass 2^31
+  bool settled = false;  // bins of operators that choose seldom change: by a branch, which is predicted
   int threads = 1;
 
   bool ranged() const { return soa || ranges > 1; }
   int variant() const {
     int log = 0;
     while ((int64_t{1} << log) < copies) ++log;
-    return (soa ? 1 : 0) | (ranged() ? 2 : 0) | (prefetch ? 4 : 0) | (wide ? 8 : 0) | log << 4;
+    return (soa ? 1 : 0) | (ranged() ? 2 : 0) | (prefetch ? 4 : 0) | (wide ? 8 : 0) | log << 4 | (settled ? 128 : 0);
   }
 };
 
@@ -61,11 +63,19 @@ inline constexpr int64_t kRowUpdate = 2, kRowBytes = 32;
 inline constexpr int64_t kMaxCopies = 8;
 inline constexpr int64_t kStructTables = 4;    // last-level caches that one table of structs may take
 inline constexpr int64_t kLeastRun = 6;        // elements of a sorted index that are worth a look for runs
+inline constexpr int64_t kSettled = 64;        // updates of a bin, most of which change nothing
 inline constexpr int64_t kPartsPerThread = 4;  // so that a thread that is slowed down leaves work for the others
 
 // Threads for so much work, of which each should have a part.
 inline int ThreadsFor(double work, int64_t part, const Machine& m) {
   return static_cast<int>(std::clamp<double>(work / static_cast<double>(part), 1, m.threads));
+}
+
+// The best of so many values changes a few times; but what a branch waits for has to be near.
+inline bool Settled(const HistProblem& p, const HistPlan& plan) {
+  return p.chooses && !plan.prefetch && !plan.ranged() &&
+         p.elements * p.updates / std::max<int64_t>(1, plan.subhistograms * plan.copies * p.bins) >=
+             kSettled * (p.slots > 1 ? 1 : 2);
 }
 
 inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
@@ -107,13 +117,15 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
   plan.wide = table >= (int64_t{1} << 31);
   // More parts than threads only where filling and combining them is cheap beside the updates.
   plan.subhistograms = threads;
-  if (threads > 1 && p.bins * each * kPartsPerThread * threads * 16 < work) plan.subhistograms = kPartsPerThread * threads;
+  const int64_t parts = kPartsPerThread * threads, least = p.chooses ? 2 * kSettled : 16;
+  if (threads > 1 && p.bins * each * parts * least < work) plan.subhistograms = parts;
   if (p.lanes == 1 && !plan.wide) {
     while (plan.copies < kMaxCopies && 2 * plan.copies * table <= m.l1 / 8 &&
            2 * plan.copies * p.bins * plan.subhistograms * 8 <= work) {
       plan.copies *= 2;
     }
   }
+  plan.settled = Settled(p, plan);
   return plan;
 }
 
@@ -137,6 +149,7 @@ inline HistPlan Forced(const HistProblem& p, HistPlan plan, int64_t subhistogram
       alone ? 1 : static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(copies, 1, kMaxCopies))));
   plan.prefetch = prefetch;
   plan.wide = !plan.soa && (p.bins + 1) * p.bin_bytes * plan.copies >= (int64_t{1} << 31);
+  plan.settled = Settled(p, plan);
   return plan;
 }
 

@@ -17,6 +17,7 @@
 #include "ordered_kernel.h"
 #include "stencil_call.h"
 #include "stencil_kernel.h"
+#include "walk.h"
 
 namespace jaxprims {
 
@@ -31,12 +32,15 @@ struct KernelEntry {
   std::array<std::atomic<const K*>, kCount> variants{};
 };
 
-struct HistEntry : KernelEntry<HistKernel, HistShape, 128> {};
+struct HistEntry : KernelEntry<HistKernel, HistShape, 256> {};
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
 struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};
 
 struct StencilEntry : KernelEntry<StencilKernel, StencilShape, 1> {};
+
+// Variant 1: bins are fetched ahead.
+struct WalkEntry : KernelEntry<WalkKernel, WalkShape, 2> {};
 
 template <class Entry>
 class KernelTable {

@@ -243,6 +243,26 @@ NB_MODULE(_cpu, m) {
       },
       nb::arg("key"), nb::arg("row"), nb::arg("cell"), "Adds the compiled kernel of a spec that is in the table.");
 
+  m.def("walk_handler", [] { return nb::capsule(WalkHandler()); }, "The walk's handler, as a capsule.");
+  m.def(
+      "add_walk",
+      [](int64_t key, const std::string& spec, const nb::dict& described) {
+        auto entry = std::make_unique<WalkEntry>();
+        entry->spec = spec;
+        GetShape(described, entry->shape);
+        return KernelTable<WalkEntry>::Instance().Add(key, std::move(entry))->spec == spec;
+      },
+      nb::arg("key"), nb::arg("spec"), nb::arg("described"),
+      "Enters a walk's spec into the kernel table; false if another one has its hash.");
+  m.def(
+      "add_walk_variant",
+      [](int64_t key, int variant, uint64_t walk) {
+        WalkEntry* entry = KernelTable<WalkEntry>::Instance().Find(key);
+        if (entry == nullptr) throw nb::key_error("the spec is not in the kernel table");
+        KernelTable<WalkEntry>::AddVariant(*entry, variant, {FunctionAt<WalkKernel::Walk>(walk)});
+      },
+      nb::arg("key"), nb::arg("variant"), nb::arg("walk"), "Adds a compiled variant of a spec that is in the table.");
+
   m.def(
       "keep_freed_memory",
       [] {
@@ -276,6 +296,7 @@ NB_MODULE(_cpu, m) {
       .def_rw("sorted", &HistProblem::sorted)
       .def_rw("must_in_place", &HistProblem::must_in_place)
       .def_rw("map", &HistProblem::map)
+      .def_rw("chooses", &HistProblem::chooses)
       .def_prop_ro("few", &HistProblem::few);
   nb::class_<HistPlan>(m, "HistPlan")
       .def_ro("subhistograms", &HistPlan::subhistograms)

@@ -16,6 +16,7 @@
 #include "ordered_call.h"
 #include "signature.h"
 #include "stencil_call.h"
+#include "walk_call.h"
 
 namespace jaxprims {
 
@@ -74,6 +75,7 @@ inline void GetShape(const nanobind::handle& described, HistShape& shape) {
   Get(described, "positions", shape.positions);
   Get(described, "index64", shape.index64);
   Get(described, "map", shape.map);
+  Get(described, "chooses", shape.chooses);
   Get(described, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
   for (nanobind::handle part : described["parts"]) {
@@ -104,6 +106,15 @@ inline void GetShape(const nanobind::handle& described, StencilShape& shape) {
   std::vector<std::pair<int64_t, int64_t>> reads;
   Get(described, "reads", reads);
   for (const auto& [row, offset] : reads) shape.reads.push_back({row, offset});
+  shape.signature = SignatureOf(described["signature"]);
+}
+
+inline void GetShape(const nanobind::handle& described, WalkShape& shape) {
+  Get(described, "index64", shape.index64);
+  Get(described, "entry_bytes", shape.entry_bytes);
+  Get(described, "slot_offsets", shape.slot_offsets);
+  Get(described, "slot_bytes", shape.slot_bytes);
+  Get(described, "state_slots", shape.state_slots);
   shape.signature = SignatureOf(described["signature"]);
 }
 

@@ -25,8 +25,9 @@ struct HistShape {
   std::vector<Bins> bins;
   std::vector<bool> positions;  // for each array: is it the element's position, and so no operand?
   bool index64 = false;
-  bool map = false;  // each element's value replaces what is in the bin of its position
-  int64_t work = 0;  // what an element costs beside updates by a cheap operator, in these
+  bool map = false;      // each element's value replaces what is in the bin of its position
+  bool chooses = false;  // an operator gives one of its arguments, whole
+  int64_t work = 0;      // what an element costs beside updates by a cheap operator, in these
   Signature signature;
 };
 

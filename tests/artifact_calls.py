@@ -24,8 +24,11 @@ from jax import lax
 from jax.interpreters import mlir
 
 import jaxprims as jp
+from jaxprims.operators.operator import make_traced
+from jaxprims.primitives.walk import Walk, walk
 from jaxprims.specs.kernel import key_of
 from jaxprims.targets.plans import AnyKernel, forced
+from jaxprims.tracing.lower import to_program
 
 Type = tuple[tuple[int, ...], np.dtype]
 
@@ -59,6 +62,11 @@ def _bounded(i: Any, x: Any) -> Any:
     """With a captured array, a loop and a branch."""
     y = lax.fori_loop(0, 300, lambda k, y: y + jnp.asarray(_TABLE)[k % 3, i & 3], x)
     return i, jnp.where(x > 0, lax.cond(x > 1, lambda v: v * 2, lambda v: v + 1, x), y)
+
+
+def _walk(parts: int, copies: int, reverse: bool) -> Walk:
+    jaxpr = jax.make_jaxpr(lambda s, x: (s + x, s * x))(*[jax.ShapeDtypeStruct((), np.float32)] * 2).jaxpr
+    return Walk(make_traced(jaxpr, to_program(jaxpr)), 1, 5, parts, copies, reverse)
 
 
 def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
@@ -127,6 +135,11 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
         "ids batched": (
             jax.vmap(lambda x, i: jp.segment_reduce(x, i, _affine, num_segments=h, identity=(1, 0)), **batched),
             ((floats(3, n), floats(3, n)), index),
+        ),
+        "walk": (lambda i, x, s: walk(_walk(2, 2, False), [i, x, s]), (index, one, floats(4, h))),
+        "walk batched": (
+            jax.vmap(lambda i, x, s: walk(_walk(1, 1, True), [i, x, s]), in_axes=(None, 0, None)),
+            (index, floats(3, n), floats(1, h)),
         ),
         "group": (lambda i: jp.group_by_index(i, h), (index,)),
         "stencil": (

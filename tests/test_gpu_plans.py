@@ -51,7 +51,7 @@ def part(atomic=0, direct=True, lanes=1, size=4, updates=1, identity=True, trips
 
 def spec(*parts):
     return {
-        "positions": [False, False], "in_bytes": 8, "index64": False, "map": False,
+        "positions": [False, False], "in_bytes": 8, "index64": False, "map": False, "chooses": False,
         "f_length": 1, "work": 1, "parts": list(parts),
         "signature": {"arrays": [("s32", 1)], "uniforms": [], "leaves": [], "state": []},
     }  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -50,6 +50,19 @@ class Traced:
     @property
     def captured(self) -> int:
         return len(self.jaxpr.constvars)
+
+    def positive(self, results: Iterable[int]) -> frozenset[int]:
+        """Which of these results, by their place among them, are a positive constant, wherever they are arrays."""
+        if self.arrays is not None:
+            return frozenset()
+        counts = [slots_of(v.aval.shape, v.aval.dtype) for v in self.jaxpr.outvars]
+        body, out = self.program.body, set()
+        for place, k in enumerate(results):
+            first = sum(counts[:k])
+            made = [body[r] for r in self.program.results[first : first + counts[k]]]
+            if made and all(i.op == "const" and from_bits(i.attr, i.dtype) > 0 for i in made):
+                out.add(place)
+        return frozenset(out)
 
     def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(captured)))(*args)

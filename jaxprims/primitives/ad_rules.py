@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from ..operators.invariant import Invariant, combined, invariant_of, solved, vectors
 from ..operators.operator import Operator
+from .elements import mapped
+from .tangents import like
 
 Leaves = list[Any]
 
@@ -42,11 +45,22 @@ class Groups(Protocol):
     def gather(self, x: Any) -> Any:
         """At each element its group's ``x``, or what broadcasts to that; 0 for elements of none."""
 
+    def inside(self) -> Any:
+        """Which elements are of any group; None: all."""
+
 
 def rule_tangents(
-    groups: Groups, operator: Operator, values: Leaves, start: Leaves | None, out: Leaves, dot: Leaves, start_dot: Leaves
+    groups: Groups,
+    operator: Operator,
+    values: Leaves,
+    start: Leaves | None,
+    out: Leaves,
+    dot: Leaves,
+    start_dot: Leaves,
+    positive: frozenset[int] = frozenset(),
 ) -> Leaves | None:
-    """Each leaf's tangent, None for zero; no list at all if there is no rule for the operator."""
+    """Each leaf's tangent, None for zero; no list at all if there is no rule for the operator. ``positive``: leaves whose values
+    are known to be."""
     tangents: Leaves = [None] * len(values)
     for members in operator.derivative_groups:
         leaves = members.leaves
@@ -54,7 +68,8 @@ def rule_tangents(
             continue
         rule = _WEIGHTED.get(members.name or "") if members.kind == "result" else _RULES.get(members.kind)
         if rule is None:
-            return None
+            inv = invariant_of(operator) if start is None else None
+            return None if inv is None or not inv.counters <= positive else by_fields(groups, operator, inv, values, out, dot)
         mine = None if start is None else [start[k] for k in leaves]
         of = ([xs[k] for k in leaves] for xs in (values, out, dot, start_dot))
         for k, t in zip(leaves, rule(groups, members.name or "", next(of), mine, *of), strict=True):
@@ -210,6 +225,29 @@ def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
         return [_with_start(total, start_weight, start_dot[0])]
 
     return rule
+
+
+def by_fields(groups: Groups, operator: Operator, inv: Invariant, values: Leaves, out: Leaves, dot: Leaves) -> Leaves:
+    """Operators under which an element moves as the result does (``operators/invariant.py``): how much of each field is in the
+    elements' tangents is summed, and those are the result's. The neutral elements that they are of have the result's own numbers
+    where any would do, so that what is subtracted are deviations from it."""
+
+    def at(x: Leaves, free: Leaves) -> list[Leaves]:
+        n = len(x)
+        fields = lambda *xs: vectors(operator, inv.fields, xs[:n], dict(zip(inv.free, xs[n:], strict=True)))  # noqa: E731
+        return mapped(fields, x[0].ndim)(*x, *free)
+
+    # of no elements there are no numbers to divide by, and nothing is moved
+    t = [jnp.where(x == 0, 1, x) if k in inv.counters else x for k, x in enumerate(out)]
+    own = [jax.lax.stop_gradient(t[k]) for k in inv.free]
+    theirs = [jnp.broadcast_to(groups.gather(x), values[0].shape) for x in own]
+    inside = groups.inside()
+    if inside is not None:
+        dot = [None if d is None else jnp.where(like(inside, d), d, 0) for d in dot]
+    parts = solved(inv.fields, at(values, theirs), dot)
+    some = [p for p in parts if p is not None]
+    sums = iter(groups.combine([jnp.add] * len(some), some))
+    return combined(inv.fields, at(t, own), [None if p is None else next(sums) for p in parts])
 
 
 _WEIGHTED = {

@@ -8,7 +8,7 @@ every element (by JAX's own rules), then each part by the cheapest rule that its
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,14 +20,13 @@ from ..ir.linear import CONSTANT, OTHER
 from . import histogram_linear
 from .ad_rules import rule_tangents
 from .batches import over_batch
-from .group import group
-from .histogram import by_index, histogram_p
+from .groups_by_index import ByIndex
+from .histogram import histogram_p
 from .histogram_call import HistogramCall, Part
-from .reduce_ad import gather, numbers, starts_of, through
+from .histogram_folds import of_values, tangents_of
 from .row_maps import rows_at
-from .tangents import Leaves, is_inexact, jvp_rule, like, summed_to, zeros_if_none
+from .tangents import Leaves, is_inexact, jvp_rule, summed_to
 from .transposition import combines_linearly, constant_leaves, joined, known_rule, of_f, of_leaves, transpose_rule
-from .weighed_sums import weighed
 
 
 def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Leaves) -> Leaves:
@@ -65,78 +64,23 @@ def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Le
         out = outs[at_out : at_out + count]
         found = None
         if all(d is None for d in const_dots):
-            found = rule_tangents(
-                ByIndex(index, part.num_bins, call.deterministic), part.operator, values, dest, out, dot, dest_dot
-            )
-        tangents += found or _general(part, call.deterministic, index, values, dest, consts, dot, dest_dot, const_dots)
+            groups, positive = ByIndex(index, part.num_bins, call.deterministic), call.f.positive(part.values)
+            found = rule_tangents(groups, part.operator, values, dest, out, dot, dest_dot, positive)
+            found = found or _walked(call, part, [operands, every_dot], (at_operator, at_dest), out)
+        found = found or of_values(part, call.deterministic, index, values, dest, consts, dot, dest_dot, const_dots)
+        tangents += found
         at_operator, at_out = at_operator + part.captured, at_out + count
         at_dest += count if dest is not None else 0
     return [jnp.zeros_like(o) if t is None else t for t, o in zip(tangents, outs, strict=True) if is_inexact(o.dtype)]
 
 
-# --- sums by index, and gathers, their transposes -----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class ByIndex:
-    """The elements of each bin."""
-
-    index: Any
-    num_bins: int
-    deterministic: bool = False
-
-    def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
-        """In one pass."""
-        return by_index(self.index, values, ops, self.num_bins, start, self.deterministic)
-
-    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
-        return None  # several histograms of what is computed are one pass as it is
-
-    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
-        return weighed(weigh, self.index, value, x, dot, self.deterministic)
-
-    def sum(self, values: Any) -> Any:
-        return self.combine([jnp.add], [values])[0]
-
-    def numbers(self, mask: Any, dtype: Any) -> Any:
-        return numbers(mask, dtype)
-
-    def gather(self, x: Any) -> Any:
-        return gather(x, self.index)
-
-
-def _general(
-    part: Part,
-    deterministic: bool,
-    index: Any,
-    values: Leaves,
-    dest: Leaves | None,
-    consts: Leaves,
-    dot: Leaves,
-    dest_dot: Leaves,
-    const_dots: Leaves,
-) -> Leaves:
-    """Any operator: each bin's elements brought together, what each of them moves added up."""
-    h = part.num_bins
-    if dest is not None:  # one more element of each bin, before the others
-        index = jnp.concatenate([jnp.arange(h, dtype=index.dtype), index])
-        both = [d is not None or e is not None for d, e in zip(dot, dest_dot, strict=True)]
-        dot = [
-            jnp.concatenate([zeros_if_none(e, d0), zeros_if_none(d, v)]) if used else None
-            for used, d, e, v, d0 in zip(both, dot, dest_dot, values, dest, strict=True)
-        ]
-        values = [jnp.concatenate([d, v]) for d, v in zip(dest, values, strict=True)]
-    if index.shape[0] == 0:
-        return [None] * len(values)
-    spare = jnp.where((index >= 0) & (index < h), index, h)
-    order, _ = group(spare, h)
-    where, values = spare[order], [v[order] for v in values]
-    dot = [None if d is None else d[order] for d in dot]
-    moved = through(part.operator, values, dot, consts, const_dots, starts_of(where))
-    # dropped elements hold no cotangent: their place is past the last bin
-    kept = [jnp.where(like(where < h, m), m, 0) for m in moved if m is not None]
-    sums = iter(ByIndex(where, h, deterministic).combine([jnp.add] * len(kept), kept))
-    return [None if m is None else next(sums) for m in moved]
+def _walked(call: HistogramCall, part: Part, given: Sequence[Leaves], at: tuple[int, int], out: Leaves) -> Leaves | None:
+    """The tangents of one part, if their transpose is walks. ``given``: the call's operands and their tangents; ``at``: where the
+    part's captured arrays, and its dests, are among them."""
+    first = call.num_arrays + call.f.captured
+    mine = [*range(first), *(at[0] + k for k in range(part.captured)), *(at[1] + k for k in range(len(part.values) * part.dest))]
+    operands, dots = ([xs[k] for k in mine] for xs in given)
+    return tangents_of(dataclasses.replace(call, parts=(part,)), operands, dots, out)
 
 
 # --- transposition --------------------------------------------------------------------------------------------------------------

@@ -147,6 +147,9 @@ class All:
     def gather(self, x: Any) -> Any:
         return x[None]
 
+    def inside(self) -> Any:
+        return None
+
     def flags(self) -> Any:
         return None
 
@@ -192,6 +195,9 @@ class Segments:
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)
 
+    def inside(self) -> Any:
+        return (self.ids >= 0) & (self.ids < self.num_segments)
+
     def flags(self) -> Any:
         return starts_of(jnp.clip(self.ids, -1, self.num_segments))
 
@@ -231,7 +237,8 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
     if values[0].shape[0] == 0:
         found = starts
     elif all(d is None for d in const_dots):
-        found = rule_tangents(groups, call.operator, values, init, outs, moves, starts)
+        positive = call.f.positive(range(len(values)))
+        found = rule_tangents(groups, call.operator, values, init, outs, moves, starts, positive)
     if found is None:
         flags = groups.flags()
         moved = through(call.operator, values, moves, consts, const_dots, flags, init, starts, call.inner_rank)

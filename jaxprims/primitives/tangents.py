@@ -57,7 +57,7 @@ def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any
 
 def like(flags: Any, x: Any) -> Any:
     """Flags [N] against values [N, ...]."""
-    return flags.reshape(flags.shape + (1,) * (x.ndim - 1))
+    return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
 
 
 def summed_to(x: Any, want: int, rank: int) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.choices import replaces
 from ..ir.program import itemsize
 from ..ir.work import work
+from .elements import scalars_of
 from .histogram import HistogramSpec, PartSpec
 from .histogram_layout import slot_offsets
 from .large import LargeSpec
 from .ordered import OrderedSpec
 from .signature import signature
 from .stencil import StencilSpec
+from .walk import WalkSpec
 
 
 def described_part(part: PartSpec) -> dict[str, Any]:
@@ -35,6 +38,11 @@ def histogram_work(spec: HistogramSpec) -> int:
     return work(spec.f) // 16 + sum(b.updates * (work(b.op) // 6) * -(-b.lanes // 16) for b in spec.bins)
 
 
+def chooses(spec: HistogramSpec) -> bool:
+    """Does an operator give one of its arguments, whole?"""
+    return any(b.lanes == 1 and replaces(b.op) is not None for b in spec.bins)
+
+
 VECTORS = 64
 """Operations of a function of a row, in vectors, that take as long as a word of a large element."""
 
@@ -55,6 +63,7 @@ def described_histogram(spec: HistogramSpec) -> dict[str, Any]:
         "index64": spec.index == "s64",
         "parts": [described_part(b) for b in spec.bins],
         "map": spec.is_map,
+        "chooses": chooses(spec),
         "work": histogram_work(spec),
         "signature": signature(spec),
     }
@@ -95,5 +104,18 @@ def described_stencil(spec: StencilSpec, width: int, work: int) -> dict[str, Any
         "may_not_end": spec.f.may_not_end,
         "rows": [(array, list(offsets)) for array, offsets in spec.rows],
         "reads": [(spec.rows.index((array, offsets[:-1])), offsets[-1]) for array, offsets in spec.reads],
+        "signature": signature(spec),
+    }
+
+
+def described_walk(spec: WalkSpec) -> dict[str, Any]:
+    """Of a walk's kernel."""
+    offsets, size = spec.layout
+    return {
+        "index64": spec.index == "s64",
+        "entry_bytes": size,
+        "slot_offsets": offsets,
+        "slot_bytes": [itemsize(dtype) for dtype in scalars_of(spec.state)],
+        "state_slots": [slots for _, slots in spec.state],
         "signature": signature(spec),
     }

@@ -16,15 +16,23 @@ class Variant:
     ranged: bool = False  # only bins in [bin_lo, bin_hi); dropped elements are squeezed out instead of landing in a spare bin
     prefetch: bool = False
     wide: bool = False  # byte offsets into a table pass 2^31
+    settled: bool = False  # where an operator chooses, bins seldom change: by a branch
     copies: int = 1  # C, a power of two: neighbours update different copies, so equal indices don't wait for each other
 
     @property
     def code(self) -> int:
-        return self.soa | self.ranged << 1 | self.prefetch << 2 | self.wide << 3 | (self.copies.bit_length() - 1) << 4
+        return (
+            self.soa
+            | self.ranged << 1
+            | self.prefetch << 2
+            | self.wide << 3
+            | (self.copies.bit_length() - 1) << 4
+            | self.settled << 7
+        )
 
     @staticmethod
     def decode(code: int) -> Variant:
-        return Variant(bool(code & 1), bool(code & 2), bool(code & 4), bool(code & 8), 1 << (code >> 4))
+        return Variant(bool(code & 1), bool(code & 2), bool(code & 4), bool(code & 8), bool(code & 128), 1 << (code >> 4 & 7))
 
 
 def slot_offsets(bins: PartSpec) -> tuple[list[int], int]:

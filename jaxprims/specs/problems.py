@@ -14,6 +14,7 @@ from .histogram import HistogramSpec
 from .kernel import KernelSpec
 from .ordered import OrderedSpec
 from .stencil import StencilSpec
+from .walk import WalkSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +119,19 @@ class StencilProblem(Problem):
     @property
     def sizes(self) -> Sequence[Any]:
         return (*self.size, *self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class WalkProblem(Problem):
+    """N elements through the states of H bins. Of tables there are so many parts, and interleaved copies in each."""
+
+    spec: WalkSpec
+    n: Any
+    bins: int
+    parts: int
+    copies: int
+    family: ClassVar[str] = "walk"
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (self.n, *self.batch)

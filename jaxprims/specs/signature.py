@@ -13,23 +13,24 @@ from .histogram import HistogramSpec
 from .large import LargeSpec
 from .ordered import OrderedSpec
 from .stencil import StencilSpec
+from .walk import WalkSpec
 
 
 @functools.lru_cache(maxsize=512)
-def signature(spec: HistogramSpec | OrderedSpec | StencilSpec) -> dict[str, Any]:
+def signature(spec: HistogramSpec | OrderedSpec | StencilSpec | WalkSpec) -> dict[str, Any]:
     """Of a spec that is checked here. Dtypes are a Program's; a complex number is two scalars. By name:
 
     ``arrays`` (dtype, scalars of one element), those that are operands; ``uniforms`` (dtype, scalars that are read at most);
     ``leaves`` (dtype, scalars of one element or bin), of results; ``state``: dtypes of what init starts.
     """
     spec.check()
-    if isinstance(spec, StencilSpec):
-        read = reach([spec.f], len(spec.uniforms))
+    if isinstance(spec, StencilSpec | WalkSpec):
+        read = reach([spec.f if isinstance(spec, StencilSpec) else spec.step], len(spec.uniforms))
         return {
             "arrays": list(spec.arrays),
             "uniforms": list(zip(spec.uniforms, read, strict=True)),
             "leaves": list(spec.leaves),
-            "state": [],
+            "state": list(scalars_of(spec.state)) if isinstance(spec, WalkSpec) else [],
         }
     programs: list[Program | None]
     if isinstance(spec, HistogramSpec):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from ..specs import histogram, ordered, stencil
+from ..specs import histogram, ordered, stencil, walk
 from ..specs.kernel import KernelSpec
 
 HISTOGRAM = f"jaxprims_hist_v{histogram.VERSION}"
@@ -23,7 +23,9 @@ STENCIL = f"jaxprims_stencil_v{stencil.VERSION}"
 
 STENCIL_REDUCE = f"jaxprims_stencil_reduce_v{ordered.VERSION}"
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE)
+WALK = f"jaxprims_walk_v{walk.VERSION}"
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE, WALK)
 """The names of all custom calls of this library, for :func:`jax.export.export`, which has to be told what it may serialize. A
 name carries a version, which changes with the meaning of a call's attributes: what was exported by another version is refused
 by its name, not misread. The process that runs it has to import jaxprims."""

@@ -15,6 +15,7 @@ from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
 from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments, StencilReductions
 from .stencil.family import StencilKernels, Stencils
+from .walk.family import WalkKernels, Walks
 from .xla_pays import xla_pays
 
 
@@ -47,6 +48,7 @@ class Cpu(Target):
             "segments": Segments(),
             "stencil": Stencils(),
             "stencil_reduce": StencilReductions(),
+            "walk": Walks(),
         }
 
     def serves(self, family: str) -> bool:
@@ -102,5 +104,6 @@ compiler.kernels["hist"] = HistogramKernels()
 compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKernels())
 compiler.kernels |= dict.fromkeys(("large-scan", "large-reduce", "large-segments"), LargeKernels())
 compiler.kernels["stencil"] = StencilKernels()
+compiler.kernels["walk"] = WalkKernels()
 CPU = Cpu()
 register_target(CPU)

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from .... import _cpu
 from ....operators import classify
-from ....specs.described import described_histogram, histogram_work
+from ....specs.described import chooses, described_histogram, histogram_work
 from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ....specs.problems import HistogramProblem
@@ -83,6 +83,7 @@ def _native_problem(problem: HistogramProblem, *, alone: bool = False) -> _cpu.H
     p.work = histogram_work(spec)
     p.in_place = all(b.finish is None for b in spec.bins)
     p.must_in_place = not all(b.has_identity for b in spec.bins)
+    p.chooses = chooses(spec)
     p.map = spec.is_map and problem.bins[0] == problem.n
     p.sorted = problem.sorted and spec.arrays[0].dtype == spec.index
     return p

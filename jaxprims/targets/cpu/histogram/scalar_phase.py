@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from llvmlite import ir
 
+from ....ir.choices import replaces
 from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
@@ -211,5 +214,13 @@ class ScalarPhase(VectorPhase):
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]
         now = [load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
+        decides = replaces(h.op) if self.variant.settled else None
+        if decides is not None:
+            with contextlib.ExitStack() as inside:
+                for program in decides:
+                    inside.enter_context(b.if_then(expr.emit(b, program, now + values, self.uniforms, 1)[0], likely=False))
+                for p, t, v in zip(places, h.acc, values, strict=True):
+                    store(b, v, p, t)
+            return
         for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, self.uniforms, 1), strict=True):
             store(b, v, p, t)

@@ -1,0 +1,96 @@
+// The walk's FFI handler.
+
+#include <bit>
+#include <exception>
+#include <limits>
+#include <string_view>
+
+#include "handlers.h"
+#include "walk.h"
+
+namespace jaxprims {
+namespace {
+
+// Operands: index, arrays, uniforms, the state's leaves [parts * copies, bins, ...]; results: what is written for each element,
+// and the state's leaves again.
+ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, const WalkShape& shape,
+                        int64_t batch_rank, ffi::Span<const int64_t> masks, WalkCall& call) {
+  const Signature& signature = shape.signature;
+  OperandReader reader(args, rets, masks, batch_rank);
+  const size_t results = signature.leaves.size() + shape.state_slots.size();
+  if (ffi::Error e = reader.Start(results, 0, call.batch); e.failure()) return e;
+  const bool power = call.copies >= 1 && std::has_single_bit(static_cast<uint64_t>(call.copies));
+  const int64_t most = std::numeric_limits<int32_t>::max() - 1;
+  if (!power || call.copies > 4096 || call.parts < 1 || call.parts > 4096 || call.bins < 1 || call.bins > most) {
+    return Wrong("no such tables: " + std::to_string(call.parts) + " parts, " + std::to_string(call.copies) + " copies, " +
+                 std::to_string(call.bins) + " bins");
+  }
+  const auto sizes = reader.NextAxes();
+  if (sizes.has_error()) return sizes.error();
+  if (sizes->empty()) return Wrong("the index lacks the axis of elements");
+  call.n = (*sizes)[0];
+  const Scalars index{shape.index64 ? Dtype::kS64 : Dtype::kS32, 1};
+  if (ffi::Error e = reader.Take({"the index", call.n, index}, call.index); e.failure()) return e;
+  for (const Scalars& array : signature.arrays) {
+    if (ffi::Error e = reader.Take({"an array", call.n, array}, call.arrays.emplace_back()); e.failure()) return e;
+  }
+  for (const Scalars& uniform : signature.uniforms) {
+    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
+    if (ffi::Error e = reader.Take(captured, call.uniforms.emplace_back()); e.failure()) return e;
+  }
+  const int64_t tables = call.parts * call.copies;
+  auto each_leaf = [&](auto take) {
+    size_t slot = 0;
+    for (const int64_t slots : shape.state_slots) {
+      const Scalars bins{signature.state[slot], call.bins * slots};
+      if (ffi::Error e = take(Wanted{"the state", tables, bins}); e.failure()) return e;
+      slot += static_cast<size_t>(slots);
+    }
+    return ffi::Error::Success();
+  };
+  ffi::Error e = each_leaf([&](const Wanted& wanted) { return reader.Take(wanted, call.starts.emplace_back()); });
+  if (e.failure()) return e;
+  for (const Scalars& leaf : signature.leaves) {
+    if (e = reader.TakeResult({"a result", call.n, leaf}, call.outs.emplace_back()); e.failure()) return e;
+  }
+  e = each_leaf([&](const Wanted& wanted) { return reader.TakeResult(wanted, call.ends.emplace_back()); });
+  return e.failure() ? e : reader.End();
+}
+
+ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
+                int64_t batch_rank, ffi::Span<const int64_t> masks, int64_t bins, int64_t parts, int64_t copies,
+                ffi::Span<const int64_t> forced) {
+  try {
+    const auto& entry = FindEntry<WalkEntry>(spec, key);
+    WalkCall call;
+    call.bins = bins, call.parts = parts, call.copies = copies;
+    if (ffi::Error e = CheckPlan(forced, 0, 0); e.failure()) return e;
+    if (ffi::Error e = ReadWalkCall(args, rets, entry.shape, batch_rank, masks, call); e.failure()) return e;
+    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    XlaPool assistants{pool};
+    RunWalk(assistants, entry.shape, call, KernelOf(entry, WalkVariant(entry.shape, bins, copies, machine)), machine.threads);
+  } catch (const std::exception& e) {
+    return Failed(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kWalk, Walk,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("spec")
+                           .Attr<int64_t>("key")
+                           .Attr<int64_t>("batch_rank")
+                           .Attr<ffi::Span<const int64_t>>("masks")
+                           .Attr<int64_t>("bins")
+                           .Attr<int64_t>("parts")
+                           .Attr<int64_t>("copies")
+                           .Attr<ffi::Span<const int64_t>>("plan"));
+
+}  // namespace
+
+void* WalkHandler() { return reinterpret_cast<void*>(kWalk); }
+
+}  // namespace jaxprims
