@@ -23,6 +23,7 @@
 #endif
 
 #include "stencil_call.h"
+#include "stencil_ends.h"
 #include "stencil_grid.h"
 #include "stencil_kernel.h"
 #include "stencil_plan.h"
@@ -108,8 +109,8 @@ class StencilTile {
     std::vector<Interval> inside;    // of which these are computed and others kept; everything, where the axis wraps around
     Interval calm;                   // on the last axis but one: where no row that is read is outside
     Interval run, vectors;           // of a row: the cells that are computed; those of them that are by vectors
-    bool pads = false;               // are there cells beyond the ends of a row that the next step reads?
     std::vector<Margin> margins;     // the others
+    std::vector<std::vector<RowEnd>> ends, kept;  // by leaf: what else there is of a row, and of one that is not computed
   };
 
   // Where everything is in `work`, and what each step makes.
@@ -167,12 +168,26 @@ class StencilTile {
     }
     levels_.back().to = outs_;
     for (size_t k = 0; k < levels_.size(); ++k) {
-      const Interval own = levels_[k].region[axis_], all = levels_[k].all[axis_];
-      levels_[k].pads = !levels_[k].last && !grid_.Wraps(axis_) && (own.begin == all.begin || own.end == all.end);
       for (size_t array = 0; array < inputs_.size(); ++array) {
         levels_[k].from.push_back(k > 0 && array < grid_.changed ? &levels_[k - 1].to[array] : &inputs_[array]);
       }
       Divide(levels_[k]);
+      PlaceEnds(levels_[k]);
+    }
+  }
+
+  void PlaceEnds(Level& level) {
+    const Interval wanted = level.region[axis_], all = level.all[axis_], none{wanted.end, wanted.end};
+    const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
+    level.ends.resize(grid_.changed);
+    level.kept.resize(grid_.changed);
+    for (size_t leaf = 0; leaf < grid_.changed; ++leaf) {
+      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
+      KeepEnds(*level.from[leaf], wanted, level.run, bytes, level.ends[leaf]);
+      KeepEnds(*level.from[leaf], wanted, none, bytes, level.kept[leaf]);
+      if (level.last || grid_.Wraps(axis_)) continue;
+      PadEnds(level.to[leaf], wanted, all, low, high, bytes, level.ends[leaf]);
+      PadEnds(level.to[leaf], wanted, all, low, high, bytes, level.kept[leaf]);
     }
   }
 
@@ -296,15 +311,36 @@ class StencilTile {
       Start(level);
       if (computed) Compute(level, group.rows);
     }
-    const bool keeps = !computed || level.run.size() < level.region[axis_].size();
-    if (!keeps && !level.pads) return;
-    const int64_t first = at_[axis_ - 1];
-    for (int64_t i = 0; i < group.rows; ++i, ++at_[axis_ - 1]) {
-      Start(level);
-      if (keeps) Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
-      if (level.pads) Pad(level);
+    Ends(level, computed ? level.ends : level.kept, group.rows);
+  }
+
+  // What of `count` rows from at_ on is neither a vector's nor a margin's.
+  void Ends(const Level& level, const std::vector<std::vector<RowEnd>>& ends, int64_t count) {
+    const size_t before = axis_ - 1;
+    const int64_t first = at_[before];
+    const Interval all = level.all[before];
+    const bool straight = !grid_.Wraps(before) || (all.holds(first) && all.holds(first + count - 1));
+    for (size_t leaf = 0; leaf < ends.size(); ++leaf) {
+      if (ends[leaf].empty()) continue;
+      const Cells &to = level.to[leaf], &from = *level.from[leaf];
+      for (int64_t done = 0; done < count; at_[before] = first + done) {
+        const int64_t rows = straight || from.ring > 0 ? count : 1;
+        Walk own(to, at_[before], before), old(from, from.ring > 0 ? at_[before] : Told(level, at_[before], before), before);
+        char* row = to.origin;
+        const char* source = from.origin;
+        for (size_t a = 0; a < before; ++a) {
+          row += Distance(to, at_[a], a);
+          source += Distance(from, from.ring > 0 ? at_[a] : Told(level, at_[a], a), a);
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+          char* const here = row + own.Next();
+          const char* const there = source + old.Next();
+          for (const RowEnd& end : ends[leaf]) end.Copy(here, there, to.fill);
+        }
+        done += rows;
+      }
+      at_[before] = first;
     }
-    at_[axis_ - 1] = first;
   }
 
   // Where the row at at_ is written.
@@ -314,27 +350,6 @@ class StencilTile {
       for (size_t a = 0; a < axis_; ++a) p += Distance(level.to[leaf], at_[a], a);
       row_[leaf] = p;
       out_steps_[leaf] = level.to[leaf].stride[axis_ - 1];
-    }
-  }
-
-  // Cells of the row outside `run`: as they were.
-  void Keep(const Level& level, Interval run) {
-    const Interval wanted = level.region[axis_];
-    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
-      const Cells& from = *level.from[leaf];
-      const Interval there = from.there[axis_];
-      const char* row = from.origin;
-      for (size_t a = 0; a < axis_; ++a) row += Distance(from, from.ring > 0 ? at_[a] : Told(level, at_[a], a), a);
-      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
-      auto copy = [&](int64_t begin, int64_t end) {
-        for (int64_t n = 0; begin < end; begin += n) {  // as far as nothing wraps around
-          const int64_t x = from.padded ? begin : Mapped(Boundary::kWrap, begin, there.begin, there.end);
-          n = std::min(end - begin, there.end - x);
-          std::memcpy(row_[leaf] + begin * bytes, row + x * bytes, static_cast<size_t>(n * bytes));
-        }
-      };
-      copy(wanted.begin, run.begin);
-      copy(run.end, wanted.end);
     }
   }
 
@@ -360,7 +375,7 @@ class StencilTile {
     at_[0] = first;
     if (level.vectors.size() <= 0) return;
     for (size_t leaf = 0; leaf < row_.size(); ++leaf) {
-      Planar plane(level.to[leaf], first);
+      Walk plane(level.to[leaf], first, 0);
       char* const begin = level.to[leaf].origin + level.vectors.begin * shape_.unit * shape_.leaf_bytes[leaf];
       for (size_t i = leaf; i < static_cast<size_t>(count) * row_.size(); i += row_.size()) here_[i] = begin + plane.Next();
     }
@@ -368,7 +383,7 @@ class StencilTile {
       const Cells& cells = *level.from[rows_[r].array];
       const int64_t x = first + rows_[r].offset[0], begin = level.vectors.begin * rows_[r].bytes;
       const bool there = cells.there[0].holds(x) && cells.there[0].holds(x + count - 1);
-      Planar plane(cells, x);
+      Walk plane(cells, x, 0);
       for (int64_t i = 0; i < count; ++i) {
         const char* row = cells.origin + plane.Next();
         if (!there) {
@@ -427,23 +442,6 @@ class StencilTile {
     }
   }
 
-  // What lies beyond the ends of a row of a ring, where these are the grid's.
-  void Pad(const Level& level) {
-    const Interval wanted = level.region[axis_], all = level.all[axis_];
-    const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
-    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
-      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
-      const Cells& to = level.to[leaf];
-      auto pad = [&](int64_t x) {
-        const int64_t at = Mapped(to.boundary[axis_], x, all.begin, all.end);
-        const char* source = at == kFillValue ? to.fill + x * bytes : row_[leaf] + at * bytes;
-        std::memcpy(row_[leaf] + x * bytes, source, static_cast<size_t>(bytes));
-      };
-      for (int64_t x = all.begin - low; wanted.begin == all.begin && x < all.begin; ++x) pad(x);
-      for (int64_t x = all.end; wanted.end == all.end && x < all.end + high; ++x) pad(x);
-    }
-  }
-
   // Where cell 0 of a row would be; null: all of it is the fill value.
   const char* RowAt(const Cells& cells, const Row& row) const {
     const char* p = cells.origin;
@@ -459,9 +457,10 @@ class StencilTile {
     const int64_t slot = x % cells.ring;
     return (slot < 0 ? slot + cells.ring : slot) * cells.stride[axis];
   }
-  // Where planes are, from x on.
-  struct Planar {
-    Planar(const Cells& cells, int64_t x) : stride(cells.stride[0]), ring(cells.ring), place(Distance(cells, x, 0)) {}
+  // Where cells are along an axis, from x on.
+  struct Walk {
+    Walk(const Cells& cells, int64_t x, size_t axis)
+        : stride(cells.stride[axis]), ring(axis == 0 ? cells.ring : 0), place(Distance(cells, x, axis)) {}
     int64_t Next() {
       const int64_t here = place;
       place += stride;
