@@ -22,6 +22,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "stencil_ahead.h"
 #include "stencil_call.h"
 #include "stencil_ends.h"
 #include "stencil_grid.h"
@@ -48,6 +49,7 @@ class StencilTile {
         uniforms_(std::move(uniforms)),
         stream_(plan.stream),
         alone_(plan.alone),
+        asks_(plan.ahead),
         axis_(grid.rank - 1) {
     for (const auto& row : shape.rows) {
       const auto array = static_cast<size_t>(row.array);
@@ -70,6 +72,7 @@ class StencilTile {
     cell_.resize(shape.leaf_bytes.size());
     row_.resize(shape.leaf_bytes.size());
     nothing_.resize(std::max(rows_.size(), row_.size()));
+    ahead_.resize(kAheadNumbers * (inputs_.size() + outs_.size()));
     at_.resize(grid.rank);
     told_.resize(grid.rank);
   }
@@ -145,6 +148,7 @@ class StencilTile {
       work += bytes;
     }
     char* const rings = work;
+    first_ = grid_.Wraps(axis_) ? 0 : levels_[0].inside[axis_].begin;
     for (int64_t k = 1; k < depth; ++k) {
       if ((k - 1) % Rings(problem_, sizes, depth) == 0) work = rings;
       Level& level = levels_[static_cast<size_t>(k) - 1];
@@ -158,9 +162,9 @@ class StencilTile {
           ring.stride[a] = stride;
           stride *= Wide(problem_, sizes[a], depth, k, a);
         }
-        // Cell 0 would be at the begin of a line, in all rings alike.
-        const int64_t before = (level.region[axis_].begin - grid_.halo[axis_]) * ring.stride[axis_];
-        ring.origin = work + kLine + (before % kLine + kLine) % kLine - before;
+        // The first cell that is computed would be at the begin of a line, in all rings alike.
+        const int64_t before = (level.region[axis_].begin - grid_.halo[axis_] - first_) * ring.stride[axis_];
+        ring.origin = work + kLine + (before % kLine + kLine) % kLine - before - first_ * ring.stride[axis_];
         for (size_t a = 1; a < axis_; ++a) ring.origin -= level.region[a].begin * ring.stride[a];
         for (size_t a = 0; a <= axis_; ++a) ring.there[a] = grid_.Wraps(a) ? kEverywhere : level.all[a];
         work += RingBytes(problem_, sizes, depth, k, array);
@@ -218,25 +222,23 @@ class StencilTile {
     if (v.size() > 0) level.vectors = Rounded(level, v);
   }
 
-  // Vectors that are whole lines, from rings to rings: what they make beyond the tile, where the grid goes on, nobody reads.
+  // Vectors that are whole lines, from rings to rings: nobody reads what they make beyond the tile, and beyond the grid's ends it is
+  // written over (Ends).
   Interval Rounded(const Level& level, Interval v) const {
-    const Interval wanted = level.region[axis_], all = level.all[axis_];
     const int64_t bytes = grid_.changed > 0 ? shape_.array_bytes[0] * shape_.unit : kLine, cells = kLine / bytes;
     if (level.last || level.from[0]->ring == 0 || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
     for (size_t array = 0; array < grid_.changed; ++array) {
       if (shape_.array_bytes[array] * shape_.unit != bytes) return v;
     }
-    auto down = [&](int64_t x) { return x - ((x % cells) + cells) % cells; };
+    auto down = [&](int64_t x) { return x - Modulo(x - first_, cells); };
     auto there = [&](Interval wide) {
       return std::ranges::all_of(rows_, [&](const Row& row) {
         const Cells& from = *level.from[row.array];
         return from.padded || (wide.begin + row.low >= from.there[axis_].begin && wide.end + row.high <= from.there[axis_].end);
       });
     };
-    const bool wraps = grid_.Wraps(axis_);
-    if (Interval wide{down(v.begin), v.end}; v.begin == wanted.begin && (wraps || v.begin > all.begin) && there(wide)) v = wide;
-    if (Interval wide{v.begin, down(v.end + cells - 1)}; v.end == wanted.end && (wraps || v.end < all.end) && there(wide))
-      v = wide;
+    if (const Interval wide{down(v.begin), v.end}; there(wide)) v = wide;
+    if (const Interval wide{v.begin, down(v.end + cells - 1)}; there(wide)) v = wide;
     return v;
   }
 
@@ -361,6 +363,7 @@ class StencilTile {
     for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
     Move(level.vectors.begin, here_.data());
     told_[axis_] = level.vectors.begin;
+    Ask(level, count);
     Vectors(level, count, row_steps_.data(), out_steps_.data(), 0);
   }
 
@@ -394,13 +397,50 @@ class StencilTile {
       }
     }
     Tell(level);
+    Ask(level, count);
     Vectors(level, count, nothing_.data(), nothing_.data(), 1);
   }
 
   void Vectors(const Level& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {
     kernel_.row(starts_.data(), row_steps, uniforms_.data(), here_.data(), out_steps, told_.data(),
                 level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0,
-                alone_ && (level.last || &level == levels_.data()) ? 1 : 0);
+                alone_ && (level.last || &level == levels_.data()) ? 1 : 0, ahead_.data());
+  }
+
+  // Of the planes that are made after these: the part of their rows that is asked for while `level` makes `count` of its own.
+  void Ask(const Level& level, int64_t count) {
+    if (!asks_) return;
+    const auto depth = static_cast<int64_t>(levels_.size()), k = &level - levels_.data();
+    const int64_t front = at_[0] + k * grid_.halo[0] + PlanesTogether(problem_);
+    const StencilPart part{k, depth, level.vectors.size() * shape_.unit};
+    const Level &first = levels_.front(), &last = levels_.back();
+    int64_t* ahead = ahead_.data();
+    auto ask = [&](const Cells& cells, const Interval& row, int64_t bytes, int64_t plane, bool wanted) {
+      const char* const where = wanted ? Begin(cells, plane) : nullptr;
+      AskFor(where == nullptr ? where : where + row.begin * bytes, cells.stride[axis_ - 1], row.size() * bytes, part, ahead);
+      ahead += kAheadNumbers;
+    };
+    for (size_t array = 0; array < inputs_.size(); ++array) {
+      const int64_t plane = front + grid_.high[0];
+      ask(inputs_[array], first.region[axis_], shape_.array_bytes[array] * shape_.unit, plane, front < first.region[0].end);
+    }
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+      const int64_t plane = front - (depth - 1) * grid_.halo[0];
+      const Interval planes = last.region[0];
+      const bool wanted = !stream_ && planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
+      ask(outs_[leaf], last.region[axis_], shape_.leaf_bytes[leaf] * shape_.unit, plane, wanted);
+    }
+  }
+
+  // Where cell 0 of the row at at_ is in another plane; null: nowhere.
+  const char* Begin(const Cells& cells, int64_t plane) const {
+    const char* p = cells.origin;
+    for (size_t a = 0; a < axis_; ++a) {
+      const int64_t x = Mapped(cells.boundary[a], a == 0 ? plane : at_[a], cells.there[a].begin, cells.there[a].end);
+      if (x == kFillValue) return nullptr;
+      p += Distance(cells, x, a);
+    }
+    return p;
   }
 
   // Where the rows are that the row at at_ reads, and what f is told.
@@ -486,8 +526,9 @@ class StencilTile {
   std::vector<Cells> inputs_;
   const std::vector<Cells> outs_;
   const std::vector<const void*> uniforms_;
-  const bool stream_, alone_;
+  const bool stream_, alone_, asks_;
   const size_t axis_;  // the innermost one
+  int64_t first_ = 0;  // a cell of a row that is at the begin of a line, in rings
   std::vector<Row> rows_;
   std::vector<Level> levels_;
 
@@ -497,7 +538,7 @@ class StencilTile {
   std::vector<char> filled_;        // is it outside, and so the fill value?
   std::vector<char*> row_;          // by leaf: where cell 0 of the row would be
   std::vector<const void*> starts_, reads_;
-  std::vector<int64_t> row_steps_, read_steps_, out_steps_, nothing_;
+  std::vector<int64_t> row_steps_, read_steps_, out_steps_, nothing_, ahead_;
   std::vector<void*> here_, cell_;
 };
 

@@ -58,6 +58,7 @@ struct StencilPlan {
   std::vector<int64_t> tile;  // cells, by axis
   bool stream = false;        // results go past the caches
   bool alone = false;         // rows that are in memory are made one at a time
+  bool ahead = false;         // what later steps want of memory is asked for while others are made
   int threads = 1;
 };
 
@@ -269,6 +270,7 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   const int64_t least_row = least_lane * best.tile.back();
   // Prefetchers follow one stream in a page of memory; two rows at a time are two.
   best.alone = p.Cells() * p.Bytes() > machine.l2 && LongestRow(p) < kPage;
+  best.ahead = best.depth > 1 && p.Cells() * p.Bytes() > machine.l2;
   best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
   return best;
 }

@@ -49,7 +49,7 @@ uint32_t Load(const void* p) {
 
 void RowKernel(const void* const* rows, const int64_t* row_steps, const void* const* uniforms, void* const* outs,
                const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t listed, int64_t /*stream*/,
-               int64_t /*alone*/) {
+               int64_t /*alone*/, const int64_t* /*ahead*/) {
   const StencilShape& shape = running->shape;
   CHECK(n >= kWidth);
   std::vector<int64_t> here(at, at + running->call.window.size());

@@ -18,6 +18,7 @@ from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loop, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
+from .ahead import AT_ONCE, Ahead
 from .rows import Rows, pays, rows_of
 from .stages import stages_of
 
@@ -175,8 +176,8 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
     """Rows two by two, if that pays and ``alone`` is 0, and those that are left."""
     ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
-    b, (*shared, n, count, listed, stream, alone) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64])
-    rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream)
+    b, (*shared, n, count, listed, stream, alone, ahead) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64, PTR])
+    rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream, ahead)
     left: ir.Value = i64(0)
     if pays(spec):
         two = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
@@ -200,8 +201,10 @@ class _Rows:
         shared: Sequence[ir.Value],
         n: ir.Value,
         stream: ir.Value,
+        ahead: ir.Value,
     ):
         self.b, self.spec, self.width, self.ones, self.args, self.n, self.stream = b, spec, width, ones, shared, n, stream
+        self.ahead = ahead
         self.stages = stages_of(spec).stages
         self.kept = [kept_type(stage.dtype) for stage in self.stages if stage.dtype is not None]
         few = 8 * width
@@ -216,12 +219,12 @@ class _Rows:
 
     def make(self, numbers: Sequence[ir.Value]) -> None:
         b, n = self.b, self.n
-        cells = _Cells(b, self.spec, self.args, numbers)
+        cells, ahead = _Cells(b, self.spec, self.args, numbers), Ahead(b, self.spec, self.ahead, numbers)
         stream, long = b.icmp_signed("!=", self.stream, i64(0)), b.icmp_signed(">=", n, i64(LONG_ROW * self.width))
         start, there = _aligned(b, self.spec, cells.outs[0], self.width, b.or_(stream, long))
         streams = b.and_(there, stream)
         if not self.kept:
-            self._lanes(0, cells, numbers, i64(0), start, n, streams)
+            self._lanes(0, cells, numbers, i64(0), start, n, streams, ahead)
             return
         pieces = b.sdiv(b.sub(n, start), i64(self.piece))
         pieces = b.select(b.icmp_signed(">", pieces, i64(0)), pieces, i64(1))
@@ -237,8 +240,8 @@ class _Rows:
                 for row, bases in zip(cells.shared, self.bases, strict=False):
                     b.store(row[k], b.gep(bases, [i64(k)], source_etype=PTR))
                 beyond = i64(self.stages[k].beyond * self.spec.unit)
-                self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond), None)
-            self._lanes(len(self.kept), cells, numbers, begin, own, end, streams)
+                self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond))
+            self._lanes(len(self.kept), cells, numbers, begin, own, end, streams, ahead)
 
     def _lanes(
         self,
@@ -248,7 +251,8 @@ class _Rows:
         begin: ir.Value,
         start: ir.Value,
         end: ir.Value,
-        streams: ir.Value | None,
+        streams: ir.Value | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Stage k's [begin, end), at least a vector's: several vectors together from ``start`` on; those that are left, one by
         one; the last one ends where the lanes end."""
@@ -268,9 +272,14 @@ class _Rows:
             first = start
             if streams is not None:
                 first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
-            with loop(b, first, last, together * width) as j:
-                for v in range(together):
-                    cells.make(k, b.add(j, i64(v * width)), width, streaming)
+            several = AT_ONCE * together * width
+            with loop(b, first, last, several) as begins:
+                if ahead is not None:
+                    ahead.fetch(begins, several)
+                ends = b.add(begins, i64(several))
+                with loop(b, begins, b.select(b.icmp_signed("<", ends, last), ends, last), together * width) as j:
+                    for v in range(together):
+                        cells.make(k, b.add(j, i64(v * width)), width, streaming)
         b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
         with loop(b, b.load(self.left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
             one(j)
