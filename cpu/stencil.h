@@ -80,7 +80,8 @@ class StencilTile {
   void Run(const std::vector<std::array<int64_t, 2>>& fills, std::span<const Interval> tile, int64_t first, int64_t depth,
            char* work) {
     Place(fills, tile, first, depth, work);
-    const int64_t lag = grid_.halo[0], last = levels_.back().region[0].end + (depth - 1) * lag;
+    const int64_t lag = grid_.halo[0], behind = static_cast<int64_t>(levels_.size()) - 1;
+    const int64_t last = levels_.back().region[0].end + behind * lag;
     const int64_t together = depth == 1 ? levels_[0].region[0].size() : PlanesTogether(problem_);
     for (int64_t front = levels_[0].region[0].begin; front < last; front += together) {
       for (size_t k = 0; k < levels_.size(); ++k) {
@@ -103,7 +104,8 @@ class StencilTile {
     std::vector<int64_t> place;  // bytes
     std::vector<char> outside;
   };
-  struct Level {  // a step
+  struct Level {  // a step, or a copy of what the first one reads
+    int64_t step = 0;
     bool last = false;
     std::vector<const Cells*> from;  // by array
     std::vector<Cells> to;           // by leaf
@@ -121,9 +123,11 @@ class StencilTile {
              char* work) {
     std::vector<int64_t> sizes;
     for (const Interval& i : tile) sizes.push_back(i.size());
-    levels_.assign(static_cast<size_t>(depth), Level());
-    for (int64_t k = 1; k <= depth; ++k) {
-      Level& level = levels_[static_cast<size_t>(k) - 1];
+    const int64_t made = FirstMade(problem_, depth);
+    levels_.clear();
+    for (int64_t k = made; k <= depth; ++k) {
+      Level& level = levels_.emplace_back();
+      level.step = k;
       level.last = k == depth;
       for (size_t a = 0; a <= axis_; ++a) {
         const int64_t more = (depth - k) * grid_.halo[a];
@@ -131,7 +135,7 @@ class StencilTile {
         level.all.push_back(all);
         level.region.push_back(grid_.Wraps(a) ? wanted
                                               : Interval{std::max(wanted.begin, all.begin), std::min(wanted.end, all.end)});
-        level.inside.push_back(grid_.Wraps(a) ? kEverywhere : grid_.Computed(first + k, a));
+        level.inside.push_back(k == 0 ? Interval{} : grid_.Wraps(a) ? kEverywhere : grid_.Computed(first + k, a));
       }
     }
     for (size_t array = 0; array < inputs_.size(); ++array) {
@@ -148,10 +152,10 @@ class StencilTile {
       work += bytes;
     }
     char* const rings = work;
-    first_ = grid_.Wraps(axis_) ? 0 : levels_[0].inside[axis_].begin;
-    for (int64_t k = 1; k < depth; ++k) {
-      if ((k - 1) % Rings(problem_, sizes, depth) == 0) work = rings;
-      Level& level = levels_[static_cast<size_t>(k) - 1];
+    first_ = grid_.Wraps(axis_) ? 0 : grid_.Computed(first + 1, axis_).begin;
+    for (int64_t k = made; k < depth; ++k) {
+      if ((k - made) % Rings(problem_, sizes, depth) == 0) work = rings;
+      Level& level = levels_[static_cast<size_t>(k - made)];
       for (size_t array = 0; array < grid_.changed; ++array) {
         Cells& ring = level.to.emplace_back(inputs_[array]);
         ring.ring = RingPlanes(problem_, sizes[0], depth, k);
@@ -289,6 +293,7 @@ class StencilTile {
     const size_t before = axis_ - 1;
     const int64_t at = at_[before];
     const bool ring = before == 0 && levels_.size() > 1;
+    if (level.step == 0) return {end - at, ring};
     if (!level.inside[before].holds(at) || (!ring && !level.calm.holds(at))) return {1, false};
     end = std::min(end, level.inside[before].end);
     if (!ring) end = std::min(end, level.calm.end);
@@ -404,15 +409,15 @@ class StencilTile {
   void Vectors(const Level& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {
     kernel_.row(starts_.data(), row_steps, uniforms_.data(), here_.data(), out_steps, told_.data(),
                 level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0,
-                alone_ && (level.last || &level == levels_.data()) ? 1 : 0, ahead_.data());
+                alone_ && (level.last || level.step == 1) ? 1 : 0, ahead_.data());
   }
 
   // Of the planes that are made after these: the part of their rows that is asked for while `level` makes `count` of its own.
   void Ask(const Level& level, int64_t count) {
     if (!asks_) return;
-    const auto depth = static_cast<int64_t>(levels_.size()), k = &level - levels_.data();
-    const int64_t front = at_[0] + k * grid_.halo[0] + PlanesTogether(problem_);
-    const StencilPart part{k, depth, level.vectors.size() * shape_.unit};
+    const auto made = static_cast<int64_t>(levels_.size());
+    const int64_t front = at_[0] + (&level - levels_.data()) * grid_.halo[0] + PlanesTogether(problem_);
+    const StencilPart part{level.step - 1, levels_.back().step, level.vectors.size() * shape_.unit};
     const Level &first = levels_.front(), &last = levels_.back();
     int64_t* ahead = ahead_.data();
     auto ask = [&](const Cells& cells, const Interval& row, int64_t bytes, int64_t plane, bool wanted) {
@@ -421,11 +426,11 @@ class StencilTile {
       ahead += kAheadNumbers;
     };
     for (size_t array = 0; array < inputs_.size(); ++array) {
-      const int64_t plane = front + grid_.high[0];
+      const int64_t plane = front + (array < grid_.changed && first.step == 0 ? 0 : grid_.high[0]);
       ask(inputs_[array], first.region[axis_], shape_.array_bytes[array] * shape_.unit, plane, front < first.region[0].end);
     }
     for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
-      const int64_t plane = front - (depth - 1) * grid_.halo[0];
+      const int64_t plane = front - (made - 1) * grid_.halo[0];
       const Interval planes = last.region[0];
       const bool wanted = !stream_ && planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
       ask(outs_[leaf], last.region[axis_], shape_.leaf_bytes[leaf] * shape_.unit, plane, wanted);

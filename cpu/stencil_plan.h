@@ -81,6 +81,12 @@ inline int64_t PlanesTogether(const StencilProblem& p) {
   return kTogether;
 }
 
+// What a pass makes first: step 1, or, as 0, a copy of what this reads, if rows wrap around: in a ring they go on beyond their ends,
+// where cells would be made one by one otherwise, as many as all steps together read.
+inline int64_t FirstMade(const StencilProblem& p, int64_t depth) {
+  return depth > 1 && p.wraps.back() != 0 && p.halo.back() > 0 ? 0 : 1;
+}
+
 // Of a ring of what step k makes of an array: planes, rows, a row.
 inline int64_t RingPlanes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k) {
   return std::min(2 * p.halo[0] + PlanesTogether(p), Wide(p, tile, depth, k, 0));
@@ -98,18 +104,20 @@ inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& ti
 
 // Where there is one plane only, a step's ring is free for the next step but one.
 inline int64_t Rings(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
-  return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, depth - 1) : depth - 1;
+  const int64_t made = depth - FirstMade(p, depth);
+  return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, made) : made;
 }
 
 // A row of the fill value.
 inline int64_t FillBytes(const StencilProblem& p, int64_t tile, int64_t depth, size_t array) {
-  return Lines((Wide(p, tile, depth, 1, p.halo.size() - 1) + p.span.back()) * p.array_bytes[array] * p.unit);
+  return Lines((Wide(p, tile, depth, FirstMade(p, depth), p.halo.size() - 1) + p.span.back()) * p.array_bytes[array] * p.unit);
 }
 
 // What a thread needs for a tile.
 inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
   int64_t bytes = 0;
-  for (int64_t k = 1; k <= Rings(p, tile, depth); ++k) {
+  const int64_t first = FirstMade(p, depth);
+  for (int64_t k = first; k < first + Rings(p, tile, depth); ++k) {
     for (int64_t array = 0; array < p.changed; ++array) bytes += RingBytes(p, tile, depth, k, static_cast<size_t>(array));
   }
   for (size_t array = 0; array < p.array_bytes.size(); ++array) bytes += FillBytes(p, tile.back(), depth, array);

@@ -19,7 +19,7 @@ from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loo
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
 from .ahead import AT_ONCE, Ahead
-from .rows import Rows, pays, rows_of
+from .rows import Rows, at_once, rows_of
 from .stages import stages_of
 
 NAMES = ("row", "cell")
@@ -174,16 +174,16 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 
 
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
-    """Rows two by two, if that pays and ``alone`` is 0, and those that are left."""
+    """Several rows at once, if that pays and ``alone`` is 0, and those that are left."""
     ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
     b, (*shared, n, count, listed, stream, alone, ahead) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64, PTR])
     rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream, ahead)
     left: ir.Value = i64(0)
-    if pays(spec):
-        two = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
-        left = b.select(two, b.and_(count, i64(-2)), i64(0))
-        with loop(b, i64(0), left, 2) as i:
-            rows.make([i, b.add(i, i64(1))])
+    if (several := at_once(spec)) > 1:
+        wanted = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
+        left = b.select(wanted, b.and_(count, i64(-several)), i64(0))
+        with loop(b, i64(0), left, several) as i:
+            rows.make([b.add(i, i64(k)) for k in range(several)])
     with loop(b, left, count) as i:
         rows.make([i])
     b.ret_void()
@@ -212,9 +212,9 @@ class _Rows:
         lanes = [2 * self.piece + 2 * width + stage.beyond * spec.unit for stage in self.stages]
         self.memory = [
             [alloca(b, expr.memory_type(dtype), room) for dtype, room in zip(self.kept, lanes, strict=False)]
-            for _ in range(1 + pays(spec))
+            for _ in range(at_once(spec))
         ]
-        self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(1 + pays(spec))]
+        self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(at_once(spec))]
         self.left = alloca(b, I64)
 
     def make(self, numbers: Sequence[ir.Value]) -> None:

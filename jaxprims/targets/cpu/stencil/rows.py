@@ -78,12 +78,13 @@ def _sources(spec: StencilSpec, made: tuple[tuple[int, int], ...], row: int) -> 
 
 
 @functools.lru_cache(256)
-def pays(spec: StencilSpec) -> bool:
-    """Is there enough that two rows read in common?"""
+def at_once(spec: StencilSpec) -> int:
+    """How many rows, by what they read in common: four, two, or one."""
     if spec.rank == 1:
-        return False
+        return 1
     stages = range(len(stages_of(spec).stages))
-    if any(len(rows_of(spec, k, 1).f.body) > LONGEST for k in stages):
-        return False
-    alone = sum(rows_of(spec, k, 1).loads for k in stages)
-    return sum(rows_of(spec, k, 2).loads for k in stages) <= 1.75 * alone
+    own = sum(len(rows_of(spec, k, 1).f.body) for k in stages)
+    loads = {count: sum(rows_of(spec, k, count).loads for k in stages) for count in (1, 2, 4) if own * count <= 4 * LONGEST}
+    import os
+    most = int(os.environ.get("ROWS", 4))
+    return max((count for count, all_of_them in loads.items() if count <= most and all_of_them <= 0.875 * count * loads[1]), default=1)
