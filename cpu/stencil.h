@@ -49,7 +49,7 @@ class StencilTile {
         uniforms_(std::move(uniforms)),
         stream_(plan.stream),
         alone_(plan.alone),
-        asks_(plan.ahead),
+        asks_(plan.ahead && !plan.stream),
         axis_(grid.rank - 1) {
     for (const auto& row : shape.rows) {
       const auto array = static_cast<size_t>(row.array);
@@ -148,7 +148,7 @@ class StencilTile {
       const bool read =
           std::find(input.boundary.begin(), inner, Boundary::kConstant) != inner || (ends && *inner == Boundary::kConstant);
       for (int64_t i = 0; read && i < bytes; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
-      input.fill = work - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
+      input.fill = work + kLine - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
       work += bytes;
     }
     char* const rings = work;
@@ -226,8 +226,8 @@ class StencilTile {
     if (v.size() > 0) level.vectors = Rounded(level, v);
   }
 
-  // Vectors that are whole lines, from rings to rings: nobody reads what they make beyond the tile, and beyond the grid's ends it is
-  // written over (Ends).
+  // Vectors that are whole lines, from rings to rings: nobody reads what they make beyond the tile, and beyond the grid's ends it
+  // is written over (Ends).
   Interval Rounded(const Level& level, Interval v) const {
     const int64_t bytes = grid_.changed > 0 ? shape_.array_bytes[0] * shape_.unit : kLine, cells = kLine / bytes;
     if (level.last || level.from[0]->ring == 0 || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
@@ -432,7 +432,7 @@ class StencilTile {
     for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
       const int64_t plane = front - (made - 1) * grid_.halo[0];
       const Interval planes = last.region[0];
-      const bool wanted = !stream_ && planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
+      const bool wanted = planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
       ask(outs_[leaf], last.region[axis_], shape_.leaf_bytes[leaf] * shape_.unit, plane, wanted);
     }
   }
@@ -555,6 +555,9 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
   const int64_t grid_bytes = GridBytes(problem, problem.changed);
   const int64_t between = GridsBetween(problem, plan) * grid_bytes;
   const Workspace grids(static_cast<size_t>(between * members));
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.Cells() * shape.unit * shape.leaf_bytes[leaf]));
+  }
   BatchIndex batch(call.batch);
 
   // Contiguous cells of step `step`.

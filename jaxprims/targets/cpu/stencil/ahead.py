@@ -22,7 +22,7 @@ _WHERE, _STEP, _SHARE = range(3)
 
 
 class Ahead:
-    """``ahead``: for each array and then each leaf, where the first row's begin, bytes to the next row's, and bytes with a lane."""
+    """``ahead``: for each array, then each leaf, where the first row's begin, bytes to the next row's, and bytes with a lane."""
 
     def __init__(self, b: ir.IRBuilder, spec: StencilSpec, ahead: ir.Value, numbers: Sequence[ir.Value]):
         self.b = b

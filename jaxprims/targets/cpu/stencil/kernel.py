@@ -274,7 +274,7 @@ class _Rows:
                 first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
             several = AT_ONCE * together * width
             with loop(b, first, last, several) as begins:
-                if ahead is not None:
+                if ahead is not None and not streaming:
                     ahead.fetch(begins, several)
                 ends = b.add(begins, i64(several))
                 with loop(b, begins, b.select(b.icmp_signed("<", ends, last), ends, last), together * width) as j:
