@@ -226,11 +226,11 @@ class StencilTile {
     if (v.size() > 0) level.vectors = Rounded(level, v);
   }
 
-  // Vectors that are whole lines, from rings to rings: nobody reads what they make beyond the tile, and beyond the grid's ends it
+  // Vectors that are whole lines of rings: nobody reads what they make beyond the tile, and beyond the grid's ends it
   // is written over (Ends).
   Interval Rounded(const Level& level, Interval v) const {
     const int64_t bytes = grid_.changed > 0 ? shape_.array_bytes[0] * shape_.unit : kLine, cells = kLine / bytes;
-    if (level.last || level.from[0]->ring == 0 || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
+    if (level.last || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
     for (size_t array = 0; array < grid_.changed; ++array) {
       if (shape_.array_bytes[array] * shape_.unit != bytes) return v;
     }
@@ -420,8 +420,10 @@ class StencilTile {
     const StencilPart part{level.step - 1, levels_.back().step, level.vectors.size() * shape_.unit};
     const Level &first = levels_.front(), &last = levels_.back();
     int64_t* ahead = ahead_.data();
-    auto ask = [&](const Cells& cells, const Interval& row, int64_t bytes, int64_t plane, bool wanted) {
-      const char* const where = wanted ? Begin(cells, plane) : nullptr;
+    auto ask = [&](const Cells& cells, const Interval& wide, int64_t bytes, int64_t plane, bool wanted) {
+      const Interval there = cells.there[axis_];
+      const Interval row{std::max(wide.begin, there.begin), std::min(wide.end, there.end)};
+      const char* const where = wanted && row.size() > 0 ? Begin(cells, plane) : nullptr;
       AskFor(where == nullptr ? where : where + row.begin * bytes, cells.stride[axis_ - 1], row.size() * bytes, part, ahead);
       ahead += kAheadNumbers;
     };
