@@ -204,7 +204,7 @@ class _Rows:
         ahead: ir.Value,
     ):
         self.b, self.spec, self.width, self.ones, self.args, self.n, self.stream = b, spec, width, ones, shared, n, stream
-        self.ahead = ahead
+        self.ahead = Ahead(b, spec, ahead)
         self.stages = stages_of(spec).stages
         self.kept = [kept_type(stage.dtype) for stage in self.stages if stage.dtype is not None]
         few = 8 * width
@@ -219,12 +219,12 @@ class _Rows:
 
     def make(self, numbers: Sequence[ir.Value]) -> None:
         b, n = self.b, self.n
-        cells, ahead = _Cells(b, self.spec, self.args, numbers), Ahead(b, self.spec, self.ahead, numbers)
+        cells = _Cells(b, self.spec, self.args, numbers)
         stream, long = b.icmp_signed("!=", self.stream, i64(0)), b.icmp_signed(">=", n, i64(LONG_ROW * self.width))
         start, there = _aligned(b, self.spec, cells.outs[0], self.width, b.or_(stream, long))
         streams = b.and_(there, stream)
         if not self.kept:
-            self._lanes(0, cells, numbers, i64(0), start, n, streams, ahead)
+            self._lanes(0, cells, numbers, i64(0), start, n, streams)
             return
         pieces = b.sdiv(b.sub(n, start), i64(self.piece))
         pieces = b.select(b.icmp_signed(">", pieces, i64(0)), pieces, i64(1))
@@ -241,7 +241,7 @@ class _Rows:
                     b.store(row[k], b.gep(bases, [i64(k)], source_etype=PTR))
                 beyond = i64(self.stages[k].beyond * self.spec.unit)
                 self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond))
-            self._lanes(len(self.kept), cells, numbers, begin, own, end, streams, ahead)
+            self._lanes(len(self.kept), cells, numbers, begin, own, end, streams)
 
     def _lanes(
         self,
@@ -252,7 +252,6 @@ class _Rows:
         start: ir.Value,
         end: ir.Value,
         streams: ir.Value | None = None,
-        ahead: Ahead | None = None,
     ) -> None:
         """Stage k's [begin, end), at least a vector's: several vectors together from ``start`` on; those that are left, one by
         one; the last one ends where the lanes end."""
@@ -274,8 +273,8 @@ class _Rows:
                 first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
             several = AT_ONCE * together * width
             with loop(b, first, last, several) as begins:
-                if ahead is not None and not streaming:
-                    ahead.fetch(begins, several)
+                if streams is not None and not streaming:
+                    self.ahead.fetch(numbers, begins, several)
                 ends = b.add(begins, i64(several))
                 with loop(b, begins, b.select(b.icmp_signed("<", ends, last), ends, last), together * width) as j:
                     for v in range(together):
