@@ -22,7 +22,9 @@
 #include <emmintrin.h>
 #endif
 
+#include "stencil_ahead.h"
 #include "stencil_call.h"
+#include "stencil_ends.h"
 #include "stencil_grid.h"
 #include "stencil_kernel.h"
 #include "stencil_plan.h"
@@ -47,6 +49,7 @@ class StencilTile {
         uniforms_(std::move(uniforms)),
         stream_(plan.stream),
         alone_(plan.alone),
+        asks_(plan.ahead && !plan.stream),
         axis_(grid.rank - 1) {
     for (const auto& row : shape.rows) {
       const auto array = static_cast<size_t>(row.array);
@@ -69,6 +72,7 @@ class StencilTile {
     cell_.resize(shape.leaf_bytes.size());
     row_.resize(shape.leaf_bytes.size());
     nothing_.resize(std::max(rows_.size(), row_.size()));
+    ahead_.resize(kAheadNumbers * (inputs_.size() + outs_.size()));
     at_.resize(grid.rank);
     told_.resize(grid.rank);
   }
@@ -76,7 +80,8 @@ class StencilTile {
   void Run(const std::vector<std::array<int64_t, 2>>& fills, std::span<const Interval> tile, int64_t first, int64_t depth,
            char* work) {
     Place(fills, tile, first, depth, work);
-    const int64_t lag = grid_.halo[0], last = levels_.back().region[0].end + (depth - 1) * lag;
+    const int64_t lag = grid_.halo[0], behind = static_cast<int64_t>(levels_.size()) - 1;
+    const int64_t last = levels_.back().region[0].end + behind * lag;
     const int64_t together = depth == 1 ? levels_[0].region[0].size() : PlanesTogether(problem_);
     for (int64_t front = levels_[0].region[0].begin; front < last; front += together) {
       for (size_t k = 0; k < levels_.size(); ++k) {
@@ -99,7 +104,8 @@ class StencilTile {
     std::vector<int64_t> place;  // bytes
     std::vector<char> outside;
   };
-  struct Level {  // a step
+  struct Level {  // a step, or a copy of what the first one reads
+    int64_t step = 0;
     bool last = false;
     std::vector<const Cells*> from;  // by array
     std::vector<Cells> to;           // by leaf
@@ -108,8 +114,8 @@ class StencilTile {
     std::vector<Interval> inside;    // of which these are computed and others kept; everything, where the axis wraps around
     Interval calm;                   // on the last axis but one: where no row that is read is outside
     Interval run, vectors;           // of a row: the cells that are computed; those of them that are by vectors
-    bool pads = false;               // are there cells beyond the ends of a row that the next step reads?
     std::vector<Margin> margins;     // the others
+    std::vector<std::vector<RowEnd>> ends, kept;  // by leaf: what else there is of a row, and of one that is not computed
   };
 
   // Where everything is in `work`, and what each step makes.
@@ -117,9 +123,11 @@ class StencilTile {
              char* work) {
     std::vector<int64_t> sizes;
     for (const Interval& i : tile) sizes.push_back(i.size());
-    levels_.assign(static_cast<size_t>(depth), Level());
-    for (int64_t k = 1; k <= depth; ++k) {
-      Level& level = levels_[static_cast<size_t>(k) - 1];
+    const int64_t made = FirstMade(problem_, depth);
+    levels_.clear();
+    for (int64_t k = made; k <= depth; ++k) {
+      Level& level = levels_.emplace_back();
+      level.step = k;
       level.last = k == depth;
       for (size_t a = 0; a <= axis_; ++a) {
         const int64_t more = (depth - k) * grid_.halo[a];
@@ -127,7 +135,7 @@ class StencilTile {
         level.all.push_back(all);
         level.region.push_back(grid_.Wraps(a) ? wanted
                                               : Interval{std::max(wanted.begin, all.begin), std::min(wanted.end, all.end)});
-        level.inside.push_back(grid_.Wraps(a) ? kEverywhere : grid_.Computed(first + k, a));
+        level.inside.push_back(k == 0 ? Interval{} : grid_.Wraps(a) ? kEverywhere : grid_.Computed(first + k, a));
       }
     }
     for (size_t array = 0; array < inputs_.size(); ++array) {
@@ -140,13 +148,14 @@ class StencilTile {
       const bool read =
           std::find(input.boundary.begin(), inner, Boundary::kConstant) != inner || (ends && *inner == Boundary::kConstant);
       for (int64_t i = 0; read && i < bytes; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
-      input.fill = work - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
+      input.fill = work + kLine - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
       work += bytes;
     }
     char* const rings = work;
-    for (int64_t k = 1; k < depth; ++k) {
-      if ((k - 1) % Rings(problem_, sizes, depth) == 0) work = rings;
-      Level& level = levels_[static_cast<size_t>(k) - 1];
+    first_ = grid_.Wraps(axis_) ? 0 : grid_.Computed(first + 1, axis_).begin;
+    for (int64_t k = made; k < depth; ++k) {
+      if ((k - made) % Rings(problem_, sizes, depth) == 0) work = rings;
+      Level& level = levels_[static_cast<size_t>(k - made)];
       for (size_t array = 0; array < grid_.changed; ++array) {
         Cells& ring = level.to.emplace_back(inputs_[array]);
         ring.ring = RingPlanes(problem_, sizes[0], depth, k);
@@ -157,9 +166,9 @@ class StencilTile {
           ring.stride[a] = stride;
           stride *= Wide(problem_, sizes[a], depth, k, a);
         }
-        // Cell 0 would be at the begin of a line, in all rings alike.
-        const int64_t before = (level.region[axis_].begin - grid_.halo[axis_]) * ring.stride[axis_];
-        ring.origin = work + kLine + (before % kLine + kLine) % kLine - before;
+        // The first cell that is computed would be at the begin of a line, in all rings alike.
+        const int64_t before = (level.region[axis_].begin - grid_.halo[axis_] - first_) * ring.stride[axis_];
+        ring.origin = work + kLine + (before % kLine + kLine) % kLine - before - first_ * ring.stride[axis_];
         for (size_t a = 1; a < axis_; ++a) ring.origin -= level.region[a].begin * ring.stride[a];
         for (size_t a = 0; a <= axis_; ++a) ring.there[a] = grid_.Wraps(a) ? kEverywhere : level.all[a];
         work += RingBytes(problem_, sizes, depth, k, array);
@@ -167,12 +176,26 @@ class StencilTile {
     }
     levels_.back().to = outs_;
     for (size_t k = 0; k < levels_.size(); ++k) {
-      const Interval own = levels_[k].region[axis_], all = levels_[k].all[axis_];
-      levels_[k].pads = !levels_[k].last && !grid_.Wraps(axis_) && (own.begin == all.begin || own.end == all.end);
       for (size_t array = 0; array < inputs_.size(); ++array) {
         levels_[k].from.push_back(k > 0 && array < grid_.changed ? &levels_[k - 1].to[array] : &inputs_[array]);
       }
       Divide(levels_[k]);
+      PlaceEnds(levels_[k]);
+    }
+  }
+
+  void PlaceEnds(Level& level) {
+    const Interval wanted = level.region[axis_], all = level.all[axis_], none{wanted.end, wanted.end};
+    const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
+    level.ends.resize(grid_.changed);
+    level.kept.resize(grid_.changed);
+    for (size_t leaf = 0; leaf < grid_.changed; ++leaf) {
+      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
+      KeepEnds(*level.from[leaf], wanted, level.run, bytes, level.ends[leaf]);
+      KeepEnds(*level.from[leaf], wanted, none, bytes, level.kept[leaf]);
+      if (level.last || grid_.Wraps(axis_)) continue;
+      PadEnds(level.to[leaf], wanted, all, low, high, bytes, level.ends[leaf]);
+      PadEnds(level.to[leaf], wanted, all, low, high, bytes, level.kept[leaf]);
     }
   }
 
@@ -203,25 +226,23 @@ class StencilTile {
     if (v.size() > 0) level.vectors = Rounded(level, v);
   }
 
-  // Vectors that are whole lines, from rings to rings: what they make beyond the tile, where the grid goes on, nobody reads.
+  // Vectors that are whole lines of rings: nobody reads what they make beyond the tile, and beyond the grid's ends it
+  // is written over (Ends).
   Interval Rounded(const Level& level, Interval v) const {
-    const Interval wanted = level.region[axis_], all = level.all[axis_];
     const int64_t bytes = grid_.changed > 0 ? shape_.array_bytes[0] * shape_.unit : kLine, cells = kLine / bytes;
-    if (level.last || level.from[0]->ring == 0 || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
+    if (level.last || shape_.coordinates || shape_.may_not_end || kLine % bytes != 0) return v;
     for (size_t array = 0; array < grid_.changed; ++array) {
       if (shape_.array_bytes[array] * shape_.unit != bytes) return v;
     }
-    auto down = [&](int64_t x) { return x - ((x % cells) + cells) % cells; };
+    auto down = [&](int64_t x) { return x - Modulo(x - first_, cells); };
     auto there = [&](Interval wide) {
       return std::ranges::all_of(rows_, [&](const Row& row) {
         const Cells& from = *level.from[row.array];
         return from.padded || (wide.begin + row.low >= from.there[axis_].begin && wide.end + row.high <= from.there[axis_].end);
       });
     };
-    const bool wraps = grid_.Wraps(axis_);
-    if (Interval wide{down(v.begin), v.end}; v.begin == wanted.begin && (wraps || v.begin > all.begin) && there(wide)) v = wide;
-    if (Interval wide{v.begin, down(v.end + cells - 1)}; v.end == wanted.end && (wraps || v.end < all.end) && there(wide))
-      v = wide;
+    if (const Interval wide{down(v.begin), v.end}; there(wide)) v = wide;
+    if (const Interval wide{v.begin, down(v.end + cells - 1)}; there(wide)) v = wide;
     return v;
   }
 
@@ -272,6 +293,7 @@ class StencilTile {
     const size_t before = axis_ - 1;
     const int64_t at = at_[before];
     const bool ring = before == 0 && levels_.size() > 1;
+    if (level.step == 0) return {end - at, ring};
     if (!level.inside[before].holds(at) || (!ring && !level.calm.holds(at))) return {1, false};
     end = std::min(end, level.inside[before].end);
     if (!ring) end = std::min(end, level.calm.end);
@@ -296,15 +318,36 @@ class StencilTile {
       Start(level);
       if (computed) Compute(level, group.rows);
     }
-    const bool keeps = !computed || level.run.size() < level.region[axis_].size();
-    if (!keeps && !level.pads) return;
-    const int64_t first = at_[axis_ - 1];
-    for (int64_t i = 0; i < group.rows; ++i, ++at_[axis_ - 1]) {
-      Start(level);
-      if (keeps) Keep(level, computed ? level.run : Interval{level.region[axis_].end, level.region[axis_].end});
-      if (level.pads) Pad(level);
+    Ends(level, computed ? level.ends : level.kept, group.rows);
+  }
+
+  // What of `count` rows from at_ on is neither a vector's nor a margin's.
+  void Ends(const Level& level, const std::vector<std::vector<RowEnd>>& ends, int64_t count) {
+    const size_t before = axis_ - 1;
+    const int64_t first = at_[before];
+    const Interval all = level.all[before];
+    const bool straight = !grid_.Wraps(before) || (all.holds(first) && all.holds(first + count - 1));
+    for (size_t leaf = 0; leaf < ends.size(); ++leaf) {
+      if (ends[leaf].empty()) continue;
+      const Cells &to = level.to[leaf], &from = *level.from[leaf];
+      for (int64_t done = 0; done < count; at_[before] = first + done) {
+        const int64_t rows = straight || from.ring > 0 ? count : 1;
+        Walk own(to, at_[before], before), old(from, from.ring > 0 ? at_[before] : Told(level, at_[before], before), before);
+        char* row = to.origin;
+        const char* source = from.origin;
+        for (size_t a = 0; a < before; ++a) {
+          row += Distance(to, at_[a], a);
+          source += Distance(from, from.ring > 0 ? at_[a] : Told(level, at_[a], a), a);
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+          char* const here = row + own.Next();
+          const char* const there = source + old.Next();
+          for (const RowEnd& end : ends[leaf]) end.Copy(here, there, to.fill);
+        }
+        done += rows;
+      }
+      at_[before] = first;
     }
-    at_[axis_ - 1] = first;
   }
 
   // Where the row at at_ is written.
@@ -317,27 +360,6 @@ class StencilTile {
     }
   }
 
-  // Cells of the row outside `run`: as they were.
-  void Keep(const Level& level, Interval run) {
-    const Interval wanted = level.region[axis_];
-    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
-      const Cells& from = *level.from[leaf];
-      const Interval there = from.there[axis_];
-      const char* row = from.origin;
-      for (size_t a = 0; a < axis_; ++a) row += Distance(from, from.ring > 0 ? at_[a] : Told(level, at_[a], a), a);
-      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
-      auto copy = [&](int64_t begin, int64_t end) {
-        for (int64_t n = 0; begin < end; begin += n) {  // as far as nothing wraps around
-          const int64_t x = from.padded ? begin : Mapped(Boundary::kWrap, begin, there.begin, there.end);
-          n = std::min(end - begin, there.end - x);
-          std::memcpy(row_[leaf] + begin * bytes, row + x * bytes, static_cast<size_t>(n * bytes));
-        }
-      };
-      copy(wanted.begin, run.begin);
-      copy(run.end, wanted.end);
-    }
-  }
-
   // `count` rows that lie as far from each other as those that they read.
   void Compute(const Level& level, int64_t count) {
     Bases(level);
@@ -346,6 +368,7 @@ class StencilTile {
     for (size_t r = 0; r < rows_.size(); ++r) starts_[r] = bases_[r] + level.vectors.begin * rows_[r].bytes;
     Move(level.vectors.begin, here_.data());
     told_[axis_] = level.vectors.begin;
+    Ask(level, count);
     Vectors(level, count, row_steps_.data(), out_steps_.data(), 0);
   }
 
@@ -360,7 +383,7 @@ class StencilTile {
     at_[0] = first;
     if (level.vectors.size() <= 0) return;
     for (size_t leaf = 0; leaf < row_.size(); ++leaf) {
-      Planar plane(level.to[leaf], first);
+      Walk plane(level.to[leaf], first, 0);
       char* const begin = level.to[leaf].origin + level.vectors.begin * shape_.unit * shape_.leaf_bytes[leaf];
       for (size_t i = leaf; i < static_cast<size_t>(count) * row_.size(); i += row_.size()) here_[i] = begin + plane.Next();
     }
@@ -368,7 +391,7 @@ class StencilTile {
       const Cells& cells = *level.from[rows_[r].array];
       const int64_t x = first + rows_[r].offset[0], begin = level.vectors.begin * rows_[r].bytes;
       const bool there = cells.there[0].holds(x) && cells.there[0].holds(x + count - 1);
-      Planar plane(cells, x);
+      Walk plane(cells, x, 0);
       for (int64_t i = 0; i < count; ++i) {
         const char* row = cells.origin + plane.Next();
         if (!there) {
@@ -379,13 +402,52 @@ class StencilTile {
       }
     }
     Tell(level);
+    Ask(level, count);
     Vectors(level, count, nothing_.data(), nothing_.data(), 1);
   }
 
   void Vectors(const Level& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {
     kernel_.row(starts_.data(), row_steps, uniforms_.data(), here_.data(), out_steps, told_.data(),
                 level.vectors.size() * shape_.unit, count, listed, level.last && stream_ ? 1 : 0,
-                alone_ && (level.last || &level == levels_.data()) ? 1 : 0);
+                alone_ && (level.last || level.step == 1) ? 1 : 0, ahead_.data());
+  }
+
+  // Of the planes that are made after these: the part of their rows that is asked for while `level` makes `count` of its own.
+  void Ask(const Level& level, int64_t count) {
+    if (!asks_) return;
+    const auto made = static_cast<int64_t>(levels_.size());
+    const int64_t front = at_[0] + (&level - levels_.data()) * grid_.halo[0] + PlanesTogether(problem_);
+    const StencilPart part{level.step - 1, levels_.back().step, level.vectors.size() * shape_.unit};
+    const Level &first = levels_.front(), &last = levels_.back();
+    int64_t* ahead = ahead_.data();
+    auto ask = [&](const Cells& cells, const Interval& wide, int64_t bytes, int64_t plane, bool wanted) {
+      const Interval there = cells.there[axis_];
+      const Interval row{std::max(wide.begin, there.begin), std::min(wide.end, there.end)};
+      const char* const where = wanted && row.size() > 0 ? Begin(cells, plane) : nullptr;
+      AskFor(where == nullptr ? where : where + row.begin * bytes, cells.stride[axis_ - 1], row.size() * bytes, part, ahead);
+      ahead += kAheadNumbers;
+    };
+    for (size_t array = 0; array < inputs_.size(); ++array) {
+      const int64_t plane = front + (array < grid_.changed && first.step == 0 ? 0 : grid_.high[0]);
+      ask(inputs_[array], first.region[axis_], shape_.array_bytes[array] * shape_.unit, plane, front < first.region[0].end);
+    }
+    for (size_t leaf = 0; leaf < outs_.size(); ++leaf) {
+      const int64_t plane = front - (made - 1) * grid_.halo[0];
+      const Interval planes = last.region[0];
+      const bool wanted = planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
+      ask(outs_[leaf], last.region[axis_], shape_.leaf_bytes[leaf] * shape_.unit, plane, wanted);
+    }
+  }
+
+  // Where cell 0 of the row at at_ is in another plane; null: nowhere.
+  const char* Begin(const Cells& cells, int64_t plane) const {
+    const char* p = cells.origin;
+    for (size_t a = 0; a < axis_; ++a) {
+      const int64_t x = Mapped(cells.boundary[a], a == 0 ? plane : at_[a], cells.there[a].begin, cells.there[a].end);
+      if (x == kFillValue) return nullptr;
+      p += Distance(cells, x, a);
+    }
+    return p;
   }
 
   // Where the rows are that the row at at_ reads, and what f is told.
@@ -427,23 +489,6 @@ class StencilTile {
     }
   }
 
-  // What lies beyond the ends of a row of a ring, where these are the grid's.
-  void Pad(const Level& level) {
-    const Interval wanted = level.region[axis_], all = level.all[axis_];
-    const int64_t low = std::min(grid_.halo[axis_], -grid_.low[axis_]), high = std::min(grid_.halo[axis_], grid_.high[axis_]);
-    for (size_t leaf = 0; leaf < level.to.size(); ++leaf) {
-      const int64_t bytes = shape_.leaf_bytes[leaf] * shape_.unit;
-      const Cells& to = level.to[leaf];
-      auto pad = [&](int64_t x) {
-        const int64_t at = Mapped(to.boundary[axis_], x, all.begin, all.end);
-        const char* source = at == kFillValue ? to.fill + x * bytes : row_[leaf] + at * bytes;
-        std::memcpy(row_[leaf] + x * bytes, source, static_cast<size_t>(bytes));
-      };
-      for (int64_t x = all.begin - low; wanted.begin == all.begin && x < all.begin; ++x) pad(x);
-      for (int64_t x = all.end; wanted.end == all.end && x < all.end + high; ++x) pad(x);
-    }
-  }
-
   // Where cell 0 of a row would be; null: all of it is the fill value.
   const char* RowAt(const Cells& cells, const Row& row) const {
     const char* p = cells.origin;
@@ -459,9 +504,10 @@ class StencilTile {
     const int64_t slot = x % cells.ring;
     return (slot < 0 ? slot + cells.ring : slot) * cells.stride[axis];
   }
-  // Where planes are, from x on.
-  struct Planar {
-    Planar(const Cells& cells, int64_t x) : stride(cells.stride[0]), ring(cells.ring), place(Distance(cells, x, 0)) {}
+  // Where cells are along an axis, from x on.
+  struct Walk {
+    Walk(const Cells& cells, int64_t x, size_t axis)
+        : stride(cells.stride[axis]), ring(axis == 0 ? cells.ring : 0), place(Distance(cells, x, axis)) {}
     int64_t Next() {
       const int64_t here = place;
       place += stride;
@@ -487,8 +533,9 @@ class StencilTile {
   std::vector<Cells> inputs_;
   const std::vector<Cells> outs_;
   const std::vector<const void*> uniforms_;
-  const bool stream_, alone_;
+  const bool stream_, alone_, asks_;
   const size_t axis_;  // the innermost one
+  int64_t first_ = 0;  // a cell of a row that is at the begin of a line, in rings
   std::vector<Row> rows_;
   std::vector<Level> levels_;
 
@@ -498,7 +545,7 @@ class StencilTile {
   std::vector<char> filled_;        // is it outside, and so the fill value?
   std::vector<char*> row_;          // by leaf: where cell 0 of the row would be
   std::vector<const void*> starts_, reads_;
-  std::vector<int64_t> row_steps_, read_steps_, out_steps_, nothing_;
+  std::vector<int64_t> row_steps_, read_steps_, out_steps_, nothing_, ahead_;
   std::vector<void*> here_, cell_;
 };
 
@@ -510,6 +557,9 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
   const int64_t grid_bytes = GridBytes(problem, problem.changed);
   const int64_t between = GridsBetween(problem, plan) * grid_bytes;
   const Workspace grids(static_cast<size_t>(between * members));
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.Cells() * shape.unit * shape.leaf_bytes[leaf]));
+  }
   BatchIndex batch(call.batch);
 
   // Contiguous cells of step `step`.

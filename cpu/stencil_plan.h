@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -58,6 +59,7 @@ struct StencilPlan {
   std::vector<int64_t> tile;  // cells, by axis
   bool stream = false;        // results go past the caches
   bool alone = false;         // rows that are in memory are made one at a time
+  bool ahead = false;         // what later steps want of memory is asked for while others are made
   int threads = 1;
 };
 
@@ -80,6 +82,12 @@ inline int64_t PlanesTogether(const StencilProblem& p) {
   return kTogether;
 }
 
+// What a pass makes first: step 1, or, as 0, a copy of what this reads, if rows wrap around: in a ring they go on beyond their
+// ends, where cells would be made one by one otherwise, as many as all steps together read.
+inline int64_t FirstMade(const StencilProblem& p, int64_t depth) {
+  return depth > 1 && p.wraps.back() != 0 && p.halo.back() > 0 ? 0 : 1;
+}
+
 // Of a ring of what step k makes of an array: planes, rows, a row.
 inline int64_t RingPlanes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k) {
   return std::min(2 * p.halo[0] + PlanesTogether(p), Wide(p, tile, depth, k, 0));
@@ -97,18 +105,21 @@ inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& ti
 
 // Where there is one plane only, a step's ring is free for the next step but one.
 inline int64_t Rings(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
-  return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, depth - 1) : depth - 1;
+  const int64_t made = depth - FirstMade(p, depth);
+  return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, made) : made;
 }
 
-// A row of the fill value.
+// A row of the fill value, as far beyond its ends as vectors go that are whole lines.
 inline int64_t FillBytes(const StencilProblem& p, int64_t tile, int64_t depth, size_t array) {
-  return Lines((Wide(p, tile, depth, 1, p.halo.size() - 1) + p.span.back()) * p.array_bytes[array] * p.unit);
+  const int64_t wide = Wide(p, tile, depth, FirstMade(p, depth), p.halo.size() - 1);
+  return Lines((wide + p.span.back()) * p.array_bytes[array] * p.unit) + 2 * kLine;
 }
 
 // What a thread needs for a tile.
 inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
   int64_t bytes = 0;
-  for (int64_t k = 1; k <= Rings(p, tile, depth); ++k) {
+  const int64_t first = FirstMade(p, depth);
+  for (int64_t k = first; k < first + Rings(p, tile, depth); ++k) {
     for (int64_t array = 0; array < p.changed; ++array) bytes += RingBytes(p, tile, depth, k, static_cast<size_t>(array));
   }
   for (size_t array = 0; array < p.array_bytes.size(); ++array) bytes += FillBytes(p, tile.back(), depth, array);
@@ -122,11 +133,12 @@ namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
 inline constexpr double kInstruction = 0.13;  // of one vector, in the first-level cache
 inline constexpr double kByteL2 = 0.006;      // of a cell
-inline constexpr double kByteL3 = 0.02;
+inline constexpr double kByteL3 = 0.05;
 inline constexpr double kByteMemory = 0.1;
+inline constexpr double kWaits = 0.25;     // the part of memory's time in which nothing else is done
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells
-inline constexpr double kRow = 25;         // of cells, beside them
+inline constexpr double kRow = 15;         // of cells, beside them
 
 }  // namespace stencil_cost
 
@@ -147,6 +159,9 @@ inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, 
          static_cast<int64_t>(static_cast<double>((p.span[0] + 1) * p.Bytes()) / 2 * CellsOfPlane(p, tile, depth, 1));
 }
 
+// How much of the third-level cache there is, whatever a machine says: a virtual one names its host's.
+inline int64_t UsableL3(const Machine& machine) { return std::min<int64_t>(machine.l3, int64_t{64} << 20); }
+
 // Nanoseconds for a step of a cell.
 inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, const Machine& machine) {
   double cells = 1, computed = 0;
@@ -159,18 +174,17 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   const double vectors = static_cast<double>(p.unit) / static_cast<double>(p.width);
   const double row = static_cast<double>(tile.back()) + 2 * static_cast<double>(depth * p.halo.back());
   double step = static_cast<double>(p.work) * vectors * stencil_cost::kInstruction + stencil_cost::kRow / row;
-  const int64_t used = InUse(p, tile, depth);
+  const int64_t used = InUse(p, tile, depth), l3 = UsableL3(machine);
   const auto bytes = static_cast<double>(p.Bytes());
   if (depth > 1 || p.span[0] > 0) {
-    step += bytes * (used * machine.threads > machine.l3 * 3 / 4 ? stencil_cost::kByteMemory
-                     : used > machine.l2 * 3 / 4                 ? stencil_cost::kByteL3
-                     : used > machine.l1                         ? stencil_cost::kByteL2
-                                                                 : 0);
+    // What goes through the second-level cache meanwhile takes about half of it.
+    const double beyond = std::clamp(static_cast<double>(used) / static_cast<double>(machine.l2) - 0.5, 0.0, 1.0);
+    step += bytes * (used * machine.threads > l3 * 3 / 4 ? stencil_cost::kByteMemory
+                     : used > machine.l1                 ? std::lerp(stencil_cost::kByteL2, stencil_cost::kByteL3, beyond)
+                                                         : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > machine.l3   ? stencil_cost::kByteMemory
-                      : all > machine.l2 ? stencil_cost::kByteL3
-                                         : stencil_cost::kByteL2;
+  const double byte = all > l3 ? stencil_cost::kByteMemory : all > machine.l2 ? stencil_cost::kByteL3 : stencil_cost::kByteL2;
   // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
   double around = 1, side_by_side = row;
   bool cut = tile.back() < p.size.back();
@@ -186,7 +200,10 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   const double moved = static_cast<double>(p.BytesRead()) * around + static_cast<double>(p.BytesWritten());
   const double fresh =
       depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
-  return step * again + moved * byte * starts / static_cast<double>(depth) + fresh +
+  // Of a pass, which waits for part of it alone: the rest is asked for while steps are made.
+  const auto passes = static_cast<double>((p.steps + depth - 1) / depth);
+  const double memory = moved * byte * starts * passes / static_cast<double>(p.steps);
+  return std::max(step * again, memory) + stencil_cost::kWaits * memory + fresh +
          stencil_cost::kTile / (cells * static_cast<double>(depth));
 }
 
@@ -230,14 +247,15 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   for (size_t a = 1; a + 1 < rank; ++a) middle = middle || p.size[a] > 1;
   for (int64_t passes = p.steps, depth = 1; depth <= kDeepest; depth = (p.steps + passes - 1) / passes) {
     for (int64_t inner = p.size.back();; inner = inner > 16384 ? 16384 : inner / 2) {
-      for (int64_t mid = middle ? int64_t{1} << 40 : 1;; mid = mid > 64 ? 64 : mid / 2) {
+      for (int64_t mid = middle ? int64_t{1} << 40 : 1;; mid = mid > 64 ? 64 : mid * 3 / 4) {
         StencilPlan plan;
         plan.depth = depth;
         plan.tile = p.size;
         plan.tile.back() = inner < p.size.back() ? std::min(p.size.back(), (inner + line - 1) / line * line) : inner;
         int64_t tiles = (p.size.back() + plan.tile.back() - 1) / plan.tile.back();
         for (size_t a = 1; a + 1 < rank; ++a) {
-          plan.tile[a] = std::min(p.size[a], mid);
+          const int64_t cuts = (p.size[a] + mid - 1) / mid;
+          plan.tile[a] = (p.size[a] + cuts - 1) / cuts;
           tiles *= (p.size[a] + plan.tile[a] - 1) / plan.tile[a];
         }
         for (const int64_t each : {kTasks, int64_t{1}}) {
@@ -269,7 +287,8 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   const int64_t least_row = least_lane * best.tile.back();
   // Prefetchers follow one stream in a page of memory; two rows at a time are two.
   best.alone = p.Cells() * p.Bytes() > machine.l2 && LongestRow(p) < kPage;
-  best.stream = p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
+  best.ahead = best.depth > 1 && p.Cells() * p.Bytes() > machine.l2;
+  best.stream = best.depth == 1 && p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
   return best;
 }
 

@@ -17,6 +17,7 @@ from stencil_reference import BOUNDARIES, stencil
 import jaxprims as jp
 from jaxprims.specs.stencil import StencilSpec
 from jaxprims.targets.cpu.plans import StencilPlan
+from jaxprims.targets.cpu.stencil.rows import at_once
 from jaxprims.targets.cpu.stencil.stages import stages_of
 from jaxprims.targets.plans import AnyKernel, forced
 
@@ -542,6 +543,21 @@ def test_what_neighbours_share(name: str) -> None:
         for boundary, steps in (("edge", 1), ("wrap", 2), ("constant", 1), ("keep", 2)):
             (wanted,) = stencil(f, [x], boundary, steps=steps, xp=jnp)
             assert_same(jp.stencil(f, x, boundary=boundary, steps=steps), wanted)
+
+
+def test_rows_at_once() -> None:
+    """Four that have reads in common, two of several stages or of a longer f, one of a longer one yet."""
+    near = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]
+    square = list(itertools.product(range(-1, 2), repeat=2))
+    wide = list(itertools.product(range(-3, 4), repeat=2))
+    kinds: list[tuple[Callable[[Any], Any], int]] = [
+        (weighed(*near), 4), (weighed(*square), 4), (weighed((0, 0), (3, 0), (-4, 0)), 1),
+        (lambda a: functools.reduce(jnp.maximum, (a[o] for o in square)), 2), (weighed(*wide[:28]), 2), (weighed(*wide), 1),
+    ]  # fmt: skip
+    for f, count in kinds:
+        x = floats(13, 100)
+        assert at_once(spec_of(f, x)) == count
+        assert_close(jp.stencil(f, x, boundary="wrap", steps=3), *stencil(f, [x], "wrap", steps=3))
 
 
 def spec_of(f: Callable[[Any], Any], x: Any) -> StencilSpec:

@@ -27,8 +27,14 @@ struct Problem {
   std::vector<Grid> arrays;  // by array, with all batch members that it has
   Grid out, scale;
   std::vector<int64_t> extent;
+  bool rings_are_lines = false;
 };
 const Problem* running = nullptr;
+
+bool Within(const Grid& grid, intptr_t place) {
+  const auto begin = reinterpret_cast<intptr_t>(grid.data());
+  return place >= begin && place < begin + static_cast<intptr_t>(4 * grid.size());
+}
 
 // read(r): what the r-th read reads.
 template <class Read>
@@ -49,9 +55,14 @@ uint32_t Load(const void* p) {
 
 void RowKernel(const void* const* rows, const int64_t* row_steps, const void* const* uniforms, void* const* outs,
                const int64_t* out_steps, const int64_t* at, int64_t n, int64_t count, int64_t listed, int64_t /*stream*/,
-               int64_t /*alone*/) {
+               int64_t /*alone*/, const int64_t* ahead) {
   const StencilShape& shape = running->shape;
   CHECK(n >= kWidth);
+  if (ahead[5] > 0) CHECK(Within(running->arrays[1], ahead[3]));  // which is what it is in all passes
+  for (int64_t i = 0; running->rings_are_lines && i < count; ++i) {
+    const auto place = reinterpret_cast<intptr_t>(outs[i * listed]) + i * out_steps[0];
+    CHECK(Within(running->out, place) || place % kLine == 0);
+  }
   std::vector<int64_t> here(at, at + running->call.window.size());
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -266,6 +277,7 @@ TEST(StencilsOfEveryKindArePlainLoops) {
     StencilPlan plan =
         ForcedStencil(problem, chosen, Draw(random, 1, 5), Draw(random, 1, 7), Draw(random, 1, 4), Draw(random, 1, 20), -1);
     plan.threads = 4;
+    plan.ahead = round % 2 == 0;
     const bool by_threads = round % 4 == 0;
     if (kRacesOnly && !by_threads) continue;
     Grid want;
@@ -286,6 +298,44 @@ TEST(StencilsOfEveryKindArePlainLoops) {
       QueuePool threads(3);
       CHECK(Run(p, threads, plan) == want);
     }
+  }
+}
+
+TEST(RowsThatKeepTheirEndsAreLinesInRings) {
+  Problem p;
+  p.shape.rank = 2;
+  p.shape.unit = 1;
+  p.shape.width = kWidth;
+  p.shape.array_bytes = {4, 4};
+  p.shape.leaf_bytes = {4};
+  p.shape.rows = {{0, {0}}, {0, {1}}};
+  p.shape.reads = {{0, -1}, {0, 1}, {1, 0}};
+  p.extent = {20, 100};
+  p.call.steps = 5;
+  p.call.batch = {3};
+  p.call.axes.resize(2);
+  for (const int64_t size : p.extent) {
+    StencilWindow w;
+    w.size = size;
+    w.keep_lo = w.keep_hi = 1;
+    p.call.window.push_back(w);
+    for (auto& axes : p.call.axes) axes.push_back({Boundary::kNothing, size, 0, 0, 0});
+  }
+  p.arrays = {Grid(6000, 3), Grid(2000, 5)};
+  p.out.resize(6000);
+  p.scale = {1};
+  p.call.fills.resize(2);
+  p.rings_are_lines = true;
+  running = &p;
+  const Grid made = Plain(p, {Grid(2000, 3), p.arrays[1]}, 1);
+  InlinePool pool;
+  StencilPlan plan;
+  plan.depth = 5;
+  for (const int64_t wide : {100, 32}) {
+    plan.tile = {20, wide};
+    const Grid got = Run(p, pool, plan);
+    for (size_t k = 0; k < 3; ++k)
+      CHECK(std::equal(made.begin(), made.end(), got.begin() + static_cast<std::ptrdiff_t>(2000 * k)));
   }
 }
 
@@ -325,6 +375,28 @@ TEST(StencilPlansFitTheirProblems) {
     CHECK(plan.threads >= 1 && plan.threads <= machine.threads);
     for (size_t a = 0; a < p.size.size(); ++a) CHECK(plan.tile[a] >= 1 && plan.tile[a] <= p.size[a]);
   }
+}
+
+TEST(RingsLeaveRoomInTheSecondLevelCache) {
+  StencilProblem p;
+  p.widest = p.size = {342, 342, 342};
+  p.halo = {1, 1, 1};
+  p.span = {2, 2, 2};
+  p.wraps = {0, 0, 0};
+  p.steps = 10;
+  p.array_bytes = p.leaf_bytes = {4};
+  p.changed = 1;
+  p.work = 19;
+  p.width = 16;
+  Machine machine{2};
+  machine.l2 = 2 << 20;
+  machine.l3 = 480 << 20;  // as a virtual machine of two cores says
+  const StencilPlan plan = MakeStencilPlan(p, machine);
+  CHECK(plan.ahead);
+  CHECK_EQ(plan.depth, 5);
+  CHECK(InUse(p, plan.tile, plan.depth) <= machine.l2 * 3 / 4);
+  machine.l3 = 64 << 20;
+  CHECK(MakeStencilPlan(p, machine).tile == plan.tile);
 }
 
 TEST(RowsInMemoryAreMadeAloneWhereAPageHasSeveral) {

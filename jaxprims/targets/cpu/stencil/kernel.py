@@ -18,7 +18,8 @@ from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loop, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
-from .rows import Rows, pays, rows_of
+from .ahead import AT_ONCE, Ahead
+from .rows import Rows, at_once, rows_of
 from .stages import stages_of
 
 NAMES = ("row", "cell")
@@ -173,16 +174,16 @@ _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps
 
 
 def _row(module: ir.Module, spec: StencilSpec, width: int) -> None:
-    """Rows two by two, if that pays and ``alone`` is 0, and those that are left."""
+    """Several rows at once, if that pays and ``alone`` is 0, and those that are left."""
     ones = [_one(module, spec, width, k) for k in range(len(stages_of(spec).stages))]
-    b, (*shared, n, count, listed, stream, alone) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64])
-    rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream)
+    b, (*shared, n, count, listed, stream, alone, ahead) = declare(module, "row", [*_SHARED, I64, I64, I64, I64, I64, PTR])
+    rows = _Rows(b, spec, width, ones, [*shared, listed], n, stream, ahead)
     left: ir.Value = i64(0)
-    if pays(spec):
-        two = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
-        left = b.select(two, b.and_(count, i64(-2)), i64(0))
-        with loop(b, i64(0), left, 2) as i:
-            rows.make([i, b.add(i, i64(1))])
+    if (several := at_once(spec)) > 1:
+        wanted = b.and_(_alike(b, spec, shared[4], stream), b.icmp_signed("==", alone, i64(0)))
+        left = b.select(wanted, b.and_(count, i64(-several)), i64(0))
+        with loop(b, i64(0), left, several) as i:
+            rows.make([b.add(i, i64(k)) for k in range(several)])
     with loop(b, left, count) as i:
         rows.make([i])
     b.ret_void()
@@ -200,8 +201,10 @@ class _Rows:
         shared: Sequence[ir.Value],
         n: ir.Value,
         stream: ir.Value,
+        ahead: ir.Value,
     ):
         self.b, self.spec, self.width, self.ones, self.args, self.n, self.stream = b, spec, width, ones, shared, n, stream
+        self.ahead = Ahead(b, spec, ahead)
         self.stages = stages_of(spec).stages
         self.kept = [kept_type(stage.dtype) for stage in self.stages if stage.dtype is not None]
         few = 8 * width
@@ -209,9 +212,9 @@ class _Rows:
         lanes = [2 * self.piece + 2 * width + stage.beyond * spec.unit for stage in self.stages]
         self.memory = [
             [alloca(b, expr.memory_type(dtype), room) for dtype, room in zip(self.kept, lanes, strict=False)]
-            for _ in range(1 + pays(spec))
+            for _ in range(at_once(spec))
         ]
-        self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(1 + pays(spec))]
+        self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(at_once(spec))]
         self.left = alloca(b, I64)
 
     def make(self, numbers: Sequence[ir.Value]) -> None:
@@ -237,7 +240,7 @@ class _Rows:
                 for row, bases in zip(cells.shared, self.bases, strict=False):
                     b.store(row[k], b.gep(bases, [i64(k)], source_etype=PTR))
                 beyond = i64(self.stages[k].beyond * self.spec.unit)
-                self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond), None)
+                self._lanes(k, cells, numbers, begin, begin, b.add(end, beyond))
             self._lanes(len(self.kept), cells, numbers, begin, own, end, streams)
 
     def _lanes(
@@ -248,7 +251,7 @@ class _Rows:
         begin: ir.Value,
         start: ir.Value,
         end: ir.Value,
-        streams: ir.Value | None,
+        streams: ir.Value | None = None,
     ) -> None:
         """Stage k's [begin, end), at least a vector's: several vectors together from ``start`` on; those that are left, one by
         one; the last one ends where the lanes end."""
@@ -268,9 +271,14 @@ class _Rows:
             first = start
             if streams is not None:
                 first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
-            with loop(b, first, last, together * width) as j:
-                for v in range(together):
-                    cells.make(k, b.add(j, i64(v * width)), width, streaming)
+            several = AT_ONCE * together * width
+            with loop(b, first, last, several) as begins:
+                if streams is not None and not streaming:
+                    self.ahead.fetch(numbers, begins, several)
+                ends = b.add(begins, i64(several))
+                with loop(b, begins, b.select(b.icmp_signed("<", ends, last), ends, last), together * width) as j:
+                    for v in range(together):
+                        cells.make(k, b.add(j, i64(v * width)), width, streaming)
         b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
         with loop(b, b.load(self.left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
             one(j)

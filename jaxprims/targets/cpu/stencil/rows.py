@@ -1,4 +1,4 @@
-"""What a stage takes of memory, and two rows of cells at once: what both read is loaded once."""
+"""What a stage takes of memory, and several rows of cells at once: what they read in common is loaded once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from ....specs.stencil import StencilSpec
 from .stages import stages_of
 
 LONGEST = 120
-"""Instructions of a row's f of which two are made at once; longer ones have not enough registers, and do not wait for loads."""
+"""Instructions of a row's f of which two are made at once, half of it for four; longer ones have not enough registers, and do not
+wait for loads."""
+
+SHARED = 0.875
+"""The part of the loads of so many rows, one by one, that is left at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +82,14 @@ def _sources(spec: StencilSpec, made: tuple[tuple[int, int], ...], row: int) -> 
 
 
 @functools.lru_cache(256)
-def pays(spec: StencilSpec) -> bool:
-    """Is there enough that two rows read in common?"""
-    if spec.rank == 1:
-        return False
+def at_once(spec: StencilSpec) -> int:
+    """How many rows: four, two, or one if they read too little in common. Of several stages, which share along the row, two."""
     stages = range(len(stages_of(spec).stages))
-    if any(len(rows_of(spec, k, 1).f.body) > LONGEST for k in stages):
-        return False
-    alone = sum(rows_of(spec, k, 1).loads for k in stages)
-    return sum(rows_of(spec, k, 2).loads for k in stages) <= 1.75 * alone
+    longest = max(len(rows_of(spec, k, 1).f.body) for k in stages)
+
+    def pays(count: int) -> bool:
+        loads = [sum(rows_of(spec, k, rows).loads for k in stages) for rows in (1, count)]
+        return loads[1] <= SHARED * count * loads[0]
+
+    counts = (4, 2) if len(stages) == 1 else (2,)
+    return next((count for count in counts if spec.rank > 1 and longest * count <= 2 * LONGEST and pays(count)), 1)
