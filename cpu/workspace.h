@@ -81,10 +81,10 @@ class WorkspaceCache {
 
 // Asks for huge pages behind a large result that is about to be written for the first time: fewer page faults, fewer TLB misses.
 inline void ExpectLarge(void* data, size_t bytes) {
-  constexpr size_t kPage = WorkspaceCache::kHugePage;
-  const size_t before = (kPage - reinterpret_cast<uintptr_t>(data) % kPage) % kPage;  // the first huge page starts here
-  if (bytes < before + 2 * kPage) return;
-  madvise(static_cast<char*>(data) + before, (bytes - before) / kPage * kPage, MADV_HUGEPAGE);
+  constexpr size_t kHuge = WorkspaceCache::kHugePage;
+  const size_t before = (kHuge - reinterpret_cast<uintptr_t>(data) % kHuge) % kHuge;  // the first huge page starts here
+  if (bytes < before + 2 * kHuge) return;
+  madvise(static_cast<char*>(data) + before, (bytes - before) / kHuge * kHuge, MADV_HUGEPAGE);
 }
 
 // Workspace for one call.
