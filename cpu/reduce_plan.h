@@ -42,7 +42,7 @@ inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of
 inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
 inline constexpr int64_t kReducePeriod = 256;          // longest row of the periodic form
-inline constexpr int64_t kReduceRows = 64;  // of the periodic form, end to end
+inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
