@@ -196,6 +196,17 @@ def test_how_few_elements_are_taken(fn: Callable[..., Any], n: int, taken: bool)
     same(jax.jit(fn)(X[:n]), jp.fuse(fn)(X[:n]))
 
 
+def test_convolutions_with_channels_first_are_reduced_by_xla() -> None:
+    """Who does not read one in a loop of XLA's has it written once more, the other way round."""
+
+    def total(k: Any, x: Any) -> Any:
+        return jax.nn.relu(jax.lax.conv_general_dilated(x, k, (1, 1), "SAME")).sum((2, 3))
+
+    k, x = jnp.ones((8, 1, 3, 3)), X.reshape(4, 1, 100, 100)
+    assert kernels(total, k, x) == []
+    same(jax.jit(total)(k, x), jp.fuse(total)(k, x))
+
+
 EPILOGUES: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "drawdown": (lambda x: x / jax.lax.cummax(x) - 1, 3 + jnp.abs(X), "div, sub"),
     "running mean": (lambda x: jnp.cumsum(x) / (1 + jnp.arange(N)), X, "div"),

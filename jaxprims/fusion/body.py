@@ -81,7 +81,7 @@ class Body:
         eqn = self.graph.made_by(var)
         if eqn is None or not (any(k >= self.batch for k in labels) or self.graph.is_constant(var)):
             return None  # the same for all elements of a row
-        if self.of_rows and eqn.primitive.name not in IN_ROWS:
+        if self.of_rows and not self._is_of_a_row(eqn, labels):
             return None
         out = wanted(eqn, labels)
         most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
@@ -94,6 +94,11 @@ class Body:
         if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
             return None
         return out
+
+    def _is_of_a_row(self, eqn: JaxprEqn, labels: Labels) -> bool:
+        """Not what several rows have in common, if to have it is to go through other rows."""
+        every = set(range(len(self.sites[0].sizes))) <= set(labels)
+        return eqn.primitive.name in IN_ROWS and (every or eqn.primitive.name not in REDUCTIONS)
 
     def _is_small_product(self, eqn: JaxprEqn, labels: Sequence[Labels]) -> bool:
         """Not one of two matrices, whose rows and columns would be read again and again."""

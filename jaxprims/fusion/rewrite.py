@@ -21,7 +21,8 @@ from .graph import OUTSIDE, Graph, run_equation
 from .pays import folds, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
-from .stencils import Root, Stencil, find_stencils
+from .stencil_sites import find_stencils
+from .stencils import Root, Stencil
 
 WRITTEN = 8
 """Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
