@@ -113,17 +113,25 @@ def test_what_goes_through_rows_once_is_not_one() -> None:
 
 
 def test_what_xla_does_as_well() -> None:
-    """Reductions of a few numbers within a row; what its loops make of slices, which would have to be written."""
+    """Reductions of a few numbers within a row."""
 
     def advantages(logits: Any, a: Any) -> Any:
         return jax.nn.logsumexp(logits, 1) * (a - a.mean()) / (a.std() + 1)
+
+    assert not kernels(jax.vmap(advantages), normal(3, 500, 6), normal(3, 500))
+
+
+def test_one_array_is_written_in_place_of_several_slices() -> None:
+    """What they have become, of which XLA reads them."""
 
     def edges(u: Any) -> Any:
         m = jnp.abs(u[1:, 1:] - u[:-1, 1:]) + jnp.abs(u[1:, 1:] - u[1:, :-1])
         return m / m.max()
 
-    assert not kernels(jax.vmap(advantages), normal(3, 500, 6), normal(3, 500))
-    assert not kernels(jax.vmap(edges), jax.ShapeDtypeStruct((3, 64, 64), jnp.float32))
+    u = normal(8, 64, 64)
+    (found,) = Fused(jax.make_jaxpr(jax.vmap(edges))(u)).rewritten.kernels
+    assert len(found.inputs) == 1
+    same(jax.jit(jax.vmap(edges))(u), jp.fuse(jax.vmap(edges))(u))
 
 
 def test_what_rows_have_in_common_is_not_made_for_each() -> None:
