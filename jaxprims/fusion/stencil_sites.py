@@ -19,7 +19,7 @@ def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none. What is dear and in several is one of its own."""
+    and why the others are none. A window that is in several is one of its own."""
     wanted = {v for v in wanted if not isinstance(v, Literal)}
     while True:
         found, left = _stencils(graph, outside, wanted, why_not)
@@ -30,17 +30,15 @@ def find_stencils(
 
 
 def _dear_again(stencils: Sequence[Stencil]) -> set[Var]:
-    """What several stencils compute, if that takes long: each such window, else the last of all."""
+    """Windows that several stencils compute."""
     times = collections.Counter(k for s in stencils for k in s.taken)
-    found: dict[int, bool] = {}
+    found = set[Var]()
     for s in stencils:
         for k in s.taken:
-            if times[k] > 1 and math.prod(s.graph.eqns[k].outvars[0].aval.shape) * 2 > math.prod(s.shape):
-                behind = s.graph.ancestors[k]
-                if sum(work(s.graph, j) for j in s.taken if behind >> j & 1) >= AGAIN:
-                    found[k] = work(s.graph, k) >= AGAIN
-    chosen = [k for k, alone in found.items() if alone] or sorted(found)[-1:]
-    return {stencils[0].graph.eqns[k].outvars[0] for k in chosen}
+            (var,) = s.graph.eqns[k].outvars
+            if times[k] > 1 and work(s.graph, k) >= AGAIN and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+                found.add(var)
+    return found
 
 
 def _stencils(
