@@ -196,17 +196,28 @@ def test_how_few_elements_are_taken(fn: Callable[..., Any], n: int, taken: bool)
     same(jax.jit(fn)(X[:n]), jp.fuse(fn)(X[:n]))
 
 
+def test_convolutions_with_channels_first_are_reduced_by_xla() -> None:
+    """Who does not read one in a loop of XLA's has it written once more, the other way round."""
+
+    def total(k: Any, x: Any) -> Any:
+        return jax.nn.relu(jax.lax.conv_general_dilated(x, k, (1, 1), "SAME")).sum((2, 3))
+
+    k, x = jnp.ones((8, 1, 3, 3)), X.reshape(4, 1, 100, 100)
+    assert kernels(total, k, x) == []
+    same(jax.jit(total)(k, x), jp.fuse(total)(k, x))
+
+
 EPILOGUES: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "drawdown": (lambda x: x / jax.lax.cummax(x) - 1, 3 + jnp.abs(X), "div, sub"),
     "running mean": (lambda x: jnp.cumsum(x) / (1 + jnp.arange(N)), X, "div"),
     "from the end": (lambda x: jnp.where(jax.lax.cummin(x, reverse=True) < x, x, 0) > 0.1, X, "lt, select_n, gt"),
     "two scans": (lambda x: jnp.cumsum(x) - jax.lax.cummax(x), X, "sub"),
     "integers": (lambda x: jnp.cumsum((4 * x).astype(jnp.int32)) % 7 == 0, X, "rem"),
-    "complex": (lambda x: jnp.cumsum(x + 1j * x) * jnp.conj(x + 2j), X, "mul"),
+    "complex": (lambda x: jnp.cumsum(x + 1j * x) * jnp.conj(x + 2j), X, "convert_element_type, add, conj, mul"),
     "returned too": (lambda x: (lambda c: (c, jnp.exp(-c * c)))(jnp.cumsum(x)), X, "neg, mul, exp"),
     "rows": (lambda r: jnp.cumsum(r * r, 1) / jnp.sum(r * r, 1, keepdims=True), X.reshape(40, -1), "div"),
     "columns": (lambda r: jnp.cumsum(r, 0) / r[:1] * r[:, :1] + r.mean(), X.reshape(-1, 40), "div, mul, add"),
-    "parts": (lambda r: jax.lax.cummax(r, 2) - r[:, :1] * r[:1], X.reshape(10, 4, -1), "sub"),
+    "parts": (lambda r: jax.lax.cummax(r, 2) - r[:, :1] * r[:1], X.reshape(10, 4, -1), "mul, sub"),
     "batch": (jax.vmap(lambda x: x - jax.lax.cummin(x)), X.reshape(4, -1), "sub"),
 }
 

@@ -112,6 +112,40 @@ def test_what_goes_through_rows_once_is_not_one() -> None:
     assert kernels(jax.nn.softmax, X[:20, :30]) == []
 
 
+def test_what_xla_does_as_well() -> None:
+    """Reductions of a few numbers within a row."""
+
+    def advantages(logits: Any, a: Any) -> Any:
+        return jax.nn.logsumexp(logits, 1) * (a - a.mean()) / (a.std() + 1)
+
+    assert not kernels(jax.vmap(advantages), normal(3, 500, 6), normal(3, 500))
+
+
+def test_one_array_is_written_in_place_of_several_slices() -> None:
+    """What they have become, of which XLA reads them."""
+
+    def edges(u: Any) -> Any:
+        m = jnp.abs(u[1:, 1:] - u[:-1, 1:]) + jnp.abs(u[1:, 1:] - u[1:, :-1])
+        return m / m.max()
+
+    u = normal(8, 64, 64)
+    (found,) = Fused(jax.make_jaxpr(jax.vmap(edges))(u)).rewritten.kernels
+    assert len(found.inputs) == 1
+    same(jax.jit(jax.vmap(edges))(u), jp.fuse(jax.vmap(edges))(u))
+
+
+def test_what_rows_have_in_common_is_not_made_for_each() -> None:
+    """A reduction of other axes than theirs."""
+
+    def scaled(x: Any) -> Any:
+        return jax.nn.softmax(x) * x.mean(2).max(1)[:, None, None]
+
+    x = normal(3, 400, 40)
+    (found,) = (k.body for k in Fused(jax.make_jaxpr(scaled)(x)).rewritten.kernels if len(k.body.sites[0].sizes) == 2)
+    assert found.widest == 40
+    same(jax.jit(scaled)(x), jp.fuse(scaled)(x))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "bool"])
 def test_dtypes(dtype: str, x64: None) -> None:
     x = jnp.asarray(RNG.integers(0, 9, (70, 150)), dtype)

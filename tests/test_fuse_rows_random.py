@@ -201,6 +201,8 @@ def test_masks_hide_what_is_infinite() -> None:
     def masked(x: Any, mask: Any) -> Any:
         return jnp.cumsum((x * mask.astype(x.dtype)).sum(-1)), x.max(-1, keepdims=True) * mask
 
+    number = lambda x: jnp.cumsum(x @ (0.1 * jnp.eye(40)), 0)  # noqa: E731
+    assert not [why for _, why in Fused(jax.make_jaxpr(number)(X)).rewritten.left if "a fault" in why]
     x = X.at[3, 5].set(jnp.inf).at[7, 8].set(jnp.nan)
     expected = jax.jit(masked)(x, jnp.isfinite(x))
     assert bool(jnp.isfinite(expected[0]).all())

@@ -249,6 +249,21 @@ def test_what_is_dear_is_written_once() -> None:
     check(lambda u: rolled(rolled(u)), U, count=2)
 
 
+def test_what_several_want_is_written_once_if_it_is_dear() -> None:
+    """As the windows of a similarity of images are by its gradient."""
+
+    def mean(u: Any) -> Any:
+        return lax.reduce_window(u, 0.0, lax.add, (7, 7), (1, 1), "VALID") / 49
+
+    def similarity(u: Any) -> Any:
+        a, b = mean(u), mean(u * u)
+        return a / (1 + b), a * b - b
+
+    found = stencils(similarity, U)
+    assert [len(s.layout.places) for s in found] == [49, 49]
+    same(jax.jit(similarity)(U), jp.fuse(similarity)(U), 1e-5, 1e-6)
+
+
 def test_far_reads_along_rows_are_left_to_xla() -> None:
     def far(x: Any) -> Any:
         return jnp.roll(x, 150) + x

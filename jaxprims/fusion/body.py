@@ -33,10 +33,15 @@ LARGEST_PRODUCT = 64
 
 _DEAR = {
     **dict.fromkeys("exp exp2 log log1p expm1 logistic tanh sqrt rsqrt cbrt".split(), 8),
-    **dict.fromkeys("sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma".split(), 20),
-    **dict.fromkeys("div rem gather".split(), 4),
+    **dict.fromkeys(
+        "sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma gather".split(), 20
+    ),
+    **dict.fromkeys("div rem".split(), 4),
 }
 """Operations that take longer than an addition, in additions."""
+
+_COMBINING = REDUCTIONS | {"argmax", "argmin", "sort"}
+"""What takes an addition for each number that it is given."""
 
 _FREE = MOVES | {"transpose", "slice"}
 
@@ -51,6 +56,7 @@ class Body:
         self.graph, self.sites, self.given = graph, sites, given
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
+        self.numbers: collections.Counter[int] = collections.Counter()  # of each equation taken, for one element
         self.counted: set[int] = set()  # loops whose positions are wanted
         self.batch = sites[0].kept
         self.widest = 0  # numbers, of what is computed for one element
@@ -71,7 +77,9 @@ class Body:
             index = graph.producer[var]
             self.taken.add(index)
             eqn = graph.eqns[index]
-            self.widest = max(self.widest, *(own_numbers(v, k) for v, k in zip(eqn.invars, operands, strict=True)), 0)
+            of_operands = [own_numbers(v, k) for v, k in zip(eqn.invars, operands, strict=True)]
+            self.numbers[index] += max(of_operands) if eqn.primitive.name in _COMBINING else own_numbers(var, labels)
+            self.widest = max(self.widest, *of_operands, 0)
             if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
                 self.counted.add(labels[eqn.params["dimension"]])
             todo += zip(eqn.invars, operands, strict=True)
@@ -81,7 +89,7 @@ class Body:
         eqn = self.graph.made_by(var)
         if eqn is None or not (any(k >= self.batch for k in labels) or self.graph.is_constant(var)):
             return None  # the same for all elements of a row
-        if self.of_rows and eqn.primitive.name not in IN_ROWS:
+        if self.of_rows and not self._is_of_a_row(eqn, labels):
             return None
         out = wanted(eqn, labels)
         most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
@@ -95,6 +103,11 @@ class Body:
             return None
         return out
 
+    def _is_of_a_row(self, eqn: JaxprEqn, labels: Labels) -> bool:
+        """Not what several rows have in common, if to have it is to go through other rows."""
+        every = set(range(len(self.sites[0].sizes))) <= set(labels)
+        return eqn.primitive.name in IN_ROWS and (every or eqn.primitive.name not in REDUCTIONS)
+
     def _is_small_product(self, eqn: JaxprEqn, labels: Sequence[Labels]) -> bool:
         """Not one of two matrices, whose rows and columns would be read again and again."""
         (x, y), (k, other) = eqn.invars, labels
@@ -106,20 +119,6 @@ class Body:
         """What is read for every element."""
         loops = set(range(len(self.sites[0].sizes)))
         return [leaf for leaf in self.leaves if loops <= set(leaf[1])]
-
-    def takes(self, var: Var, additions: float, known: Collection[Var]) -> bool:
-        """Does computing a variable here, for one element, take so many additions, from what is read and what is known?"""
-        total, seen, todo = 0.0, set(), [var]
-        while todo and total < additions:
-            v = todo.pop()
-            index = None if isinstance(v, Literal) or v in known else self.graph.producer.get(v)
-            if index is not None and index in self.taken and index not in seen:
-                seen.add(index)
-                eqn = self.graph.eqns[index]
-                once = self.of_rows and math.prod(eqn.outvars[0].aval.shape) <= math.prod(self.sites[0].sizes)  # for a row
-                total += 0 if once else operations(eqn)
-                todo += eqn.invars
-        return total >= additions
 
     def evaluate(self, read: Sequence[Any], position: Callable[[int], Any]) -> list[list[Any]]:
         """The roots of every site, from what is read of each leaf (its own axes) and the loops' positions."""

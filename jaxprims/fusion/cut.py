@@ -1,10 +1,48 @@
-"""The cheapest cut of a graph whose edges have prices (Ford and Fulkerson 1956)."""
+"""The cheapest cut of a graph whose edges have prices (Ford and Fulkerson 1956), and what it is for: to read a variable, or to
+make it again."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Hashable, Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
+
+KEPT, READ = 6, 2
+"""Additions that it takes to keep a byte: to write it, to read it, and to have memory for it; to read it alone."""
+
+
+def read_or_made(
+    wanted: Sequence[Any],
+    operands: Callable[[Any], Sequence[Any]],
+    reading: Callable[[Any], float],
+    making: Callable[[Any], float],
+) -> tuple[list[Any], list[Any]]:
+    """The cheapest way to have what is wanted, given the price of reading a variable and that of making it of its ``operands``
+    (infinite if it cannot be made). A variable is two nodes: one is beyond the cut if it is made, the other if it is there."""
+    edges: list[tuple[Any, Any, float]] = [((v, "there"), "wanted", math.inf) for v in dict.fromkeys(wanted)]
+    todo, seen = list(wanted), set[Any]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        price = making(v)
+        edges += [("begin", (v, "made"), price), ((v, "made"), (v, "there"), reading(v))]
+        if price < math.inf:
+            edges += [((x, "there"), (v, "made"), math.inf) for x in operands(v)]
+            todo += operands(v)
+    near = cheapest_cut(edges, "begin", "wanted")
+    read, made = dict[Any, None](), dict[Any, None]()
+    todo = list(wanted)[::-1]
+    while todo:
+        v = todo.pop()
+        if (v, "made") in near:
+            read[v] = None
+        elif v not in made:
+            made[v] = None
+            todo += operands(v)
+    return list(read), list(made)
 
 
 def cheapest_cut(edges: Iterable[tuple[Hashable, Hashable, float]], source: Hashable, sink: Hashable) -> set[Any]:

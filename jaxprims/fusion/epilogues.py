@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,23 +13,27 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.lanewise import OWN
 from . import loops
-from .body import Body
+from .body import Body, operations
+from .cut import KEPT, READ, read_or_made
 from .graph import OUTSIDE, Graph
 from .sites import Site
 from .stencils import Root
 
 
 class Finished:
-    """The scans of a body, and equations (``inside``) of which no more is written than of the scans. ``sites``: what is.
+    """The scans of a body, and equations (``inside``) of which no more is written than of the scans. ``sites``: what is;
+    ``again``: what is made for these alone, though others may make it too.
 
     What these read besides goes through the scans with the elements, as it is.
     """
 
-    def __init__(self, scans: Body, inside: Sequence[int]):
+    def __init__(self, scans: Body, inside: Sequence[int], again: Sequence[int]):
         graph, site = scans.graph, scans.sites[0]
-        self.graph, self.scans, self.inside = graph, scans, inside
         made = [s.eqn.outvars[0] for s in scans.sites] + [graph.eqns[k].outvars[0] for k in inside]
         self.sites = tuple(Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside))
+        inside = sorted({*inside, *again})
+        made += [graph.eqns[k].outvars[0] for k in again]
+        self.graph, self.scans, self.inside = graph, scans, inside
         operands = dict.fromkeys(v for k in inside for v in graph.eqns[k].invars if not isinstance(v, Literal))
         self.beside = [v for v in operands if v not in made]
         (_, labels), *_ = site.roots
@@ -78,19 +83,27 @@ def finished(scans: Body, outside: Collection[int]) -> Finished | None:
         inside.pop()
     if not inside:
         return None
-    plain, more = Finished(scans, inside), Finished(scans, _with_own(graph, inside, outside))
-    return more if len(more.leaves) < len(plain.leaves) else plain
+    return Finished(scans, inside, _made_again(graph, inside, known, outside))
 
 
-def _with_own(graph: Graph, inside: Sequence[int], outside: Collection[int]) -> list[int]:
-    """With what is elementwise and for these alone, so that it need not be written for them."""
-    shape, more = graph.eqns[inside[0]].outvars[0].aval.shape, set(inside)
-    for k in sorted(outside, reverse=True):
-        eqn = graph.eqns[k]
-        alike = elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
-        if alike and not _is_wanted(graph, eqn.outvars[0], more):
-            more.add(k)
-    return sorted(more)
+def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outside: Collection[int]) -> list[int]:
+    """What else these need, as far as it is cheaper made here than written and read: elementwise equations."""
+    shape = graph.eqns[inside[0]].outvars[0].aval.shape
+
+    def operands(v: Any) -> list[Any]:
+        return [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
+
+    def making(v: Any) -> float:
+        eqn = graph.made_by(v)
+        alike = eqn is not None and elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and v.aval.shape == shape
+        return operations(eqn) * v.aval.size if alike and eqn is not None and graph.producer[v] in outside else math.inf
+
+    def reading(v: Any) -> float:
+        there = graph.producer.get(v) not in outside or OUTSIDE in graph.users[v]
+        return (READ if there else KEPT) * v.aval.size * v.aval.dtype.itemsize
+
+    wanted = [v for k in inside for v in graph.eqns[k].invars if not isinstance(v, Literal) and v not in made]
+    return [graph.producer[v] for v in read_or_made(wanted, operands, reading, making)[1]]
 
 
 def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int]) -> int:

@@ -12,16 +12,12 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
 from .body import operations
-from .cut import cheapest_cut
+from .cut import KEPT, read_or_made
 from .graph import Graph, depending_on
 from .sites import MOST_OWN
 
 SMALL = 4096
 """Numbers of a residual that is kept whatever it costs to compute."""
-
-KEPT = 6
-"""Additions that it takes to keep a byte: to write it, to read it, and to have memory for it. What is computed again is computed
-within the backward pass's own loops."""
 
 _VIEWS = frozenset("slice pad rev transpose concatenate".split())
 """What is read where it is, by stencils and by XLA's loops: to keep it would be to copy it."""
@@ -50,10 +46,8 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
 def _residuals(
     graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var], results: Sequence[Any]
 ) -> tuple[list[Var], set[int]]:
-    """What is kept, and the equations that are computed again: the cheapest way to have what is wanted. It is a cut, in which a
-    variable is two nodes: the one is beyond it if the variable is computed again, the other if the variable is there."""
+    """What is kept, and the equations that are computed again: the cheapest way to have what is wanted."""
     prices = _Prices(graph, results)
-    edges: list[tuple[Any, Any, float]] = []
 
     def missing(atoms: Sequence[Any]) -> list[Var]:
         return [v for v in atoms if not (isinstance(v, Literal) or v in given or v in moving)]
@@ -61,29 +55,8 @@ def _residuals(
     def operands(v: Var) -> list[Var]:
         return missing(graph.eqns[graph.producer[v]].invars)
 
-    todo, seen = missing(wanted), set[Var]()
-    edges += [((v, "there"), "wanted", math.inf) for v in dict.fromkeys(todo)]
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        edges += [("begin", (v, "again"), prices.again(v)), ((v, "again"), (v, "there"), prices.kept(v))]
-        if prices.again(v) < math.inf:
-            edges += [((x, "there"), (v, "again"), math.inf) for x in operands(v)]
-            todo += operands(v)
-    near = cheapest_cut(edges, "begin", "wanted")
-    kept: dict[Var, None] = {}
-    again = set[int]()
-    todo = missing(wanted)[::-1]
-    while todo:
-        v = todo.pop()
-        if (v, "again") in near:
-            kept[v] = None
-        elif graph.producer[v] not in again:
-            again.add(graph.producer[v])
-            todo += operands(v)
-    return list(kept), again
+    kept, again = read_or_made(missing(wanted), operands, prices.kept, prices.again)
+    return kept, {graph.producer[v] for v in again}
 
 
 class _Prices:

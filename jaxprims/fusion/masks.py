@@ -30,7 +30,7 @@ def _is_mask(graph: Graph, atom: Any) -> bool:
 
 def _choice(mask: int) -> Callable[..., list[Any]]:
     def choice(*factors: Any) -> list[Any]:
-        x, m = factors[1 - mask], factors[mask]
-        return [lax.select(m != 0, jnp.asarray(x), jnp.zeros_like(x))]
+        x, m = jnp.broadcast_arrays(factors[1 - mask], factors[mask])  # a factor may be one number
+        return [lax.select(m != 0, x, jnp.zeros_like(x))]
 
     return choice

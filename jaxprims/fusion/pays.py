@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..tracing import elementwise
-from ..tracing.labels import MOVES
+from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
 from .body import Body, operations, own_numbers
 from .graph import OUTSIDE
@@ -53,10 +53,18 @@ def _is_written_for(body: Body, var: Var) -> bool:
     while eqn is not None and eqn.primitive.name in _RESHAPES:  # which are free
         var = eqn.invars[0]
         eqn = graph.made_by(var)
+    if eqn is not None and eqn.primitive.name == "conv_general_dilated":
+        return _has_channels_first(eqn)
     if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
         return False
     inside = body.taken | {s.index for s in body.sites}
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
+
+
+def _has_channels_first(eqn: JaxprEqn) -> bool:
+    """XLA convolves with channels last: it writes the result once more for who does not read it in a loop of its own."""
+    out = eqn.params["dimension_numbers"].out_spec
+    return len(out) > 2 and out[1] != len(out) - 1
 
 
 def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
@@ -129,7 +137,16 @@ def why_no_rows(body: Body) -> str | None:
     site = body.sites[0]
     if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN:
         return "few elements: XLA's loop is done before a kernel is called"
-    return "short rows, each reduced by itself" if body.widest < SHORTEST_ROW_AGAIN else None
+    reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
+    if body.widest < SHORTEST_ROW_AGAIN or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
+        return "short rows, each reduced by itself"
+    return None
+
+
+def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
+    """Does a reduction make several numbers of each row, of a few neighbours each?"""
+    each = math.prod(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"])
+    return 1 < each < SHORTEST_ROW_AGAIN and math.prod(eqn.outvars[0].aval.shape) > rows
 
 
 FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18

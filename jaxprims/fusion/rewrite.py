@@ -18,15 +18,13 @@ from . import loops
 from .body import Body
 from .epilogues import Finished, finished
 from .folded import Folded, folded
-from .graph import OUTSIDE, Graph
+from .graph import Graph
 from .pays import folds, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
-from .stencils import Root, Stencil, find_stencils
-
-WRITTEN = 8
-"""Additions for an element from which on it is cheaper to write a producer that several want, and to read it, than to compute it
-again."""
+from .stencil_sites import find_stencils
+from .stencils import Root, Stencil
+from .written import read_of
 
 _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {
     f"reduce_window_{how}" for how in ("sum", "max", "min")
@@ -122,7 +120,7 @@ class _Plan:
             self.bodies.clear()
             body = self._body(sites)
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
-            read = (v for v in _cuts(self.graph, [body]) if not self.graph.needs([v]) & made)  # not what this kernel makes
+            read = (v for v in _cuts(self.graph, [body])[0] if not self.graph.needs([v]) & made)  # not what this kernel makes
             body = self._body(sites, frozenset(read))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
@@ -190,8 +188,8 @@ class _Plan:
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
         while True:
-            cut = _cuts(self.graph, [self._body(g) for g in groups])
-            bodies = [self._body(g, cut) for g in groups]
+            cuts = _cuts(self.graph, [self._body(g) for g in groups])
+            bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             slower = [why_not(b) for b in bodies]
             if any(slower):
                 for b, why in zip(bodies, slower, strict=True):
@@ -354,30 +352,12 @@ def _can_be_run(graph: Graph, kernel: Kernel, others: Sequence[Kernel]) -> bool:
     return False
 
 
-# --- what is written, and what is computed again --------------------------------------------------------------------------------
+# --- what is evaluated outside of kernels ---------------------------------------------------------------------------------------
 
 
-def _cuts(graph: Graph, bodies: Sequence[Body]) -> frozenset[Var]:
-    """Variables that several want and that take longer to compute, from what is read or from other such ones, than to read. Of
-    some that are made of each other, the last that is no larger than the one before."""
-    plain = _evaluated(graph, _reads_of(bodies))
-    takers = {k: (tuple(b for b in bodies if k in b.taken), k in plain) for k in set().union(*(b.taken for b in bodies))}
-    cut: set[Var] = set()
-    for index in sorted(takers):
-        inside, outside = takers[index]
-        (var,) = graph.eqns[index].outvars
-        later = [
-            u
-            for u in graph.users[var]
-            if u == OUTSIDE or takers.get(u) != takers[index] or _bytes(graph, u) > _bytes(graph, index)
-        ]
-        if len(inside) + outside > 1 and later and inside[0].takes(var, WRITTEN, cut):
-            cut.add(var)
-    return frozenset(cut)
-
-
-def _bytes(graph: Graph, index: int) -> int:
-    return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in graph.eqns[index].outvars)
+def _cuts(graph: Graph, bodies: Sequence[Body]) -> list[frozenset[Var]]:
+    """Of each body, what it is to read, though it could compute it."""
+    return read_of(graph, bodies, _evaluated(graph, _reads_of(bodies)))
 
 
 def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:

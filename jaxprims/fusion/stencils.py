@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import make_traced
 from ..primitives.avals import typed
@@ -371,50 +370,3 @@ def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
             seen.add(node)
             yield node
             todo += node.args if isinstance(node, Apply) else node.pieces if isinstance(node, Split) else ()
-
-
-# --- which equations are stencils -----------------------------------------------------------------------------------------------
-
-
-def find_stencils(
-    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
-) -> tuple[list[Stencil], dict[int, str]]:
-    """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none."""
-    materialised = {v for v in wanted if not isinstance(v, Literal)}
-    for k in outside:
-        if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
-            materialised.update(v for v in graph.eqns[k].invars if not isinstance(v, Literal))
-    todo = [-graph.producer[v] for v in materialised if v in graph.producer]
-    heapq.heapify(todo)
-    found: list[Stencil] = []
-    left: dict[int, str] = {}
-    done: set[int] = set()
-    while todo:
-        index = -heapq.heappop(todo)
-        if index in done or index not in outside:
-            continue
-        done.add(index)
-        eqn = graph.eqns[index]
-        shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 and eqn.primitive.name in TAKEN else ()
-        if not shape or not all(isinstance(n, int) and n for n in shape):
-            continue
-        try:
-            stencil = Stencil(graph, [Root(index, eqn)], (), materialised)
-        except Unclear as e:
-            left[index] = str(e)
-            todo_more: Iterable[Any] = eqn.invars
-        else:
-            todo_more = eqn.invars if eqn.primitive.name == "reshape" else ()
-            if stencil.layout.shifted:
-                why = why_not(stencil)
-                if why:
-                    left[index] = why
-                    continue
-                found.append(stencil)
-                materialised.update(stencil.leaves)
-                todo_more = stencil.leaves
-        for v in todo_more:
-            if not isinstance(v, Literal) and v in graph.producer:
-                heapq.heappush(todo, -graph.producer[v])
-    return found, left

@@ -1,0 +1,83 @@
+"""Which equations of a graph are stencils: from what has to be written backwards, each result with what it is made of."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from jax.extend.core import Literal, Var
+
+from .cells import Unclear, work
+from .graph import Graph
+from .stencils import AGAIN, TAKEN, Root, Stencil
+
+
+def find_stencils(
+    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
+) -> tuple[list[Stencil], dict[int, str]]:
+    """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
+    and why the others are none. A window that is in several is one of its own."""
+    wanted = {v for v in wanted if not isinstance(v, Literal)}
+    while True:
+        found, left = _stencils(graph, outside, wanted, why_not)
+        again = _dear_again(found) - wanted
+        if not again:
+            return found, left
+        wanted |= again
+
+
+def _dear_again(stencils: Sequence[Stencil]) -> set[Var]:
+    """Windows that several stencils compute."""
+    times = collections.Counter(k for s in stencils for k in s.taken)
+    found = set[Var]()
+    for s in stencils:
+        for k in s.taken:
+            (var,) = s.graph.eqns[k].outvars
+            if times[k] > 1 and work(s.graph, k) >= AGAIN and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+                found.add(var)
+    return found
+
+
+def _stencils(
+    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: Callable[[Stencil], str | None]
+) -> tuple[list[Stencil], dict[int, str]]:
+    materialised = set(wanted)
+    for k in outside:
+        if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
+            materialised.update(v for v in graph.eqns[k].invars if not isinstance(v, Literal))
+    todo = [-graph.producer[v] for v in materialised if v in graph.producer]
+    heapq.heapify(todo)
+    found: list[Stencil] = []
+    left: dict[int, str] = {}
+    done: set[int] = set()
+    while todo:
+        index = -heapq.heappop(todo)
+        if index in done or index not in outside:
+            continue
+        done.add(index)
+        eqn = graph.eqns[index]
+        shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 and eqn.primitive.name in TAKEN else ()
+        if not shape or not all(isinstance(n, int) and n for n in shape):
+            continue
+        try:
+            stencil = Stencil(graph, [Root(index, eqn)], (), materialised)
+        except Unclear as e:
+            left[index] = str(e)
+            todo_more: Iterable[Any] = eqn.invars
+        else:
+            todo_more = eqn.invars if eqn.primitive.name == "reshape" else ()
+            if stencil.layout.shifted:
+                why = why_not(stencil)
+                if why:
+                    left[index] = why
+                    continue
+                found.append(stencil)
+                materialised.update(stencil.leaves)
+                todo_more = stencil.leaves
+        for v in todo_more:
+            if not isinstance(v, Literal) and v in graph.producer:
+                heapq.heappush(todo, -graph.producer[v])
+    return found, left

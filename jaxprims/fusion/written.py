@@ -1,0 +1,139 @@
+"""What is written for several kernels, or for a kernel and XLA, and what each of them computes again: a cheapest cut for each."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.core import Literal, Var
+
+from ..tracing import elementwise
+from ..tracing.labels import MOVES, REDUCTIONS
+from .body import Body, operations
+from .cut import KEPT, READ, read_or_made
+from .graph import OUTSIDE, Graph
+
+_SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
+
+_IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
+"""What XLA's loops take in: what they read need not be written for them."""
+
+
+def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> list[frozenset[Var]]:
+    """Of each body, the variables that it is to read, though it could compute them. ``plain``: the equations that XLA evaluates.
+
+    To be kept, a variable is written once for all that want it, and read; what is there anyway has only to be read. The body that
+    wants it first computes it in any case: the choice is that of the others. XLA makes it again in each of its loops, but reduces
+    it where it makes it.
+    """
+    prices = _Prices(graph, bodies, plain)
+    for body in bodies:
+        read, made = _chosen(body, prices, more=True)
+        prices.chosen |= read - prices.written
+        prices.takers.subtract(body.taken - made)
+        prices.made |= made
+    while True:
+        chosen = [_chosen(body, prices, more=False)[0] for body in bodies]
+        times = collections.Counter(v for read in chosen for v in read)
+        alone = {v for v in prices.chosen if times[v] == 1 and prices.is_for_several(v)}
+        if not alone:
+            return [frozenset(read) for read in chosen]
+        prices.chosen -= alone
+
+
+class _Prices:
+    """In additions. ``written``: what is there to be read; ``chosen``: what is to be written, too; ``made``: the equations in
+    bodies that have chosen."""
+
+    def __init__(self, graph: Graph, bodies: Sequence[Body], plain: Collection[int]):
+        self.graph, self.bodies, self.plain = graph, bodies, plain
+        self.takers = collections.Counter(k for b in bodies for k in b.taken)
+        self.readers = collections.Counter(v for b in bodies for v in {v for v, _ in b.leaves})
+        self.written = {v for v in self.readers if not self._is_shifted(v)}
+        self.written.update(v for k in plain for v in graph.eqns[k].outvars if self._is_written_by_xla(v))
+        self.chosen, self.made = set[Var](), set[int]()
+
+    def _is_shifted(self, v: Var) -> bool:
+        eqn = self.graph.made_by(v)
+        return eqn is not None and eqn.primitive.name in _SHIFTS
+
+    def _is_written_by_xla(self, v: Var) -> bool:
+        def alone(index: int) -> bool:
+            return self.graph.eqns[index].primitive.name not in _IN_LOOPS
+
+        users = self.graph.users.get(v, ())
+        return alone(self.graph.producer[v]) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
+
+    def _written_for(self, body: Body) -> list[Var]:
+        """What XLA would write for the body to read."""
+        return [v for v in dict.fromkeys(v for v, _ in body.leaves) if v not in self.written]
+
+    def leave_a_choice(self, body: Body) -> bool:
+        def is_elsewhere(k: int) -> bool:
+            return k in self.plain or self.takers[k] > 1 or any(map(self._is_there, self.graph.eqns[k].outvars))
+
+        return any(map(is_elsewhere, body.taken)) or len(self._written_for(body)) > 1
+
+    def _is_there(self, v: Var) -> bool:
+        return v in self.written or v in self.chosen
+
+    def again(self, body: Body, v: Var) -> float:
+        index = self.graph.producer[v]
+        if body.of_rows and body.numbers[index] == 1:  # once for a row
+            return 0
+        return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
+
+    def leaf(self, v: Var) -> float:
+        return READ * _bytes(v) if v in self.written else KEPT * _bytes(v) / self.readers[v]
+
+    def kept(self, body: Body, v: Var, more: bool) -> float:
+        """Of what the body could compute; ``more``: may it be written for that?"""
+        if self._is_there(v):
+            return READ * _bytes(v)
+        index = self.graph.producer[v]
+        if more and index in self.made:
+            return KEPT * _bytes(v) / (self.takers[index] - 1)
+        if more and (index in self.plain or len(self._written_for(body)) > 1):
+            making = 0 if body.sites[0].family == "reduce" else self._made_by_xla(body, v)
+            return (KEPT * _bytes(v) + making) / self.takers[index]
+        return math.inf
+
+    def is_for_several(self, v: Var) -> bool:
+        """And not for XLA, nor in place of several others?"""
+        index = self.graph.producer[v]
+        return index not in self.plain and not any(index in b.taken and len(self._written_for(b)) > 1 for b in self.bodies)
+
+    def _made_by_xla(self, body: Body, v: Var) -> float:
+        eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
+        behind = [eqns[k] for k in body.taken if bits >> k & 1]
+        operands = {x for e in behind for x in e.invars if not isinstance(x, Literal) and x not in self.graph.producer}
+        read = READ * sum(map(_bytes, operands))
+        return read + sum(map(operations, behind)) * math.prod(v.aval.shape)
+
+
+def _bytes(v: Any) -> float:
+    return float(math.prod(v.aval.shape) * v.aval.dtype.itemsize)
+
+
+def _chosen(body: Body, prices: _Prices, more: bool) -> tuple[set[Var], set[int]]:
+    """What a body is to read, though it could compute it, and the equations that it computes: the cheapest way. ``more``: may
+    something be written for that?"""
+    if not prices.leave_a_choice(body):
+        return set(), body.taken
+    graph = body.graph
+    own = {v for s in body.sites if s.family in ("map", "rows") for v, _ in s.roots}
+    roots = [v for s in body.sites for v, _ in s.roots if not isinstance(v, Literal)]
+
+    def is_taken(v: Var) -> bool:
+        return graph.producer.get(v) in body.taken
+
+    def reading(v: Var) -> float:
+        return math.inf if v in own else prices.kept(body, v, more) if is_taken(v) else prices.leaf(v)
+
+    def operands(v: Var) -> list[Var]:
+        return [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
+
+    read, made = read_or_made(roots, operands, reading, lambda v: prices.again(body, v) if is_taken(v) else math.inf)
+    return set(filter(is_taken, read)), {graph.producer[v] for v in made}
