@@ -201,8 +201,8 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
   const double fresh =
       depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
   // Of a pass, which waits for part of it alone: the rest is asked for while steps are made.
-  const auto passes = static_cast<double>((p.steps + depth - 1) / depth);
-  const double memory = moved * byte * starts * passes / static_cast<double>(p.steps);
+  const int64_t passes = (p.steps + depth - 1) / depth;
+  const double memory = moved * byte * starts * static_cast<double>(passes) / static_cast<double>(p.steps);
   return std::max(step * again, memory) + stencil_cost::kWaits * memory + fresh +
          stencil_cost::kTile / (cells * static_cast<double>(depth));
 }
