@@ -17,6 +17,7 @@ from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.reduce import reduce_p
 from ..primitives.scan import bind
+from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes, vary
 from .ordered import Ordered
 from .scan import identity_on_slices
@@ -75,7 +76,7 @@ def _runs(axes: Sequence[int], alone: frozenset[int] = frozenset()) -> list[tupl
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("static", "axes", "lanes", "alone"), inline=True)
+@functools.partial(jax.jit, static_argnames=("static", "axes", "lanes", "alone"), inline=EARLY)
 def _by_runs(
     operands: tuple[list[Any], ...], *, static: OrderedCall, axes: tuple[int, ...], lanes: int, alone: frozenset[int]
 ) -> list[Any]:

@@ -18,6 +18,7 @@ from ..api.reduce import reduce
 from ..arguments.monoids import monoids
 from ..arguments.positions import positions
 from ..calls.kept import kept
+from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes
 from .jnp_histogram import is_real
 
@@ -76,7 +77,7 @@ nanargmin = _drop_in("nanargmin", "least", _NO_NAN, _AGAIN, """jp.nanargmin(jnp.
     2""")  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
+@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=EARLY)
 def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array:
     a = jax.lax.stop_gradient(jnp.asarray(a))
     ignored = name.startswith("nan") and jnp.issubdtype(a.dtype, jnp.floating)

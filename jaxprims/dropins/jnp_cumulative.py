@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.scan import scan
+from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes
 from .jnp_histogram import is_number
 
@@ -101,7 +102,7 @@ def _along(name: str, x: Any, **options: Any) -> jax.Array:
     return getattr(jnp, name)(x, **options)
 
 
-@functools.partial(jax.jit, static_argnames=("name", "axis", "dtype", "include_initial"), inline=True)
+@functools.partial(jax.jit, static_argnames=("name", "axis", "dtype", "include_initial"), inline=EARLY)
 def _cumulative(x: jax.Array, name: str, axis: int | None, dtype: Any, include_initial: bool | None = None) -> jax.Array:
     options = {} if include_initial is None else {"include_initial": include_initial}
     wanted = jax.eval_shape(functools.partial(getattr(jnp, name), axis=axis, dtype=dtype, **options), x)

@@ -22,6 +22,7 @@ from ..api.genhist import genhist
 from ..arguments.bins import Bins
 from ..arguments.checks import dtype_of
 from ..ir.program import dtype_name
+from ..tracing.jaxprs import EARLY
 from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
 
@@ -69,7 +70,7 @@ def bincount(
     return _bincount(x, weights if weights is None else jnp.asarray(weights), length) if length > 0 else plain()
 
 
-@functools.partial(jax.jit, static_argnames="length", inline=True)
+@functools.partial(jax.jit, static_argnames="length", inline=EARLY)
 def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array:
     index_dtype = np.int32 if length < 2**31 else np.int64
 
@@ -302,7 +303,7 @@ def _edges(columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequenc
     )
 
 
-@functools.partial(jax.jit, inline=True)
+@functools.partial(jax.jit, inline=EARLY)
 def _extent(columns: tuple[jax.Array, ...]) -> list[jax.Array]:
     """[least, greatest] of every column, NaN if it has one, in one pass."""
     columns = tuple(c.astype(np.uint8) if c.dtype == bool else c for c in columns)
@@ -331,7 +332,7 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
     return [x for column in point for x in (column if column.ndim else [column])]
 
 
-@functools.partial(jax.jit, static_argnames="dtype", inline=True)
+@functools.partial(jax.jit, static_argnames="dtype", inline=EARLY)
 def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative

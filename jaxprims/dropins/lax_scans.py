@@ -18,6 +18,7 @@ from ..api.scan import scan
 from ..arguments.checks import called
 from ..calls.kept import kept
 from ..primitives.avals import typed
+from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
@@ -125,7 +126,7 @@ def _scannable(x: Any, kinds: str) -> bool:
     return np.dtype(x.dtype).kind in kinds or ("f" in kinds and jnp.issubdtype(x.dtype, jnp.floating))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
+@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=EARLY)
 def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.Array:
     if any(k > axis for k in sharded_axes(operand)):  # a batch keeps its sharding: all other axes before this one
         return jnp.moveaxis(_cumulative(jnp.moveaxis(operand, axis, -1), name, operand.ndim - 1, reverse), -1, axis)

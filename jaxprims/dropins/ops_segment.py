@@ -23,6 +23,7 @@ from ..arguments.checks import as_array, dtype_of
 from ..arguments.offsets import Offsets
 from ..calls.segments import count_of
 from ..ir.program import dtype_name
+from ..tracing.jaxprs import EARLY
 from .jnp_histogram import _extent
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -99,7 +100,7 @@ segment_max = _drop_in("max", "maximum", "-inf, or the least integer", "[       
 segment_min = _drop_in("min", "minimum", "inf, or the greatest integer", "[         1, 2147483647,          2]")
 
 
-@functools.partial(jax.jit, static_argnums=range(2, 7), inline=True)
+@functools.partial(jax.jit, static_argnums=range(2, 7), inline=EARLY)
 def _reduce(
     data: jax.Array, ids: jax.Array, name: str, num_segments: int, indices_are_sorted: bool, bucket_size: int | None, mode: str
 ) -> jax.Array:
@@ -127,7 +128,7 @@ def _of_offsets(data: Any, offsets: Offsets, name: str, num_segments: Any, **of_
     return _reduce_offsets(data, offsets, name)
 
 
-@functools.partial(jax.jit, static_argnums=2, inline=True)
+@functools.partial(jax.jit, static_argnums=2, inline=EARLY)
 def _reduce_offsets(data: jax.Array, offsets: Offsets, name: str) -> jax.Array:
     return over_columns(lambda d: segment_reduce(d, offsets, _OPS[name][1]), data)
 

@@ -27,6 +27,7 @@ from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..calls.segments import segments_pay
 from ..primitives.row_maps import made_rows, rows_pay
+from ..tracing.jaxprs import EARLY
 from .ops_segment import check_count, largest, mode_of, over_columns
 
 __all__ = [
@@ -66,7 +67,7 @@ def segment_count(
     return _count_of_ids(ids, n, bool(indices_are_sorted))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=EARLY)
 def _count_of_ids(ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
     return _counts(ids, ids.shape[0], n, is_sorted)
 
@@ -97,7 +98,7 @@ def segment_mean(
     return over_columns(lambda d: mean(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=EARLY)
 def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float = math.nan) -> jax.Array:
     """``empty``: of a segment without elements."""
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
@@ -155,7 +156,7 @@ def segment_var(
     return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), ddof), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5), inline=EARLY)
 def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int, empty: float = math.nan) -> jax.Array:
     """``empty``: of a segment with no more elements than ``ddof``."""
     dtype = jax.eval_shape(jnp.var, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
@@ -219,7 +220,7 @@ def segment_logsumexp(
     return over_columns(lambda d: _logsumexp(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)
 def _logsumexp(data: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
     if isinstance(ids, Offsets):
         return segment_reduce(data.astype(_widened(data.dtype)), ids, jnp.logaddexp).astype(data.dtype)
@@ -284,7 +285,7 @@ def segment_softmax(
     return over_columns(lambda d: _softmax(d, ids, n, bool(indices_are_sorted)), data)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)
 def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     if _is_constant(data, n):
         return jnp.zeros_like(data)
@@ -384,7 +385,7 @@ segment_argmax = _positions_of("argmax", "greatest", monoids.argmax, "[0, 4, 2]"
 segment_argmin = _positions_of("argmin", "least", monoids.argmin, "[1, 4, 2]")
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=EARLY)
 def _arg(data: jax.Array, segments: Any, n: int, op: Monoid, is_sorted: bool) -> jax.Array:
     def of_column(column: jax.Array) -> jax.Array:
         at = _combined(lambda x, k: (x, k), (column, positions), segments, n, op, is_sorted)[1]

@@ -28,6 +28,10 @@ IDENTITIES = frozenset(
 """Primitives that give their operands."""
 
 
+EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+"""``jax.jit(inline=EARLY)``: equations in the jaxpr around, where what makes their operands is to be seen."""
+
+
 def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
     """A jaxpr without its captured arrays, and these."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", None) or ())
