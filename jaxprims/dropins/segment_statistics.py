@@ -115,9 +115,8 @@ def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
     """Quotients; ``empty`` where the count is not positive. No NaN is made on the way, which ``jax_debug_nans`` would find."""
     some = counts > 0
     quotients = sums / jnp.where(some, counts, jnp.ones_like(counts))
-    if math.isnan(empty) and not jnp.iscomplexobj(
-        sums
-    ):  # -0.0 changes no number, and is made for a segment, not for all its lanes
+    if math.isnan(empty) and not jnp.iscomplexobj(sums):
+        # -0.0 changes no number, and is made for a segment, not for all its lanes
         return quotients + jnp.where(some, np.asarray(-0.0, counts.dtype), np.asarray(empty, counts.dtype))
     return jnp.where(some, quotients, jnp.asarray(empty, sums.dtype))
 

@@ -217,17 +217,21 @@ def _batched(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
 
 
 def _transpose_tangents(cts: Sequence[Any], *args: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
-    count, full = len(args) - len(fold.moving), (1 << rank) - 1
-    given = _known(args[:count], "tangents")
-    moved = cotangents_p.bind(*given, *_instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
-    linear = zip(args[count:], moved, masks[count:], strict=True)
-    return [None] * count + [summed_to(x, mask, rank) if ad.is_undefined_primal(a) else None for a, x, mask in linear]
+    given = _known(args[: len(args) - len(fold.moving)], "tangents")
+    return _transposed(cotangents_p, given, cts, args, fold, masks, rank)
 
 
 def _transpose_cotangents(cts: Sequence[Any], *args: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
-    count, full = len(args) - len(fold.leaves), (1 << rank) - 1
-    given = _known(args[:count], "cotangents")
-    moved = tangents_p.bind(*given, *_instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
+    given = _known(args[: len(args) - len(fold.leaves)], "cotangents")
+    return _transposed(tangents_p, given, cts, args, fold, masks, rank)
+
+
+def _transposed(
+    other: Primitive, given: Sequence[Any], cts: Sequence[Any], args: Sequence[Any], fold: Fold, masks: Sequence[int], rank: int
+) -> Leaves:
+    """By the other primitive; ``given``: the operands in front, which neither is linear in."""
+    count, full = len(given), (1 << rank) - 1
+    moved = other.bind(*given, *_instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
     linear = zip(args[count:], moved, masks[count:], strict=True)
     return [None] * count + [summed_to(x, mask, rank) if ad.is_undefined_primal(a) else None for a, x, mask in linear]
 

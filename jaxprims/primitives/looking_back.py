@@ -7,6 +7,7 @@ behind them, what they are made of (``producers``); this one has a rule for each
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import inspect
@@ -48,9 +49,9 @@ class LookingBack(Family):
             self.lowered.def_abstract_eval(self._avals)
             mlir.register_lowering(primitive, self._look_back, **_EACH)
 
+    @abc.abstractmethod
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
         """The call with what makes its operands, if anything is to be taken in."""
-        raise NotImplementedError
 
     def fused_by_xla(self, **params: Any) -> bool:
         """Is XLA, which makes the operands in the same loop, faster than a kernel that has them from memory?"""

@@ -197,7 +197,7 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if not rows:
         return None
     quick = (operation == "add" and (floats or state in HALVES)) or (operation in ("max", "min") and floats)
-    if problem.n < (FEW_STEPS if floats or operation != "mul" or state not in HALVES else ROW_OF_FACTORS) and not quick:
+    if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
     in_vectors = quick and floats and problem.n in ROWS_IN_VECTORS and every >= MANY
     return "rows that XLA folds in vectors" if in_vectors else None
