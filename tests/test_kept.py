@@ -337,6 +337,22 @@ def test_quick_keys_tell_calls_apart(compiled: Any) -> None:
     assert kept._quick
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_beside_arrays_are_operands(axis: int, compiled: Any) -> None:
+    x = jnp.ones((5, 4))
+    for factor in (0.5, 2.0, -3.0):
+        y = jp.linear_recurrence(factor, x, axis=axis)
+        np.testing.assert_allclose(np.moveaxis(y, axis, 0)[1], 1 + factor)
+    assert compiled() == 1
+
+
+def test_numbers_that_are_known_are_no_operands() -> None:
+    x = jnp.ones(5)
+    for fill in (0.5, 2.0, 0.5, 2.0, 0.5):
+        y = jp.stencil(lambda v: v[-1], x, boundary="constant", fill_value=fill)
+        np.testing.assert_array_equal(y, [fill, 1, 1, 1, 1])
+
+
 def test_calls_that_are_made_once_are_not_kept_for_long(compiled: Any, monkeypatch: Any) -> None:
     """What is made anew for each call does not pile up; what is called again is kept, however much else was called since."""
     monkeypatch.setattr(kept, "MOST_ONCE", 2)

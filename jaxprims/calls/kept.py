@@ -19,6 +19,7 @@ import dataclasses
 import dis
 import functools
 import inspect
+import operator
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ARRAY: Form = ("array",)
 _INTEGER: Form = ("array", int)
 _FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
-_HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "copy", "stop_gradient", "pvary"))
+_HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "copy", "stop_gradient", "pvary"))
 _NUMBERS = _FLOATS | {int}
 _TERMS = frozenset("add sub mul div max min eq ne lt le gt ge select_n broadcast_in_dim convert_element_type".split())
 """What may be done with an integer that is not known."""
@@ -100,7 +101,7 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
             if len(given) != len(args) + len(kwargs) or unless(given):
                 return function(*args, **kwargs)
             try:
-                return _called(function, given, operands, key)
+                return _called(function, given, operands, key, arrays)
             except Exception:  # no form; or numbers of an array that a function wants to see; or the caller's own error
                 return function(*args, **kwargs)
 
@@ -129,7 +130,7 @@ def _quick_key(
     for x in (*args, *kwargs.values()) if kwargs else args:
         kind = type(x)
         key.append(kind)
-        if kind in _concrete:
+        if kind in _concrete or kind is float:  # an operand, if it is found to be one
             arrays.append(x)
         elif kind in _BY_VALUE:
             key.append(x)
@@ -150,7 +151,14 @@ def forget() -> None:
         _again.clear()
 
 
-def _called(function: Callable[..., Any], given: dict[str, Any], operands: Sequence[str], key: tuple[Any, ...] | None) -> Any:
+def _called(
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    operands: Sequence[str],
+    key: tuple[Any, ...] | None,
+    quick: Sequence[Any],
+) -> Any:
+    """``quick``: the operands, if the key is right about them."""
     plans = forced_plans()
     failed: list[Entry] = []
     forms = [_arguments(given, operands, None, integers=True)]
@@ -179,7 +187,7 @@ def _called(function: Callable[..., Any], given: dict[str, Any], operands: Seque
             continue
         for other in failed:
             other.wants_numbers = True  # as in `x if c > 0 else -x`
-        if key is not None and entry.calls > 1 and not any(type(f[1]) is tuple and f[1][0] == "numbers" for f in form):
+        if key is not None and entry.calls > 1 and len(quick) == len(arrays) and all(map(operator.is_, quick, arrays)):
             if len(_quick) >= MOST:
                 _quick.clear()
             _quick[key] = compiled, [v for v in given.values() if type(v) in _BY_ADDRESS]
