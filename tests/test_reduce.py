@@ -373,3 +373,26 @@ def test_logaddexp_by_chunks(n: int, dtype: str) -> None:
             np.testing.assert_allclose(mapped(x, np.array(-0.5, dtype)), scaled, 1e-5, 1e-5)
             np.testing.assert_allclose(rows(np.stack([x, x])), [exact] * 2, 1e-5, 1e-5)
         assert run(np.full(n, -np.inf, dtype)) == -np.inf
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 100])
+def test_logaddexp_side_by_side(n: int, dtype: str) -> None:
+    """Of rows and columns, several at a time: the greatest exponent and a sum below it, which is not rounded before the end."""
+    rng = np.random.default_rng(n)
+    with jax.enable_x64(dtype == "float64"), forced(AnyKernel()):
+        x = rng.normal(size=(n, 70))
+        for k, odd in enumerate(([np.inf], [-np.inf], [np.nan], [np.inf, -np.inf], [np.inf] * 2, [-1e4, 1e4], [80.0, -80.0])):
+            x[rng.permutation(n)[: len(odd)], k] = odd[:n]
+        x[:, -1] = -np.inf
+        x = np.asarray(x.astype(jnp.dtype(dtype)))
+        with np.errstate(all="ignore"):
+            exact = np.logaddexp.reduce(x.astype(np.float64))
+        tolerance = max(1e-6, float(jnp.finfo(dtype).eps))
+        for axis, given in ((0, x), (1, x.T.copy())):
+            got = jax.jit(lambda x, axis=axis: jp.reduce(x, jnp.logaddexp, axis=axis))(given)
+            assert got.dtype == x.dtype
+            np.testing.assert_allclose(np.asarray(got, np.float64), exact, tolerance, tolerance)
+        ids = np.repeat(np.arange(70), n)
+        got = jp.segment_reduce(x.T.ravel(), ids, jnp.logaddexp, num_segments=70)
+        np.testing.assert_allclose(np.asarray(got, np.float64), exact, tolerance, tolerance)

@@ -164,8 +164,8 @@ def test_limits() -> None:
     ids = jnp.zeros(many.shape, jnp.int32)
     assert strategies(lambda x: jp.reduce(x), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, jnp.logaddexp), many) != ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.logaddexp, axis=1), many) == ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.logaddexp, axis=0), many) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.logaddexp, axis=1), many) != ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.logaddexp, axis=0), many) != ["plain XLA"]
     assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5), many, ids) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.maximum, axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), jnp.multiply, axis=1), many) == ["plain XLA"]

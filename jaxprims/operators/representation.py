@@ -1,19 +1,24 @@
 """What a histogram's working copies hold: the values themselves, or a better form of a recognised operator.
 
 ``start`` takes a value to its form (f's Program ends with it), the operator works on forms, ``finish`` takes the combined form
-back. The result is the operator's, to the bit; only sums of f16 and bf16 are meant to differ: they are kept in f32.
+back. The result is the operator's, to the bit; only sums of f16 and bf16, plain ones and in logarithms, are meant to differ: they
+are kept in f32.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..ir.evaluate import evaluate
 from ..ir.program import Builder, Program, from_bits, numpy_dtype, to_bits
-from . import classify, packed
+from . import classify, known, packed
+
+WIDE = ("add", "logaddexp")
+"""What halves are combined by in f32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,18 +38,21 @@ def represent(
     identity: tuple[int, ...] | None,
     position: int | None = None,
     keyed: bool = False,
+    unfinished: bool = False,
 ) -> Representation:
     """The form for an operator. ``position``: the struct's slot that is the element's own position, below 2^31 - 1, if one is.
     ``keyed``: maxima and minima of floats are to be integers of the same order: worth it where an element is compared several
-    times."""
+    times. ``unfinished``: no form is taken back before all elements are combined."""
     dtypes = tuple(dtypes)
+    if unfinished and len(dtypes) == 1 and classify.recognise(op) == "logaddexp":
+        return log_sum(dtypes[0], identity)
     forms: dict[int, Representation] = {}
     for (slot,) in (part for part in classify.parts(op) if len(part) == 1):
         name, alone = classify.recognise(classify.restrict(op, (slot,))), identity and identity[slot : slot + 1]
         if keyed and name in ("max", "min") and dtypes[slot] in _KEYS:
             forms[slot] = _keyed(name, dtypes[slot], alone)
-        elif name == "add" and dtypes[slot] in ("f16", "bf16") and alone is not None:
-            forms[slot] = _wide(dtypes[slot], alone)  # without an identity, bins start from dest, where the result lies
+        elif name in WIDE and dtypes[slot] in ("f16", "bf16") and alone is not None:
+            forms[slot] = _wide(name, dtypes[slot], alone)  # without an identity, bins start from dest, where the result lies
     if position is not None and identity is not None:
         form = packed.form_of(op, dtypes, position, identity)
         if form is not None:
@@ -75,16 +83,41 @@ def _by_slot(
     return Representation(held, b.finish(results), neutral, each(dtypes, "start"), each(held, "finish"))
 
 
-def _wide(dtype: str, identity: tuple[int, ...]) -> Representation:
+def _wide(name: str, dtype: str, identity: tuple[int, ...]) -> Representation:
     """Sums of f16 and bf16 in f32."""
-    start, finish, op = Builder((dtype,)), Builder(("f32",)), Builder(("f32", "f32"))
+    start, finish = Builder((dtype,)), Builder(("f32",))
+    op = next(k for k in known.rows(("f32",)) if k.name == name)
     return Representation(
         ("f32",),
-        op.finish([op.emit("add", "f32", op.arg(0), op.arg(1))]),
+        op.program(("f32",)),
         (to_bits(from_bits(identity[0], dtype), "f32"),),
         start.finish([start.emit("convert", "f32", start.arg(0))]),
         finish.finish([finish.emit("convert", dtype, finish.arg(0))]),
     )
+
+
+@functools.lru_cache
+def log_sum(dtype: str, identity: tuple[int, ...] | None = None) -> Representation:
+    """The logarithm of a sum of exponentials as the greatest exponent and the sum relative to it: one exponential to combine two,
+    and a logarithm at the end, instead of both each time."""
+    t = "f32" if dtype in ("f16", "bf16") else dtype
+    b = Builder((t,) * 4)
+    a, k, c, m = (b.arg(s) for s in range(4))
+    apart = b.emit("sub", t, a, c)
+    scale = b.emit("exp", t, b.emit("neg", t, b.emit("abs", t, apart)))
+    scale = b.emit("select", t, b.emit("ne", "b1", apart, apart), b.const(1.0, t), scale)  # of equal infinities
+    first = b.emit("gt", "b1", a, c)
+    large, small = (b.emit("select", t, first, *two) for two in ((k, m), (m, k)))
+    op = b.finish([b.emit("max", t, a, c), b.emit("add", t, large, b.emit("mul", t, small, scale))])
+    b = Builder((dtype,))
+    start = b.finish([b.arg(0) if t == dtype else b.emit("convert", t, b.arg(0)), b.const(1.0, t)])
+    b = Builder((t, t))
+    total = b.emit("add", t, b.arg(0), b.emit("log", t, b.arg(1)))
+    finish = b.finish([total if t == dtype else b.emit("convert", dtype, total)])
+    neutral = None
+    if identity is not None:
+        neutral = (to_bits(from_bits(identity[0], dtype), t), to_bits(0.0, t))
+    return Representation((t, t), op, neutral, start, finish)
 
 
 _KEYS = {"f32": "s32", "f64": "s64", "f16": "s16", "bf16": "s16"}

@@ -231,7 +231,7 @@ def spec_of(
         reverse=call.reverse,
         restarts=call.segmented_by == "flags" or call.kind == "segments",
         across=not side_by_side,
-        commutes=call.kind != "scan" and commutes(form.op),
+        commutes=call.kind != "scan" and (commutes(form.op) or commutes(call.operator.program)),
     )
 
 
@@ -239,8 +239,9 @@ def _form(call: OrderedCall) -> Representation:
     """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
     program = call.f.program
     position = call.position_among([program.body[r] for r in program.results])
+    unfinished = call.kind != "scan" and not call.init
     return call.operator.represent(
-        position if call.kind != "scan" and not call.init else None, keyed=call.kind != "reduce" and not call.init
+        position if unfinished else None, keyed=call.kind != "reduce" and not call.init, unfinished=unfinished
     )
 
 

@@ -271,17 +271,20 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
 
 
 def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of reductions; but result and tangent of ``logsumexp`` are made of the same exponentials, the product of a few
+    """The rule of reductions; but the exponentials of halves are relative to a sum that is not rounded, the product of a few
     elements is differentiated as XLA unrolls it, and the extremes of few as XLA finds them."""
 
     def with_wholes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         name = REDUCTIONS.operation(**params)
-        if name not in ("logaddexp", "mul", "max", "min") or params["call"].plans or isinstance(tangents[0], ad.Zero):
+        if name not in ("logaddexp", "mul", "max", "min") or isinstance(tangents[0], ad.Zero):
             return rule(primals, tangents, **params)
         x, axis = jnp.asarray(primals[0]), params["rank"]
         n = x.shape[axis]
-        if name == "logaddexp" and n != 0:
-            out, dot = scan_xla.logsumexp(x, tangents[0], axis)
+        if name == "logaddexp" and scan_xla.is_half(x.dtype):
+            wide = lambda v: All().combine([jnp.logaddexp], [v.astype(jnp.float32)])[0].astype(v.dtype)  # noqa: E731
+            out, dot = jax.jvp(over_batch(wide, [(1 << axis) - 1], axis), (x,), (tangents[0],))
+        elif params["call"].plans:
+            return rule(primals, tangents, **params)
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):

@@ -107,18 +107,12 @@ def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
 
 
-def logsumexp(x: Any, dot: Any = None, axis: int = 0) -> Any:
-    """``log(sum(exp(x)))``; with a tangent, the result and its tangent, with one exponential for each element."""
+def logsumexp(x: Any, axis: int) -> Any:
+    """``log(sum(exp(x)))``."""
     wide = x.astype(np.float32) if is_half(x.dtype) else x  # the sum of halves may be greater than a half can be
     top = jnp.max(wide, axis)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
-    terms = jnp.exp(wide - jnp.expand_dims(top, axis))
-    total = jnp.sum(terms, axis)
-    out = (jnp.log(total) + top).astype(x.dtype)
-    if dot is None:
-        return out
-    some = jnp.where(total == 0, 1, total)  # of nothing but -inf: no NaN, none of it moves the result
-    return out, (jnp.sum(terms * dot.astype(wide.dtype), axis) / some).astype(x.dtype)
+    return (jnp.log(jnp.sum(jnp.exp(wide - jnp.expand_dims(top, axis)), axis)) + top).astype(x.dtype)
 
 
 def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,9 +55,6 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 LONG_ROW, ROWS_IN_VECTORS = 40, range(257, 513)
 """Elements to a row of those that are long; of rows that XLA folds by vectors as fast as memory gives them."""
 
-ROWS_OF_EXPONENTIALS, FEW_TO_SUM = range(17, 300), 1024
-"""Elements of rows whose logsumexp takes longer in a kernel, shorter ones of which go abreast, longer ones by chunks; of all."""
-
 HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
 EXTREMES, FEW_TO_FIND = ("argmax", "argmin"), 256
@@ -179,8 +176,7 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     every = problem.n * problem.lanes * problem.members
     state = problem.spec.state[0]
     if operation == "logaddexp":
-        kernel = problem.lanes == 1 and state in FLOATS and problem.n not in ROWS_OF_EXPONENTIALS and every > FEW_TO_SUM
-        return None if kernel else "a maximum and a sum of exponentials, one for each element"
+        return _FEW if every <= FEW_IN_LONG_ROWS else None
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
     rows, floats = problem.lanes == 1 and problem.members > 1, state in FLOATS

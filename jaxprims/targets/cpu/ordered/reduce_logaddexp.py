@@ -1,5 +1,5 @@
-"""``reduce`` of logaddexp along memory: a chunk's maximum, then the sum of its exponentials, one for each element, where the
-operator takes an exponential and a logarithm."""
+"""``reduce`` of logaddexp along memory: a chunk's greatest exponent, then the sum of its exponentials relative to it, none of
+which has to wait for the one before."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 
 from llvmlite import ir
 
-from ....ir.program import Builder
-from ....operators import classify
+from ....ir.program import Builder, same_program
+from ....operators.representation import log_sum
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I64, PTR, alloca, i64, loop, pointer
@@ -21,23 +21,24 @@ CHUNK = 4096
 
 
 def folds(spec: OrderedSpec) -> tuple[OrderedSpec, OrderedSpec] | None:
-    """The maximum of f's values, and the sum of their exponentials below a level, which one more captured array holds. None for
-    other operators, and where f is not to be evaluated twice."""
-    if spec.state not in (("f32",), ("f64",)) or not spec.commutes or is_expensive(spec.f):
+    """The maximum of f's exponents, and the sum of their exponentials below a level, which one more captured array holds. None
+    for other operators, and where f is not to be evaluated twice."""
+    t = spec.state[0]
+    if spec.state not in (("f32",) * 2, ("f64",) * 2) or not same_program(spec.op, log_sum(t).op):
         return None
-    if classify.recognise(spec.op) != "logaddexp":
+    if not spec.commutes or is_expensive(spec.f):
         return None
-    (t,) = spec.state
     f = Builder(spec.f.params)
-    (x,) = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
+    x, scale = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
     level = f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
-    terms = f.finish([f.emit("exp", t, f.emit("sub", t, x, level))])
+    terms = f.finish([f.emit("mul", t, f.emit("exp", t, f.emit("sub", t, x, level)), scale)])
     most, total, finish = Builder((t, t)), Builder((t, t)), Builder((t,))
+    exponents = dataclasses.replace(spec.f, results=spec.f.results[:1])
     plain = dataclasses.replace(
-        spec, leaves=((t, 1),), identity=None, uniforms=(*spec.uniforms, t), finish=finish.finish([finish.arg(0)])
+        spec, state=(t,), leaves=((t, 1),), identity=None, uniforms=(*spec.uniforms, t), finish=finish.finish([finish.arg(0)])
     )
     return (
-        dataclasses.replace(plain, op=most.finish([most.emit("max", t, most.arg(0), most.arg(1))])),
+        dataclasses.replace(plain, f=exponents, op=most.finish([most.emit("max", t, most.arg(0), most.arg(1))])),
         dataclasses.replace(plain, f=terms, op=total.finish([total.emit("add", t, total.arg(0), total.arg(1))])),
     )
 
@@ -46,7 +47,7 @@ def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, tota
     """Chunk after chunk. ``most`` and ``total`` are the functions of :func:`folds`."""
     b = ir.IRBuilder(fn.append_basic_block("entry"))
     arrays, uniforms, flags, range_, aggregate, progress = fn.args
-    (t,), (register,) = spec.state, [expr.register_type(t, 1) for t in spec.state]
+    register = expr.register_type(spec.state[0], 1)
     part, level, found = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64)
     captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
     own = alloca(b, PTR, len(captured) + 1)
@@ -58,8 +59,6 @@ def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, tota
     lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
     started = alloca(b, I1)
     b.store(b.icmp_unsigned("!=", b.and_(progress, i64(STARTED)), i64(0)), started)
-    log = Builder((t, t))
-    joined = log.finish([log.emit("add", t, log.arg(0), log.emit("log", t, log.arg(1)))])
     with loop(b, lo, hi, CHUNK) as first:
         last = b.add(first, i64(CHUNK))
         b.store(first, member["lo"])
@@ -68,10 +67,9 @@ def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, tota
         top = b.load(found, typ=register)
         infinite = literal(register, float("inf"))
         finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
-        top = b.select(finite, top, literal(register, 0.0))  # of infinities and NaN the sum of exponentials tells
-        b.store(top, level)
+        b.store(b.select(finite, top, literal(register, 0.0)), level)  # of infinities and NaN their sum tells
         b.call(total, [arrays, own, flags, part, found, i64(0)])
-        now = expr.emit(b, joined, [top, b.load(found, typ=register)], captured, 1)
+        now = [top, b.load(found, typ=register)]
         with b.if_else(b.load(started, typ=I1)) as (then, otherwise):
             with then:
                 before = load_state(b, spec, aggregate, i64(1), i64(0), 1)
