@@ -125,8 +125,8 @@ def test_logsumexp_without_implicit_promotion(strict: None, dtype: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_exponentials_of_halves_sum_to_one(dtype: str, axis: int) -> None:
     """Whatever the result is rounded to; under ``vmap``, too."""
-    x = (100 + 3 * np.random.default_rng(5).normal(size=(40, 90))).astype(jnp.dtype(dtype))
-    for x in (x, np.stack([x, x[::-1]])):
+    one = (100 + 3 * np.random.default_rng(5).normal(size=(40, 90))).astype(jnp.dtype(dtype))
+    for x in (one, np.stack([one, one[::-1]])):
         softmax = jax.grad(lambda x: jp.reduce(x, jnp.logaddexp, axis=axis).astype(np.float32).sum())
         got = (jax.vmap(softmax) if x.ndim == 3 else softmax)(x)
         assert got.dtype == x.dtype

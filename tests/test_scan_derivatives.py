@@ -345,3 +345,32 @@ def test_a_few_steps_are_xlas(name: str) -> None:
                 np.testing.assert_allclose(g, v, rtol=1e-5, atol=1e-5)
     x = jnp.asarray(rng.normal(size=(5, 3)).astype(np.float32))
     check_grads(lambda x: jax.vmap(getattr(jp, name))(x), (x,), 2, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7])
+def test_few_steps_of_any_operator(n: int) -> None:
+    """Left to XLA, as the scan itself is: the same in both modes, of the second order, and under vmap."""
+    rng = np.random.default_rng(n)
+    op = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
+    values = [rng.normal(size=(5, n)) for _ in range(2)]
+    with jax.enable_x64(True):
+        ours = lambda *x: sum(jnp.sum(y**2) for y in jp.scan(x, op, axis=1))  # noqa: E731
+        plain = lambda *x: sum(jnp.sum(y**2) for y in _one_by_one(op, x))  # noqa: E731
+        for transform in (
+            lambda f: jax.grad(f, (0, 1)),
+            lambda f: lambda *x: jax.jvp(f, x, x),
+            lambda f: jax.grad(lambda *x: sum(jnp.sum(g * v) for g, v in zip(jax.grad(f, (0, 1))(*x), x, strict=True)), (0, 1)),
+        ):
+            got, want = (jax.jit(transform(f))(*values) for f in (ours, plain))
+            assert_close(got, want)
+        batch = [np.stack([v, 2 * v]) for v in values]
+        got, want = (jax.vmap(jax.grad(f))(*batch) for f in (ours, plain))
+        assert_close(got, want)
+
+
+def _one_by_one(op: Any, xs: Any) -> Any:
+    states = [tuple(x[:, 0] for x in xs)]
+    for k in range(1, xs[0].shape[1]):
+        states.append(op(states[-1], tuple(x[:, k] for x in xs)))
+    return [jnp.stack(s, 1) for s in zip(*states, strict=True)]

@@ -32,6 +32,7 @@ from .tangents import (
     add,
     first_of,
     is_inexact,
+    jvp_of,
     jvp_rule,
     shifted,
     summed_to,
@@ -307,18 +308,7 @@ def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:
     def with_tree(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         if not params["call"].operator.large:
             return rule(primals, tangents, **params)
-        active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-        def run(*changed: Any) -> Leaves:
-            full = list(primals)
-            for k, x in zip(active, changed, strict=True):
-                full[k] = x
-            return REDUCTIONS.plain(*full, **params)
-
-        outs, dots = jax.jvp(run, tuple(primals[k] for k in active), tuple(tangents[k] for k in active))
-        return outs, [
-            d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)
-        ]
+        return jvp_of(functools.partial(REDUCTIONS.plain, **params), primals, tangents)
 
     return with_tree
 

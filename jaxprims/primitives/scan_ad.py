@@ -36,6 +36,7 @@ from .tangents import (
     after,
     first_of,
     is_inexact,
+    jvp_of,
     jvp_rule,
     like,
     shifted,
@@ -305,23 +306,24 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
 pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
-FEW_STEPS = 4
-"""Steps of which XLA makes a derivative's passes in one."""
+FEW_STEPS, FEW_STEPS_OF_ANY = 4, 6
+"""Steps of which XLA makes a derivative's passes in one: of what it knows, of another operator."""
 
 
 def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of scans; but a few steps of what XLA knows are written out: no pass for each part of the derivative."""
+    """The rule of scans; but a few steps are left to XLA, those of what it knows written out: no pass for each part of the
+    derivative."""
 
     def with_few(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
-        name, (x, *_), (dot, *_) = SCANS.operation(**params), primals, tangents
-        if name is None or params["call"].plans or isinstance(dot, ad.Zero) or not is_inexact(x.dtype):
+        call, name, axis = params["call"], SCANS.operation(**params), params["masks"][0].bit_count()
+        n = primals[0].shape[axis]
+        dots = [t for t in tangents if not isinstance(t, ad.Zero)]
+        few = isinstance(n, int) and 0 < n <= {None: FEW_STEPS_OF_ANY, "add": 2}.get(name, FEW_STEPS)
+        if not few or call.plans or call.then is not None or call.wanted is not None or axes_of(dots) - axes_of(primals):
             return rule(primals, tangents, **params)
-        x, axis = jnp.asarray(x), params["masks"][0].bit_count()
-        n = x.shape[axis]
-        if not isinstance(n, int) or not 0 < n <= (2 if name == "add" else FEW_STEPS) or axes_of([dot]) - axes_of([x]):
-            return rule(primals, tangents, **params)
-        out, moved = jax.jvp(lambda x: scan_xla.written_out(x, name, axis, params["call"].reverse), (x,), (dot,))
-        return [out], [moved]
+        if name is None:
+            return jvp_of(functools.partial(SCANS.plain, **params), primals, tangents)
+        return jvp_of(lambda x: [scan_xla.written_out(x, name, axis, call.reverse)], primals, tangents)
 
     return with_few
 

@@ -113,6 +113,21 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
     return rule
 
 
+def jvp_of(function: Callable[..., Leaves], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Leaves, Leaves]:
+    """A JVP as JAX's own rules make it of what is evaluated in the primitive's place."""
+    primals = [jnp.asarray(x) for x in primals]
+    active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def run(*changed: Any) -> Leaves:
+        full = list(primals)
+        for k, x in zip(active, changed, strict=True):
+            full[k] = x
+        return function(*full)
+
+    outs, dots = jax.jvp(run, tuple(primals[k] for k in active), tuple(tangents[k] for k in active))
+    return outs, [d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)]
+
+
 def taylor_by(primitive: Primitive, plain: Callable[..., Leaves]) -> None:
     """A primitive's Taylor series, for ``jax.experimental.jet``: those of what does the same in JAX's own primitives."""
 
