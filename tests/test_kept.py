@@ -325,6 +325,10 @@ def test_quick_keys_tell_calls_apart(compiled: Any) -> None:
         np.testing.assert_array_equal(jp.reduce(x, jnp.add, axis=1), [6, 22, 38])
         np.testing.assert_array_equal(jp.reduce(x, jnp.maximum, axis=1), [3, 7, 11])
         np.testing.assert_array_equal(jp.reduce(np.asarray(x), jp.monoids.max, axis=1), [3, 7, 11])
+        np.testing.assert_array_equal(jp.reduce(x, jnp.add, axis=(0, 1)), 66)
+        np.testing.assert_array_equal(jp.reduce((x, jp.positions), jp.monoids.argmax, axis=1)[1], [3, 3, 3])
+        np.testing.assert_array_equal(jp.reduce((x, -x), jp.monoids.max, axis=1)[1], [0, -4, -8])
+        np.testing.assert_array_equal(jp.reduce((x, -x), jp.monoids.max, axis=(1,))[0], [3, 7, 11])
         assert jp.reduce(x, axis=None, keepdims=True).shape == (1, 1)
         assert jp.cumsum(x, 1, dtype=jnp.int32).dtype == jnp.int32
         assert jp.cumsum(x, 1, dtype=jnp.float32).dtype == jnp.float32

@@ -118,7 +118,7 @@ _concrete = {np.ndarray}
 
 _BY_VALUE = frozenset((type(None), bool, int, str))
 _BY_ADDRESS = frozenset(
-    (type, type(jnp.float32), jnp.ufunc, Monoid, type(jax.jit(abs)), jax.custom_jvp, types.BuiltinFunctionType)
+    (type, type(jnp.float32), type(positions), jnp.ufunc, Monoid, type(jax.jit(abs)), jax.custom_jvp, types.BuiltinFunctionType)
 )
 
 
@@ -126,20 +126,29 @@ def _quick_key(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any]
 ) -> tuple[Any, ...] | None:
     """Equal for calls that differ in their arrays only, which are added to ``arrays``; None if only their forms can tell."""
-    key = [function, forced_plans()]
+    key: list[Any] = [function, forced_plans()]
     for x in (*args, *kwargs.values()) if kwargs else args:
-        kind = type(x)
-        key.append(kind)
-        if kind in _concrete or kind is float:  # an operand, if it is found to be one
-            arrays.append(x)
-        elif kind in _BY_VALUE:
-            key.append(x)
-        elif kind in _BY_ADDRESS:
-            key.append(id(x))
-        else:
+        if not _known_quickly(x, key, arrays):
             return None
     key.extend(kwargs)
     return tuple(key)
+
+
+def _known_quickly(x: Any, key: list[Any], arrays: list[Any]) -> bool:
+    kind = type(x)
+    key.append(kind)
+    if kind in _concrete or kind is float:  # an operand, if it is found to be one
+        arrays.append(x)
+    elif kind in _BY_VALUE:
+        key.append(x)
+    elif kind in _BY_ADDRESS:
+        key.append(id(x))
+    elif kind is tuple:
+        key.append(len(x))
+        return all(type(item) is not tuple and _known_quickly(item, key, arrays) for item in x)
+    else:
+        return False
+    return True
 
 
 def forget() -> None:
@@ -190,7 +199,8 @@ def _called(
         if key is not None and entry.calls > 1 and len(quick) == len(arrays) and all(map(operator.is_, quick, arrays)):
             if len(_quick) >= MOST:
                 _quick.clear()
-            _quick[key] = compiled, [v for v in given.values() if type(v) in _BY_ADDRESS]
+            every = (x for v in given.values() for x in (v if type(v) is tuple else (v,)))
+            _quick[key] = compiled, [x for x in every if type(x) in _BY_ADDRESS]
         return out
     raise Unknown
 
