@@ -52,9 +52,9 @@ def faults() -> Iterator[None]:
     found = []
     plain = Rewritten.__init__
 
-    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any) -> None:
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, *more: Any) -> None:
         found.extend(why for _, why in left if "a fault in fuse" in why)
-        plain(self, closed, kernels, left)
+        plain(self, closed, kernels, left, *more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)
@@ -66,6 +66,16 @@ def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:
     """The primitives of each kernel's sites, in words."""
     found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
     return [" ".join(s.eqn.primitive.name.replace("_", "-") for s in k.body.sites) for k in found]
+
+
+def test_without_kernels_a_program_is_as_it_was() -> None:
+    """In another order, and with calls inlined, XLA may make something worse of it."""
+
+    def few(x: Any, i: Any) -> Any:
+        return jax.nn.relu(jnp.zeros(4).at[i].add(x)), jnp.argmax(x)
+
+    closed = jax.make_jaxpr(few)(X[:30], IDS[:30])
+    assert Fused(closed).rewritten.closed is closed
 
 
 # --- programs -----------------------------------------------------------------------------------------------------------------
