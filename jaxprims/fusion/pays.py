@@ -88,7 +88,8 @@ def _fewest(body: Body) -> int:
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
-    if site.elements < _fewest(body):
+    of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
+    if (math.prod(site.sizes) if of_bins else site.elements) < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
     gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
@@ -142,7 +143,20 @@ def why_no_rows(body: Body) -> str | None:
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
     if body.widest < SHORTEST_ROW_AGAIN or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
         return "short rows, each reduced by itself"
+    if _is_made_again_by_xla(body):
+        return "one pass of reductions, of which XLA makes the rest where it is wanted"
     return None
+
+
+def _is_made_again_by_xla(body: Body) -> bool:
+    """Would XLA make, in the loops that want it, all that is to be written of rows, after one pass of reductions and cheaply?"""
+    graph, inside = body.graph, body.taken | {s.index for s in body.sites}
+    rows = [s for s in body.sites if any(k == OWN for _, labels in s.roots for k in labels)]
+    users = {u for s in rows for u in graph.users[s.eqn.outvars[0]]} - inside
+    alone = bool(rows) and all(u != OUTSIDE and graph.eqns[u].primitive.name in _FUSED_BY_XLA | {"split"} for u in users)
+    reductions = [k for k in inside if graph.eqns[k].primitive.name in REDUCTIONS]
+    once = not any(graph.ancestors[a] >> b & 1 for a in reductions for b in reductions if a != b)
+    return alone and once and sum(operations(graph.eqns[k]) for k in inside if body.numbers[k] > 1) < DEAR
 
 
 def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
