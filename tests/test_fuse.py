@@ -85,6 +85,18 @@ def test_numbers_for_each_of_short_rows(width: int) -> None:
     assert not re.search(rf"-> tensor<{len(weights)}xf32>", "".join(re.findall("custom_call @jaxprims.*", text)))
 
 
+@pytest.mark.strategies
+def test_what_is_dear_and_xla_wants_twice_is_read() -> None:
+    """XLA writes it, then, whether a kernel could make it again or not."""
+
+    def groups(x: Any, i: Any) -> Any:
+        y = jnp.log1p(x / x.sum(1, keepdims=True))
+        return jax.ops.segment_sum(y, i, 8), jax.ops.segment_sum(jnp.ones(len(i)), i, 8), y.var(0)
+
+    (found,) = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten.kernels
+    assert not any(found.body.graph.eqns[k].primitive.name == "log1p" for k in found.body.taken)
+
+
 def test_without_kernels_a_program_is_as_it_was() -> None:
     """In another order, and with calls inlined, XLA may make something worse of it."""
 
