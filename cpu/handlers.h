@@ -20,6 +20,7 @@ void* SegmentsHandler();
 void* StencilHandler();
 void* StencilReduceHandler();
 void* WalkHandler();
+void* ScanChainHandler();
 
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);

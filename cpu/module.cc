@@ -244,6 +244,7 @@ NB_MODULE(_cpu, m) {
       nb::arg("key"), nb::arg("row"), nb::arg("cell"), "Adds the compiled kernel of a spec that is in the table.");
 
   m.def("walk_handler", [] { return nb::capsule(WalkHandler()); }, "The walk's handler, as a capsule.");
+  m.def("scan_chain_handler", [] { return nb::capsule(ScanChainHandler()); }, "The handler of chains of scans, as a capsule.");
   m.def(
       "add_walk",
       [](int64_t key, const std::string& spec, const nb::dict& described) {

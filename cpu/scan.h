@@ -220,10 +220,11 @@ class ScanChain {
   int64_t state_bytes_;
 };
 
-// Block `block` of the selected row.
-inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& chain, int64_t block) {
-  const int64_t lo = block * run.plan.block, hi = std::min(run.call.n, lo + run.plan.block);
-  const bool last = hi == run.call.n;
+// Block `block`, of `length` elements, of a row of n that a worker has selected. State: its bytes.
+template <class Worker>
+void ScanBlock(Worker& worker, const ScanChain& chain, int64_t n, int64_t length, int64_t block, int64_t state_bytes) {
+  const int64_t lo = block * length, hi = std::min(n, lo + length);
+  const bool last = hi == n;
   if (block == 0) {  // its aggregate is the next one's prefix
     worker.Scan(lo, hi, nullptr, chain.prefix(0), worker.InitInto(chain.prefix(0)));
     chain.Publish(0, ScanChain::kPrefix);
@@ -233,7 +234,7 @@ inline void ScanBlock(const ScanRun& run, ScanWorker& worker, const ScanChain& c
   auto combine = [&](const char* a, const char* b, char* out) { worker.Combine(a, b, out); };
   auto publish_prefix = [&](const char* before, int64_t progress) {
     if ((progress & kRestarted) != 0) {
-      std::memcpy(chain.prefix(block), aggregate, static_cast<size_t>(StateBytes(run.shape, run.plan.strip)));
+      std::memcpy(chain.prefix(block), aggregate, static_cast<size_t>(state_bytes));
     } else {
       worker.Combine(before, aggregate, chain.prefix(block));
     }
@@ -292,7 +293,7 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
       const int64_t unit = task / blocks;
       internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
       worker.Select(unit / strips, unit % strips);
-      internal::ScanBlock(run, worker, chain_of(unit), task % blocks);
+      internal::ScanBlock(worker, chain_of(unit), call.n, plan.block, task % blocks, state_bytes);
       if (plan.stream) StreamFence();
     };
     WorkAssistInOrder<TwoSidedOrder>(pool, plan.threads, scan_block, units, blocks, plan.order);

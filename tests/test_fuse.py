@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,9 +53,9 @@ def faults() -> Iterator[None]:
     found = []
     plain = Rewritten.__init__
 
-    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any) -> None:
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, chains: Any = ()) -> None:
         found.extend(why for _, why in left if "a fault in fuse" in why)
-        plain(self, closed, kernels, left)
+        plain(self, closed, kernels, left, chains)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)
@@ -66,6 +67,44 @@ def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:
     """The primitives of each kernel's sites, in words."""
     found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
     return [" ".join(s.eqn.primitive.name.replace("_", "-") for s in k.body.sites) for k in found]
+
+
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_numbers_for_each_of_short_rows(width: int) -> None:
+    """A row is an element of one reduction: its weight is read once."""
+    rows, weights = X[: N // width * width].reshape(-1, width), Y[: N // width]
+
+    def energies(m: Any, v: Any, scale: Any) -> Any:
+        return jnp.sum(m[:, None] * v**2 * scale), jnp.max(m[:, None] - v), jnp.sum(jnp.where(v > 0, m[:, None], 0))
+
+    same(jax.jit(energies)(weights, rows, X[:width]), jp.fuse(energies)(weights, rows, X[:width]))
+    several = weights[: 4 * (len(weights) // 4)].reshape(4, -1), rows[: 4 * (len(rows) // 4)].reshape(4, -1, width)
+    batched = jax.vmap(functools.partial(energies, scale=X[:width]))
+    same(batched(*several), jp.fuse(batched)(*several))
+    text = jax.jit(jp.fuse(energies)).lower(weights, rows, X[:width]).as_text()
+    assert not re.search(rf"-> tensor<{len(weights)}xf32>", "".join(re.findall("custom_call @jaxprims.*", text)))
+
+
+@pytest.mark.strategies
+def test_what_is_dear_and_xla_wants_twice_is_read() -> None:
+    """XLA writes it, then, whether a kernel could make it again or not."""
+
+    def groups(x: Any, i: Any) -> Any:
+        y = jnp.log1p(x / x.sum(1, keepdims=True))
+        return jax.ops.segment_sum(y, i, 8), jax.ops.segment_sum(jnp.ones(len(i)), i, 8), y.var(0)
+
+    (found,) = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten.kernels
+    assert not any(found.body.graph.eqns[k].primitive.name == "log1p" for k in found.body.taken)
+
+
+def test_without_kernels_a_program_is_as_it_was() -> None:
+    """In another order, and with calls inlined, XLA may make something worse of it."""
+
+    def few(x: Any, i: Any) -> Any:
+        return jax.nn.relu(jnp.zeros(4).at[i].add(x)), jnp.argmax(x)
+
+    closed = jax.make_jaxpr(few)(X[:30], IDS[:30])
+    assert Fused(closed).rewritten.closed is closed
 
 
 # --- programs -----------------------------------------------------------------------------------------------------------------

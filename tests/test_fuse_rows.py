@@ -312,3 +312,20 @@ def test_transformations() -> None:
     same(loop(layer_norm), jax.jit(jp.fuse(lambda: loop(layer_norm)))())
     same(jax.grad(lambda x: jnp.sum(jnp.sin(jax.checkpoint(layer_norm)(x, SCALE, SHIFT))))(X),
          jax.grad(lambda x: jnp.sum(jnp.sin(jp.fuse(jax.checkpoint(layer_norm))(x, SCALE, SHIFT))))(X), 5e-4)  # fmt: skip
+
+
+@pytest.mark.strategies
+def test_what_xla_makes_in_the_loop_that_wants_it() -> None:
+    """Of a mean of squares: nothing is to be written before a gate's halves are multiplied."""
+
+    def gated(x: Any) -> Any:
+        a, b = jnp.split(x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6), 2, -1)
+        return jax.nn.silu(a) * b
+
+    def normalised(x: Any) -> Any:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+
+    x = jnp.ones((500, 256))
+    assert not Fused(jax.make_jaxpr(gated)(x)).rewritten.kernels
+    assert Fused(jax.make_jaxpr(normalised)(x)).rewritten.kernels
+    assert Fused(jax.make_jaxpr(lambda x: jnp.split(jax.nn.softmax(x), 2, -1)[0] * 2)(x)).rewritten.kernels

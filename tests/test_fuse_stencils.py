@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,9 +36,9 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
     found = []
     plain = Rewritten.__init__
 
-    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any) -> None:
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, chains: Any = ()) -> None:
         found.extend(why for _, why in left if "a fault in fuse" in why or why.startswith("no kernel"))
-        plain(self, closed, kernels, left)
+        plain(self, closed, kernels, left, chains)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)
@@ -264,6 +265,18 @@ def test_what_several_want_is_written_once_if_it_is_dear() -> None:
     same(jax.jit(similarity)(U), jp.fuse(similarity)(U), 1e-5, 1e-6)
 
 
+def test_what_xla_needs_too_is_written_once_if_it_is_dear() -> None:
+    """A window in a kernel and in a sort of XLA's."""
+
+    def means(u: Any) -> Any:
+        a = lax.reduce_window(u, 0.0, lax.add, (7, 7), (1, 1), "VALID") / 49
+        return rolled(jnp.tanh(a)), jnp.sort(a * 2, 0)
+
+    found = stencils(means, U)
+    assert sorted(len(s.layout.places) for s in found) == [5, 49]
+    same(jax.jit(means)(U), jp.fuse(means)(U), 1e-5, 1e-6)
+
+
 def test_far_reads_along_rows_are_left_to_xla() -> None:
     def far(x: Any) -> Any:
         return jnp.roll(x, 150) + x
@@ -296,6 +309,11 @@ def test_what_pays() -> None:
         (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), size)
         assert ("several steps" in line) == several
     assert "left to XLA" in str(jp.explain(jp.fuse(laplacian))(large))
+    # what has been weighed is a kernel; windows whose rows have many cells at their ends are XLA's
+    box = lambda u, how: lax.reduce_window(u, 0.0, lax.add, (7, 7), (1, 1), how)  # noqa: E731
+    inner, padded = (functools.partial(box, how=how) for how in ("VALID", "SAME"))
+    assert found(inner, 70, 70) == 1 and found(padded, 70, 70) == 0 and found(padded, 300, 300) == 1
+    assert "custom_call @jaxprims" in jax.jit(jp.fuse(inner)).lower(jnp.ones((70, 70))).as_text()
     energy = lambda u: jnp.sum((u[1:] - u[:-1]) ** 2)  # noqa: E731
     assert found(energy, 300, 300) == 1 and found(jax.grad(energy), 300, 300) == 0
     box = lambda u: jnp.sum(lax.reduce_window(u, 0.0, lax.add, (3, 3), (1, 1), "SAME") ** 2)  # noqa: E731

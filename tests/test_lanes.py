@@ -46,6 +46,20 @@ def test_captured_rows() -> None:
     assert {(row.own, row.based) for row in lanes.rows} == {(False, True), (False, False)} and len(lanes.bases) == 1
 
 
+@pytest.mark.parametrize(("heads", "features"), [(4, 4), (3, 16), (5, 3), (16, 2), (2, 40)])
+def test_numbers_that_lanes_share(heads: int, features: int) -> None:
+    """As those of one head do of its weight."""
+    lanes = found(lambda w, x: (w[:, None] * x).reshape(-1), (heads,), (heads, features))
+    assert lanes is not None and {(row.number, row.each) for row in lanes.rows} == {(0, features), (1, 1)}
+    a = arrays(heads * features)
+    w, h = a["x"][:, :heads], a["h"].reshape(NODES, heads, features)
+
+    def messages(w: Any, h: Any, s: Any, t: Any) -> Any:
+        return jax.ops.segment_sum(w[..., None] * h[s], t, NODES)
+
+    np.testing.assert_array_equal(jax.jit(jp.fuse(messages))(w, h, a["s"], a["t"]), messages(w, h, a["s"], a["t"]))
+
+
 def test_elements_of_several_scalars() -> None:
     assert found(lambda x: x[:, ::-1] * 2, (4, 2)) is not None
     assert found(lambda x: x * (1 + 2j), (6,), dtype=jnp.complex64) is not None
@@ -82,6 +96,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "gated": lambda h, b, w, s, x: jnp.maximum(h[s] - x[: len(b)], b) * w + x[len(b) :],
     "ends": lambda h, b, w, s, x: (h[s] - h[0]) * h[-s] + b,
     "own": lambda h, b, w, s, x: x[: len(b)] * w * w,
+    "heads": lambda h, b, w, s, x: jnp.repeat(x[: -(-len(b) // 4)], 4)[: len(b)] * h[s] + jnp.repeat(h[s, :2], len(b))[: len(b)],
 }  # fmt: skip
 
 
@@ -150,9 +165,16 @@ def test_transformations() -> None:
 def test_rows_that_are_none(row: str) -> None:
     a = arrays(9)
     text = jp.explain(ours("messages"))(**a).calls[0].spec.text
-    assert "\nrow captured 0 0 1\n" in text
+    assert "\nrow captured 0 0 1 1\n" in text
     with pytest.raises(ValueError, match="there is no such row"):
-        parse(text.replace("row captured 0 0 1", f"row captured {row}", 1))
+        parse(text.replace("row captured 0 0 1 1", f"row captured {row} 1", 1))
+
+
+@pytest.mark.parametrize("each", ["0", "-2"])
+def test_lanes_that_share_nothing(each: str) -> None:
+    text = jp.explain(ours("messages"))(**arrays(9)).calls[0].spec.text
+    with pytest.raises(ValueError, match="may share numbers"):
+        parse(text.replace("row captured 0 0 1 1", f"row captured 0 0 1 {each}", 1))
 
 
 @examples(12)

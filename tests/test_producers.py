@@ -148,6 +148,17 @@ def test_rows_of_a_table(name: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(batched, np.stack(both), rtol=1e-4, atol=1e-4)
 
 
+def test_no_more_is_written_than_one_sum() -> None:
+    """Two arrays with borders, which XLA makes, would be written in place of their sum."""
+
+    def both(x: Any, y: Any) -> Any:
+        return jp.scan(jnp.pad(x, (1, 0)) + jnp.pad(y, (0, 1)), jnp.add)
+
+    x = jnp.arange(4096.0)
+    assert operands_of(both, x, x) == [["tensor<4097xf32>"]]
+    np.testing.assert_allclose(jax.jit(both)(x, x), jnp.cumsum(jnp.pad(x, (1, 0)) + jnp.pad(x, (0, 1))), rtol=1e-5)
+
+
 @pytest.mark.strategies
 def test_what_is_not_taken_in() -> None:
     x = jnp.ones((40, N))

@@ -49,6 +49,11 @@ def kernels_or_nothing() -> Iterator[None]:
         _silent.reset(token)
 
 
+def nothing_but_kernels() -> bool:
+    """Is this inside of :func:`kernels_or_nothing`?"""
+    return _silent.get()
+
+
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warns of the line of the user's that made the call, however deep inside JAX it is traced."""
     if _silent.get():

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from ..arguments.bins import Bins
 from ..arguments.checks import sizes_of
-from ..operators.operator import MAX_STRUCT_SLOTS, Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
+from ..arguments.warnings import NoKernel, nothing_but_kernels
+from ..operators.operator import Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
 from ..primitives import devices, histogram_xla
 from ..primitives.histogram import bind
 from ..primitives.histogram_call import HistogramCall, Part, can_fuse
@@ -19,6 +20,9 @@ from ..tracing.varying import axes_of, vary
 from .element import ElementFunction, Pair, flat_function
 from .histogram import Histogram, make_histogram, warn_fallback
 from .sharded import sharded_histogram
+
+ROW = 8
+"""Numbers of a bin from which on they are rows, which are added as vectors: written first, if f does not make them alike."""
 
 
 def run(
@@ -90,9 +94,9 @@ def _fused(
     where = tuple(call.position_dtype if p else None for p in call.is_position)
     static = HistogramCall(make_traced(inner.jaxpr, program), where, tuple(parts), sorted_indices, deterministic)
     if not can_fuse(static):
-        if not any(
-            op.lanes > 1 and slots_of(op.shapes[0], op.dtypes[0]) <= MAX_STRUCT_SLOTS for op in (p.operator for p in parts)
-        ):
+        if not any(op.lanes > 1 and slots_of(op.shapes[0], op.dtypes[0]) < ROW for op in (p.operator for p in parts)):
+            if nothing_but_kernels():
+                raise NoKernel("rows whose numbers are not made alike")
             return None
         structs = [make_histogram(h.bins, h.pair, axes_of(call.given), rows=False, names=h.names) for h in histograms]
         return _fused(call, closed, structs, starts, sorted_indices, deterministic)

@@ -4,6 +4,7 @@ and fused again.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -92,7 +93,9 @@ class Fused:
     @functools.cached_property
     def rewritten(self) -> Rewritten:
         try:
-            return rewritten(self.graph)
+            found = rewritten(self.graph)
+            unchanged = not (found.kernels or self.inside)  # in another order XLA might fuse it worse
+            return dataclasses.replace(found, closed=self.closed) if unchanged else found
         except Exception as e:  # no program fails because somebody wanted it faster
             return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -57,6 +58,9 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     first = _innermost(body)
     count = len(body.sites[0].sizes) - first
     op = _together([s.op for s in body.sites], [1 + s.positioned for s in body.sites])
+    places = body.counted or any(s.positioned for s in body.sites)
+    if first == body.batch + 1 and math.prod(body.sites[0].sizes[first:]) <= FEW_IN_ROW and not places:
+        return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(_of_rows(body, read, op), body.sites, strict=True)]
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         return reduce(elements, op, axis=tuple(range(count)), map=f)
@@ -65,6 +69,41 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
     return [typed(x[-1], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
+
+
+FEW_IN_ROW = 16
+"""Numbers of rows that are an element each: what is read once for a row would make a reduction of every row by itself."""
+
+
+def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
+    """A reduction whose elements are short rows, along the loops behind the first one."""
+    loop, last = body.batch, len(body.sites[0].sizes)
+    labels = [k for _, k in body.leaves]
+    streamed = [n for n, k in enumerate(labels) if loop in k]
+
+    def one(*xs: Any) -> Any:
+        def f(*row: Any) -> Any:
+            mine = list(xs)
+            for n, x in zip(streamed, row, strict=True):
+                mine[n] = x
+
+            def values(*mine: Any) -> Any:
+                return tuple(tuple(v) for v in body.evaluate(mine, _no_position))
+
+            for k in reversed(range(loop + 1, last)):
+                values = jax.vmap(values, in_axes=tuple(0 if k in mine else None for mine in labels))
+            made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[last - loop - 1 :]), values(*mine))
+            parts = [jax.tree.map(lambda x, n=n: x[n], made) for n in range(jax.tree.leaves(made)[0].shape[0])]
+            return functools.reduce(op, parts)
+
+        return reduce(tuple(xs[n] for n in streamed), op, axis=0, map=f)
+
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
+    return _batched(one, loop, labels)(*arrays)
+
+
+def _no_position(loop: int) -> Any:
+    raise ValueError("a position in a row that is an element")
 
 
 def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:

@@ -88,7 +88,8 @@ def _fewest(body: Body) -> int:
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
-    if site.elements < _fewest(body):
+    of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
+    if (math.prod(site.sizes) if of_bins else site.elements) < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
     gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
@@ -129,18 +130,33 @@ def why_not(body: Body) -> str | None:
 
 
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
-"""Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once."""
+"""Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
+if XLA would have to write what the kernel reads.)"""
 
 
 def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
-    if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN:
+    written = any(_is_written_for(body, var) for var, _ in body.streamed)
+    if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
     if body.widest < SHORTEST_ROW_AGAIN or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
         return "short rows, each reduced by itself"
+    if _is_made_again_by_xla(body):
+        return "one pass of reductions, of which XLA makes the rest where it is wanted"
     return None
+
+
+def _is_made_again_by_xla(body: Body) -> bool:
+    """Would XLA make, in the loops that want it, all that is to be written of rows, after one pass of reductions and cheaply?"""
+    graph, inside = body.graph, body.taken | {s.index for s in body.sites}
+    rows = [s for s in body.sites if any(k == OWN for _, labels in s.roots for k in labels)]
+    users = {u for s in rows for u in graph.users[s.eqn.outvars[0]]} - inside
+    alone = bool(rows) and all(u != OUTSIDE and graph.eqns[u].primitive.name in _FUSED_BY_XLA | {"split"} for u in users)
+    reductions = [k for k in inside if graph.eqns[k].primitive.name in REDUCTIONS]
+    once = not any(graph.ancestors[a] >> b & 1 for a in reductions for b in reductions if a != b)
+    return alone and once and sum(operations(graph.eqns[k]) for k in inside if body.numbers[k] > 1) < DEAR
 
 
 def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
@@ -158,6 +174,9 @@ FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 
 FEWEST_CELLS_OF_STEPS = 2**16
 """Cells below which XLA's loop makes each of several steps sooner."""
+
+MOST_AT_ENDS = 1 / 16
+"""Of a row of few cells, the share at its ends from which on a window, which XLA has a loop for, is no faster."""
 
 SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
@@ -192,6 +211,9 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: boo
         return "few cells: XLA's loop is done before a kernel is called"
     if math.prod(stencil.shape[inner:]) <= SHORT_ROW_OF_CELLS:
         return "short rows"
+    convolved = any(e.primitive.name in _WRITTEN for e in inside)
+    if written and not convolved and cells < FEWEST_CELLS and layout.at_ends(inner) > MOST_AT_ENDS * stencil.shape[inner]:
+        return "the ends of short rows, which XLA's window has in its loop"
     if combined:
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)

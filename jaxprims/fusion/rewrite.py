@@ -16,6 +16,7 @@ from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .body import Body
+from .chains import chained
 from .epilogues import Finished, finished
 from .folded import Folded, folded
 from .graph import Graph
@@ -58,15 +59,16 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A function with its sites in kernels; why the others are not, by equation."""
+    """A function with its sites in kernels; why the others are not, by equation. ``chains``: of kernels, in words."""
 
     closed: ClosedJaxpr
     kernels: tuple[Kernel, ...]
     left: tuple[tuple[str, str], ...]
+    chains: tuple[str, ...] = ()
 
     def in_words(self) -> list[str]:
         """A line for each kernel, and for each site that XLA does."""
-        lines = [k.in_words() for k in self.kernels]
+        lines = [k.in_words() for k in self.kernels] + list(self.chains)
         return lines + [f"{what}: left to XLA: {why}" for what, why in self.left]
 
 
@@ -85,9 +87,10 @@ def rewritten(graph: Graph) -> Rewritten:
     called: list[Kernel] = []
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called))(*avals)
     kernels = [k for k in kernels if k in called]  # others take in what some are for
+    closed, chains = (closed, []) if graph.with_rules else chained(closed)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
     left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
-    return Rewritten(closed, tuple(kernels), left)
+    return Rewritten(closed, tuple(kernels), left, tuple(chains))
 
 
 def _title(eqn: Any) -> str:

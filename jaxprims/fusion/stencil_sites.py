@@ -19,19 +19,31 @@ def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none. A window that is in several is one of its own."""
+    and why the others are none. A window that is in several, or in one and XLA's, too, is one of its own."""
     wanted = {v for v in wanted if not isinstance(v, Literal)}
     while True:
         found, left = _stencils(graph, outside, wanted, why_not)
-        again = _dear_again(found) - wanted
+        again = _dear_again(found, _evaluated(graph, outside, wanted, found)) - wanted
         if not again:
             return found, left
         wanted |= again
 
 
-def _dear_again(stencils: Sequence[Stencil]) -> set[Var]:
-    """Windows that several stencils compute."""
-    times = collections.Counter(k for s in stencils for k in s.taken)
+def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], stencils: Sequence[Stencil]) -> set[int]:
+    """The equations that XLA evaluates beside these."""
+    reads = {root.index: s.leaves for s in stencils for root in s.sites}
+    todo, done = [*wanted, *(v for k in outside if graph.eqns[k].effects for v in graph.eqns[k].invars)], set[int]()
+    while todo:
+        index = None if isinstance(v := todo.pop(), Literal) else graph.producer.get(v)
+        if index is not None and index in outside and index not in done:
+            done.add(index)
+            todo += reads.get(index, graph.eqns[index].invars)
+    return done.difference(reads)
+
+
+def _dear_again(stencils: Sequence[Stencil], by_xla: Collection[int]) -> set[Var]:
+    """Windows that several stencils compute, or one and XLA."""
+    times = collections.Counter([*by_xla, *(k for s in stencils for k in s.taken)])
     found = set[Var]()
     for s in stencils:
         for k in s.taken:

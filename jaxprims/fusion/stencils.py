@@ -17,6 +17,7 @@ from ..operators.operator import make_traced
 from ..primitives.avals import typed
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
+from ..targets.plans import AnyKernel
 from ..tracing import elementwise
 from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lower import to_program
@@ -221,6 +222,15 @@ class Layout:
             out += a.mode not in (NOTHING, BROADCAST) and not (shifts[g] >= a.lo and last + shifts[g] < a.size - a.hi)
         return out
 
+    def at_ends(self, g: int) -> int:
+        """How many cells of a row along this axis read beyond an array's ends."""
+        low = high = 0
+        for k, shifts in self.places:
+            a = self.sources[k].axes[g]
+            if a.mode not in (NOTHING, BROADCAST):
+                low, high = max(low, a.lo - shifts[g]), max(high, self.shape[g] + shifts[g] - (a.size - a.hi))
+        return min(low + high, self.shape[g])
+
     def _axes(self, r: Read) -> tuple[Axis, ...]:
         """Of a read: what one cell wants from far away is the same for all."""
         out = []
@@ -305,6 +315,7 @@ class Layout:
             tuple(Window(0, self.shape[g], keep=(0, 0) if keep is None else keep[g]) for g in inner),
             steps,
             self.lanes,
+            plans=(AnyKernel(),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
         )
         return bind(static, [*(arrays[k] for k in needed), *(captured[k] for k in constvars)])
 

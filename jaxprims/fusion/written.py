@@ -17,6 +17,9 @@ from .graph import OUTSIDE, Graph
 
 _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 
+DEAR = 8
+"""Additions of one operation from which on XLA does it once, not in each of several loops that want it."""
+
 _IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
 """What XLA's loops take in: what they read need not be written for them."""
 
@@ -64,6 +67,8 @@ class _Prices:
             return self.graph.eqns[index].primitive.name not in _IN_LOOPS
 
         users = self.graph.users.get(v, ())
+        if operations(self.graph.eqns[self.graph.producer[v]]) >= DEAR and sum(u in self.plain for u in users) > 1:
+            return True
         return alone(self.graph.producer[v]) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
 
     def _written_for(self, body: Body) -> list[Var]:

@@ -60,7 +60,7 @@ def _folds(whole: Program, root: int, users: collections.Counter[int]) -> tuple[
                 starts = [(None, [*terms[at:end], links[end]]), *starts]
             for start, those in starts:
                 lanes = lanes_of(whole, tuple(reversed(those)), 1, (1,) * len(whole.params)) if len(those) >= FEWEST else None
-                if lanes is not None and lanes.rows and not any(row.own for row in lanes.rows):
+                if lanes is not None and lanes.rows and not any(row.own or row.each > 1 for row in lanes.rows):
                     folds[links[at]] = start, len(those), lanes
                     break
             if nested:

@@ -14,13 +14,15 @@ class Row:
     """Lanes that lie side by side in memory: lane k's slot s at ``offset + k * slots + s`` of an element's own array, or, from
     ``base`` on, of a captured one.
 
-    ``based``: where it starts is computed, else it is the array's start.
+    ``based``: where it starts is computed, else it is the array's start. ``each``: so many lanes share a number, as those of a
+    vector that is multiplied by one of several weights: lane k's is that of k / each.
     """
 
     own: bool
     number: int  # of the array, or of the captured one
     offset: int
     based: bool = False
+    each: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,11 +160,12 @@ class _Comparison:
     def _row(self, values: tuple[int, ...], own: bool, number: int, base: int | None, places: Sequence[int]) -> None:
         slot = places[0] % self.slots if own else 0
         start = places[0] - slot
-        if start < 0 or list(places) != [start + slot + k * self.slots for k in range(self.count)]:
+        each = next((k for k, p in enumerate(places) if p != places[0]), 1)
+        if start < 0 or list(places) != [start + slot + k // each * self.slots for k in range(self.count)]:
             raise _Different
-        if own and self.sizes[number] % self.slots:
+        if (own and self.sizes[number] % self.slots) or (each > 1 and self.slots > 1):
             raise _Different
-        key = Row(own, number, start, base is not None), base
+        key = Row(own, number, start, base is not None, each), base
         dtypes = self.rows.setdefault(key, [self.body[values[0]].dtype] * self.slots)
         assert dtypes[slot] == self.body[values[0]].dtype
         self.reads[values] = key, slot

@@ -16,7 +16,7 @@ from .elements import ArraySpec as ArraySpec
 from .elements import check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
-VERSION = 2
+VERSION = 3
 """Part of every spec; raised when the meaning of the text changes."""
 
 
@@ -56,6 +56,10 @@ class PartSpec:
     def bases(self) -> int:
         """How many of its rows start where f says."""
         return sum(row.based for row in self.rows)
+
+    def numbers(self, row: Row) -> int:
+        """Of a row, for all lanes."""
+        return -(-self.lanes // row.each) * self.slots
 
     @property
     def given(self) -> int:
@@ -152,7 +156,9 @@ class HistogramSpec(KernelSpec):
         """Those of an array-valued bin, and the Program on what they hold."""
         dtypes: list[str] = []
         for row in bins.rows:
-            last = row.offset + bins.lanes * bins.slots
+            if row.each < 1 or (row.each > 1 and bins.slots > 1):
+                raise ValueError("lanes of one slot may share numbers")
+            last = row.offset + bins.numbers(row)
             if not 0 <= row.offset < FARTHEST or not 0 <= row.number < len(self.arrays if row.own else self.uniforms):
                 raise ValueError("there is no such row")
             if row.own and (row.based or last > self.arrays[row.number].slots):
@@ -173,7 +179,7 @@ class HistogramSpec(KernelSpec):
             for row in bins.rows:
                 base = next(bases) if row.based else b.const(0, "s64")
                 wide = base if b.dtype(base) == "s64" else b.emit("convert", "s64", base)
-                for place in (row.offset, row.offset + bins.lanes * bins.slots - 1) if not row.own else ():
+                for place in (row.offset, row.offset + bins.numbers(row) - 1) if not row.own else ():
                     start = b.emit("add", "s64", wide, b.const(place, "s64"))
                     given.append(b.emit("load", self.uniforms[row.number], start, attr=row.number))
             at += bins.updates * (1 + bins.given)
@@ -205,7 +211,7 @@ def _lines(s: HistogramSpec) -> Iterator[str]:
         yield f"acc {' '.join(b.acc)}"
         yield "identity none" if b.identity is None else f"identity {' '.join(map(hex, b.identity))}"
         for row in b.rows:
-            yield f"row {'own' if row.own else 'captured'} {row.number} {row.offset} {int(row.based)}"
+            yield f"row {'own' if row.own else 'captured'} {row.number} {row.offset} {int(row.based)} {row.each}"
         for name, program in (("op", b.op), ("finish", b.finish), ("outer", b.outer), ("value", b.value), ("start", b.start)):
             if program is not None:
                 yield name
@@ -228,7 +234,7 @@ def _parse(text: str) -> HistogramSpec:
             elif row[0] == "leaf":
                 described[-1]["leaves"].append((row[1], int(row[2])))
             elif row[0] == "row":
-                described[-1]["rows"].append(Row(row[1] == "own", int(row[2]), int(row[3]), bool(int(row[4]))))
+                described[-1]["rows"].append(Row(row[1] == "own", int(row[2]), int(row[3]), bool(int(row[4])), int(row[5])))
             elif row[0] == "acc":
                 described[-1]["acc"] = tuple(row[1:])
             else:

@@ -91,6 +91,19 @@ class StencilReduceProblem(OrderedProblem):
 
 
 @dataclasses.dataclass(frozen=True)
+class ChainProblem(Problem):
+    """Scans and reductions of n elements, one after the other. ``specs``: theirs."""
+
+    n: Any
+    specs: tuple[OrderedSpec, ...]
+    family: ClassVar[str] = "scan_chain"
+
+    @property
+    def sizes(self) -> Sequence[Any]:
+        return (self.n,)
+
+
+@dataclasses.dataclass(frozen=True)
 class GroupProblem(Problem):
     """A stable counting sort of N indices by bin. ``item_bytes``: of a position."""
 

@@ -23,9 +23,11 @@ STENCIL = f"jaxprims_stencil_v{stencil.VERSION}"
 
 STENCIL_REDUCE = f"jaxprims_stencil_reduce_v{ordered.VERSION}"
 
+SCAN_CHAIN = f"jaxprims_scan_chain_v{ordered.VERSION}"
+
 WALK = f"jaxprims_walk_v{walk.VERSION}"
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE, WALK)
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE, SCAN_CHAIN, WALK)
 """The names of all custom calls of this library, for :func:`jax.export.export`, which has to be told what it may serialize. A
 name carries a version, which changes with the meaning of a call's attributes: what was exported by another version is refused
 by its name, not misread. The process that runs it has to import jaxprims."""
@@ -62,7 +64,7 @@ def lower_call(
     plan: Sequence[int],
     workspace: jax.core.ShapedArray | None = None,
     aliases: dict[int, int] | None = None,
-    **attributes: int | Sequence[int],
+    **attributes: int | str | Sequence[int],
 ) -> Any:
     """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
 
@@ -80,7 +82,10 @@ def lower_call(
             "masks": np.array(masks, np.int64),
             "plan": np.array(plan, np.int64),
         }
-    numbers = {k: np.int64(v) if isinstance(v, int) else np.array(v, np.int64) for k, v in attributes.items()}
+    numbers = {
+        k: v if isinstance(v, str) else np.int64(v) if isinstance(v, int) else np.array(v, np.int64)
+        for k, v in attributes.items()
+    }
     results = jax.ffi.ffi_lowering(call_target, operand_output_aliases=aliases)(ctx, *operands, **described, **numbers)
     if rank:
         shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])

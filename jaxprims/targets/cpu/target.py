@@ -13,6 +13,7 @@ from ..target import Explanation, Target
 from . import compiler
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
+from .ordered.chains import ScanChains
 from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments, StencilReductions
 from .stencil.family import StencilKernels, Stencils
 from .walk.family import WalkKernels, Walks
@@ -48,6 +49,7 @@ class Cpu(Target):
             "segments": Segments(),
             "stencil": Stencils(),
             "stencil_reduce": StencilReductions(),
+            "scan_chain": ScanChains(),
             "walk": Walks(),
         }
 

@@ -425,5 +425,6 @@ def _lane(spec: HistogramSpec, g: int) -> list[str]:
                 start = f"static_cast<i64>(to.c{g}.s{base}) + "
                 base += 1
         for s in range(bins.slots):
-            out.append(from_memory(f"{name}[{plus(start + times('lane', bins.slots), row.offset + s)}]", dtype))
+            at = times("lane", bins.slots) if row.each == 1 else f"lane / {row.each}"
+            out.append(from_memory(f"{name}[{plus(start + at, row.offset + s)}]", dtype))
     return out + [f"to.c{g}.s{k}" for k in range(base, bins.given)]

@@ -10,7 +10,22 @@ from ....ir.choices import replaces
 from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, i64, intrinsic, load, load_few, loop, scaled, store, store_few, vector_for
+from ..llvm.build import (
+    I32,
+    I64,
+    PTR,
+    address,
+    i64,
+    intrinsic,
+    load,
+    load_few,
+    loop,
+    repeated,
+    scaled,
+    store,
+    store_few,
+    vector_for,
+)
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
 ROWS_AHEAD = 8
@@ -159,8 +174,11 @@ class ScalarPhase(VectorPhase):
         def lanes(at: ir.Value, count: int) -> None:
             there = address(b, bin_, scaled(b, at, h.slots * size))
             given: list[ir.Value] = []
-            for row, t in rows:
-                given += load_few(b, address(b, row, scaled(b, at, h.slots * itemsize(t))), t, count, h.slots)
+            for (row, t), each in zip(rows, (r.each for r in h.rows), strict=True):
+                if each == 1:
+                    given += load_few(b, address(b, row, scaled(b, at, h.slots * itemsize(t))), t, count, h.slots)
+                else:
+                    given.append(repeated(b, row, t, at, count, each))
             args, width = load_few(b, there, dtype, count, h.slots), vector_for(count)
             args += expr.emit(b, value, [*given, *scalars], self.uniforms, width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
@@ -207,7 +225,7 @@ class ScalarPhase(VectorPhase):
                 continue
             dtype = self.spec.uniforms[row.number]
             start = address(b, self.uniforms[row.number], scaled(b, self._base(g, k, i64(0), j), itemsize(dtype)))
-            for line in range(0, min(h.lanes * h.slots * itemsize(dtype), MOST_FETCHED), 64):
+            for line in range(0, min(h.numbers(row) * itemsize(dtype), MOST_FETCHED), 64):
                 at = address(b, start, i64(row.offset * itemsize(dtype) + line))
                 b.call(self._prefetcher(), [at, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 

@@ -121,6 +121,28 @@ def load_few(b: ir.IRBuilder, p: ir.Value, dtype: str, count: int, slots: int) -
     return out
 
 
+def repeated(b: ir.IRBuilder, p: ir.Value, dtype: str, first: ir.Value, count: int, each: int) -> ir.Value:
+    """A vector like those of :func:`load_few`, of ``count`` lanes from ``first`` on, a multiple of the power of two that holds as
+    many; ``each`` of the lanes share one of the scalars at p."""
+    width = vector_for(count)
+
+    def from_(lane: ir.Value, few: int) -> ir.Value:
+        at = b.udiv(lane, i64(each))
+        return load_few(b, address(b, p, scaled(b, at, itemsize(dtype))), dtype, few, 1)[0]
+
+    if width == 1 or each % width == 0:
+        one = from_(first, 1)
+        return one if width == 1 else splat(b, one, width)
+    if width % each == 0:
+        few = from_(first, -(-count // each))
+        return _picked(b, few, few, [min(k, count - 1) // each for k in range(width)])
+    ones = [from_(b.add(first, i64(k)), 1) for k in range(count)]
+    out = splat(b, ones[0], width)
+    for k, one in enumerate(ones[1:], 1):
+        out = b.insert_element(out, one, I32(k))
+    return out
+
+
 def store_few(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, count: int) -> None:
     """The inverse of :func:`load_few`: no byte behind the elements is written."""
     for at, piece in _pieces(count):

@@ -1,0 +1,169 @@
+// The FFI handler of chains of scans.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "handlers.h"
+#include "operand_reader.h"
+#include "scan_chain.h"
+
+namespace jaxprims {
+namespace {
+
+constexpr std::string_view kBetween = "\n;\n";  // members' specs
+
+int64_t BytesOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kB1:
+    case Dtype::kS8:
+    case Dtype::kU8:
+      return 1;
+    case Dtype::kS16:
+    case Dtype::kU16:
+    case Dtype::kF16:
+    case Dtype::kBf16:
+      return 2;
+    case Dtype::kS64:
+    case Dtype::kU64:
+    case Dtype::kF64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+// A call, read and checked place by place: `bytes`, of each operand, result and buffer.
+class ChainReader {
+ public:
+  ChainReader(ChainCall& call, std::vector<int64_t>& bytes, size_t operands, ffi::Span<const int64_t> places)
+      : call_(call), bytes_(bytes), operands_(operands), places_(places) {}
+
+  // The next member, whose arrays, captured arrays and results are the next places.
+  bool Take(const OrderedShape& shape, const OrderedKernel& kernel) {
+    ChainMember member;
+    member.shape = &shape, member.kernel = &kernel;
+    for (const int64_t each : shape.array_bytes) {
+      member.arrays.push_back(each == 0 ? -1 : Next());
+      if (each != 0 && !Reads(member.arrays.back(), each * call_.n)) return false;
+    }
+    for (const Scalars& uniform : shape.signature.uniforms) {
+      member.uniforms.push_back(Next());
+      const int64_t place = member.uniforms.back();
+      if (place < 0 || static_cast<size_t>(place) >= operands_ || At(place) < BytesOf(uniform.dtype) * uniform.count)
+        return false;
+    }
+    for (const int64_t each : shape.leaf_bytes) {
+      member.outs.push_back(Next());
+      if (!Writes(member.outs.back(), each, member.scans())) return false;
+    }
+    call_.members.push_back(std::move(member));
+    return true;
+  }
+
+  bool AtEnd() const { return next_ == places_.size(); }
+
+ private:
+  int64_t Next() { return next_ < places_.size() ? places_[next_++] : -1; }
+  int64_t At(int64_t place) const { return bytes_[static_cast<size_t>(place)]; }
+
+  // What has been made, or is given.
+  bool Reads(int64_t place, int64_t bytes) const {
+    return place >= 0 && static_cast<size_t>(place) < bytes_.size() && At(place) == bytes && IsMade(static_cast<size_t>(place));
+  }
+
+  bool IsMade(size_t place) const {
+    if (place < operands_) return true;
+    for (const size_t made : made_) {
+      if (made == place) return true;
+    }
+    return false;
+  }
+
+  // A result, or a buffer, once.
+  bool Writes(int64_t place, int64_t each, bool of_elements) {
+    const auto k = static_cast<size_t>(place);
+    const size_t fixed = call_.places.size();
+    if (place < 0 || k < operands_ || k >= bytes_.size() || IsMade(k)) return false;
+    if (k >= fixed && !of_elements) return false;
+    if (k >= fixed) call_.buffers[k - fixed] = each, bytes_[k] = each * call_.n;
+    made_.push_back(k);
+    return At(place) == (of_elements ? each * call_.n : each);
+  }
+
+  ChainCall& call_;
+  std::vector<int64_t>& bytes_;
+  const size_t operands_;
+  const ffi::Span<const int64_t> places_;
+  size_t next_ = 0;
+  std::vector<size_t> made_;
+};
+
+// Operands and results as places say, which number them, then buffers: for each member its arrays (without positions), its
+// captured arrays, its results. specs, keys: by member.
+ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view specs,
+                 ffi::Span<const int64_t> keys, ffi::Span<const int64_t> places, int64_t n, int64_t buffers) {
+  try {
+    if (n < 1 || n > kMostLanes || buffers < 0 || buffers > 1024) return Wrong("a chain has other sizes than it can have");
+    ChainCall call;
+    std::vector<int64_t> bytes;
+    call.n = n;
+    auto add = [&](const auto& buffer) {
+      if (buffer.has_error()) return false;
+      call.places.push_back(static_cast<char*>(buffer->untyped_data()));
+      bytes.push_back(static_cast<int64_t>(buffer->size_bytes()));
+      return true;
+    };
+    for (size_t k = 0; k < args.size(); ++k) {
+      if (!add(args.get<ffi::AnyBuffer>(k))) return Wrong("an operand that is no array");
+    }
+    for (size_t k = 0; k < rets.size(); ++k) {
+      auto result = rets.get<ffi::AnyBuffer>(k);
+      if (result.has_error()) return Wrong("a result that is no array");
+      call.places.push_back(static_cast<char*>((*result)->untyped_data()));
+      bytes.push_back(static_cast<int64_t>((*result)->size_bytes()));
+    }
+    call.buffers.resize(static_cast<size_t>(buffers));
+    bytes.resize(bytes.size() + static_cast<size_t>(buffers));
+    ChainReader reader(call, bytes, args.size(), places);
+    double work = 0;
+    for (const int64_t key : keys) {
+      const size_t end = std::min(specs.find(kBetween), specs.size());
+      const auto& entry = FindEntry<OrderedEntry>(specs.substr(0, end), key);
+      specs.remove_prefix(std::min(specs.size(), end + kBetween.size()));
+      const OrderedShape& shape = entry.shape;
+      const bool fits = (shape.kind == "scan" || shape.kind == "reduce") && !shape.across && !shape.restarts && !shape.reverse &&
+                        !shape.exclusive && shape.parts.empty();
+      if (!fits || !reader.Take(shape, KernelOf(entry, 0))) return Wrong("a chain's member has other operands or results");
+      work += static_cast<double>(n) * static_cast<double>(shape.slot_bytes.size()) * static_cast<double>(shape.work);
+    }
+    if (!reader.AtEnd() || call.members.empty()) return Wrong("a chain has other members");
+    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    XlaPool assistants{pool};
+    RunChain(assistants, call, ThreadsFor(work, kScanPerThread, machine));
+  } catch (const std::exception& e) {
+    return Failed(e);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kChain, Chain,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("specs")
+                           .Attr<ffi::Span<const int64_t>>("keys")
+                           .Attr<ffi::Span<const int64_t>>("places")
+                           .Attr<int64_t>("n")
+                           .Attr<int64_t>("buffers"));
+
+}  // namespace
+
+void* ScanChainHandler() { return reinterpret_cast<void*>(kChain); }
+
+}  // namespace jaxprims
