@@ -27,6 +27,7 @@ from jax.sharding import PartitionSpec as P
 import jaxprims as jp
 from jaxprims import monoids
 from jaxprims.targets.plans import AnyKernel, forced
+from tests.odd_operators import ODD, ODD_IN_ORDER
 
 Rng = np.random.Generator
 Fn = Callable[..., Any]
@@ -74,6 +75,8 @@ class Array:
         if self.kind in ("distinct", "between"):
             values = rng.permutation(int(np.prod(shape))) - int(np.prod(shape)) // 2
             return (values.reshape(shape) + (0.25 if self.kind == "between" else 0)).astype(t)
+        if self.kind == "positive":
+            return (np.abs(rng.standard_normal(shape)) + 0.5).astype(t)
         if self.kind in ("normal", "fine"):
             return (rng.standard_normal(shape) * (1 if self.kind == "normal" else 0.1)).astype(t)
         if t.kind in "iu" and rng.random() < 0.3:
@@ -237,7 +240,17 @@ def best(a: Any, b: Any) -> Any:
     return jnp.where(first, va, vb), jnp.where(first, ia, ib)
 
 
+def odd_operator(rng: Rng, ordered: bool) -> Operator:
+    table = ODD | ODD_IN_ORDER if ordered else ODD
+    name = str(rng.choice(list(table)))
+    op, dtypes, identity, kind = table[name]
+    return Operator(name, op, op, dtypes, identity, False, kind, name not in ODD_IN_ORDER, tolerance=2e-3)
+
+
 def operators(rng: Rng, x64: bool, ordered: bool) -> Operator:
+    if rng.random() < 0.2:
+        return odd_operator(rng, ordered)
+
     def dtype(*kinds: str) -> str:
         names = [t for t in kinds if x64 or "64" not in t or t == "complex64"]
         return str(rng.choice(names))
