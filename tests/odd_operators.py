@@ -84,10 +84,9 @@ ODD: dict[str, Row] = {
     "online softmax": (online_softmax, ("float32", "float32"), (-np.inf, 0), "normal"),
     "probable": (probable, ("float32",), 0, "fine"),
     "checkpoint": (jax.checkpoint(lambda a, b: a * b * 2), ("float32",), 0.5, "fine"),
-    "branch": (lambda a, b: jax.lax.cond(jnp.all(a > b), lambda: a, lambda: b), ("float32",), -np.inf, "distinct"),
+    "branch": (jnp.vectorize(lambda a, b: jax.lax.cond(a > b, lambda: a, lambda: b)), ("float32",), -np.inf, "distinct"),
     "complex": (lambda a, b: a + b + (1 - 2j) * a * b, ("complex64",), 0, "fine"),
     "own norm": (lambda a, b: jnp.sqrt(a * a + b * b), ("float32",), 0, "positive"),
-    "resistances": (lambda a, b: 1 / (1 / a + 1 / b), ("float32",), np.inf, "positive"),
 }
 ODD_IN_ORDER: dict[str, Row] = {
     "cubic": (cubic, ("float32",), 0, "positive"),
