@@ -27,6 +27,7 @@ from jax.sharding import PartitionSpec as P
 import jaxprims as jp
 from jaxprims import monoids
 from jaxprims.targets.plans import AnyKernel, forced
+from tests.odd_operators import ODD, ODD_IN_ORDER
 
 Rng = np.random.Generator
 Fn = Callable[..., Any]
@@ -74,6 +75,8 @@ class Array:
         if self.kind in ("distinct", "between"):
             values = rng.permutation(int(np.prod(shape))) - int(np.prod(shape)) // 2
             return (values.reshape(shape) + (0.25 if self.kind == "between" else 0)).astype(t)
+        if self.kind == "positive":
+            return (np.abs(rng.standard_normal(shape)) + 0.5).astype(t)
         if self.kind in ("normal", "fine"):
             return (rng.standard_normal(shape) * (1 if self.kind == "normal" else 0.1)).astype(t)
         if t.kind in "iu" and rng.random() < 0.3:
@@ -237,7 +240,17 @@ def best(a: Any, b: Any) -> Any:
     return jnp.where(first, va, vb), jnp.where(first, ia, ib)
 
 
+def odd_operator(rng: Rng, ordered: bool) -> Operator:
+    table = ODD | ODD_IN_ORDER if ordered else ODD
+    name = str(rng.choice(list(table)))
+    op, dtypes, identity, kind = table[name]
+    return Operator(name, op, op, dtypes, identity, False, kind, name not in ODD_IN_ORDER, tolerance=2e-3)
+
+
 def operators(rng: Rng, x64: bool, ordered: bool) -> Operator:
+    if rng.random() < 0.2:
+        return odd_operator(rng, ordered)
+
     def dtype(*kinds: str) -> str:
         names = [t for t in kinds if x64 or "64" not in t or t == "complex64"]
         return str(rng.choice(names))
@@ -757,10 +770,17 @@ def by_producers(rng: Rng, p: Program) -> Program:
         lambda x: x.reshape(-1).reshape(x.shape),
         lambda x: jax.jit(lambda x: x[jnp.arange(x.shape[0])])(x),
         lambda x: jnp.take(x, jnp.arange(x.shape[0]), axis=0),
+        lambda x: x.at[jnp.arange(-x.shape[0], 0)].get(mode="fill", fill_value=1),
+        lambda x: jnp.where(jnp.arange(x.shape[0]).reshape(-1, *[1] * (x.ndim - 1)) % 2 == 0, x, jax.lax.optimization_barrier(x)),
+        lambda x: jax.checkpoint(lambda x: x * jnp.ones_like(x))(x.T).T,
+        lambda x: jax.lax.cond(x.ravel()[0] == 0, lambda: x * jnp.ones_like(x), lambda: x),
         lambda x: jnp.where((jnp.arange(x.shape[0]) >= 0).reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype)),
     ]
     others = [
         lambda x: jnp.where(x == x, x, x),
+        lambda x: jnp.sort(jnp.stack([x, x]), axis=0)[1],
+        lambda x: jax.lax.select(jax.lax.full(x.shape, True), *jax.lax.map(lambda y: (y, y), x)),
+        lambda x: x ^ x ^ x if x.dtype.kind in "iu" else x + x - x,
         lambda x: jnp.clip(x, jnp.min(x), jnp.max(x)) if x.dtype.kind in "iu" else jnp.negative(-x),
         lambda x: x.astype({2: jnp.float32, 1: jnp.int32}.get(x.dtype.itemsize, x.dtype)).astype(x.dtype),
     ]

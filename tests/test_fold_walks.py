@@ -132,6 +132,48 @@ def test_nothing_is_sorted(n: int) -> None:
     assert memory.temp_size_in_bytes < 5.5 * n + 30_000
 
 
+def root(y: Any) -> Any:
+    return jax.lax.while_loop(lambda c: jnp.abs(c * c - y) > 1e-6 * y, lambda c: (c + y / c) / 2, y / 2 + 0.5)
+
+
+def halved(a: Any, n: Any) -> Any:
+    return jax.lax.fori_loop(0, n, lambda _, y: y / 2, a)
+
+
+@jax.custom_jvp
+def one_way(a: Any) -> Any:
+    return a * 2
+
+
+@one_way.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return primals[0] * 2, jax.lax.abs(tangents[0]) * 2  # of a tangent that is positive, as here
+
+
+FORWARDS: dict[str, tuple[Any, Any]] = {
+    "until": (lambda a, b: root(a * a + b * b), lambda a, b: jnp.sqrt(a * a + b * b)),
+    "times": (lambda a, b: a + halved(b * 4, jnp.where(b > 1e9, 3, 2)), lambda a, b: a + b),
+    "one way": (lambda a, b: a + b + one_way(a * b), lambda a, b: a + b + 2 * a * b),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+@pytest.mark.parametrize("of_elements", [False, True])
+def test_forward_derivatives_alone(name: str, of_elements: bool) -> None:
+    """Where an operator, or what is made of elements, has no others."""
+    x = np.linspace(0.5, 1.5, N, dtype=np.float32)
+
+    def call(op: Any) -> Any:
+        f = (lambda i, v: (i, op(v, v * 0.5))) if of_elements else lambda i, v: (i, v * 0.1)
+        mine = (lambda a, b: a + b + 0.01 * a * b) if of_elements else op
+        return lambda x: jp.genhist(f, (INDEX, x), jp.Bins(H, mine, identity=0.0))
+
+    ours, plain = (jax.jvp(call(op), (x,), (x,)) for op in FORWARDS[name])
+    assert_close(ours, jax.tree.map(np.asarray, plain), 1e-4)
+    with pytest.raises((ValueError, NotImplementedError), match=r"(?i)reverse-mode|transpose"):
+        jax.grad(lambda x: jnp.sum(call(FORWARDS[name][0])(x)))(x)
+
+
 def test_of_no_elements_or_bins() -> None:
     for n, h in ((0, 3), (3, 0)):
         bins = functools.partial(jp.reduce_by_index, num_bins=h, op=lambda a, b: a + b + a * b, identity=0)

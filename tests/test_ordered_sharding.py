@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -150,6 +151,43 @@ def test_an_operator_meets_what_varies_besides_elements() -> None:
         if f is curvature:
             want = np.broadcast_to(want.sum(0), want.shape)
         assert_close((run if f is smooth else jax.jit(run))(x, begins), want)
+
+
+def _mean(a: Any, b: Any) -> Any:
+    w = a[0] + b[0]
+    return w, a[1] + (b[1] - a[1]) * b[0] / jnp.where(w == 0, 1, w)
+
+
+OWN: dict[str, Any] = {
+    "complex": (lambda a, b: a + b + (1 - 2j) * a * b, jnp.complex64(0)),
+    "a mean": (_mean, (0.0, 0.0)),
+    "a branch": (lambda a, b: jax.lax.cond(a > 0.5, lambda: a + b - 0.5 * a * b, lambda: a + b - a * b * 0.5), 0.0),
+    "a loop": (lambda a, b: jax.lax.fori_loop(0, 2, lambda _, y: y + 0.5 * (b + a * b), a), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_derivatives_of_operators_with_constants(name: str) -> None:
+    """Traced where arrays vary, an operator has constants that do, too; rules look at it where nothing does."""
+    op, identity = OWN[name]
+    ids, leaf = jnp.arange(6) // 4, jnp.asarray(jax.tree.leaves(identity)[0])
+    x = (1.5 + np.random.default_rng(3).random((8, 6))).astype(leaf.dtype)
+    calls = [
+        lambda x: jp.reduce(x, op, identity=identity),
+        lambda x: jp.scan(x, op, reverse=True),
+        lambda x: jp.segment_reduce(x, ids, op, num_segments=2, identity=identity),
+        lambda x: jp.reduce_by_index(x, ids, 2, op, identity=identity),
+    ]
+
+    def of(f: Any, x: Any) -> Any:
+        leaves = jax.tree.leaves(f(x if len(jax.tree.leaves(identity)) == 1 else (x, x * x)))
+        return sum(jnp.sum(jnp.real(y * y)) for y in leaves)
+
+    for f in calls:
+        first = jax.grad(functools.partial(of, f))
+        for g in (first, lambda x, first=first: jax.jvp(first, (x,), (x,))[1]):
+            run = jax.shard_map(lambda x, g=g: g(x[0])[None], mesh=mesh(8), in_specs=P("x"), out_specs=P("x"))
+            assert_close(jax.jit(run)(x), np.asarray(jax.jit(jax.vmap(g))(x)), 1e-3)
 
 
 def test_transposed_weights() -> None:

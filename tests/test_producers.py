@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import jaxprims as jp
 
@@ -258,6 +259,23 @@ def test_constants_that_are_almost_alike(x64: None) -> None:
 @pytest.mark.parametrize("op", [lambda a, b: a - b, lambda a, b: -a, lambda a, b: b + b, jnp.maximum])
 def test_reductions_of_one_number_each(op: Fn) -> None:
     as_made_before(lambda x: jax.lax.reduce(x * 2, np.float32(1), op, (1,)) * 3, np.linspace(-1, 1, N, dtype=np.float32)[:, None])
+
+
+SEVERAL: dict[str, Fn] = {
+    "ordered callback": lambda x: io_callback(lambda x: x, jax.typeof(x), x, ordered=True),
+    "callback": lambda x: jax.pure_callback(lambda x: x, jax.typeof(x), x, vmap_method="sequential"),
+    "sort": lambda x: jax.lax.sort((x, x + 1), num_keys=1)[1],
+    "branches": lambda x: jax.lax.cond(x[0] > 0, lambda x: (x[0], x * 2), lambda x: (x[1], x + 1), x)[1],
+    "loop": lambda x: jax.lax.fori_loop(0, 3, lambda _, c: (c[1], c[0] * 2), (x, x + 1))[1],
+    "random bits": lambda x: jax.lax.rng_bit_generator(jnp.zeros(4, np.uint32), x.shape, np.uint32)[1].astype(x.dtype) % 7 + x,
+    "barrier": lambda x: jax.lax.optimization_barrier((x[1:], x))[1],
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_operations_of_several_results(name: str) -> None:
+    """Among which are some that are no arrays: tokens, before what is ordered."""
+    as_made_before(lambda x: SEVERAL[name](x * 2) * 3 + x, np.linspace(-1, 1, N, dtype=np.float32))
 
 
 def test_long_chains_are_left() -> None:

@@ -23,7 +23,7 @@ from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, t
 from ..tracing.jaxprs import RULES, with_arguments, without_mesh
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
-from ..tracing.varying import axes_of, element_aval, vary
+from ..tracing.varying import Axes, axes_of, element_aval, vary
 from . import classify
 from .representation import Representation, represent
 
@@ -64,8 +64,21 @@ class Traced:
                 out.add(place)
         return frozenset(out)
 
+    @functools.cached_property
+    def _axes(self) -> Axes:
+        return axes_of(v.aval for v in (*self.jaxpr.constvars, *self.jaxpr.invars))
+
+    @functools.cached_property
+    def _elsewhere(self) -> Jaxpr:
+        """For what does not vary over devices."""
+        return without_mesh(self.jaxpr) if self._axes else self.jaxpr
+
     def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
-        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(captured)))(*args)
+        given = [*captured, *args]
+        if not axes_of(given):
+            return jaxpr_as_fun(ClosedJaxpr(self._elsewhere, list(captured)))(*args)
+        given = [vary(x, self._axes) for x in given]
+        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, given[: len(captured)]))(*given[len(captured) :])
 
     def __repr__(self) -> str:
         if self.arrays is not None:
@@ -98,7 +111,8 @@ class SameObject:
 
 
 def make_traced(jaxpr: Jaxpr, program: Program, arrays: ArrayProgram | None = None) -> Traced:
-    jaxpr = without_mesh(jaxpr)
+    if not axes_of(v.aval for v in (*jaxpr.constvars, *jaxpr.invars)):
+        jaxpr = without_mesh(jaxpr)  # what varies over devices is typed with them
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
     own: Any = None
     if axes_of(v.aval for v in jaxpr.invars):

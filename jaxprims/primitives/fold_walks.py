@@ -122,8 +122,8 @@ def _steps(call: HistogramCall, elements: tuple[Aval, ...], held: tuple[Aval, ..
             return [out[k] for k in active]
 
         every = values(held, xs)
-        mine, through_f = jax.vjp(made, *(xs[k] for k in wanted.moving))
-        pulled = jax.vjp(combined, *(before[k] for k in active), *mine)[1](list(cts))
+        mine, through_f = _pulling(made, *(xs[k] for k in wanted.moving))
+        pulled = _pulling(combined, *(before[k] for k in active), *mine)[1](list(cts))
         earlier = [jnp.where(met, x, jnp.zeros_like(x)) for x in pulled[:m]]
         own = [jnp.where(met, x, ct) for x, ct in zip(pulled[m:], cts, strict=True)]
         return [*earlier, *through_f(own)]
@@ -141,6 +141,19 @@ def _steps(call: HistogramCall, elements: tuple[Aval, ...], held: tuple[Aval, ..
         return Steps(first, second, met)
     except Unsupported:
         return None
+
+
+def _pulling(f: Callable[..., Leaves], *at: Any) -> tuple[Leaves, Callable[[Leaves], Sequence[Any]]]:
+    """``jax.vjp``, of what has one: loops until something holds have forward derivatives alone."""
+    out, back = jax.vjp(f, *at)
+
+    def pulled(cts: Leaves) -> Sequence[Any]:
+        try:
+            return back(cts)
+        except (TypeError, ValueError, NotImplementedError) as e:
+            raise Unsupported("transpose", str(e)) from e
+
+    return out, pulled
 
 
 def _step(

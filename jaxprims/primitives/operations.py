@@ -130,8 +130,7 @@ def reshapes(op: Any) -> bool:
 
 def function_of(op: Any) -> Callable[..., Any] | None:
     """The function of JAX's that an operation is; None if it is none that is taken in."""
-    dtype = dtype_of(op.results[0])
-    if op.name == "stablehlo.convert" and dtype.kind != "b":
+    if op.name == "stablehlo.convert" and (dtype := dtype_of(op.results[0])).kind != "b":
         return functools.partial(jax.lax.convert_element_type, new_dtype=dtype)
     if op.name == "stablehlo.compare":
         words = [str(op.attributes[name]) for name in op.attributes if name.startswith("compar")]

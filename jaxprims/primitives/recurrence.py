@@ -25,7 +25,7 @@ from jax.interpreters import ad, batching, mlir, xla
 from ..operators.operator import Operator, Traced, make_traced, of_arrays, passing
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported, to_program
-from ..tracing.varying import axes_of, vary
+from ..tracing.varying import Axes, axes_of, element_aval, vary
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, over_batch
@@ -178,13 +178,11 @@ Signature = tuple[tuple[tuple[int, ...], Any], ...]  # shapes and dtypes
 
 
 @functools.lru_cache(maxsize=512)
-def _fold(r: Recurrence, elements: Signature, consts: Signature, x64: bool) -> OrderedCall | None:
+def _fold(r: Recurrence, elements: Signature, consts: Signature, axes: Axes, x64: bool) -> OrderedCall | None:
     """The scan; None if kernels do not know how to combine its elements."""
-    structs = [jax.ShapeDtypeStruct(s, d) for s, d in elements]
     n, m = len(consts), len(elements)
-    closed = jax.make_jaxpr(lambda *xs: r.combine(xs[:n], xs[n : n + m], xs[n + m :]))(
-        *(jax.ShapeDtypeStruct(s, d) for s, d in consts), *structs, *structs
-    )
+    avals = [element_aval(s, d, axes) for s, d in (*consts, *elements, *elements)]
+    closed = jax.make_jaxpr(lambda *xs: r.combine(xs[:n], xs[n : n + m], xs[n + m :]))(*avals)
     try:
         if closed.consts:
             raise Unsupported("constant", "an array that the derivative holds")
@@ -239,7 +237,8 @@ def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int
         (a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype) for a, m in (b * 2 if call.steady else factors + b)
     )
     captured = tuple((a.shape[m.bit_count() :], a.dtype) for a, m in consts)
-    made = _fold(call, elements, captured, bool(jax.config.jax_enable_x64))
+    axes = axes_of(operands)  # of the mesh around, which is another one elsewhere
+    made = (_fold.__wrapped__ if axes else _fold)(call, elements, captured, axes, bool(jax.config.jax_enable_x64))
     if made is None:
         return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
     if init is not None:  # the state's first leaf as well: a product that is neutral

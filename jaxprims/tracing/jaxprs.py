@@ -10,8 +10,6 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Va
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .varying import axes_of
-
 RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with differentiation rules of their own."""
 
@@ -27,6 +25,8 @@ IDENTITIES = frozenset(
 )
 """Primitives that give their operands."""
 
+_TYPES_ALONE = frozenset({"pvary", "pcast"})
+"""Of which, those that only say over which axes of a mesh an array varies."""
 
 EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """``jax.jit(inline=EARLY)``: equations in the jaxpr around, where what makes their operands is to be seen."""
@@ -115,23 +115,23 @@ def _jaxprs_of(items: Sequence[Any]) -> Iterator[Any]:
 
 def without_mesh(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr as if no mesh had been in use when it was traced: what a function does to elements does not depend on how arrays
-    of them are sharded."""
-    given = [v.aval for v in (*jaxpr.invars, *jaxpr.constvars)]
-    meshes = [*(a.sharding.mesh for a in given), *(eqn.ctx.cur_abstract_mesh for eqn in jaxpr.eqns)]
-    if axes_of(given) or all(m.empty for m in meshes):
-        return jaxpr  # what varies over devices is not the same elsewhere
+    of them are sharded, nor on the axes over which they vary."""
+    meshes = [*(v.aval.sharding.mesh for v in (*jaxpr.invars, *jaxpr.constvars)), *(e.ctx.cur_abstract_mesh for e in jaxpr.eqns)]
+    if all(m.empty for m in meshes):
+        return jaxpr
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return _retyped(jaxpr, jax.make_jaxpr(jax.lax.neg)(0.0).eqns[0].ctx)
 
 
 def _retyped(jaxpr: Jaxpr, context: Any) -> Jaxpr:
-    known: dict[Var, Var] = {}
+    known: dict[Var, Any] = {}
 
     def typed(v: Any) -> Any:
         if not isinstance(v, Var):
             return v
         if v not in known:
-            known[v] = Var(v.aval.update(sharding=NamedSharding(context.cur_abstract_mesh, P(*[None] * len(v.aval.shape)))))
+            alone = NamedSharding(context.cur_abstract_mesh, P(*[None] * len(v.aval.shape)))
+            known[v] = Var(jax.core.ShapedArray(v.aval.shape, v.aval.dtype, v.aval.weak_type, sharding=alone))
         return known[v]
 
     def inside(param: Any) -> Any:
@@ -142,15 +142,14 @@ def _retyped(jaxpr: Jaxpr, context: Any) -> Jaxpr:
         return tuple(map(inside, param)) if isinstance(param, tuple) and any(True for _ in _jaxprs_of(param)) else param
 
     constvars, invars = [*map(typed, jaxpr.constvars)], [*map(typed, jaxpr.invars)]
-    eqns = [
-        eqn.replace(
-            invars=[*map(typed, eqn.invars)],
-            outvars=[*map(typed, eqn.outvars)],
-            params={name: inside(param) for name, param in eqn.params.items()},
-            ctx=context,
-        )
-        for eqn in jaxpr.eqns
-    ]
+    eqns = []
+    for eqn in jaxpr.eqns:
+        operands = [*map(typed, eqn.invars)]
+        if eqn.primitive.name in _TYPES_ALONE:
+            known.update(zip(eqn.outvars, operands, strict=True))
+            continue
+        params = {name: inside(param) for name, param in eqn.params.items()}
+        eqns.append(eqn.replace(invars=operands, outvars=[*map(typed, eqn.outvars)], params=params, ctx=context))
     return assembled(constvars, invars, [*map(typed, jaxpr.outvars)], eqns)
 
 
