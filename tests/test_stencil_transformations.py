@@ -107,6 +107,19 @@ def test_lines_under_vmap_are_a_grid(boundary: str) -> None:
     assert_close(jax.grad(lambda x: jax.vmap(loss)(x).sum())(x[0]), jax.vmap(jax.grad(loss))(x[0]), 1e-5)
 
 
+@pytest.mark.strategies
+def test_small_members_of_a_batch() -> None:
+    """A thousand lines with an array that all of them read are XLA's; longer ones, or several steps, are not."""
+
+    def strategy(n: int, steps: int = 1) -> str:
+        run = jax.vmap(lambda x, w: jp.stencil(lambda a, b: a[-1] * b[0], x, constants=w, steps=steps), (0, None))
+        x = jax.ShapeDtypeStruct((1000, n), jnp.float32)
+        return str(jp.explain(run)(x, jax.ShapeDtypeStruct((n,), jnp.float32)).calls[0])
+
+    assert "small members" in strategy(64)
+    assert "small members" not in strategy(64, steps=10) + strategy(600)
+
+
 def test_control_flow_and_modes_of_jax() -> None:
     x = floats(6, 20)
     wanted = stencil(curved, [x.astype(np.float64)], "edge", steps=6)[0]
