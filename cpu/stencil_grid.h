@@ -44,4 +44,24 @@ struct Cells {
   const char* fill = nullptr;  // a row of the fill value, where its cell 0 would be
 };
 
+// Bytes from where cell 0 of an axis would be to cell x: on the first axis of a ring, to where it is now.
+inline int64_t Distance(const Cells& cells, int64_t x, size_t axis) {
+  if (axis > 0 || cells.ring == 0) return x * cells.stride[axis];
+  const int64_t slot = x % cells.ring;
+  return (slot < 0 ? slot + cells.ring : slot) * cells.stride[axis];
+}
+
+// Where cells are along an axis, from x on.
+struct CellWalk {
+  CellWalk(const Cells& cells, int64_t x, size_t axis)
+      : stride(cells.stride[axis]), ring(axis == 0 ? cells.ring : 0), place(Distance(cells, x, axis)) {}
+  int64_t Next() {
+    const int64_t here = place;
+    place += stride;
+    if (place == ring * stride && ring > 0) place = 0;
+    return here;
+  }
+  int64_t stride, ring, place;
+};
+
 }  // namespace jaxprims

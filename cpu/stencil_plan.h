@@ -94,7 +94,7 @@ inline int64_t RingPlanes(const StencilProblem& p, int64_t tile, int64_t depth, 
 }
 inline int64_t RingRowBytes(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t array) {
   const size_t axis = p.halo.size() - 1;
-  // Rows are lines of the cache, also of what vectors make beyond them (StencilTile::Rounded).
+  // Rows are lines of the cache, also of what vectors make beyond them (StencilPipeline::Rounded).
   return Lines((Wide(p, tile, depth, k, axis) + 2 * p.halo[axis]) * p.array_bytes[array] * p.unit) + 3 * kLine;
 }
 inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k, size_t array) {

@@ -14,7 +14,7 @@ namespace jaxprims {
 
 class WorkspaceCache {
  public:
-  static constexpr size_t kKept = size_t{128} << 20;  // bytes that stay allocated between calls, at most
+  static constexpr size_t kKept = size_t{256} << 20;  // bytes that stay allocated between calls, at most
   static constexpr size_t kHugePage = size_t{2} << 20;
 
   static WorkspaceCache& Instance() {

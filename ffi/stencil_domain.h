@@ -15,6 +15,7 @@ struct Interval {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
   bool holds(int64_t x) const { return x >= begin && x < end; }
+  bool operator==(const Interval&) const = default;
 };
 
 // The sizes of a call that hold for every member of the batch: which cells each step has, and how they lie in memory.

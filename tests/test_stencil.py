@@ -595,3 +595,13 @@ def test_what_neighbours_share_of_floats() -> None:
     p, q = integers(9, 70), integers(9, 70, seed=1)
     (wanted,) = stencil(f, [p, q], "reflect", places=True)
     assert_same(jp.stencil(f, (p, q, jp.positions), boundary="reflect"), wanted)
+
+
+@pytest.mark.strategies
+def test_few_cells_are_padded_in_one_operation() -> None:
+    """What XLA makes of few cells is as good as what a user writes: one pad, which it fuses with the reads, no pieces."""
+    f = weighed((0, 0, -1), (0, 1, 0), (-1, 0, 0))
+    text = jax.jit(lambda x: jp.stencil(f, x, boundary="constant", fill_value=3)).lower(jnp.zeros((8, 9, 10))).as_text()
+    assert text.count("stablehlo.pad") == 1 and "stablehlo.concatenate" not in text
+    x = floats(8, 9, 10)
+    assert_close(jp.stencil(f, x, boundary="constant", fill_value=3), stencil(f, [x], "constant", fill=3)[0], 1e-6)

@@ -85,6 +85,41 @@ def test_vmap_of_one_step() -> None:
         assert_same(got[k], np.ascontiguousarray(np.moveaxis(stencil(NEAR[1], [rows], "wrap", rank=1)[0], 0, 1)))
 
 
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_lines_under_vmap_are_a_grid(boundary: str) -> None:
+    """One grid, with the bits of each line by itself; positions; again under vmap; gradients."""
+    x = floats(3, 5, 70)
+    f = lambda a, at: 0.5 * a[-2] + a[1] * (1 + at[0])  # noqa: E731
+
+    def run(x: Any) -> Any:
+        mode = "valid" if boundary == "keep" else boundary  # which wants results like xs
+        return jp.stencil(f, (x, jp.positions), boundary=mode)
+
+    (call,) = jp.explain(jax.vmap(run))(x[0]).calls
+    assert "5 x" in str(call) and "batch" not in str(call)
+    assert_same(jax.jit(jax.vmap(run))(x[0]), np.stack([run(row) for row in x[0]]))
+    assert_same(jax.vmap(jax.vmap(run))(x), np.stack([[run(row) for row in rows] for rows in x]))
+    curve = lambda a: 0.8 * a[0] * a[-1] + 0.3 * a[2]  # noqa: E731
+    lines = lambda x: jp.stencil(curve, x, boundary=boundary, steps=3)  # noqa: E731
+    assert_close(jax.vmap(lines)(x[0]), np.stack([np.asarray(lines(row)) for row in x[0]]), 1e-6)
+    loss = lambda x: jnp.sum(lines(x) ** 2)  # noqa: E731
+    assert_close(jax.vmap(jax.grad(loss))(x[0]), np.stack([np.asarray(jax.grad(loss)(row)) for row in x[0]]), 1e-5)
+    assert_close(jax.grad(lambda x: jax.vmap(loss)(x).sum())(x[0]), jax.vmap(jax.grad(loss))(x[0]), 1e-5)
+
+
+@pytest.mark.strategies
+def test_small_members_of_a_batch() -> None:
+    """A thousand lines with an array that all of them read are XLA's; longer ones, or several steps, are not."""
+
+    def strategy(n: int, steps: int = 1) -> str:
+        run = jax.vmap(lambda x, w: jp.stencil(lambda a, b: a[-1] * b[0], x, constants=w, steps=steps), (0, None))
+        x = jax.ShapeDtypeStruct((1000, n), jnp.float32)
+        return str(jp.explain(run)(x, jax.ShapeDtypeStruct((n,), jnp.float32)).calls[0])
+
+    assert "small members" in strategy(64)
+    assert "small members" not in strategy(64, steps=10) + strategy(600)
+
+
 def test_control_flow_and_modes_of_jax() -> None:
     x = floats(6, 20)
     wanted = stencil(curved, [x.astype(np.float64)], "edge", steps=6)[0]
@@ -302,8 +337,10 @@ def test_explain() -> None:
     assert "steps to a pass, tiles of" in text and "a pass through memory makes" in text
     (small,) = jp.explain(lambda x: jp.stencil(turned, x))(jnp.zeros(7)).calls
     assert "7 cells, 3 reads, edge" in str(small) and "each cell is read from memory once" in str(small)
-    (many,) = jp.explain(jax.vmap(lambda x: jp.stencil(turned, x)))(jnp.zeros((4, 7))).calls
+    (many,) = jp.explain(jax.vmap(lambda x: jp.stencil(curved, x)))(jnp.zeros((4, 7, 9))).calls
     assert "(a batch of 4)" in str(many)
+    (lines,) = jp.explain(jax.vmap(lambda x: jp.stencil(turned, x)))(jnp.zeros((4, 7))).calls
+    assert "4 x 7 cells" in str(lines)
 
 
 # --- random stencils -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from . import stencil_xla
 from .avals import result_aval
 from .batches import batch_shape, with_new_axis
 from .family import Family, Instead
-from .stencil_call import MODES, StencilCall, call_spec, result_shapes, widest
+from .stencil_call import MODES, StencilCall, call_spec, of_lines, result_shapes, widest
 
 stencil_p = Primitive("stencil")
 stencil_p.multiple_results = True
@@ -44,8 +44,13 @@ def _abstract_eval(*avals: Any, call: StencilCall, masks: tuple[int, ...], rank:
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
+    """vmap's axis, in front. Many lines that are all read alike are one grid: a member costs as much as a hundred cells."""
     moved, new = with_new_axis(operands, dims, masks)
-    out = stencil_p.bind(*moved, call=call, masks=new, rank=rank + 1)
+    arrays, captured = dims[: call.num_arrays], dims[call.num_arrays :]
+    if call.rank == 1 and rank == 0 and None not in arrays and all(d is None for d in captured):
+        out = stencil_p.bind(*moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
+    else:
+        out = stencil_p.bind(*moved, call=call, masks=new, rank=rank + 1)
     return out, [0] * len(out)
 
 

@@ -105,6 +105,17 @@ class StencilCall:
         return ends_of([offsets for k, offsets in self.reads if k in arrays], self.rank)
 
 
+def of_lines(call: StencilCall, count: Any) -> StencilCall:
+    """A call on a line of cells as one on ``count`` of them, a grid on whose first axis each cell reads its own line."""
+    return dataclasses.replace(
+        call,
+        reads=tuple((k, (0, *offsets)) for k, offsets in call.reads),
+        coordinates=tuple(axis + 1 for axis in call.coordinates),
+        bounds=tuple((Bounds("nothing"), *own) for own in call.bounds),
+        window=(Window(0, count), *call.window),
+    )
+
+
 def array_cells(call: StencilCall, avals: Sequence[Any], masks: Sequence[int]) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of a lane of a cell of each array."""
     skipped = call.rank + call.lanes_rank

@@ -87,20 +87,23 @@ def own_cells(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any
 def _around(x: Any, bounds: Sequence[Bounds], fill: Fill, wanted: Sequence[tuple[Any, Any]]) -> Any:
     """The array on these intervals of the grid's cells, axis by axis."""
     value = np.frombuffer(np.array(fill, np.int64).tobytes(), np.dtype(x.dtype))[0]
+    filled = [(0, 0, 0)] * x.ndim  # beyond axes that map nowhere: all of them in one operation, which XLA fuses with the reads
     for axis, (b, (begin, end)) in enumerate(zip(bounds, wanted, strict=True)):
         first, last = b.lo - b.origin, x.shape[axis] - b.hi - b.origin
         if not all(isinstance(n, int) for n in (first, last, begin, end)):
             x = _padded(x, axis, b, value, begin, end)
             continue
-        before, inside = range(begin, min(first, end)), (max(first, begin), min(last, end))
-        behind = range(max(last, begin, min(first, end)), end)
-        pieces = [_outside(x, axis, b, value, before, (first, last))]
-        if inside[0] < inside[1]:
-            pieces.append(lax.slice_in_dim(x, inside[0] + b.origin, inside[1] + b.origin, axis=axis))
-        pieces.append(_outside(x, axis, b, value, behind, (first, last)))
+        before, behind = range(begin, min(first, end)), range(max(last, begin, min(first, end)), end)
+        start = min(max(first, begin), last)
+        there = lax.slice_in_dim(x, start + b.origin, max(start, min(last, end)) + b.origin, axis=axis)
+        if b.mode in ("constant", "nothing"):
+            filled[axis] = (len(before), len(behind), 0)
+            x = there
+            continue
+        pieces = [_outside(x, axis, b, value, before, (first, last)), there, _outside(x, axis, b, value, behind, (first, last))]
         pieces = [p for p in pieces if p.shape[axis]]
         x = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis)
-    return x
+    return lax.pad(x, vary(jnp.asarray(value), axes_of([x])), filled) if any(map(any, filled)) else x
 
 
 def _outside(x: Any, axis: int, b: Bounds, value: Any, cells: range, there: tuple[int, int]) -> Any:

@@ -71,6 +71,10 @@ MANY = 2**18
 SMALL_GRID, SMALL_GRID_OF_STEPS = 16_384, 1024
 """Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out."""
 
+SMALL_MEMBER = 256
+"""Cells of a member of a batch, all steps together, that XLA has made while a kernel turns to the next member: lines that are all
+read alike are one grid (``primitives/stencil.py``), others are not."""
+
 SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
 
@@ -208,4 +212,6 @@ def _few_to_reduce(problem: OrderedProblem) -> int:
 def _stencil(problem: StencilProblem) -> str | None:
     if problem.members * math.prod(problem.size) <= (SMALL_GRID if problem.steps == 1 else SMALL_GRID_OF_STEPS):
         return "few cells: XLA's loop is done before a kernel's tiles are laid out"
+    if problem.members > 1 and math.prod(problem.size) * problem.steps <= SMALL_MEMBER:
+        return "small members of a batch: XLA makes them all in one loop"
     return "short rows" if problem.size[-1] * problem.spec.unit <= SHORT_ROW_OF_CELLS else None
