@@ -100,8 +100,8 @@ class ChainWorker {
     const auto k = static_cast<size_t>(place);
     if (k < call_.places.size()) return call_.places[k];
     const size_t buffer = k - call_.places.size();
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(buffers_[buffer]) -
-                                   static_cast<uintptr_t>(lo * call_.buffers[buffer]));
+    const uintptr_t first = reinterpret_cast<uintptr_t>(buffers_[buffer]) - static_cast<uintptr_t>(lo * call_.buffers[buffer]);
+    return reinterpret_cast<void*>(first);  // NOLINT(performance-no-int-to-ptr): where element 0 would lie, in no array
   }
 
   const ChainCall& call_;
