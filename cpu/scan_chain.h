@@ -2,7 +2,8 @@
 //
 // A row is cut into blocks as by scan.h, each scan with descriptors of its own. A thread takes a block through all members, one
 // after the other: what one makes for the others alone lies in buffers of the thread's, which stay in its cache, and is never
-// written to memory. A reduction leaves each block's aggregate; at the end they are combined in their order.
+// written to memory. A reduction leaves each block's aggregate; at the end neighbours are combined, pair by
+// pair.
 //
 // The same bits always, as with scan.h: how elements are associated depends on the block's length alone, that on sizes.
 //
@@ -155,7 +156,11 @@ void RunChain(Pool& pool, const ChainCall& call, int threads) {
     if (call.members[m].scans()) continue;
     const internal::ScanChain chain = chain_of(m);
     workers[0].Select(call.members[m], 0);
-    for (int64_t b = 1; b < blocks; ++b) workers[0].Combine(chain.aggregate(0), chain.aggregate(b), chain.aggregate(0));
+    for (int64_t apart = 1; apart < blocks; apart *= 2) {  // neighbours, as in reduce.h: errors grow with the number of levels
+      for (int64_t b = 0; b + apart < blocks; b += 2 * apart) {
+        workers[0].Combine(chain.aggregate(b), chain.aggregate(b + apart), chain.aggregate(b));
+      }
+    }
     workers[0].Finish(chain.aggregate(0));
   }
 }

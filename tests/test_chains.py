@@ -92,6 +92,19 @@ def test_equal_bits_every_time() -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def test_sums_are_made_of_pairs() -> None:
+    """Their errors do not grow with the number of blocks."""
+
+    def f(x: Any) -> Any:
+        highest = lax.cummax(x)
+        return jnp.sum(highest), jnp.max(lax.cummin(highest))
+
+    n = 2**23
+    x = jnp.full(n, 0.1, jnp.float32)
+    assert chains(f, x)
+    np.testing.assert_allclose(np.float64(jax.jit(jp.fuse(f))(x)[0]), n * np.float64(np.float32(0.1)), rtol=2e-6)
+
+
 def test_what_depends_on_the_whole_of_a_scan_is_not_its_member() -> None:
     def f(x: Any) -> Any:
         c = jnp.cumsum(x)

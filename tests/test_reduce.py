@@ -396,3 +396,14 @@ def test_logaddexp_side_by_side(n: int, dtype: str) -> None:
         ids = np.repeat(np.arange(70), n)
         got = jp.segment_reduce(x.T.ravel(), ids, jnp.logaddexp, num_segments=70)
         np.testing.assert_allclose(np.asarray(got, np.float64), exact, tolerance, tolerance)
+
+
+@pytest.mark.filterwarnings("ignore::jaxprims.IdentityWarning")
+@pytest.mark.parametrize("n", [3, 500, 70_001])
+def test_logaddexp_of_nothing_is_its_identity(n: int) -> None:
+    """A large negative number in place of -inf is what empty segments hold, whichever strategy it is."""
+    x, ids = jnp.zeros(n), jnp.zeros(n, jnp.int32)
+    monoid = jp.Monoid(jnp.logaddexp, -1e30)
+    for by in (ids, jp.Offsets(jnp.array([0, n, n]))):
+        got = jp.segment_reduce(x, by, monoid, **({"num_segments": 2} if by is ids else {}))
+        np.testing.assert_allclose(got, [np.log(n), -1e30], rtol=1e-5)

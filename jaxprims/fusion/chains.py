@@ -52,13 +52,15 @@ def _first(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn] | None:
             continue
         chain, inside, beyond = [first], set[Any](first.outvars), set[Any]()
         for eqn in eqns[list(eqns).index(first) + 1 :]:
+            if eqn.effects:  # which stay in their order
+                break
             operands = [v for v in eqn.invars if not isinstance(v, Literal)]
             arrays = _arrays(eqn) if eqn in members else []
             alike = eqn in members and inside & set(arrays) and all(v.aval.shape[0] == _length(first) for v in arrays)
             if alike and not beyond & set(operands) and not inside & set(operands[len(arrays) :]):
                 chain.append(eqn)
                 (inside if eqn.params["call"].kind == "scan" else beyond).update(eqn.outvars)
-            elif (inside | beyond) & set(operands) or eqn.effects:
+            elif (inside | beyond) & set(operands):
                 beyond.update(eqn.outvars)
         if len(chain) > 1:
             return chain

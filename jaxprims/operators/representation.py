@@ -1,8 +1,7 @@
 """What a histogram's working copies hold: the values themselves, or a better form of a recognised operator.
 
 ``start`` takes a value to its form (f's Program ends with it), the operator works on forms, ``finish`` takes the combined form
-back. The result is the operator's, to the bit; only sums of f16 and bf16, plain ones and in logarithms, are meant to differ: they
-are kept in f32.
+back. The result is the operator's, to the bit, but for sums of f16 and bf16, which are kept in f32, and sums in logarithms.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ def represent(
     ``keyed``: maxima and minima of floats are to be integers of the same order: worth it where an element is compared several
     times. ``unfinished``: no form is taken back before all elements are combined."""
     dtypes = tuple(dtypes)
-    if unfinished and len(dtypes) == 1 and classify.recognise(op) == "logaddexp":
+    of_nothing = identity is None or from_bits(identity[0], dtypes[0]) == -np.inf
+    if unfinished and len(dtypes) == 1 and of_nothing and classify.recognise(op) == "logaddexp":
         return log_sum(dtypes[0], identity)
     forms: dict[int, Representation] = {}
     for (slot,) in (part for part in classify.parts(op) if len(part) == 1):
