@@ -775,11 +775,11 @@ def by_producers(rng: Rng, p: Program) -> Program:
         lambda x: x.at[jnp.arange(-x.shape[0], 0)].get(mode="fill", fill_value=1),
         lambda x: jnp.where(jnp.arange(x.shape[0]).reshape(-1, *[1] * (x.ndim - 1)) % 2 == 0, x, jax.lax.optimization_barrier(x)),
         lambda x: jax.checkpoint(lambda x: x * jnp.ones_like(x))(x.T).T,
-        lambda x: jax.lax.cond(x.ravel()[0] == 0, lambda: x * jnp.ones_like(x), lambda: x),
         lambda x: jnp.where((jnp.arange(x.shape[0]) >= 0).reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype)),
     ]
     others = [
         lambda x: jnp.where(x == x, x, x),
+        lambda x: jax.lax.cond(x.ravel()[0] == 0, lambda: x * jnp.ones_like(x), lambda: x),
         lambda x: jnp.sort(jnp.stack([x, x]), axis=0)[1],
         lambda x: jax.lax.select(jax.lax.full(x.shape, True), *jax.lax.map(lambda y: (y, y), x)),
         lambda x: x ^ x ^ x if x.dtype.kind in "iu" else x + x - x,
