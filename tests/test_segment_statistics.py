@@ -157,3 +157,22 @@ def test_more_segments_and_elements_than_ids_can_count(dtype: str) -> None:
 def test_constant_of_segments_behind_the_last_element() -> None:
     out = jp.segment_max_or_constant(jnp.array([1.0, 2.0]), jp.Offsets(jnp.array([0, 2, 5])), constant=7.0)
     assert out.tolist() == [2.0, 7.0]
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_counts_in_loops_are_calls_of_their_own(loop: str) -> None:
+    """XLA makes them before the loop; outside of loops one pass makes sums and counts."""
+    r = np.random.default_rng(6)
+    x, ids = jnp.asarray(r.standard_normal((3, 4000)), jnp.float32), jnp.asarray(r.integers(-2, 60, 4000))
+
+    def turns(x: Any, ids: Any) -> Any:
+        if loop == "scan":
+            return jax.lax.scan(lambda c, row: (c + jp.segment_mean(row, ids, 50), None), jnp.zeros(50), x)[0]
+        return jax.lax.fori_loop(0, 3, lambda k, c: c + jp.segment_mean(x[k] + 0 * c[0], ids, 50), jnp.zeros(50))
+
+    straight = lambda x, ids: sum(jp.segment_mean(row, ids, 50) for row in x)  # noqa: E731
+    np.testing.assert_allclose(jax.jit(turns)(x, ids), jax.jit(straight)(x, ids), rtol=1e-4, atol=1e-4)
+    batch = jnp.stack([x, 2 * x])
+    np.testing.assert_allclose(jax.jit(jax.vmap(turns, (0, None)))(batch, ids)[1], 2 * turns(x, ids), rtol=1e-4, atol=1e-4)
+    calls = [jax.jit(f).lower(x, ids).as_text().count("custom_call @jaxprims") for f in (turns, straight)]
+    assert calls == [2, 3]

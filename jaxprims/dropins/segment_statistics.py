@@ -102,23 +102,24 @@ def segment_mean(
 def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float = math.nan) -> jax.Array:
     """``empty``: of a segment without elements."""
     dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
-    wide = _widened(dtype)
+    sums, counts = _sums_and_counts(data, segments, n, is_sorted, _widened(dtype))
+    return _over(sums, counts.astype(sums.dtype), empty).astype(dtype)
+
+
+def _sums_and_counts(data: jax.Array, segments: Any, n: int, is_sorted: bool, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Sums of this dtype, and int32 counts of their rank."""
     if data.ndim == 1:
-        sums, counts = _combined(lambda x: (x.astype(wide), np.int32(1)), data, segments, n, monoids.add, is_sorted)
-    else:
-        sums = _combined(None, data.astype(wide), segments, n, jnp.add, is_sorted)
-        counts = _counts(segments, data.shape[0], n, is_sorted)
-    return _over(sums, _rows(counts, data).astype(wide), empty).astype(dtype)
+        return _combined(lambda x: (x.astype(dtype), np.int32(1)), data, segments, n, monoids.add, is_sorted)
+    sums = _combined(None, data.astype(dtype), segments, n, jnp.add, is_sorted)
+    return sums, _rows(_counts(segments, data.shape[0], n, is_sorted), data)
 
 
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
-    """Quotients; ``empty`` where the count is not positive. No NaN is made on the way, which ``jax_debug_nans`` would find."""
+    """Quotients; ``empty`` where the count is not positive. What is made of counts alone, XLA makes before a loop."""
     some = counts > 0
-    quotients = sums / jnp.where(some, counts, jnp.ones_like(counts))
-    if math.isnan(empty) and not jnp.iscomplexobj(sums):
-        # -0.0 changes no number, and is made for a segment, not for all its lanes
-        return quotients + jnp.where(some, np.asarray(-0.0, counts.dtype), np.asarray(empty, counts.dtype))
-    return jnp.where(some, quotients, jnp.asarray(empty, sums.dtype))
+    if math.isnan(empty):
+        return sums / jnp.where(some, counts, np.asarray(empty, counts.dtype))
+    return jnp.where(some, sums / jnp.where(some, counts, jnp.ones_like(counts)), jnp.asarray(empty, sums.dtype))
 
 
 def segment_var(
@@ -160,12 +161,12 @@ def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int,
     """``empty``: of a segment with no more elements than ``ddof``."""
     dtype = jax.eval_shape(jnp.var, jax.ShapeDtypeStruct((1,), data.dtype)).dtype
     data = data.astype(_widened(data.dtype if jnp.issubdtype(data.dtype, np.inexact) else dtype))
-    means = mean(data, segments, n, is_sorted)
+    sums, counts = _sums_and_counts(data, segments, n, is_sorted, data.dtype)
+    means = sums / jnp.maximum(counts, 1).astype(sums.dtype)  # no NaN, which `jax_debug_nans` would find
     deviations = data - rows_of_segments(means, segments, data.shape[0])
     squares = jnp.real(deviations * jnp.conj(deviations)) if jnp.iscomplexobj(data) else jnp.square(deviations)
-    sums = _combined(None, squares, segments, n, jnp.add, is_sorted)
-    count = _rows(_counts(segments, data.shape[0], n, is_sorted) - ddof, data).astype(sums.dtype)
-    return _over(sums, count, empty).astype(dtype)
+    squared = _combined(None, squares, segments, n, jnp.add, is_sorted)
+    return _over(squared, (counts - ddof).astype(squared.dtype), empty).astype(dtype)
 
 
 def rows_of_segments(values: jax.Array, segments: Any, elements: int) -> jax.Array:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from jax.interpreters import mlir
+
 from ..specs.problems import HistogramProblem
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
-from . import histogram_by_segments, histogram_xla, producers
+from . import divided, histogram_apart, histogram_by_segments, histogram_xla, producers
 from .batches import batch_shape, over_batch
 from .family import Instead
 from .histogram import histogram_p
@@ -63,6 +65,12 @@ class Histograms(LookingBack):
             return Instead(function, "a segmented reduction", "the indices are sorted")
         strategy = "a segmented reduction of the elements, sorted by index"
         return Instead(function, strategy, "the same bits are wanted on every run")
+
+    def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
+        if divided.devices_of(ctx) == 1 and histogram_apart.in_loop() and (leaves := histogram_apart.groups(params["call"])):
+            function = functools.partial(histogram_apart.histograms, params["call"], leaves)
+            return mlir.lower_fun(over_batch(function, params["masks"], params["rank"]))(ctx, *operands)
+        return super()._look_back(ctx, *operands, **params)
 
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
         call: HistogramCall = params["call"]

@@ -70,10 +70,12 @@ CUMULATIVE: dict[str | None, Callable[..., Any]] = {
 
 
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
-    """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them."""
-    if name == "logaddexp" and x.shape[axis] <= 2:  # of which XLA makes exponentials and logarithms of each
+    """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
+    rounded once in any case."""
+    few = x.shape[axis] <= 2
+    if name == "logaddexp" and few:  # of which XLA makes exponentials and logarithms of each
         return jax.lax.associative_scan(jnp.logaddexp, x, reverse, axis)
-    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) else x
+    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and not few else x
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
 
