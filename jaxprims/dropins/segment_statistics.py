@@ -35,6 +35,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+ONE = np.ones((), np.int32)
+
+
 def segment_count(
     segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
 ) -> jax.Array:
@@ -107,11 +110,14 @@ def mean(data: jax.Array, segments: Any, n: int, is_sorted: bool, empty: float =
 
 
 def _sums_and_counts(data: jax.Array, segments: Any, n: int, is_sorted: bool, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Sums of this dtype, and int32 counts of their rank."""
+    """Sums of this dtype, and counts of their rank: of numbers that they are divided by as they are, where these are exact."""
+    real, elements = np.dtype(jnp.finfo(dtype).dtype), data.shape[0]
+    exact = isinstance(elements, int) and elements < 2 ** (jnp.finfo(real).nmant + 1)
+    one = np.ones((), real if exact else np.int32)
     if data.ndim == 1:
-        return _combined(lambda x: (x.astype(dtype), np.int32(1)), data, segments, n, monoids.add, is_sorted)
+        return _combined(lambda x: (x.astype(dtype), one), data, segments, n, monoids.add, is_sorted)
     sums = _combined(None, data.astype(dtype), segments, n, jnp.add, is_sorted)
-    return sums, _rows(_counts(segments, data.shape[0], n, is_sorted), data)
+    return sums, _rows(_counts(segments, elements, n, is_sorted, one), data)
 
 
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
@@ -187,10 +193,10 @@ def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool
     return genhist(lambda i, *x: (i, f(*x)), (segments, *jax.tree.leaves(data)), Bins(n, op))
 
 
-def _counts(segments: Any, elements: int, n: int, is_sorted: bool) -> jax.Array:
+def _counts(segments: Any, elements: int, n: int, is_sorted: bool, one: np.ndarray = ONE) -> jax.Array:
     if isinstance(segments, Offsets):
-        return jnp.maximum(0, jnp.diff(jnp.clip(segments.offsets, 0, elements)))
-    return _combined(lambda _: np.int32(1), segments, segments, n, jnp.add, is_sorted)
+        return jnp.maximum(0, jnp.diff(jnp.clip(segments.offsets, 0, elements))).astype(one.dtype)
+    return _combined(lambda _: one, segments, segments, n, jnp.add, is_sorted)
 
 
 def segment_logsumexp(

@@ -10,23 +10,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from jax.interpreters import mlir
-
 from . import histogram_xla
 from .histogram import by_index
 from .histogram_call import HistogramCall
 from .scan_xla import STEPS
-
-LOOPS, BODIES = ("stablehlo.while",), "closed_call"
-"""Operations that are loops; what a function is named that is a loop's body."""
-
-
-def in_loop() -> bool:
-    """Is what is being lowered a loop's body? One that is a function's, which a loop calls, is not known to be."""
-    owner = mlir.ir.InsertionPoint.current.block.owner.operation
-    if owner.name in LOOPS:
-        return True
-    return owner.name == "func.func" and mlir.ir.StringAttr(owner.attributes["sym_name"]).value.startswith(BODIES)
 
 
 def groups(call: HistogramCall) -> list[list[int]]:

@@ -34,8 +34,9 @@ from .scan import scan_p
 from .tangents import Leaves, add, is_inexact, summed_to
 from .transposition import pulled_back
 
-FEWEST = 2**15
-"""Numbers of all elements' values from which on kernels pay: below, XLA's own loops are done as soon."""
+FEWEST, FEWEST_SCALARS, FEWEST_NARROW, NARROW = 1024, 5000, 2**15, 8
+"""Numbers of all elements' values from which on kernels pay, below which XLA's own loops are done as soon: of rows, of scalars,
+of rows that are narrow."""
 
 MOST_READS = 16
 """Of one captured array by f: each is a kernel backwards, which takes time to compile."""
@@ -97,6 +98,12 @@ def context() -> tuple[Any, ...]:
     return bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh()
 
 
+def pays(elements: int, numbers: int) -> bool:
+    """Do kernels, of so many numbers of each element?"""
+    least = FEWEST_SCALARS if numbers == 1 else FEWEST_NARROW if numbers < NARROW else FEWEST
+    return elements * numbers >= least
+
+
 # --- forwards -------------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +119,7 @@ def tangents(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves | No
     if any(not isinstance(n, int) for x in (*arrays, *captured) for n in x.shape):
         return None
     wide = sum(math.prod(s) * p.updates for p in call.parts for s in p.operator.shapes)
-    if not call.plans and arrays[0].shape[0] * wide < FEWEST:
+    if not call.plans and not pays(arrays[0].shape[0], wide):
         return None
     if axes_of(operands):  # inside shard_map captured arrays are made to vary in f: the transpose of that is between devices
         return None

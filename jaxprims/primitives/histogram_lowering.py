@@ -18,6 +18,7 @@ from .family import Instead
 from .histogram import histogram_p
 from .histogram_call import HistogramCall, call_spec, can_fuse, elements_of
 from .looking_back import LookingBack
+from .operations import in_loop
 
 
 class Histograms(LookingBack):
@@ -67,7 +68,7 @@ class Histograms(LookingBack):
         return Instead(function, strategy, "the same bits are wanted on every run")
 
     def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
-        if divided.devices_of(ctx) == 1 and histogram_apart.in_loop() and (leaves := histogram_apart.groups(params["call"])):
+        if divided.devices_of(ctx) == 1 and in_loop() and (leaves := histogram_apart.groups(params["call"])):
             function = functools.partial(histogram_apart.histograms, params["call"], leaves)
             return mlir.lower_fun(over_batch(function, params["masks"], params["rank"]))(ctx, *operands)
         return super()._look_back(ctx, *operands, **params)

@@ -49,6 +49,9 @@ IN_LOOPS = frozenset(
 )
 """What XLA makes in the loop that reads it, beside the cheap ones."""
 
+LOOPS, BODIES = ("stablehlo.while",), "closed_call"
+"""Operations that are loops; what a function is named that is a loop's body."""
+
 DTYPES = {
     "i1": np.dtype(bool),
     **{f"i{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
@@ -68,6 +71,14 @@ class Frame:
 
     call: Any
     outer: Frame | None
+
+
+def in_loop() -> bool:
+    """Is what is being lowered a loop's body? One that is a function's, which a loop calls, is not known to be."""
+    owner = ir.InsertionPoint.current.block.owner.operation
+    if owner.name in LOOPS:
+        return True
+    return owner.name == "func.func" and ir.StringAttr(owner.attributes["sym_name"]).value.startswith(BODIES)
 
 
 def is_made(ctx: Any, operand: Any) -> bool:

@@ -32,6 +32,7 @@ from .operations import (
     dtype_of,
     function_of,
     gathers_rows,
+    in_loop,
     ir,
     is_made,
     masked,
@@ -44,9 +45,12 @@ from .operations import (
 MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
 """Arrays that are read in place of one; operations; numbers of an element, each of which is an instruction of f's."""
 
-MADE_AGAIN, FEW_MADE = 32, 2**19
+MADE_AGAIN, FEW_MADE, MADE_AGAIN_IN_LOOP = 32, 2**20, 8
 """Operations in place of one number of a table, which is written once and read for each element; operations that are done before
-XLA's threads have met."""
+XLA's threads have met, which in a loop are not called."""
+
+QUOTIENT = 8
+"""Operations that take as long as a quotient."""
 
 MOST_LOOKED_AT = 192
 """Values, whether they are taken in then or not: what takes many turns is left, so that no lowering takes long or goes deep."""
@@ -128,7 +132,7 @@ class _Reading:
         self.arrays: dict[_Read, int] = {}
         self.captured: dict[_Read, int] = {}
         self.elements: list[tuple[int, ...]] = []
-        self.steps = self.looked_at = 0
+        self.steps = self.work = self.looked_at = 0
 
     def operand(self, value: Any, aval: Any, mask: int, as_it_is: bool) -> Made:
         self.mask, self.known, self.of_table = mask, dict[Any, Made](), False
@@ -150,8 +154,8 @@ class _Reading:
         self.mask, self.known, self.of_table, self.batch = 0, dict[Any, Made](), True, 0
         try:
             rows = self._value(value, None, _Form(tuple(aval.shape), tuple(aval.shape[1:])))
-            again = (self.steps - before[3]) * elements * math.prod(aval.shape[1:])
-            if again <= FEW_MADE + MADE_AGAIN * math.prod(aval.shape):
+            again, numbers = (self.work - before[4]) * elements * math.prod(aval.shape[1:]), math.prod(aval.shape)
+            if again <= (MADE_AGAIN_IN_LOOP * numbers if in_loop() else FEW_MADE + MADE_AGAIN * numbers):
                 return rows
         except NotTaken:
             pass
@@ -159,10 +163,10 @@ class _Reading:
         return None
 
     def _state(self) -> Any:
-        return dict(self.arrays), dict(self.captured), self.elements[:], self.steps, dict(self.known)
+        return dict(self.arrays), dict(self.captured), self.elements[:], self.steps, self.work, dict(self.known)
 
     def _restore(self, state: Any) -> None:
-        self.arrays, self.captured, self.elements, self.steps, self.known = state
+        self.arrays, self.captured, self.elements, self.steps, self.work, self.known = state
 
     def _value(self, value: Any, frame: Frame | None, form: _Form) -> Made:
         """Of a value that has this form, reshaped, or is a single number."""
@@ -196,15 +200,15 @@ class _Reading:
         elif op.name == "stablehlo.gather" and (rows := self._gathered(op, shape, frame, form)) is not None:
             return rows
         elif (function := masked(self.ctx, op, frame) or function_of(op)) is not None:
-            self._step()
+            self._step(QUOTIENT if op.name == "stablehlo.divide" else 1)
             read = [self._value(x, frame, form) for x in op.operands]
             return lambda element: function(*(x(element) for x in read))
         if frame is not None:
             raise NotTaken
         return self._read(value, shape, form)
 
-    def _step(self) -> None:
-        self.steps += 1
+    def _step(self, work: int = 1) -> None:
+        self.steps, self.work = self.steps + 1, self.work + work
         if self.steps > MOST_MADE:
             raise NotTaken
 

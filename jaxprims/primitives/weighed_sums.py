@@ -18,7 +18,7 @@ from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, placed
 from .histogram import bind, narrowed
 from .histogram_call import HistogramCall, Part
-from .histogram_linear import FEWEST, MOST, Aval, Made, avals_of, context, made_of
+from .histogram_linear import MOST, Aval, Made, avals_of, context, made_of, pays
 from .tangents import Leaves, add
 
 
@@ -28,7 +28,7 @@ def weighed(weigh: Callable[..., Any], index: Any, value: Any, x: Any, dot: Any,
     sizes = [*value.shape, *x.shape]
     if value.ndim == 1 or axes_of([*arrays, x]) or placed(arrays) or not all(isinstance(n, int) for n in sizes):
         return None
-    if math.prod(value.shape) < FEWEST or 0 in x.shape:
+    if not pays(value.shape[0], math.prod(value.shape[1:])) or 0 in x.shape:
         return None
     arrays[0] = narrowed(index, x.shape[0])
     made = _weighed(weigh, avals_of([x]), tuple((s[1:], d) for s, d in avals_of(arrays)), deterministic, context())
