@@ -15,8 +15,9 @@ where bins are many, so that a row seldom waits for the one before; and rows are
 SMALL_SEGMENTS = 2048
 """The same of segments by sorted ids."""
 
-FEW_MAPPED, FEW_MAPPED_NARROW = 2048, 8192
-"""Updates, and operations that make them, likewise; of narrow rows, which fill no vector, their numbers."""
+FEW_MAPPED, FEW_MAPPED_ROWS, FEW_MAPPED_NARROW = 2048, 400, 8192
+"""Updates, and operations that make them, likewise; of rows their numbers; of narrow ones, which fill no vector, where bins are
+many."""
 
 NARROW, ROWS_OF_FEW = 8, 8
 """Numbers in a narrow row; rows for a bin below which bins are many."""
@@ -151,6 +152,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         return _map_of_rows(problem)
     if operation == "mapped":
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
+        if all(b.lanes > 1 for b in problem.spec.bins) and problem.n >= ROWS_OF_FEW * max(problem.bins):
+            return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
         if _narrow(problem) and problem.n * problem.members * updates <= FEW_MAPPED_NARROW:
             return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
