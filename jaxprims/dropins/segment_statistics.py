@@ -243,25 +243,34 @@ def _is_constant(data: jax.Array, n: Any) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
+    top = _top(data, ids, n, is_sorted)
+    return _level(top, genhist(lambda i, x: (i, _above(top, i, x)), (ids, data), Bins(n, jnp.add, identity=0)))
+
+
+def _top(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
+    """The maximum of each segment, 0 where it is not finite."""
     top = _combined(None, data, ids, n, jnp.maximum, is_sorted)
-    top = jnp.where(jnp.isfinite(top), top, 0)
+    return jnp.where(jnp.isfinite(top), top, 0)
 
-    def above(i: Any, x: Any) -> tuple[Any, Any]:
-        return i, jnp.exp((x - top.at[i].get(mode="clip", wrap_negative_indices=False)).astype(_widened(data.dtype)))
 
-    sums = genhist(above, (ids, data), Bins(n, jnp.add, identity=0))
-    return (jnp.log(sums) + top.astype(sums.dtype)).astype(data.dtype)
+def _above(top: jax.Array, i: Any, x: Any) -> Any:
+    """exp(x) over that of its segment's maximum; for an id out of range anything."""
+    return jnp.exp((x - _by_segment(top, i)).astype(_widened(x.dtype)))
+
+
+def _level(top: jax.Array, sums: jax.Array) -> jax.Array:
+    return (jnp.log(sums) + top.astype(sums.dtype)).astype(top.dtype)
 
 
 @_logsumexp_of_ids.defjvp
 def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Of a segment the mean of its elements' tangents, each with its share of the sum."""
+    """Of a segment the mean of its elements' tangents, weighed by their terms of the sum, which are made once."""
     data, ids = primals
-    out = _logsumexp_of_ids(data, ids, n, is_sorted)
-    level = jnp.where(jnp.isfinite(out), out, 0)
-    below = data - level.at[ids].get(mode="clip", wrap_negative_indices=False)
-    shares = jnp.exp(jnp.where(_rows(_inside(ids, n), data), below, -np.inf))
-    return out, _combined(None, shares * tangents[0], ids, n, jnp.add, is_sorted)
+    top = _top(data, ids, n, is_sorted)
+    terms = jnp.where(_rows(_inside(ids, n), data), _above(top, ids, data), 0)
+    sums = _combined(None, terms, ids, n, jnp.add, is_sorted)
+    weighed = _combined(None, terms * tangents[0], ids, n, jnp.add, is_sorted)
+    return _level(top, sums), (weighed / jnp.where(jnp.isfinite(sums) & (sums > 0), sums, 1)).astype(data.dtype)
 
 
 def segment_softmax(

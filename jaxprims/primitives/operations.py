@@ -24,6 +24,7 @@ CHEAP: dict[str, Callable[..., Any]] = {
         "and": jax.lax.bitwise_and,
         "clamp": jax.lax.clamp,
         "divide": jax.lax.div,
+        "is_finite": jax.lax.is_finite,
         "maximum": jax.lax.max,
         "minimum": jax.lax.min,
         "multiply": jax.lax.mul,
@@ -42,7 +43,7 @@ IN_LOOPS = frozenset(
     f"stablehlo.{name}"
     for name in (
         "bitcast_convert broadcast_in_dim cbrt ceil compare concatenate convert cosine dynamic_slice exponential "
-        "exponential_minus_one floor gather iota is_finite log log_plus_one logistic pad power remainder reverse "
+        "exponential_minus_one floor gather iota log log_plus_one logistic pad power remainder reverse "
         "round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic shift_right_logical sign sine slice "
         "sqrt tan tanh transpose"
     ).split()
