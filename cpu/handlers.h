@@ -13,7 +13,9 @@
 
 namespace jaxprims {
 
-// The handlers that are not in module.cc, for capsules.
+// The handlers, for capsules.
+void* HistHandler();
+void* GroupHandler();
 void* ScanHandler();
 void* ReduceHandler();
 void* SegmentsHandler();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <span>
 
 namespace jaxprims {
 
@@ -151,6 +152,12 @@ inline HistPlan Forced(const HistProblem& p, HistPlan plan, int64_t subhistogram
   plan.wide = !plan.soa && (p.bins + 1) * p.bin_bytes * plan.copies >= (int64_t{1} << 31);
   plan.settled = Settled(p, plan);
   return plan;
+}
+
+// forced: empty, or M, S, C, soa and prefetch.
+inline HistPlan PlanOf(const HistProblem& p, const Machine& m, std::span<const int64_t> forced) {
+  const HistPlan plan = MakePlan(p, m);
+  return forced.empty() ? plan : Forced(p, plan, forced[0], forced[1], forced[2], forced[3] != 0, forced[4] != 0);
 }
 
 // Bytes of workspace that a plan needs, at most: part of the promise that a call uses a bounded amount beyond its input and

@@ -10,7 +10,7 @@
 namespace jaxprims {
 namespace {
 
-// Operands: arrays (without positions), uniforms, init's leaves. plan: empty, or periodic, block, strip and grain.
+// Operands: arrays (without positions), uniforms, init's leaves. plan: empty.
 ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                   int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t init,
                   ffi::Span<const int64_t> forced) {
@@ -20,14 +20,13 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     const OrderedShape& shape = entry.shape;
     OrderedCall call;
     Segments segments;
-    if (ffi::Error e = CheckPlan(forced, 4, 4); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(forced, 0, 0); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const ReduceProblem problem = DescribeReduce(shape, call);
-    ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-    if (forced.size() != 0) plan = ForcedReduce(problem, plan, forced[0] != 0, forced[1], forced[2], forced[3]);
+    const ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
     XlaPool assistants{pool};
-    RunReduce(assistants, shape, call, KernelOf(entry, plan.periodic ? 1 : 0), plan);
+    RunReduce(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {
     return Failed(e);
   }

@@ -32,6 +32,8 @@ struct ReducePlan {
   int64_t strip = 1;      // lanes of a task
   int64_t grain = 1;      // blocks (of a strip each, or whole rows) that a task takes, one behind the other
   int threads = 1;
+
+  int variant() const { return periodic ? 1 : 0; }
 };
 
 inline constexpr int64_t kReducePerThread = 96 << 10;  // scalars of a sum; below this a second thread costs more than it saves
@@ -72,18 +74,6 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   while (plan.block < n && 2 * plan.block * plan.strip * p.slots <= kReduceTask && tasks() >= 2 * wanted) plan.block *= 2;
   const int64_t piece = std::min(n, plan.block) * plan.strip * p.slots;
   plan.grain = std::clamp<int64_t>(kReduceTask / piece, 1, std::max<int64_t>(1, tasks() / wanted));
-  return plan;
-}
-
-// The plan with a path and sizes as given, as far as the problem allows: for tests and benchmarks.
-inline ReducePlan ForcedReduce(const ReduceProblem& p, ReducePlan plan, bool periodic, int64_t block, int64_t strip,
-                               int64_t grain) {
-  plan.periodic = periodic && !p.across && !p.init && p.n > 0;
-  plan.leaf = plan.periodic ? p.n : p.across ? kReduceLeafAcross : kReduceLeaf;
-  const auto leaves = static_cast<uint64_t>(std::clamp<int64_t>(block / plan.leaf, 1, int64_t{1} << 40));
-  plan.block = plan.periodic ? p.n : plan.leaf * static_cast<int64_t>(std::bit_ceil(leaves));
-  plan.strip = std::clamp<int64_t>(strip, 1, std::max<int64_t>(1, p.lanes));
-  plan.grain = std::max<int64_t>(1, grain);
   return plan;
 }
 

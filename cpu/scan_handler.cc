@@ -26,8 +26,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     if (call.empty) return ffi::Error::Success();
     const ScanProblem problem = DescribeScan(shape, call);
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const ScanPlan plan = forced.size() != 0 ? ForcedScan(problem, machine, forced[0], forced[1], forced[2], forced[3], forced[4])
-                                             : MakeScanPlan(problem, machine);
+    const ScanPlan plan = PlanOf(problem, machine, {forced.begin(), forced.size()});
     XlaPool assistants{pool};
     RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
   } catch (const std::exception& e) {

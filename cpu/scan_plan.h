@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hist_plan.h"
@@ -154,6 +155,11 @@ inline ScanPlan ForcedScan(const ScanProblem& p, const Machine& m, int64_t order
   if (order >= 0 && order <= (p.map ? 4 : 3)) plan.order = static_cast<ScanOrder>(order);
   if (plan.periodic || BlocksOf(p, plan) <= 1 || plan.threads == 1) plan.order = ScanOrder::kSequentialRows;
   return plan;
+}
+
+// forced: empty, or order, block, periodic, stream and threads, -1 for what is not forced.
+inline ScanPlan PlanOf(const ScanProblem& p, const Machine& m, std::span<const int64_t> forced) {
+  return forced.empty() ? MakeScanPlan(p, m) : ForcedScan(p, m, forced[0], forced[1], forced[2], forced[3], forced[4]);
 }
 
 // Bytes of the descriptor of a block: the line of its status, its aggregate, the prefix of the next one.

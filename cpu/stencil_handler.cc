@@ -11,7 +11,6 @@
 namespace jaxprims {
 namespace {
 
-// plan: empty, or depth, cells of a tile on the first axis, on those between, on the last, and stream; 0 or -1: not forced.
 ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
                    int64_t batch_rank, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> bounds,
                    ffi::Span<const int64_t> fills, ffi::Span<const int64_t> window, int64_t steps,
@@ -25,8 +24,8 @@ ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     if (call.empty) return ffi::Error::Success();
     const StencilGrid grid(entry.shape, call);
     const StencilProblem problem = grid.Problem();
-    StencilPlan plan = MakeStencilPlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
-    if (forced.size() != 0) plan = ForcedStencil(problem, plan, forced[0], forced[1], forced[2], forced[3], forced[4]);
+    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const StencilPlan plan = PlanOf(problem, machine, {forced.begin(), forced.size()});
     XlaPool assistants{pool};
     RunStencil(assistants, entry.shape, call, grid, problem, KernelOf(entry, 0), plan);
   } catch (const std::exception& e) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hist_plan.h"
@@ -323,6 +324,12 @@ inline StencilPlan ForcedStencil(const StencilProblem& p, StencilPlan plan, int6
   }
   if (stream >= 0) plan.stream = stream != 0;
   return plan;
+}
+
+// forced: empty, or depth, cells of a tile on the first axis, on those between, on the last, and stream; 0 or -1: not forced.
+inline StencilPlan PlanOf(const StencilProblem& p, const Machine& machine, std::span<const int64_t> forced) {
+  StencilPlan plan = MakeStencilPlan(p, machine);
+  return forced.empty() ? plan : ForcedStencil(p, plan, forced[0], forced[1], forced[2], forced[3], forced[4]);
 }
 
 }  // namespace jaxprims

@@ -20,9 +20,11 @@
 
 namespace jaxprims {
 
-template <class T>
-void Get(const nanobind::handle& described, const char* name, T& value) {
+// Values by name, into as many variables.
+template <class T, class... More>
+void Get(const nanobind::handle& described, const char* name, T& value, More&&... more) {
   value = nanobind::cast<T>(described[name]);
+  if constexpr (sizeof...(more) > 0) Get(described, more...);
 }
 
 // call() calls Python, with the GIL; a ValueError, of a spec that is none, is thrown as std::invalid_argument.
@@ -53,53 +55,27 @@ inline Signature SignatureOf(const nanobind::handle& described) {
 }
 
 inline void GetShape(const nanobind::handle& described, OrderedShape& shape) {
-  Get(described, "kind", shape.kind);
-  Get(described, "array_bytes", shape.array_bytes);
-  Get(described, "uniforms", shape.uniforms);
-  Get(described, "leaf_bytes", shape.leaf_bytes);
-  Get(described, "leaf_slots", shape.leaf_slots);
-  Get(described, "slot_bytes", shape.slot_bytes);
-  Get(described, "parts", shape.parts);
-  Get(described, "across", shape.across);
-  Get(described, "restarts", shape.restarts);
-  Get(described, "exclusive", shape.exclusive);
-  Get(described, "reverse", shape.reverse);
-  Get(described, "identity", shape.identity);
-  Get(described, "commutes", shape.commutes);
-  Get(described, "map", shape.map);
-  Get(described, "work", shape.work);
+  Get(described, "kind", shape.kind, "array_bytes", shape.array_bytes, "uniforms", shape.uniforms, "leaf_bytes", shape.leaf_bytes,
+      "leaf_slots", shape.leaf_slots, "slot_bytes", shape.slot_bytes, "parts", shape.parts, "across", shape.across, "restarts",
+      shape.restarts, "exclusive", shape.exclusive, "reverse", shape.reverse, "identity", shape.identity, "commutes",
+      shape.commutes, "map", shape.map, "work", shape.work);
   shape.signature = SignatureOf(described["signature"]);
 }
 
 inline void GetShape(const nanobind::handle& described, HistShape& shape) {
-  Get(described, "positions", shape.positions);
-  Get(described, "index64", shape.index64);
-  Get(described, "map", shape.map);
-  Get(described, "chooses", shape.chooses);
-  Get(described, "work", shape.work);
+  Get(described, "positions", shape.positions, "index64", shape.index64, "map", shape.map, "chooses", shape.chooses, "work",
+      shape.work);
   shape.signature = SignatureOf(described["signature"]);
   for (nanobind::handle part : described["parts"]) {
     HistShape::Bins& bins = shape.bins.emplace_back();
-    Get(part, "leaf_bytes", bins.leaf_bytes);
-    Get(part, "entry_bytes", bins.entry_bytes);
-    Get(part, "lanes", bins.lanes);
-    Get(part, "updates", bins.updates);
-    Get(part, "slots", bins.slots);
-    Get(part, "dest", bins.dest);
-    Get(part, "identity", bins.identity);
-    Get(part, "in_place", bins.in_place);
+    Get(part, "leaf_bytes", bins.leaf_bytes, "entry_bytes", bins.entry_bytes, "lanes", bins.lanes, "updates", bins.updates,
+        "slots", bins.slots, "dest", bins.dest, "identity", bins.identity, "in_place", bins.in_place);
   }
 }
 
 inline void GetShape(const nanobind::handle& described, StencilShape& shape) {
-  Get(described, "rank", shape.rank);
-  Get(described, "unit", shape.unit);
-  Get(described, "width", shape.width);
-  Get(described, "work", shape.work);
-  Get(described, "array_bytes", shape.array_bytes);
-  Get(described, "leaf_bytes", shape.leaf_bytes);
-  Get(described, "coordinates", shape.coordinates);
-  Get(described, "may_not_end", shape.may_not_end);
+  Get(described, "rank", shape.rank, "unit", shape.unit, "width", shape.width, "work", shape.work, "array_bytes",
+      shape.array_bytes, "leaf_bytes", shape.leaf_bytes, "coordinates", shape.coordinates, "may_not_end", shape.may_not_end);
   std::vector<std::pair<int64_t, std::vector<int64_t>>> rows;
   Get(described, "rows", rows);
   for (auto& [array, offset] : rows) shape.rows.push_back({array, std::move(offset)});
@@ -110,11 +86,8 @@ inline void GetShape(const nanobind::handle& described, StencilShape& shape) {
 }
 
 inline void GetShape(const nanobind::handle& described, WalkShape& shape) {
-  Get(described, "index64", shape.index64);
-  Get(described, "entry_bytes", shape.entry_bytes);
-  Get(described, "slot_offsets", shape.slot_offsets);
-  Get(described, "slot_bytes", shape.slot_bytes);
-  Get(described, "state_slots", shape.state_slots);
+  Get(described, "index64", shape.index64, "entry_bytes", shape.entry_bytes, "slot_offsets", shape.slot_offsets, "slot_bytes",
+      shape.slot_bytes, "state_slots", shape.state_slots);
   shape.signature = SignatureOf(described["signature"]);
 }
 

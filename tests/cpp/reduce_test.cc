@@ -4,6 +4,7 @@
 #include "reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -26,6 +27,17 @@ AffineResult Reduce(Pool& pool, const AffineProblem& p, const ReducePlan& plan) 
 ReduceProblem Described(const AffineProblem& p) {
   AffineResult none;
   return DescribeReduce(AffineKernel::Shape("reduce", p.across), p.Call(none, p.lanes));
+}
+
+// The plan, not of short rows, with other sizes, as far as the problem allows.
+ReducePlan Forced(const ReduceProblem& p, ReducePlan plan, int64_t block, int64_t strip, int64_t grain) {
+  plan.periodic = false;
+  plan.leaf = p.across ? kReduceLeafAcross : kReduceLeaf;
+  const auto leaves = static_cast<uint64_t>(std::clamp<int64_t>(block / plan.leaf, 1, int64_t{1} << 40));
+  plan.block = plan.leaf * static_cast<int64_t>(std::bit_ceil(leaves));
+  plan.strip = std::clamp<int64_t>(strip, 1, std::max<int64_t>(1, p.lanes));
+  plan.grain = std::max<int64_t>(1, grain);
+  return plan;
 }
 
 ReducePlan PlanOf(const AffineProblem& p, int threads) {
@@ -68,7 +80,7 @@ void CheckReduce(const AffineProblem& p) {
       for (const int64_t block : {0, 1000, 40'000}) {
         for (const int64_t strip : {1, 48, 1000}) {
           if (strip < 48 && p.lanes > 100) continue;
-          const AffineResult got = Reduce(*pool, p, ForcedReduce(Described(p), plan, false, block, strip, block / 100 + strip));
+          const AffineResult got = Reduce(*pool, p, Forced(Described(p), plan, block, strip, block / 100 + strip));
           CHECK(got.SameMaps(want));
           CHECK(plan.periodic || got == first);
         }

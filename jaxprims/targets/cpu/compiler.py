@@ -7,29 +7,29 @@ spec's text alone, when an executable came from another process (``jax.export``,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from llvmlite import ir
 
+from ... import _cpu
 from ...specs.kernel import KernelSpec, parse
 from .llvm import engine as llvm_engine
 
 
 class Kernels(Protocol):
-    """What is asked of a kind of spec."""
+    """What is asked of a kind of spec. ``table``: the name of its kernel table (``cpu/kernel_table.h``)."""
 
-    def enter(self, spec: Any) -> bool:
-        """Enters a spec into the kernel table; False if another one has its hash."""
+    table: str
+
+    def described(self, spec: Any) -> dict[str, Any]:
+        """What drivers have to know of a spec."""
 
     def names(self, spec: Any, variant: int) -> list[str]:
         """The functions of a variant."""
 
     def generate(self, spec: Any, variant: int, vector_bytes: int) -> ir.Module:
         """A module with these functions."""
-
-    def add(self, spec: Any, variant: int, address: Mapping[str, int]) -> None:
-        """Tells the kernel table where they are."""
 
 
 kernels: dict[str, Kernels] = {}
@@ -54,12 +54,13 @@ def compiled(spec: KernelSpec, variant: int) -> llvm_engine.Compiled:
     _enter(spec)
     of, vector_bytes = kernels[spec.kind], llvm_engine.target().vector_bytes
     known = _machine_code((spec.text, variant), lambda: of.generate(spec, variant, vector_bytes), of.names(spec, variant))
-    of.add(spec, variant, known.address)
+    _cpu.add_variant(of.table, spec.key, variant, known.address)
     return known
 
 
 def _enter(spec: KernelSpec) -> None:
-    if not kernels[spec.kind].enter(spec):
+    of = kernels[spec.kind]
+    if not _cpu.enter(of.table, spec.key, spec.text, of.described(spec)):
         raise RuntimeError("two kernel specs have the same hash")
 
 

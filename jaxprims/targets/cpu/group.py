@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from ... import _cpu
 from ...specs.problems import GroupProblem
 from ..target import Explanation
+from .family import CpuFamily
 from .machine import cpu_threads
 
 
-class Groups:
+class Groups(CpuFamily):
     """The family on CPUs."""
 
-    handler = staticmethod(_cpu.group_handler)
+    name = "group"
 
     def compile(self, problem: GroupProblem) -> None:
         """There is nothing to compile."""
-
-    def plan(self, problem: GroupProblem) -> None:
-        return None
 
     def explain(self, problem: GroupProblem) -> Explanation:
         counters = min(cpu_threads() * (problem.num_bins + 1), 4 << 20)

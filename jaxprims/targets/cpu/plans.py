@@ -7,7 +7,8 @@ What is None, or 0 where that says so, is chosen by the driver when the plan is 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 from ...specs.problems import Problem
 
@@ -132,6 +133,14 @@ class StencilPlan:
         steps = f"{self.depth} steps to a pass, " if self.depth > 1 else ""
         streams = ", non-temporal stores" if self.stream else ""
         return f"{steps}tiles of {' x '.join(map(str, self.tile))} cells{streams}, {_threads(self.threads)}"
+
+
+P = TypeVar("P", HistogramPlan, ScanPlan, ReducePlan, SegmentsPlan)
+
+
+def plan_of(kind: type[P], numbers: Mapping[str, Any]) -> P:
+    """The plan of this kind, from all that a driver says of it."""
+    return kind(**{field.name: numbers[field.name] for field in dataclasses.fields(kind)})
 
 
 def _threads(n: int | None) -> str:

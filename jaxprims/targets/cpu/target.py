@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
+from ... import _cpu
 from ...specs.kernel import KernelSpec
 from ...specs.problems import HistogramProblem, Problem
 from .. import ffi
@@ -11,6 +12,7 @@ from ..plans import Plan, plan_among
 from ..registry import register_target
 from ..target import Explanation, Target
 from . import compiler
+from .family import CpuFamily
 from .group import Groups
 from .histogram.family import HistogramKernels, Histograms
 from .ordered.chains import ScanChains
@@ -18,17 +20,6 @@ from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Seg
 from .stencil.family import StencilKernels, Stencils
 from .walk.family import WalkKernels, Walks
 from .xla_pays import xla_pays
-
-
-class CpuFamily(Protocol):
-    """A family on CPUs."""
-
-    def handler(self) -> Any:
-        """XLA's handler, as a capsule."""
-
-    def compile(self, problem: Any) -> None: ...
-    def plan(self, problem: Any) -> Plan | None: ...
-    def explain(self, problem: Any) -> Explanation: ...
 
 
 class Cpu(Target):
@@ -41,17 +32,9 @@ class Cpu(Target):
 
     def __init__(self) -> None:
         self.histograms = Histograms()
-        self.families: dict[str, CpuFamily] = {
-            "histogram": self.histograms,
-            "group": Groups(),
-            "scan": Scans(),
-            "reduce": Reductions(),
-            "segments": Segments(),
-            "stencil": Stencils(),
-            "stencil_reduce": StencilReductions(),
-            "scan_chain": ScanChains(),
-            "walk": Walks(),
-        }
+        ordered = Scans(), Reductions(), Segments(), ScanChains()
+        every: list[CpuFamily] = [self.histograms, Groups(), *ordered, Stencils(), StencilReductions(), Walks()]
+        self.families = {family.name: family for family in every}
 
     def serves(self, family: str) -> bool:
         return family in self.families
@@ -60,7 +43,7 @@ class Cpu(Target):
         return self if where == "cpu" else None
 
     def register(self, family: str, call_target: str) -> None:
-        ffi.register(call_target, self.families[family].handler(), "cpu")
+        ffi.register(call_target, _cpu.handler(family), "cpu")
 
     def compile(self, problem: Any) -> None:
         self.families[problem.family].compile(problem)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import abc
 from typing import Any
 
 from llvmlite import ir
 
-from .... import _cpu
 from ....ir.program import itemsize
 from ....specs.described import described_ordered, ordered_work
 from ....specs.large import LargeSpec
 from ....specs.ordered import OrderedSpec
 from ....specs.problems import OrderedProblem
-from ...plans import plan_among
 from ...target import UNKNOWN_SIZES, Explanation
-from .. import compiler
+from ..family import CpuFamily
 from ..llvm import engine as llvm_engine
-from ..machine import cpu_threads
-from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan
+from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan, plan_of
 from . import kernel, large
 from .scan_along import runs_along_short_rows
 
@@ -26,18 +23,14 @@ from .scan_along import runs_along_short_rows
 class OrderedKernels:
     """What the compiler asks of the kinds "scan", "reduce" and "segments"."""
 
-    def enter(self, spec: OrderedSpec) -> bool:
-        return _cpu.add_ordered(spec.key, spec.text, described_ordered(spec))
+    table = "ordered"
+    described = staticmethod(described_ordered)
 
     def names(self, spec: OrderedSpec, variant: int) -> list[str]:
         return kernel.function_names(spec, variant)
 
     def generate(self, spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
         return kernel.generate(spec, variant, vector_bytes)
-
-    def add(self, spec: OrderedSpec, variant: int, address: Mapping[str, int]) -> None:
-        functions = ("scan", "reduce", "combine", "finish", "runs")
-        _cpu.add_ordered_variant(spec.key, variant, *(address.get(name, 0) for name in functions))
 
 
 class LargeKernels(OrderedKernels):
@@ -52,10 +45,6 @@ class LargeKernels(OrderedKernels):
         return large.generate(spec)
 
 
-def _leaf_bytes(spec: OrderedSpec) -> list[int]:
-    return [itemsize(t) * n for t, n in spec.leaves]
-
-
 def _form(spec: OrderedSpec, variant: int) -> str:
     if isinstance(spec, LargeSpec):
         return "elements are arrays, " + ("each a result of its own" if spec.is_map else "combined one after the other")
@@ -67,53 +56,55 @@ def _form(spec: OrderedSpec, variant: int) -> str:
     return form + (f", elements are structs of {slots}" if slots > 1 else "")
 
 
-class _Ordered:
+class _Ordered(CpuFamily):
     """What the three families share."""
-
-    def compile(self, problem: OrderedProblem) -> None:
-        compiler.compiled(problem.spec, self.plan(problem).variant if problem.known else 0)
-
-    def plan(self, problem: OrderedProblem) -> Any:
-        raise NotImplementedError
 
     def explain(self, problem: OrderedProblem) -> Explanation:
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
-        plan = self.plan(problem)
-        words = f"{_form(problem.spec, plan.variant)}; {self.words(problem, plan)}"
-        return Explanation(words, self.reason(problem, plan), self.workspace_bytes(problem), plan.variant)
+        plan, planned = self.plan(problem), self.planned(problem)
+        words = f"{_form(problem.spec, planned['variant'])}; {self.words(problem, plan)}"
+        return Explanation(words, self.reason(problem, plan), planned["workspace"], planned["variant"])
 
     def words(self, problem: OrderedProblem, plan: Any) -> str:
         return str(plan)
 
-    def reason(self, problem: OrderedProblem, plan: Any) -> str:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def reason(self, problem: OrderedProblem, plan: Any) -> str: ...
 
-    def workspace_bytes(self, problem: OrderedProblem) -> int:
-        raise NotImplementedError
+    def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        """Those that all want."""
+        spec = problem.spec
+        return {
+            "n": problem.n,
+            "lanes": problem.lanes,
+            "leaf_bytes": [itemsize(t) * n for t, n in spec.leaves],
+            "slots": len(spec.state),
+            "across": spec.across,
+            "work": ordered_work(spec),
+        }
 
 
 class Scans(_Ordered):
     """Scans on CPUs."""
 
-    handler = staticmethod(_cpu.scan_handler)
+    name = "scan"
 
-    def _native(self, problem: OrderedProblem) -> tuple[_cpu.ScanProblem, _cpu.ScanPlan]:
-        spec, p = problem.spec, _cpu.ScanProblem()
-        p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
-        p.in_bytes, p.leaf_bytes = sum(itemsize(a.dtype) * a.slots for a in spec.arrays), _leaf_bytes(spec)
-        p.slots, p.across, p.reverse, p.work = len(spec.state), spec.across, spec.reverse, ordered_work(spec)
-        p.large, p.map = isinstance(spec, LargeSpec), spec.is_map
-        p.contiguous = problem.contiguous and not spec.across
-        p.aligned = True  # as XLA's buffers are
-        machine = _cpu.Machine(cpu_threads())
-        forced = plan_among(problem.plans, "cpu", "scan")
-        return p, _cpu.forced_scan(p, machine, *forced.numbers(problem)) if forced else _cpu.make_scan_plan(p, machine)
+    def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        spec = problem.spec
+        return super().numbers(problem) | {
+            "rows": problem.members,
+            "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
+            "large": isinstance(spec, LargeSpec),
+            "map": spec.is_map,
+            "reverse": spec.reverse,
+            "contiguous": problem.contiguous and not spec.across,
+        }
 
     def plan(self, problem: OrderedProblem) -> ScanPlan:
-        plan = self._native(problem)[1]
-        order = next(name for name in ORDERS if plan.order == getattr(_cpu.ScanOrder, name))
-        return ScanPlan(order, plan.block, plan.periodic, plan.stream, plan.threads, plan.strip, plan.variant)
+        plan = self.planned(problem)
+        plan["order"] = ORDERS[plan["order"]]
+        return plan_of(ScanPlan, plan)
 
     def reason(self, problem: OrderedProblem, plan: ScanPlan) -> str:
         if plan.periodic:
@@ -126,26 +117,22 @@ class Scans(_Ordered):
             return "one thread"
         return "there are rows enough for all threads" if problem.members * problem.lanes > 1 else "one block"
 
-    def workspace_bytes(self, problem: OrderedProblem) -> int:
-        return _cpu.scan_workspace_bytes(*self._native(problem))
-
 
 class Reductions(_Ordered):
     """Reductions on CPUs."""
 
-    handler = staticmethod(_cpu.reduce_handler)
+    name = "reduce"
 
-    def _native(self, problem: OrderedProblem) -> tuple[_cpu.ReduceProblem, _cpu.ReducePlan]:
-        spec, p = problem.spec, _cpu.ReduceProblem()
-        p.n, p.rows, p.lanes = problem.n, problem.members, problem.lanes
-        p.joined = 1 if problem.captured else problem.members  # consecutive rows that lie end to end
-        p.leaf_bytes, p.slots, p.across, p.work = _leaf_bytes(spec), len(spec.state), spec.across, ordered_work(spec)
-        p.state_bytes, p.init = sum(map(itemsize, spec.state)), problem.init
-        return p, _cpu.make_reduce_plan(p, _cpu.Machine(cpu_threads()))
+    def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        return super().numbers(problem) | {
+            "rows": problem.members,
+            "joined": 1 if problem.captured else problem.members,  # consecutive rows that lie end to end
+            "state_bytes": sum(map(itemsize, problem.spec.state)),
+            "init": problem.init,
+        }
 
     def plan(self, problem: OrderedProblem) -> ReducePlan:
-        plan = self._native(problem)[1]
-        return ReducePlan(plan.leaf, plan.block, plan.periodic, plan.threads, int(plan.periodic))
+        return plan_of(ReducePlan, self.planned(problem))
 
     def words(self, problem: OrderedProblem, plan: ReducePlan) -> str:
         return str(plan).replace(", combined", ("" if problem.spec.commutes or plan.periodic else ", in order") + ", combined")
@@ -156,36 +143,30 @@ class Reductions(_Ordered):
         commutes = problem.spec.commutes
         return "the operator commutes: a piece may use several accumulators" if commutes else "the operator need not commute"
 
-    def workspace_bytes(self, problem: OrderedProblem) -> int:
-        return _cpu.reduce_workspace_bytes(*self._native(problem))
-
 
 class StencilReductions(Reductions):
     """Reductions on CPUs of what stencils make."""
 
-    handler = staticmethod(_cpu.stencil_reduce_handler)
+    name = "stencil_reduce"
 
-    def _native(self, problem: OrderedProblem) -> tuple[_cpu.ReduceProblem, _cpu.ReducePlan]:
-        p, _ = super()._native(problem)
-        _cpu.of_stencil(p, sum(a.slots > 0 for a in problem.spec.arrays))
-        return p, _cpu.make_reduce_plan(p, _cpu.Machine(cpu_threads()))
+    def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        return super().numbers(problem) | {"reads": sum(a.slots > 0 for a in problem.spec.arrays)}
 
 
 class Segments(_Ordered):
     """Segmented reductions on CPUs."""
 
-    handler = staticmethod(_cpu.segments_handler)
+    name = "segments"
 
-    def _native(self, problem: OrderedProblem) -> tuple[_cpu.SegmentsProblem, _cpu.SegmentsPlan]:
-        spec, p = problem.spec, _cpu.SegmentsProblem()
-        p.n, p.segments, p.members, p.lanes = problem.n, problem.num_segments, problem.members, problem.lanes
-        p.leaf_bytes, p.slots, p.across, p.work = _leaf_bytes(spec), len(spec.state), spec.across, ordered_work(spec)
-        p.state_bytes = sum(map(itemsize, spec.state))
-        return p, _cpu.make_segments_plan(p, _cpu.Machine(cpu_threads()))
+    def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        return super().numbers(problem) | {
+            "segments": problem.num_segments,
+            "members": problem.members,
+            "state_bytes": sum(map(itemsize, problem.spec.state)),
+        }
 
     def plan(self, problem: OrderedProblem) -> SegmentsPlan:
-        plan = self._native(problem)[1]
-        return SegmentsPlan(plan.chunk, plan.tasks, plan.threads)
+        return plan_of(SegmentsPlan, self.planned(problem))
 
     def words(self, problem: OrderedProblem, plan: SegmentsPlan) -> str:
         if not problem.spec.across:
@@ -194,6 +175,3 @@ class Segments(_Ordered):
 
     def reason(self, problem: OrderedProblem, plan: SegmentsPlan) -> str:
         return "tasks cut the elements, not the segments: one giant segment is as balanced as many small ones"
-
-    def workspace_bytes(self, problem: OrderedProblem) -> int:
-        return _cpu.segments_workspace_bytes(*self._native(problem))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from llvmlite import ir
 
-from .... import _cpu
 from ....ir.program import itemsize
 from ....specs.described import described_stencil
 from ....specs.problems import StencilProblem
 from ....specs.stencil import StencilSpec
-from ...plans import plan_among
 from ...target import UNKNOWN_SIZES, Explanation
 from .. import compiler
+from ..family import CpuFamily
 from ..llvm.engine import target
-from ..machine import cpu_threads
 from ..plans import StencilPlan
 from . import kernel
 from .stages import stages_of
@@ -24,9 +22,10 @@ from .stages import stages_of
 class StencilKernels:
     """What the compiler asks of the kind "stencil"."""
 
-    def enter(self, spec: StencilSpec) -> bool:
-        width = kernel.vector_width(spec, target().vector_bytes)
-        return _cpu.add_stencil(spec.key, spec.text, described_stencil(spec, width, stages_of(spec).work))
+    table = "stencil"
+
+    def described(self, spec: StencilSpec) -> dict[str, Any]:
+        return described_stencil(spec, kernel.vector_width(spec, target().vector_bytes), stages_of(spec).work)
 
     def names(self, spec: StencilSpec, variant: int) -> list[str]:
         return list(kernel.NAMES)
@@ -34,54 +33,47 @@ class StencilKernels:
     def generate(self, spec: StencilSpec, variant: int, vector_bytes: int) -> ir.Module:
         return kernel.generate(spec, vector_bytes)
 
-    def add(self, spec: StencilSpec, variant: int, address: Mapping[str, int]) -> None:
-        _cpu.add_stencil_kernel(spec.key, *(address[name] for name in kernel.NAMES))
 
-
-class Stencils:
+class Stencils(CpuFamily):
     """The family on CPUs."""
 
-    handler = staticmethod(_cpu.stencil_handler)
+    name = "stencil"
 
     def compile(self, problem: StencilProblem) -> None:
         compiler.compiled(problem.spec, 0)
 
     def plan(self, problem: StencilProblem) -> StencilPlan:
-        plan = self._native(problem)[1]
-        return StencilPlan(plan.depth, tuple(plan.tile), plan.stream, plan.threads)
+        plan = self.planned(problem)
+        return StencilPlan(plan["depth"], tuple(plan["tile"]), plan["stream"], plan["threads"])
 
     def explain(self, problem: StencilProblem) -> Explanation:
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
-        native, plan = self._native(problem)
-        reason = (
-            "each cell is read from memory once"
-            if problem.steps == 1
-            else (
-                f"a pass through memory makes {plan.depth} of {problem.steps} steps"
-                if plan.depth > 1
-                else "a step is worth a pass"
-            )
-        )
-        return Explanation(str(self.plan(problem)), reason, _cpu.stencil_workspace_bytes(native, plan), 0)
+        plan = self.plan(problem)
+        reason = "a step is worth a pass"
+        if problem.steps == 1:
+            reason = "each cell is read from memory once"
+        elif plan.depth > 1:
+            reason = f"a pass through memory makes {plan.depth} of {problem.steps} steps"
+        return Explanation(str(plan), reason, self.planned(problem)["workspace"], 0)
 
-    def _native(self, problem: StencilProblem) -> tuple[_cpu.StencilProblem, _cpu.StencilPlan]:
-        spec, p = problem.spec, _cpu.StencilProblem()
+    def numbers(self, problem: StencilProblem) -> dict[str, Any]:
+        spec = problem.spec
         ends = [[0, *(offsets[a] for _, offsets in spec.reads)] for a in range(spec.rank)]
         moved = [[0, *(offsets[a] for k, offsets in spec.reads if k < problem.changed)] for a in range(spec.rank)]
-        alone = [1] * (spec.rank == 1)
-        p.size = [*alone, *problem.size]
-        p.widest = [*alone, *problem.widest]
-        p.wraps = [*(0 for _ in alone), *map(int, problem.wraps)]
-        p.halo = [*(0 for _ in alone), *(max(max(o), -min(o)) for o in moved)]
-        p.members, p.steps, p.unit = problem.members, problem.steps, spec.unit
-        p.array_bytes = [itemsize(dtype) * slots for dtype, slots in spec.arrays]
-        p.leaf_bytes = [itemsize(dtype) * slots for dtype, slots in spec.leaves]
-        p.changed = problem.changed
-        p.work = stages_of(spec).work
-        p.width = kernel.vector_width(spec, target().vector_bytes)
-        p.span = [*(0 for _ in alone), *(max(e) - min(e) for e in ends)]
-        machine = _cpu.Machine(cpu_threads())
-        plan = _cpu.make_stencil_plan(p, machine)
-        forced = plan_among(problem.plans, "cpu", "stencil")
-        return p, plan if forced is None else _cpu.forced_stencil(p, plan, *forced.numbers(problem))
+        alone = spec.rank == 1  # drivers see another axis, of a single cell
+        return {
+            "size": [*[1] * alone, *problem.size],
+            "widest": [*[1] * alone, *problem.widest],
+            "wraps": [*[0] * alone, *map(int, problem.wraps)],
+            "halo": [*[0] * alone, *(max(max(o), -min(o)) for o in moved)],
+            "members": problem.members,
+            "steps": problem.steps,
+            "unit": spec.unit,
+            "array_bytes": [itemsize(dtype) * slots for dtype, slots in spec.arrays],
+            "leaf_bytes": [itemsize(dtype) * slots for dtype, slots in spec.leaves],
+            "changed": problem.changed,
+            "work": stages_of(spec).work,
+            "width": kernel.vector_width(spec, target().vector_bytes),
+            "span": [*[0] * alone, *(max(e) - min(e) for e in ends)],
+        }

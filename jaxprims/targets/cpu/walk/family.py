@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from llvmlite import ir
 
-from .... import _cpu
 from ....specs.described import described_walk
 from ....specs.problems import WalkProblem
 from ....specs.walk import WalkSpec
 from ...target import Explanation
-from .. import compiler
-from ..machine import cpu_threads
+from ..family import CpuFamily
 from . import kernel
 
 
 class WalkKernels:
     """What the compiler asks of the kind "walk"."""
 
-    def enter(self, spec: WalkSpec) -> bool:
-        return _cpu.add_walk(spec.key, spec.text, described_walk(spec))
+    table = "walk"
+    described = staticmethod(described_walk)
 
     def names(self, spec: WalkSpec, variant: int) -> list[str]:
         return [kernel.NAME]
@@ -28,28 +26,16 @@ class WalkKernels:
     def generate(self, spec: WalkSpec, variant: int, vector_bytes: int) -> ir.Module:
         return kernel.generate(spec, bool(variant))
 
-    def add(self, spec: WalkSpec, variant: int, address: Mapping[str, int]) -> None:
-        _cpu.add_walk_variant(spec.key, variant, address[kernel.NAME])
 
-
-class Walks:
+class Walks(CpuFamily):
     """The family on CPUs."""
 
-    handler = staticmethod(_cpu.walk_handler)
+    name = "walk"
 
-    def compile(self, problem: WalkProblem) -> None:
-        compiler.compiled(problem.spec, self._variant(problem))
-
-    def plan(self, problem: WalkProblem) -> None:
-        return None
+    def numbers(self, problem: WalkProblem) -> dict[str, Any]:
+        return {"entry_bytes": problem.spec.layout[1], "bins": problem.bins, "copies": problem.copies}
 
     def explain(self, problem: WalkProblem) -> Explanation:
+        planned = self.planned(problem)
         strategy = f"{problem.parts} parts at once, each with {problem.copies} interleaved tables"
-        return Explanation(strategy, "each element meets its bin's state", self._bytes(problem), self._variant(problem))
-
-    def _bytes(self, problem: WalkProblem) -> int:
-        return problem.spec.layout[1] * problem.bins * problem.copies
-
-    def _variant(self, problem: WalkProblem) -> int:
-        """As ``cpu/walk.h`` has it."""
-        return int(self._bytes(problem) > _cpu.Machine(cpu_threads()).l2 // 2)
+        return Explanation(strategy, "each element meets its bin's state", planned["workspace"], planned["variant"])
