@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -40,8 +41,21 @@ struct XlaPool {
   }
 };
 
-// The binding of a handler of the ordered family: ffi::ThreadPool, then what BindOrdered says.
-inline auto OrderedBinding(const char* flag) { return BindOrdered(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>(), flag); }
+// What a handler is bound to: XLA's pool, operands, results, attributes.
+template <class Attributes>
+auto Bound() {
+  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs<Attributes>();
+}
+
+// run(), and what it throws as an error.
+template <class F>
+ffi::Error Guarded(F run) {
+  try {
+    return run();
+  } catch (const std::exception& e) {
+    return Failed(e);
+  }
+}
 
 // A spec's entry in the table, entered on demand. Throws what Python raises, std::invalid_argument for what is no spec.
 template <class Entry>

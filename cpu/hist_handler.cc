@@ -1,7 +1,6 @@
 // The FFI handlers of histograms and of the counting sort by index.
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <string_view>
 
@@ -13,30 +12,25 @@
 namespace jaxprims {
 namespace {
 
-ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
-                ffi::Span<const int64_t> forced) {
-  const HistAttributes attributes{spec, key, batch_rank, elements_of, masks, sorted, forced};
-  try {
-    const auto& entry = FindEntry<HistEntry>(spec, key);
+ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const HistAttributes& attributes) {
+  return Guarded([&] {
+    const auto& entry = FindEntry<HistEntry>(attributes.spec, attributes.key);
     const HistShape& shape = entry.shape;
     HistCall call;
-    if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(attributes.plan, 5, 5); e.failure()) return e;
     if (ffi::Error e = ReadHistCall(args, rets, attributes, shape, 0, call); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     HistProblem problem = DescribeHist(shape, call);
     problem.sorted = call.sorted_array >= 0;
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const HistPlan plan = PlanOf(problem, machine, {forced.begin(), forced.size()});
+    const HistPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
     RunHist(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    return ffi::Error::Success();
+  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(kHist, Hist, Bound<HistAttributes>());
 
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
 ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,
@@ -66,16 +60,14 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
   if (batch <= 0) return ffi::Error::Success();
   if (!wide && std::max(n, bins) > std::numeric_limits<int32_t>::max())
     return Wrong("positions of s32 do not tell so many apart");
-  try {
+  return Guarded([&] {
     if (wide_index) {
       wide ? run(int64_t{}, int64_t{}) : run(int64_t{}, int32_t{});
     } else {
       wide ? run(int32_t{}, int64_t{}) : run(int32_t{}, int32_t{});
     }
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    return ffi::Error::Success();
+  });
 }
 
 XLA_FFI_DEFINE_HANDLER(kGroup, Group,

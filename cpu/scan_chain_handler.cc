@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -11,6 +10,22 @@
 #include "handlers.h"
 #include "operand_reader.h"
 #include "scan_chain.h"
+
+namespace jaxprims {
+
+// specs, keys: by member. places: for each member those of its arrays (without positions), its captured arrays, its results;
+// they number operands and results, then buffers.
+struct ChainAttributes {
+  std::string_view specs;
+  ffi::Span<const int64_t> keys, places;
+  int64_t n, buffers;
+};
+
+}  // namespace jaxprims
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::ChainAttributes, StructMember<std::string_view>("specs"),
+                                      StructMember<Span<const int64_t>>("keys"), StructMember<Span<const int64_t>>("places"),
+                                      StructMember<int64_t>("n"), StructMember<int64_t>("buffers"));
 
 namespace jaxprims {
 namespace {
@@ -103,11 +118,10 @@ class ChainReader {
   std::vector<size_t> made_;
 };
 
-// Operands and results as places say, which number them, then buffers: for each member its arrays (without positions), its
-// captured arrays, its results. specs, keys: by member.
-ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view specs,
-                 ffi::Span<const int64_t> keys, ffi::Span<const int64_t> places, int64_t n, int64_t buffers) {
-  try {
+ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const ChainAttributes& attributes) {
+  return Guarded([&] {
+    const auto& [all_specs, keys, places, n, buffers] = attributes;
+    std::string_view specs = all_specs;
     if (n < 1 || n > kMostLanes || buffers < 0 || buffers > 1024) return Wrong("a chain has other sizes than it can have");
     ChainCall call;
     std::vector<int64_t> bytes;
@@ -145,22 +159,11 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
     XlaPool assistants{pool};
     RunChain(assistants, call, ThreadsFor(work, kScanPerThread, machine));
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    return ffi::Error::Success();
+  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kChain, Chain,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .RemainingRets()
-                           .Attr<std::string_view>("specs")
-                           .Attr<ffi::Span<const int64_t>>("keys")
-                           .Attr<ffi::Span<const int64_t>>("places")
-                           .Attr<int64_t>("n")
-                           .Attr<int64_t>("buffers"));
+XLA_FFI_DEFINE_HANDLER(kChain, Chain, Bound<ChainAttributes>());
 
 }  // namespace
 

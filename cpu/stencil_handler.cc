@@ -1,6 +1,5 @@
 // The stencil's FFI handler.
 
-#include <exception>
 #include <string_view>
 
 #include "handlers.h"
@@ -11,30 +10,24 @@
 namespace jaxprims {
 namespace {
 
-ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                   int64_t batch_rank, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> bounds,
-                   ffi::Span<const int64_t> fills, ffi::Span<const int64_t> window, int64_t steps,
-                   ffi::Span<const int64_t> forced) {
-  const StencilAttributes attributes{spec, key, batch_rank, masks, bounds, fills, window, steps, forced};
-  try {
-    const auto& entry = FindEntry<StencilEntry>(spec, key);
+ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const StencilAttributes& attributes) {
+  return Guarded([&] {
+    const auto& entry = FindEntry<StencilEntry>(attributes.spec, attributes.key);
     StencilCall call;
-    if (ffi::Error e = CheckPlan(forced, 5, 5); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(attributes.plan, 5, 5); e.failure()) return e;
     if (ffi::Error e = ReadStencilCall(args, rets, attributes, entry.shape, 0, call); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const StencilGrid grid(entry.shape, call);
     const StencilProblem problem = grid.Problem();
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
-    const StencilPlan plan = PlanOf(problem, machine, {forced.begin(), forced.size()});
+    const StencilPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
     RunStencil(assistants, entry.shape, call, grid, problem, KernelOf(entry, 0), plan);
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    return ffi::Error::Success();
+  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, BindStencil(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, Bound<StencilAttributes>());
 
 }  // namespace
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string_view>
 #include <vector>
 
@@ -14,16 +13,28 @@
 #include "stencil_reduce.h"
 
 namespace jaxprims {
-namespace {
 
 // reads: for each the array and its offset on each axis; bounds and fills as StencilAttributes has them; window: by axis the
 // first cell and how many; kept: axes of the results; line, along: as StencilReduceCall has them.
 struct StencilReduceAttributes {
   std::string_view spec;
-  int64_t key;
-  ffi::Span<const int64_t> masks, reads, bounds, fills, window;
+  int64_t key, batch_rank;
+  ffi::Span<const int64_t> masks, plan, reads, bounds, fills, window;
   int64_t unit, kept, line, along;
 };
+
+}  // namespace jaxprims
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilReduceAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<Span<const int64_t>>("masks"), StructMember<Span<const int64_t>>("plan"),
+                                      StructMember<Span<const int64_t>>("reads"), StructMember<Span<const int64_t>>("bounds"),
+                                      StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
+                                      StructMember<int64_t>("unit"), StructMember<int64_t>("kept"), StructMember<int64_t>("line"),
+                                      StructMember<int64_t>("along"));
+
+namespace jaxprims {
+namespace {
 
 // Operands: the stencil's arrays [*grid, ...], then what is captured; results [*kept, ...].
 ffi::Error ReadStencilReduceCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
@@ -122,15 +133,12 @@ ffi::Error ReadStencilReduceCall(const ffi::RemainingArgs& args, const ffi::Rema
   return reader.End();
 }
 
-ffi::Error StencilReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec,
-                         int64_t key, int64_t /*batch_rank*/, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> forced,
-                         ffi::Span<const int64_t> reads, ffi::Span<const int64_t> bounds, ffi::Span<const int64_t> fills,
-                         ffi::Span<const int64_t> window, int64_t unit, int64_t kept, int64_t line, int64_t along) {
-  const StencilReduceAttributes attributes{spec, key, masks, reads, bounds, fills, window, unit, kept, line, along};
-  try {
-    const auto& entry = FindOrdered(spec, key, "reduce");
+ffi::Error StencilReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                         const StencilReduceAttributes& attributes) {
+  return Guarded([&] {
+    const auto& entry = FindOrdered(attributes.spec, attributes.key, "reduce");
     StencilReduceCall call;
-    if (ffi::Error e = CheckPlan(forced, 0, 0); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(attributes.plan, 0, 0); e.failure()) return e;
     if (ffi::Error e = ReadStencilReduceCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
     if (call.ordered.empty) return ffi::Error::Success();
     ReduceProblem problem = DescribeReduce(entry.shape, call.ordered);
@@ -139,30 +147,11 @@ ffi::Error StencilReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     const auto rows = StencilElements::Fills(call, std::min(plan.leaf, call.window.back().size() * call.unit));
     XlaPool assistants{pool};
     RunReduce(assistants, entry.shape, call.ordered, KernelOf(entry, 0), plan, StencilElements(entry.shape, call, rows));
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    return ffi::Error::Success();
+  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStencilReduce, StencilReduce,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .RemainingRets()
-                           .Attr<std::string_view>("spec")
-                           .Attr<int64_t>("key")
-                           .Attr<int64_t>("batch_rank")
-                           .Attr<ffi::Span<const int64_t>>("masks")
-                           .Attr<ffi::Span<const int64_t>>("plan")
-                           .Attr<ffi::Span<const int64_t>>("reads")
-                           .Attr<ffi::Span<const int64_t>>("bounds")
-                           .Attr<ffi::Span<const int64_t>>("fills")
-                           .Attr<ffi::Span<const int64_t>>("window")
-                           .Attr<int64_t>("unit")
-                           .Attr<int64_t>("kept")
-                           .Attr<int64_t>("line")
-                           .Attr<int64_t>("along"));
+XLA_FFI_DEFINE_HANDLER(kStencilReduce, StencilReduce, Bound<StencilReduceAttributes>());
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // The walk's FFI handler.
 
 #include <bit>
-#include <exception>
 #include <limits>
 #include <string_view>
 
@@ -9,14 +8,34 @@
 #include "walk.h"
 
 namespace jaxprims {
+
+// masks: for each operand, which batch axes it has.
+struct WalkAttributes {
+  std::string_view spec;
+  int64_t key, batch_rank;
+  ffi::Span<const int64_t> masks;
+  int64_t bins, parts, copies;
+  ffi::Span<const int64_t> plan;  // empty
+};
+
+}  // namespace jaxprims
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::WalkAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<Span<const int64_t>>("masks"), StructMember<int64_t>("bins"),
+                                      StructMember<int64_t>("parts"), StructMember<int64_t>("copies"),
+                                      StructMember<Span<const int64_t>>("plan"));
+
+namespace jaxprims {
 namespace {
 
 // Operands: index, arrays, uniforms, the state's leaves [parts * copies, bins, ...]; results: what is written for each element,
 // and the state's leaves again.
-ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, const WalkShape& shape,
-                        int64_t batch_rank, ffi::Span<const int64_t> masks, WalkCall& call) {
+ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, const WalkAttributes& attributes,
+                        const WalkShape& shape, WalkCall& call) {
   const Signature& signature = shape.signature;
-  OperandReader reader(args, rets, masks, batch_rank);
+  call.bins = attributes.bins, call.parts = attributes.parts, call.copies = attributes.copies;
+  OperandReader reader(args, rets, attributes.masks, attributes.batch_rank);
   const size_t results = signature.leaves.size() + shape.state_slots.size();
   if (ffi::Error e = reader.Start(results, 0, call.batch); e.failure()) return e;
   const bool power = call.copies >= 1 && std::has_single_bit(static_cast<uint64_t>(call.copies));
@@ -57,37 +76,21 @@ ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets
   return e.failure() ? e : reader.End();
 }
 
-ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                int64_t batch_rank, ffi::Span<const int64_t> masks, int64_t bins, int64_t parts, int64_t copies,
-                ffi::Span<const int64_t> forced) {
-  try {
-    const auto& entry = FindEntry<WalkEntry>(spec, key);
+ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const WalkAttributes& attributes) {
+  return Guarded([&] {
+    const auto& entry = FindEntry<WalkEntry>(attributes.spec, attributes.key);
     WalkCall call;
-    call.bins = bins, call.parts = parts, call.copies = copies;
-    if (ffi::Error e = CheckPlan(forced, 0, 0); e.failure()) return e;
-    if (ffi::Error e = ReadWalkCall(args, rets, entry.shape, batch_rank, masks, call); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(attributes.plan, 0, 0); e.failure()) return e;
+    if (ffi::Error e = ReadWalkCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
     const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const int variant = WalkVariant(entry.shape, call.bins, call.copies, machine);
     XlaPool assistants{pool};
-    RunWalk(assistants, entry.shape, call, KernelOf(entry, WalkVariant(entry.shape, bins, copies, machine)), machine.threads);
-  } catch (const std::exception& e) {
-    return Failed(e);
-  }
-  return ffi::Error::Success();
+    RunWalk(assistants, entry.shape, call, KernelOf(entry, variant), machine.threads);
+    return ffi::Error::Success();
+  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kWalk, Walk,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .RemainingRets()
-                           .Attr<std::string_view>("spec")
-                           .Attr<int64_t>("key")
-                           .Attr<int64_t>("batch_rank")
-                           .Attr<ffi::Span<const int64_t>>("masks")
-                           .Attr<int64_t>("bins")
-                           .Attr<int64_t>("parts")
-                           .Attr<int64_t>("copies")
-                           .Attr<ffi::Span<const int64_t>>("plan"));
+XLA_FFI_DEFINE_HANDLER(kWalk, Walk, Bound<WalkAttributes>());
 
 }  // namespace
 

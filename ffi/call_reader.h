@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,7 +23,7 @@
 
 namespace jaxprims {
 
-// The attributes that all handlers of the ordered family have. masks: for each operand, which batch axes it has.
+// The attributes of scans and reductions. masks: for each operand, which batch axes it has.
 struct OrderedAttributes {
   std::string_view spec;
   int64_t key, batch_rank, inner_rank;
@@ -30,6 +31,9 @@ struct OrderedAttributes {
   int64_t flag;                   // init, 1: the last operands are init's leaves; of segments, by, 1: they are given by ids
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
 };
+
+// The same of segmented reductions.
+struct SegmentsAttributes : OrderedAttributes {};
 
 // The attributes of the histogram.
 struct HistAttributes {
@@ -43,36 +47,7 @@ struct HistAttributes {
 inline constexpr int64_t kMostLanes = int64_t{1} << 40;
 inline constexpr int64_t kMostOfPlan = int64_t{1} << 40;  // no number of a forced plan is larger
 
-// Binds what all handlers of the ordered family have, behind what `binding` has: ffi::RemainingArgs, ffi::RemainingRets, spec,
-// key, batch_rank, inner_rank, masks, `flag`, plan, with OrderedAttributes' types. flag: init, or, of segments, by.
-template <class Binding>
-auto BindOrdered(Binding binding, const char* flag) {
-  return std::move(binding)
-      .RemainingArgs()
-      .RemainingRets()
-      .template Attr<std::string_view>("spec")
-      .template Attr<int64_t>("key")
-      .template Attr<int64_t>("batch_rank")
-      .template Attr<int64_t>("inner_rank")
-      .template Attr<ffi::Span<const int64_t>>("masks")
-      .template Attr<int64_t>(flag)
-      .template Attr<ffi::Span<const int64_t>>("plan");
-}
-
-// Likewise of the histogram, with HistAttributes' types.
-template <class Binding>
-auto BindHist(Binding binding) {
-  return std::move(binding)
-      .RemainingArgs()
-      .RemainingRets()
-      .template Attr<std::string_view>("spec")
-      .template Attr<int64_t>("key")
-      .template Attr<int64_t>("batch_rank")
-      .template Attr<int64_t>("elements_of")
-      .template Attr<ffi::Span<const int64_t>>("masks")
-      .template Attr<int64_t>("sorted")
-      .template Attr<ffi::Span<const int64_t>>("plan");
-}
+inline std::span<const int64_t> SpanOf(ffi::Span<const int64_t> numbers) { return {numbers.begin(), numbers.size()}; }
 
 // A plan is empty, or has so many numbers, none of them absurd; what is no plan of the problem's is for who makes plans.
 inline ffi::Error CheckPlan(ffi::Span<const int64_t> plan, size_t least, size_t most) {
@@ -219,3 +194,16 @@ inline ffi::Error Failed(const std::exception& e) {
 }
 
 }  // namespace jaxprims
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::OrderedAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
+                                      StructMember<int64_t>("init"), StructMember<Span<const int64_t>>("plan"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::SegmentsAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
+                                      StructMember<int64_t>("by"), StructMember<Span<const int64_t>>("plan"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::HistAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<int64_t>("elements_of"), StructMember<Span<const int64_t>>("masks"),
+                                      StructMember<int64_t>("sorted"), StructMember<Span<const int64_t>>("plan"));

@@ -22,22 +22,6 @@ struct StencilAttributes {
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
 };
 
-template <class Binding>
-auto BindStencil(Binding binding) {
-  return std::move(binding)
-      .RemainingArgs()
-      .RemainingRets()
-      .template Attr<std::string_view>("spec")
-      .template Attr<int64_t>("key")
-      .template Attr<int64_t>("batch_rank")
-      .template Attr<ffi::Span<const int64_t>>("masks")
-      .template Attr<ffi::Span<const int64_t>>("bounds")
-      .template Attr<ffi::Span<const int64_t>>("fills")
-      .template Attr<ffi::Span<const int64_t>>("window")
-      .template Attr<int64_t>("steps")
-      .template Attr<ffi::Span<const int64_t>>("plan");
-}
-
 inline constexpr int64_t kMostCells = int64_t{1} << 40;  // no size, offset or coordinate is larger
 
 // Operands: arrays [*batch, *grid, ...], uniforms; results, leaf by leaf, behind which there are `others`. A grid of one axis
@@ -140,3 +124,9 @@ inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::Rem
 }
 
 }  // namespace jaxprims
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilAttributes, StructMember<std::string_view>("spec"),
+                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
+                                      StructMember<Span<const int64_t>>("masks"), StructMember<Span<const int64_t>>("bounds"),
+                                      StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
+                                      StructMember<int64_t>("steps"), StructMember<Span<const int64_t>>("plan"));

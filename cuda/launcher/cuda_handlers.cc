@@ -5,7 +5,9 @@
 
 #include <exception>
 #include <span>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "batch_axes.h"
 #include "call_reader.h"
@@ -62,10 +64,8 @@ ffi::Error ReadWorkspace(const ffi::RemainingRets& rets, Memory& workspace) {
   return ffi::Error::Success();
 }
 
-std::span<const int64_t> SpanOf(ffi::Span<const int64_t> numbers) { return {numbers.begin(), numbers.size()}; }
-
-ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                      const OrderedAttributes& attributes) {
+ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                   const OrderedAttributes& attributes) {
   return Run(place, attributes, [&](const CudaOrderedShape& shape, Launcher& launcher) {
     const bool is_segments = shape.kind == "segments";
     OrderedCall call;
@@ -89,7 +89,7 @@ ffi::Error RunOrdered(const Place& place, const ffi::RemainingArgs& args, const 
   });
 }
 
-ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                    const HistAttributes& attributes) {
   return Run(place, attributes, [&](const CudaHistShape& shape, Launcher& launcher) {
     HistCall call;
@@ -105,8 +105,8 @@ ffi::Error RunHist(const Place& place, const ffi::RemainingArgs& args, const ffi
   });
 }
 
-ffi::Error RunStencil(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                      const StencilAttributes& attributes) {
+ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                   const StencilAttributes& attributes) {
   return Run(place, attributes, [&](const CudaStencilShape& shape, Launcher& launcher) {
     StencilCall call;
     Memory workspace;
@@ -121,99 +121,41 @@ ffi::Error RunStencil(const Place& place, const ffi::RemainingArgs& args, const 
   });
 }
 
-ffi::Error Ordered(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                   int64_t batch_rank, int64_t inner_rank, ffi::Span<const int64_t> masks, int64_t flag,
-                   ffi::Span<const int64_t> plan) {
-  return RunOrdered({stream, false}, args, rets, {spec, key, batch_rank, inner_rank, masks, flag, plan});
+// On XLA's stream; kLoads: at the initialize stage, where nothing happens but that the kernels of the call are loaded.
+template <bool kLoads, class Attributes>
+ffi::Error OnStream(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, const Attributes& attributes) {
+  return RunCall({stream, kLoads}, args, rets, attributes);
 }
 
-ffi::Error Hist(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                int64_t batch_rank, int64_t elements_of, ffi::Span<const int64_t> masks, int64_t sorted,
-                ffi::Span<const int64_t> plan) {
-  return RunHist({stream, false}, args, rets, {spec, key, batch_rank, elements_of, masks, sorted, plan});
+template <class Attributes>
+ffi::Error OnHost(ffi::RemainingArgs args, ffi::RemainingRets rets, const Attributes& attributes) {
+  return RunCall({nullptr, false}, args, rets, attributes);
 }
 
-ffi::Error Stencil(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view spec, int64_t key,
-                   int64_t batch_rank, ffi::Span<const int64_t> masks, ffi::Span<const int64_t> bounds,
-                   ffi::Span<const int64_t> fills, ffi::Span<const int64_t> window, int64_t steps,
-                   ffi::Span<const int64_t> plan) {
-  return RunStencil({stream, false}, args, rets, {spec, key, batch_rank, masks, bounds, fills, window, steps, plan});
+template <class Attributes>
+auto Bound(auto binding) {
+  return std::move(binding).RemainingArgs().RemainingRets().template Attrs<Attributes>();
 }
 
-ffi::Error Initialize(CUstream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Dictionary given) {
-  ffi::Error missing;
-  auto get = [&](const char* name, auto& value) {
-    auto found = given.get<std::decay_t<decltype(value)>>(name);
-    if (found.has_value()) {
-      value = *found;
-    } else {
-      missing = found.error();
-    }
-  };
-  auto get_all = [&](auto& attributes) {
-    get("spec", attributes.spec);
-    get("key", attributes.key);
-    get("batch_rank", attributes.batch_rank);
-    get("masks", attributes.masks);
-    get("plan", attributes.plan);
-  };
-  const Place place{stream, true};
-  std::string_view spec;
-  get("spec", spec);
-  if (IsHistogram(spec)) {
-    HistAttributes attributes{};
-    get_all(attributes);
-    get("elements_of", attributes.elements_of);
-    get("sorted", attributes.sorted);
-    return missing.failure() ? missing : RunHist(place, args, rets, attributes);
-  }
-  if (IsStencil(spec)) {
-    StencilAttributes attributes{};
-    get_all(attributes);
-    get("bounds", attributes.bounds);
-    get("fills", attributes.fills);
-    get("window", attributes.window);
-    get("steps", attributes.steps);
-    return missing.failure() ? missing : RunStencil(place, args, rets, attributes);
-  }
-  OrderedAttributes attributes{};
-  get_all(attributes);
-  get("inner_rank", attributes.inner_rank);
-  get(spec.starts_with("segments ") ? "by" : "init", attributes.flag);
-  return missing.failure() ? missing : RunOrdered(place, args, rets, attributes);
+template <class Attributes>
+Handlers HandlersOf() {
+  using Stream = ffi::PlatformStream<CUstream>;
+  XLA_FFI_DEFINE_HANDLER(execute, (OnStream<false, Attributes>), Bound<Attributes>(ffi::Ffi::Bind().Ctx<Stream>()),
+                         {ffi::Traits::kCmdBufferCompatible});
+  XLA_FFI_DEFINE_HANDLER(load, (OnStream<true, Attributes>), Bound<Attributes>(ffi::Ffi::BindInitialize().Ctx<Stream>()));
+  XLA_FFI_DEFINE_HANDLER(on_host, OnHost<Attributes>, Bound<Attributes>(ffi::Ffi::Bind()));
+  auto address = [](XLA_FFI_Handler* handler) { return reinterpret_cast<void*>(handler); };
+  return {address(load), address(execute), address(on_host)};
 }
-
-auto OnStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream>>(); }
-auto OnHost() { return ffi::Ffi::Bind(); }
-
-constexpr auto kOrderedStreamLess = [](auto... arguments) { return Ordered(nullptr, arguments...); };
-constexpr auto kHistStreamLess = [](auto... arguments) { return Hist(nullptr, arguments...); };
-constexpr auto kStencilStreamLess = [](auto... arguments) { return Stencil(nullptr, arguments...); };
-constexpr auto kInitializeStreamLess = [](auto... arguments) { return Initialize(nullptr, arguments...); };
-
-// Scans and reductions; segments.
-XLA_FFI_DEFINE_HANDLER(kOrdered, Ordered, BindOrdered(OnStream(), "init"), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kOrderedOnHost, kOrderedStreamLess, BindOrdered(OnHost(), "init"));
-XLA_FFI_DEFINE_HANDLER(kSegments, Ordered, BindOrdered(OnStream(), "by"), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kSegmentsOnHost, kOrderedStreamLess, BindOrdered(OnHost(), "by"));
-XLA_FFI_DEFINE_HANDLER(kHist, Hist, BindHist(OnStream()), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kHistOnHost, kHistStreamLess, BindHist(OnHost()));
-XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, BindStencil(OnStream()), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kStencilOnHost, kStencilStreamLess, BindStencil(OnHost()));
-XLA_FFI_DEFINE_HANDLER(kInitialize, Initialize,
-                       ffi::Ffi::BindInitialize().Ctx<ffi::PlatformStream<CUstream>>().RemainingArgs().RemainingRets().Attrs());
-// The CPU client has no such stage: as what it executes.
-XLA_FFI_DEFINE_HANDLER(kInitializeOnHost, kInitializeStreamLess, OnHost().RemainingArgs().RemainingRets().Attrs());
-
-void* Address(XLA_FFI_Handler* handler) { return reinterpret_cast<void*>(handler); }
 
 }  // namespace
 
-void* ScanHandler(bool host) { return Address(host ? kOrderedOnHost : kOrdered); }
-void* ReduceHandler(bool host) { return ScanHandler(host); }
-void* SegmentsHandler(bool host) { return Address(host ? kSegmentsOnHost : kSegments); }
-void* HistHandler(bool host) { return Address(host ? kHistOnHost : kHist); }
-void* StencilHandler(bool host) { return Address(host ? kStencilOnHost : kStencil); }
-void* Initializer(bool host) { return Address(host ? kInitializeOnHost : kInitialize); }
+Handlers HandlersOf(std::string_view family) {
+  if (family == "histogram") return HandlersOf<HistAttributes>();
+  if (family == "scan" || family == "reduce") return HandlersOf<OrderedAttributes>();
+  if (family == "segments") return HandlersOf<SegmentsAttributes>();
+  if (family == "stencil") return HandlersOf<StencilAttributes>();
+  throw std::invalid_argument("there are no handlers of this family");
+}
 
 }  // namespace jaxprims::cuda

@@ -33,13 +33,11 @@ struct StencilCompiler {
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
 
-// host: called by XLA's CPU client and without a stream; device 0's memory is the host's.
-void* HistHandler(bool host);
-void* ScanHandler(bool host);
-void* ReduceHandler(bool host);
-void* SegmentsHandler(bool host);
-void* StencilHandler(bool host);
-// The initialize stage of all of them: loads the kernels that the call will launch.
-void* Initializer(bool host);
+// A family's handlers. initialize: the stage that loads the kernels that a call will launch. on_host: for XLA's CPU client, which
+// has no streams; device 0's memory is the host's.
+struct Handlers {
+  void *initialize, *execute, *on_host;
+};
+Handlers HandlersOf(std::string_view family);
 
 }  // namespace jaxprims::cuda

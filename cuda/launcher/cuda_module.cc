@@ -122,16 +122,19 @@ std::string StencilCompiler::Image(const std::string& spec, const DeviceInfo& de
 
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA half of jaxprims: the FFI handlers, the kernels loaded for devices, how they are launched.";
-  auto handler = [&m](const char* name, void* (*address)(bool), const char* doc) {
-    m.def(name, [address](bool host) { return nb::capsule(address(host)); }, nb::arg("host") = false, doc);
-  };
-  handler("histogram_handler", HistHandler,
-          "The histogram's handler, as a capsule; host: for XLA's CPU client, without a stream.");
-  handler("scan_handler", ScanHandler, "The scan's handler, likewise.");
-  handler("reduce_handler", ReduceHandler, "The reduction's handler, likewise.");
-  handler("segments_handler", SegmentsHandler, "The segmented reduction's handler, likewise.");
-  handler("stencil_handler", StencilHandler, "The stencil's handler, likewise.");
-  handler("initializer", Initializer, "The handlers' initialize stage, likewise.");
+  m.def(
+      "handlers",
+      [](const std::string& family) {
+        const Handlers handlers = HandlersOf(family);
+        nb::dict named;
+        named["initialize"] = nb::capsule(handlers.initialize);
+        named["execute"] = nb::capsule(handlers.execute);
+        return named;
+      },
+      nb::arg("family"), "A family's handlers, as capsules, by XLA's names of their stages.");
+  m.def(
+      "host_handler", [](const std::string& family) { return nb::capsule(HandlersOf(family).on_host); }, nb::arg("family"),
+      "The handler for XLA's CPU client, which has no streams.");
 
   nb::class_<DeviceInfo>(m, "DeviceInfo")
       .def(

@@ -27,6 +27,7 @@ def install() -> None:
     os.environ["JAXPRIMS_CUDA_DRIVER"] = str(toolchain.driver_library())
     with mock.patch.object(jax.ffi, "register_ffi_target", lambda *args, **kwargs: None):  # their names are the emulation's
         import jaxprims
+        from jaxprims import _cuda
     from jaxprims.primitives.group import group_p
     from jaxprims.targets import registry
     from jaxprims.targets.cuda.target import Cuda
@@ -37,7 +38,7 @@ def install() -> None:
         platform = "cpu"
 
         def register(self, family: str, call_target: str) -> None:
-            jax.ffi.register_ffi_target(call_target, self.families[family].handler(host=True), platform="cpu")
+            jax.ffi.register_ffi_target(call_target, _cuda.host_handler(family), platform="cpu")
 
     registry.register_target(Emulated())
     groups = registry.family_of(group_p)

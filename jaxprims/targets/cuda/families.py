@@ -96,7 +96,6 @@ class Histograms(_Family):
     """Histograms on NVIDIA GPUs."""
 
     name = "histogram"
-    handler = staticmethod(_cuda.histogram_handler)
     REASONS = (
         "the histograms are tiny and many",
         "a block's subhistograms fit its shared memory in few passes",
@@ -157,7 +156,6 @@ class Scans(_Ordered):
     """Scans on NVIDIA GPUs."""
 
     name, how = "scan", "single pass with look-back"
-    handler = staticmethod(_cuda.scan_handler)
 
     def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ScanPlan:
         described = compiler.described(problem.spec, 10 * device.major + device.minor)
@@ -172,7 +170,6 @@ class Reductions(_Ordered):
     """Reductions on NVIDIA GPUs."""
 
     name, how = "reduce", "in one pass"
-    handler = staticmethod(_cuda.reduce_handler)
 
     def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ReducePlan:
         described = compiler.described(problem.spec, 10 * device.major + device.minor)
@@ -187,7 +184,6 @@ class Segments(_Ordered):
     """Segmented reductions on NVIDIA GPUs."""
 
     name, how = "segments", "balanced by elements"
-    handler = staticmethod(_cuda.segments_handler)
 
     def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> SegmentsPlan:
         described = compiler.described(problem.spec, 10 * device.major + device.minor)
@@ -203,7 +199,6 @@ class Stencils(_Family):
     """Stencils on NVIDIA GPUs."""
 
     name = "stencil"
-    handler = staticmethod(_cuda.stencil_handler)
 
     def takes(self, problem: StencilProblem) -> bool:
         return stencils.takes(problem.spec)

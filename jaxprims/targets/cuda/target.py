@@ -63,12 +63,8 @@ class Cuda(Target):
     def takes(self, problem: Any) -> bool:
         return not isinstance(problem.spec, LargeSpec) and self.families[problem.family].takes(problem)
 
-    def handlers(self, family: str) -> Any:
-        """XLA's handlers, as capsules."""
-        return {"initialize": _cuda.initializer(), "execute": self.families[family].handler()}
-
     def register(self, family: str, call_target: str) -> None:
-        ffi.register(call_target, self.handlers(family), "CUDA")  # harmless where there is no GPU
+        ffi.register(call_target, _cuda.handlers(family), "CUDA")  # harmless where there is no GPU
 
     def compile(self, problem: Any) -> None:
         compiler.source(problem.spec)  # which kernels are compiled depends on the device
