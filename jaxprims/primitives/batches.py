@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import xla
 
 
 def batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[Any, ...]:
@@ -35,7 +38,19 @@ def batched_alike(operands: Sequence[Any], masks: Sequence[int], rank: int) -> l
     return out
 
 
-def with_new_axis(operands: Sequence[Any], dims: Sequence[Any], masks: Sequence[int]) -> tuple[list[Any], tuple[int, ...]]:
-    """vmap's axis as a new, outermost batch axis: the operands with it in front, and their masks, of which it is bit 0."""
+def new_primitive(name: str) -> Primitive:
+    """One with several results, which runs by itself as it does under jit."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    return primitive
+
+
+def outermost(
+    primitive: Primitive, operands: Sequence[Any], dims: Sequence[Any], *, masks: Sequence[int], rank: int, **params: Any
+) -> tuple[list[Any], list[int]]:
+    """The batching rule: vmap's axis is a new, outermost batch axis, bit 0 of the masks."""
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
-    return moved, tuple(mask << 1 | (d is not None) for mask, d in zip(masks, dims, strict=True))
+    new = tuple(mask << 1 | (d is not None) for mask, d in zip(masks, dims, strict=True))
+    out = primitive.bind(*moved, masks=new, rank=rank + 1, **params)
+    return out, [0] * len(out)

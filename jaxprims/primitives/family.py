@@ -81,8 +81,8 @@ class Family(abc.ABC):
         return "plain XLA", "there are no kernels of this family"
 
     def batch(self, avals: Sequence[Any], **params: Any) -> tuple[tuple[int, ...], int]:
-        """The operands' masks, and the number of batch axes."""
-        return tuple(params["masks"]), params["rank"]
+        """The operands' masks, and the number of batch axes; a primitive without these parameters has none."""
+        return tuple(params.get("masks", (0,) * len(avals))), params.get("rank", 0)
 
     def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
         """What the call is, in a line."""
@@ -90,7 +90,7 @@ class Family(abc.ABC):
 
     def plain(self, *operands: Any, **params: Any) -> list[Any]:
         """The same in plain XLA."""
-        return over_batch(functools.partial(self.plain_one, **params), params["masks"], params["rank"])(*operands)
+        return over_batch(functools.partial(self.plain_one, **params), *self.batch(operands, **params))(*operands)
 
     def over_devices(self, avals: Sequence[Any], **params: Any) -> str:
         """What it takes, in words, where several devices have parts of the elements."""

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, xla
+from jax.interpreters import ad, batching
 
 from ..specs.problems import GroupProblem
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
 from .avals import result_aval
-from .batches import over_batch
+from .batches import new_primitive
 from .family import Family
 from .histogram import by_index
 from .ordered_call import simple
 from .scan import bind, scan_p
 from .tangents import add
 
-group_p = Primitive("group_by_index")
-group_p.multiple_results = True
-group_p.def_impl(functools.partial(xla.apply_primitive, group_p))
+group_p = new_primitive("group_by_index")
 
 
 def group(indices: Any, num_bins: int) -> tuple[Any, Any]:
@@ -79,10 +75,6 @@ class Groups(Family):
         counts = by_index(row, [jnp.ones(n, dtype)], [jnp.add], num_bins)[0]
         ends = bind(scan_p, simple("scan", add, counts.dtype), [counts])[0] if num_bins else counts
         return [jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), ends])]
-
-    def plain(self, *operands: Any, **params: Any) -> list[Any]:
-        masks, rank = self.batch([jax.typeof(x) for x in operands])
-        return over_batch(functools.partial(self.plain_one, **params), masks, rank)(*operands)
 
     def unserved(self) -> tuple[str, str]:
         return "XLA's stable sort, a histogram and a scan of the counts", "GPUs sort fast"

@@ -16,19 +16,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..operators.operator import passing, simple_operator
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, vary
 from . import histogram_xla
 from .avals import result_aval
-from .batches import batch_shape, with_new_axis
+from .batches import batch_shape, new_primitive, outermost
 from .histogram_call import HistogramCall, Part
 
-histogram_p = Primitive("generalized_histogram")
-histogram_p.multiple_results = True
+histogram_p = new_primitive("generalized_histogram")
 
 
 def bind(call: HistogramCall, operands: Sequence[Any]) -> list[jax.Array]:
@@ -88,16 +86,4 @@ def _abstract_eval(*avals: Any, call: HistogramCall, masks: tuple[int, ...], ran
     ]
 
 
-histogram_p.def_impl(functools.partial(xla.apply_primitive, histogram_p))
-
-
-def _batch(
-    operands: Sequence[Any], dims: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int
-) -> tuple[list[Any], list[int]]:
-    """A new, outermost batch axis: bit 0 of the masks."""
-    moved, new = with_new_axis(operands, dims, masks)
-    out = histogram_p.bind(*moved, call=call, masks=new, rank=rank + 1)
-    return out, [0] * len(out)
-
-
-batching.primitive_batchers[histogram_p] = _batch
+batching.primitive_batchers[histogram_p] = functools.partial(outermost, histogram_p)

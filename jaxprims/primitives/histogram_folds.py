@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 
 from ..operators.invariant import Invariant, invariant_of
 from ..tracing.varying import axes_of
 from .ad_rules import by_fields
 from .avals import result_aval
-from .batches import batch_shape, over_batch, with_new_axis
+from .batches import batch_shape, new_primitive, outermost, over_batch
 from .fold_walks import walks_of
 from .group import group
 from .groups_by_index import ByIndex
@@ -190,7 +190,7 @@ def of_values(
 
 # --- the primitives -----------------------------------------------------------------------------------------------------------
 
-tangents_p, cotangents_p = Primitive("histogram_tangents"), Primitive("histogram_cotangents")
+tangents_p, cotangents_p = new_primitive("histogram_tangents"), new_primitive("histogram_cotangents")
 
 
 @tangents_p.def_abstract_eval
@@ -265,20 +265,9 @@ def _jvp_of(primitive: Primitive, plain: Callable[..., Leaves]) -> Callable[...,
     return rule
 
 
-def _batch_of(primitive: Primitive) -> Callable[..., Any]:
-    def rule(args: Sequence[Any], dims: Sequence[Any], *, fold: Fold, masks: tuple[int, ...], rank: int) -> Any:
-        moved, new = with_new_axis(args, dims, masks)
-        out = primitive.bind(*moved, fold=fold, masks=new, rank=rank + 1)
-        return out, [0] * len(out)
-
-    return rule
-
-
 for _primitive, _plain in ((tangents_p, _batched(Fold.tangents)), (cotangents_p, _batched(Fold.cotangents))):
-    _primitive.multiple_results = True
-    _primitive.def_impl(functools.partial(xla.apply_primitive, _primitive))
     mlir.register_lowering(_primitive, mlir.lower_fun(_plain, multiple_results=True))
-    batching.primitive_batchers[_primitive] = _batch_of(_primitive)
+    batching.primitive_batchers[_primitive] = functools.partial(outermost, _primitive)
     ad.primitive_jvps[_primitive] = _jvp_of(_primitive, _plain)
     taylor_by(_primitive, _plain)
 ad.primitive_transposes[tangents_p] = _transpose_tangents

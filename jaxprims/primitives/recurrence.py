@@ -19,8 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 
 from ..operators.operator import Operator, Traced, make_traced, of_arrays, passing
 from ..tracing.jaxprs import with_arguments
@@ -28,7 +27,7 @@ from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 from . import scan_xla
 from .avals import result_aval
-from .batches import batch_shape, over_batch
+from .batches import batch_shape, new_primitive, over_batch
 from .elements import Operands, mapped
 from .ordered_call import OrderedCall
 from .scan import batch_rule, scan_p
@@ -46,9 +45,7 @@ from .tangents import (
     zeros_if_none,
 )
 
-recurrence_p = Primitive("linear_recurrence")
-recurrence_p.multiple_results = True
-recurrence_p.def_impl(functools.partial(xla.apply_primitive, recurrence_p))
+recurrence_p = new_primitive("linear_recurrence")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,25 +4,22 @@ Results: the leaves ``[*batch, *inner, *element]``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..operators.operator import identity_leaves
 from ..targets import ffi
 from ..targets.registry import register_family
 from . import scan_xla
+from .batches import new_primitive
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 from .scan import batch_rule, result_avals
 
-reduce_p = Primitive("reduce_any_operator")
-reduce_p.multiple_results = True
-reduce_p.def_impl(functools.partial(xla.apply_primitive, reduce_p))
+reduce_p = new_primitive("reduce_any_operator")
 
 
 @reduce_p.def_abstract_eval

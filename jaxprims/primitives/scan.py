@@ -5,7 +5,6 @@ Operands: see ``call``. Results: the leaves ``[*batch, N, *inner, *element]``.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..operators.operator import identity_leaves
 from ..targets import ffi
@@ -21,13 +20,11 @@ from ..targets.registry import register_family
 from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .avals import result_aval
-from .batches import batch_shape, with_new_axis
+from .batches import batch_shape, new_primitive, outermost
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 
-scan_p = Primitive("scan_any_operator")
-scan_p.multiple_results = True
-scan_p.def_impl(functools.partial(xla.apply_primitive, scan_p))
+scan_p = new_primitive("scan_any_operator")
 
 
 def bind(
@@ -75,9 +72,7 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
             wider = dataclasses.replace(call, inner_rank=call.inner_rank + 1)
             out = primitive.bind(*operands, call=wider, masks=masks, rank=rank)
             return out, [rank + steps + inner] * len(out)
-        moved, new = with_new_axis(operands, dims, masks)
-        out = primitive.bind(*moved, call=call, masks=new, rank=rank + 1)
-        return out, [0] * len(out)
+        return outermost(primitive, operands, dims, call=call, masks=masks, rank=rank)
 
     return rule
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import batching, mlir
 
 from ..specs.ordered import OrderedSpec
 from ..specs.problems import ChainProblem
@@ -20,14 +20,13 @@ from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
 from . import divided
+from .batches import new_primitive
 from .family import Family
 from .ordered_call import OrderedCall, call_spec
 from .reduce import reduce_p
 from .scan import scan_p
 
-scan_chain_p = Primitive("chain_of_scans")
-scan_chain_p.multiple_results = True
-scan_chain_p.def_impl(functools.partial(xla.apply_primitive, scan_chain_p))
+scan_chain_p = new_primitive("chain_of_scans")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +103,8 @@ class Chains(Family):
             specs.append(spec)
         return ChainProblem(None, (), (), values[call.members[0].reads[0]].shape[0], tuple(specs))
 
-    def batch(self, avals: Sequence[Any], **params: Any) -> tuple[tuple[int, ...], int]:
-        return (0,) * len(avals), 0
-
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return one_after_the_other(params["call"], *operands)
-
-    def plain(self, *operands: Any, **params: Any) -> list[Any]:
-        return self.plain_one(*operands, **params)
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         if divided.devices_of(ctx) > 1:  # whose parts members know how to divide

@@ -9,23 +9,20 @@ operator's is not known.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..targets import ffi
 from ..targets.registry import register_family
 from . import histogram_xla, scan_xla
+from .batches import new_primitive
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 from .reduce import neutral_leaves
 from .scan import batch_rule, result_avals
 
-segments_p = Primitive("segment_reduce_any_operator")
-segments_p.multiple_results = True
-segments_p.def_impl(functools.partial(xla.apply_primitive, segments_p))
+segments_p = new_primitive("segment_reduce_any_operator")
 
 
 @segments_p.def_abstract_eval

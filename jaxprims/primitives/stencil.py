@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..specs.problems import StencilProblem
 from ..targets import ffi
@@ -19,13 +18,11 @@ from ..targets.target import Explanation, Target
 from ..tracing.varying import axes_of, vary
 from . import stencil_xla
 from .avals import result_aval
-from .batches import batch_shape, with_new_axis
+from .batches import batch_shape, new_primitive, outermost
 from .family import Family, Instead
 from .stencil_call import MODES, StencilCall, call_spec, of_lines, result_shapes, widest
 
-stencil_p = Primitive("stencil")
-stencil_p.multiple_results = True
-stencil_p.def_impl(functools.partial(xla.apply_primitive, stencil_p))
+stencil_p = new_primitive("stencil")
 
 
 def bind(call: StencilCall, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> list[Any]:
@@ -45,12 +42,11 @@ def _abstract_eval(*avals: Any, call: StencilCall, masks: tuple[int, ...], rank:
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
     """vmap's axis, in front. Many lines that are all read alike are one grid: a member costs as much as a hundred cells."""
-    moved, new = with_new_axis(operands, dims, masks)
     arrays, captured = dims[: call.num_arrays], dims[call.num_arrays :]
-    if call.rank == 1 and rank == 0 and None not in arrays and all(d is None for d in captured):
-        out = stencil_p.bind(*moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
-    else:
-        out = stencil_p.bind(*moved, call=call, masks=new, rank=rank + 1)
+    if call.rank > 1 or rank > 0 or None in arrays or any(d is not None for d in captured):
+        return outermost(stencil_p, operands, dims, call=call, masks=masks, rank=rank)
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    out = stencil_p.bind(*moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
     return out, [0] * len(out)
 
 

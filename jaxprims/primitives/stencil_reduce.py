@@ -13,8 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import mlir, xla
+from jax.interpreters import mlir
 
 from ..operators.operator import Traced, make_traced
 from ..specs.problems import StencilReduceProblem
@@ -25,14 +24,13 @@ from ..targets.target import Explanation, Target
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import to_program
 from . import divided, reduce, stencil
+from .batches import new_primitive
 from .elements import Element
 from .family import Family
 from .ordered_call import OrderedCall, spec_of
 from .stencil_call import MODES, StencilCall, array_cells
 
-stencil_reduce_p = Primitive("reduce_of_stencil")
-stencil_reduce_p.multiple_results = True
-stencil_reduce_p.def_impl(functools.partial(xla.apply_primitive, stencil_reduce_p))
+stencil_reduce_p = new_primitive("reduce_of_stencil")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +131,6 @@ class StencilReductions(Family):
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return one_after_the_other(params["call"], *operands)
-
-    def plain(self, *operands: Any, **params: Any) -> list[Any]:
-        return self.plain_one(*operands, **params)
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: StencilReduceCall = params["call"]

@@ -7,23 +7,21 @@ within. One by one they would be divided badly. As one call, each device transpo
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 
 from ..tracing.varying import axes_of, sharded_axes
 from . import divided
+from .batches import new_primitive
 from .tangents import taylor_by
 from .transposition import pulled_back
 
-transposed_p = Primitive("transposed")
-transposed_p.multiple_results = True
-transposed_p.def_impl(functools.partial(xla.apply_primitive, transposed_p))
+transposed_p = new_primitive("transposed")
 
 Rule = Callable[..., list[Any]]
 """``rule(cotangents, *operands, **params)``, as of any primitive; what it gives for what is transposed are arrays."""

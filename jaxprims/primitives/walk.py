@@ -15,8 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import batching, xla
+from jax.interpreters import batching
 
 from ..operators.operator import Traced, scalar_name, slots_of
 from ..specs.problems import WalkProblem
@@ -25,13 +24,11 @@ from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Target
 from .avals import result_aval
-from .batches import batch_shape, with_new_axis
+from .batches import batch_shape, new_primitive, outermost
 from .elements import Operands
 from .family import Family
 
-walk_p = Primitive("walk_by_index")
-walk_p.multiple_results = True
-walk_p.def_impl(functools.partial(xla.apply_primitive, walk_p))
+walk_p = new_primitive("walk_by_index")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +74,7 @@ def _abstract_eval(*avals: Any, call: Walk, masks: tuple[int, ...], rank: int) -
     return written + [result_aval(avals[0], (*batch, *tables, *a.shape), a.dtype, ()) for a in call.states]
 
 
-def _batch(
-    operands: Sequence[Any], dims: Sequence[Any], *, call: Walk, masks: tuple[int, ...], rank: int
-) -> tuple[list[Any], list[int]]:
-    """A new, outermost batch axis: bit 0 of the masks."""
-    moved, new = with_new_axis(operands, dims, masks)
-    out = walk_p.bind(*moved, call=call, masks=new, rank=rank + 1)
-    return out, [0] * len(out)
-
-
-batching.primitive_batchers[walk_p] = _batch
+batching.primitive_batchers[walk_p] = functools.partial(outermost, walk_p)
 
 
 @functools.lru_cache(maxsize=512)
