@@ -27,7 +27,7 @@ from ..tracing.varying import axes_of
 from .elements import mapped
 from .histogram_call import HistogramCall
 from .histogram_linear import Aval, avals_of, context, traced_element
-from .tangents import Leaves, is_inexact, like
+from .tangents import Leaves, is_inexact, like, replaced
 from .walk import Walk, walk
 
 MOST_PARTS = 16
@@ -108,17 +108,11 @@ def _steps(call: HistogramCall, elements: tuple[Aval, ...], held: tuple[Aval, ..
         cts, xs, (met, *before) = rest[:m], list(rest[m : m + len(elements)]), rest[m + len(elements) :]
 
         def made(*moved: Any) -> Leaves:
-            full = list(xs)
-            for k, x in zip(wanted.moving, moved, strict=True):
-                full[k] = x
-            out = values(held, full)
+            out = values(held, replaced(xs, wanted.moving, moved))
             return [out[k] for k in active]
 
         def combined(*both: Any) -> Leaves:
-            a, b = list(before), list(every)
-            for k, x, y in zip(active, both[:m], both[m:], strict=True):
-                a[k], b[k] = x, y
-            out = op.traced(held[count:], *a, *b)
+            out = op.traced(held[count:], *replaced(before, active, both[:m]), *replaced(every, active, both[m:]))
             return [out[k] for k in active]
 
         every = values(held, xs)
@@ -170,10 +164,8 @@ def _step(
     kept, used = [k for k in range(n) if k in live], [k for k in range(len(arrays)) if n + k in live]
 
     def of_live(held: Sequence[Any], *xs: Any) -> Leaves:
-        full = [jnp.zeros(*a) for a in (*state, *arrays)]
-        for k, x in zip([*kept, *(n + k for k in used)], xs, strict=True):
-            full[k] = x
-        out = f(held, *full)
+        zeros = [jnp.zeros(*a) for a in (*state, *arrays)]
+        out = f(held, *replaced(zeros, [*kept, *(n + k for k in used)], xs))
         return [*(out[k] for k in kept), *out[n:]]
 
     pre, inner = traced_element(of_live, held, [*(state[k] for k in kept), *(arrays[k] for k in used)])
@@ -273,9 +265,7 @@ def _last(op: Operator, consts: Leaves, ends: Leaves, stand_ins: Leaves, cts: Le
     combine = mapped(lambda *xs: tuple(op.traced(consts, *xs)), 2)
 
     def result(*moved: Any) -> Leaves:
-        leaves, here = list(values), met
-        for k, x in zip(active, moved, strict=True):
-            leaves[k] = x
+        leaves, here = replaced(values, active, moved), met
         while here.shape[0] > 1:
             one, other = here[::2], here[1::2]
             a, b = [x[::2] for x in leaves], [x[1::2] for x in leaves]

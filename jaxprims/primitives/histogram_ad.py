@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
@@ -25,7 +24,7 @@ from .histogram import histogram_p
 from .histogram_call import HistogramCall, Part
 from .histogram_folds import of_values, tangents_of
 from .row_maps import rows_at
-from .tangents import Leaves, is_inexact, jvp_rule, summed_to
+from .tangents import Leaves, along, is_inexact, jvp_rule, summed_to
 from .transposition import combines_linearly, constant_leaves, joined, known_rule, of_f, of_leaves, transpose_rule
 
 
@@ -36,20 +35,9 @@ def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Le
         return fused
     dots = {k: d for k, d in enumerate(every_dot) if d is not None}
     arrays, captured, per_operator, dests = call.split(operands)
-    first = len(arrays) + len(captured)
-    inner = {k: d for k, d in dots.items() if k < first}
-
-    def run(*diff: Any) -> Leaves:
-        replaced = [*arrays, *captured]
-        for k, x in zip(inner, diff, strict=True):
-            replaced[k] = x
-        return call.on_all(replaced[: len(arrays)], replaced[len(arrays) :])
-
-    if inner:
-        results, result_dots = jax.jvp(run, tuple(operands[k] for k in inner), tuple(inner.values()))
-    else:
-        results = run()
-        result_dots = [None] * len(results)
+    n, first = len(arrays), len(arrays) + len(captured)
+    inner = any(k < first for k in dots)
+    results, result_dots = along(lambda xs: call.on_all(xs[:n], xs[n:]), operands[:first], every_dot[:first])
     tangents: list[Any] = []
     at_operator, at_dest, at_out = first, first + sum(p.captured for p in call.parts), 0
     for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):

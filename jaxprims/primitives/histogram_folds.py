@@ -32,7 +32,7 @@ from .groups_by_index import ByIndex
 from .histogram import by_index
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import starts_of, through
-from .tangents import Leaves, add, is_inexact, like, summed_to, taylor_by, zeros_if_none
+from .tangents import Leaves, add, along, is_inexact, jvp_of, like, replaced, summed_to, taylor_by, zeros_if_none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +101,12 @@ class Fold:
         assert inv is not None
 
         def linear(*dots: Any) -> Leaves:
-            made = lambda *xs: self.call.pairs(part, self.call.on_all(self._with(arrays, xs), captured))[1]  # noqa: E731
+            made = lambda *xs: self.call.pairs(part, self.call.on_all(replaced(arrays, self.moving, xs), captured))[1]  # noqa: E731
             values, moved = jax.jvp(made, tuple(operands[k] for k in self.moving), dots)
             groups = ByIndex(index, part.num_bins, self.call.deterministic)
             return self._instantiated(by_fields(groups, part.operator, inv, values, outs, moved))
 
         return list(jax.linear_transpose(linear, *(operands[k] for k in self.moving))(cts))
-
-    def _with(self, arrays: Leaves, moved: Sequence[Any]) -> Leaves:
-        full = dict(enumerate(arrays)) | dict(zip(self.moving, moved, strict=True))
-        return [full[k] for k in range(len(arrays))]
 
 
 def tangents_of(call: HistogramCall, operands: Leaves, dots: Leaves, outs: Leaves) -> Leaves | None:
@@ -136,20 +132,11 @@ def general(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves:
     arrays, captured, (consts,), (dest,) = call.split(operands)
     *_, (const_dots,), (dest_dot,) = call.split(dots)
     count = len(arrays) + len(captured)
-    inner = [k for k in range(count) if dots[k] is not None]
-
-    def run(*moved: Any) -> Leaves:
-        full = list(operands[:count])
-        for k, x in zip(inner, moved, strict=True):
-            full[k] = x
-        return call.on_all(full[: len(arrays)], full[len(arrays) :])
-
+    n = len(arrays)
+    results, moved = along(lambda xs: call.on_all(xs[:n], xs[n:]), operands[:count], dots[:count])
+    index, values = call.pairs(part, results)
     dot: Leaves = [None] * len(part.values)
-    if not inner:
-        index, values = call.pairs(part, call.on_all(arrays, captured))
-    else:
-        results, moved = jax.jvp(run, tuple(operands[k] for k in inner), tuple(dots[k] for k in inner))
-        index, values = call.pairs(part, results)
+    if any(d is not None for d in dots[:count]):
         dot = [d if is_inexact(v.dtype) else None for d, v in zip(call.pairs(part, moved)[1], values, strict=True)]
     return of_values(part, call.deterministic, index, values, dest, consts, dot, dest_dot or [None] * len(values), const_dots)
 
@@ -254,13 +241,7 @@ def _jvp_of(primitive: Primitive, plain: Callable[..., Leaves]) -> Callable[...,
         if all(isinstance(t, ad.Zero) for t in tangents[:count]):
             moved = [zeros_if_none(None, x) if isinstance(t, ad.Zero) else t for x, t in zip(primals, tangents, strict=True)]
             return primitive.bind(*primals, **params), primitive.bind(*primals[:count], *moved[count:], **params)
-        moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-        def of(*xs: Any) -> Leaves:
-            full = dict(enumerate(primals)) | dict(zip(moving, xs, strict=True))
-            return plain(*(full[k] for k in range(len(primals))), **params)
-
-        return jax.jvp(of, [jnp.asarray(primals[k]) for k in moving], [tangents[k] for k in moving])
+        return jvp_of(functools.partial(plain, **params), primals, tangents)
 
     return rule
 

@@ -31,7 +31,7 @@ from .histogram_call import HistogramCall, Part, can_fuse
 from .ordered_call import OrderedCall, last
 from .scan import bind as bind_ordered
 from .scan import scan_p
-from .tangents import Leaves, add, is_inexact, summed_to
+from .tangents import Leaves, add, along, is_inexact, replaced, summed_to
 from .transposition import pulled_back
 
 FEWEST, FEWEST_SCALARS, FEWEST_NARROW, NARROW = 1024, 5000, 2**15, 8
@@ -146,15 +146,8 @@ def _tangent_call(
     def of_element(held: Sequence[Any], *xs: Any) -> Leaves:
         primals = [*held[:count], *xs[: len(call.positions)]]
         changes = [*held[count:], *xs[len(call.positions) :]]
-        changed = [*moved[0], *(count + k for k in moved[1])]
-
-        def run(*new: Any) -> Leaves:
-            full = list(primals)
-            for k, x in zip(changed, new, strict=True):
-                full[k] = x
-            return call.f(full[:count], *full[count:])
-
-        results, moves = jax.jvp(run, tuple(primals[k] for k in changed), tuple(changes))
+        dots = replaced([None] * len(primals), [*moved[0], *(count + k for k in moved[1])], changes)
+        results, moves = along(lambda xs: call.f(xs[:count], *xs[count:]), primals, dots)
         values = {v for p in call.parts for v in p.values}
         return [moves[k] if k in values else r for k, r in enumerate(results)]
 

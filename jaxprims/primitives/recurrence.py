@@ -34,6 +34,7 @@ from .scan import batch_rule, scan_p
 from .tangents import (
     Leaves,
     after,
+    along,
     first_of,
     is_inexact,
     like,
@@ -265,19 +266,15 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
     before = [shifted(y, zeros_if_none(None, y[:1]) if init is None else init[0][None], r.reverse) for y in ys]
     if flags is not None:
         before = [jnp.where(like(flags, y), 0, y) for y in before]
-    active = [k for k, d in enumerate(moves) if d is not None]
     m, depth = len(factors), 1 + r.inner_rank
 
-    def apply(*changed: Any) -> tuple[Any, ...]:
-        full = list(given)
-        for k, x in zip(active, changed, strict=True):
-            full[k] = x
+    def apply(full: Leaves) -> Sequence[Any]:
         on_element = mapped(lambda *xs: tuple(r.step.apply(full[m:], xs[:m], xs[m:])), depth)
         return on_element(*full[:m], *before)
 
     if r.steady:
         given[0], moves[0] = (None if x is None else r.spread([x], before[0])[0] for x in (factors[0], factor_dots[0]))
-    _, moved = jax.jvp(apply, tuple(given[k] for k in active), tuple(moves[k] for k in active))
+    _, moved = along(apply, given, moves)
     if init is None:
         moved = [without_first(x, flags, r.reverse) for x in moved]
     return [x if d is None else x + d for x, d in zip(moved, b_dots, strict=True)]

@@ -30,10 +30,12 @@ from .segments import segments_p
 from .tangents import (
     Leaves,
     add,
+    along,
     first_of,
     is_inexact,
     jvp_of,
     jvp_rule,
+    replaced,
     shifted,
     summed_to,
     without_first,
@@ -71,18 +73,8 @@ def through(
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
     combine = call.combine(consts, 1 + inner_rank)
 
-    def joined(*changed: Any) -> Leaves:
-        before = list(upto)
-        for k, x in zip(active, changed, strict=True):
-            before[k] = x
-        out = combine(before, rest)
-        return [out[k] for k in active]
-
-    _, passed = jax.jvp(joined, tuple(upto[k] for k in active), tuple(moved[k] for k in active))
-    out: Leaves = list(none)
-    for k, x in zip(active, passed, strict=True):
-        out[k] = without_first(x, ends, True, moved[k])
-    return out
+    _, passed = along(lambda before: combine(before, rest), upto, replaced(none, active, [moved[k] for k in active]))
+    return replaced(none, active, [without_first(passed[k], ends, True, moved[k]) for k in active])
 
 
 def _prefixes(call: OrderedCall, values: Leaves, flags: Any, consts: Leaves, init: Leaves | None) -> Leaves:

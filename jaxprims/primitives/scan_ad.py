@@ -17,7 +17,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
@@ -34,6 +33,7 @@ from .tangents import (
     Leaves,
     add,
     after,
+    along,
     first_of,
     is_inexact,
     jvp_of,
@@ -49,21 +49,9 @@ from .transposition import combines_linearly, constant_leaves, known_rule, of_f,
 
 def value_dots(call: OrderedCall, arrays: Leaves, captured: Leaves, dots: Leaves, captured_dots: Leaves) -> tuple[Leaves, Leaves]:
     """f on every element, unfused, and its tangents (None: zero, or an integer's)."""
-    given, moves = [*arrays, *captured], [*dots, *captured_dots]
-    active = [k for k, d in enumerate(moves) if d is not None]
-    if call.passes_on:
-        return arrays, [d if is_inexact(x.dtype) else None for x, d in zip(arrays, dots, strict=True)]
-    if not active:
-        values = call.values(arrays, captured)
-        return values, [None] * len(values)
-
-    def run(*changed: Any) -> Leaves:
-        full = list(given)
-        for k, x in zip(active, changed, strict=True):
-            full[k] = x
-        return call.values(full[: len(arrays)], full[len(arrays) :])
-
-    values, moved = jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))
+    values, moved, n = arrays, dots, len(arrays)
+    if not call.passes_on:
+        values, moved = along(lambda xs: call.values(xs[:n], xs[n:]), [*arrays, *captured], [*dots, *captured_dots])
     return values, [d if is_inexact(x.dtype) else None for x, d in zip(values, moved, strict=True)]
 
 
@@ -134,17 +122,9 @@ class Steps:
 
     def pushed(self, moves: Sequence[Any]) -> Leaves:
         """The operator's tangents along those of (states, values, captured arrays)."""
-        given = [*self.states, *self.values, *self.consts]
-        active = [k for k, d in enumerate(moves) if d is not None]
         n, depth = len(self.values), 1 + self.call.inner_rank
-
-        def run(*changed: Any) -> Leaves:
-            full = list(given)
-            for k, x in zip(active, changed, strict=True):
-                full[k] = x
-            return self.call.combine(full[2 * n :], depth)(full[:n], full[n : 2 * n])
-
-        return jax.jvp(run, tuple(given[k] for k in active), tuple(moves[k] for k in active))[1]
+        op = lambda xs: self.call.combine(xs[2 * n :], depth)(xs[:n], xs[n : 2 * n])  # noqa: E731
+        return along(op, [*self.states, *self.values, *self.consts], moves)[1]
 
     def added(self, moved: dict[int, Any]) -> Leaves:
         """u, given the tangents of some leaves' states."""

@@ -27,7 +27,7 @@ from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
-from .tangents import is_inexact
+from .tangents import along, is_inexact, jvp_of
 from .transposed import transposed
 from .transposition import known_rule, pulled_back
 
@@ -45,7 +45,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, 
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
     if call.steps > 1:
-        return _jvp_of_steps(primals, dots, call, masks, rank)
+        return jvp_of(lambda *xs: by_steps(xs, call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
     return outs, _tangents(primals, dots, outs, call, masks, rank)
 
@@ -97,16 +97,9 @@ def _tangents_within(
 def _plain_tangents(
     primals: Sequence[Any], dots: Sequence[Any], wanted: Sequence[int], call: StencilCall, masks: Sequence[int], rank: int
 ) -> list[Any]:
-    active = [k for k, d in enumerate(dots) if d is not None]
-
-    def plain(*xs: Any) -> list[Any]:
-        full = list(primals)
-        for k, x in zip(active, xs, strict=True):
-            full[k] = x
-        outs = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)(*full)
-        return [outs[k] for k in wanted]
-
-    return list(jax.jvp(plain, [primals[k] for k in active], [dots[k] for k in active])[1])
+    made = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
+    moved = along(lambda xs: made(*xs), primals, dots)[1]
+    return [moved[k] for k in wanted]
 
 
 def _tangent_stencil(
@@ -160,19 +153,6 @@ def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int
 
 
 # --- several steps -------------------------------------------------------------------------------------------------------------
-
-
-def _jvp_of_steps(primals: list[Any], dots: list[Any], call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
-    active = [k for k, d in enumerate(dots) if d is not None]
-
-    def run(*xs: Any) -> list[Any]:
-        full = list(primals)
-        for k, x in zip(active, xs, strict=True):
-            full[k] = x
-        return by_steps(full, call, masks, rank)
-
-    outs, made = jax.jvp(run, [primals[k] for k in active], [dots[k] for k in active])
-    return outs, [d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, made, strict=True)]
 
 
 def by_steps(operands: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:

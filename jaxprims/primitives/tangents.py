@@ -70,6 +70,25 @@ def zeros_if_none(dot: Any, x: Any) -> Any:
     return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
 
 
+def replaced(xs: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> Leaves:
+    """With others in these places."""
+    full = list(xs)
+    for k, x in zip(places, others, strict=True):
+        full[k] = x
+    return full
+
+
+def along(function: Callable[[Leaves], Sequence[Any]], xs: Sequence[Any], dots: Sequence[Any]) -> tuple[Leaves, Leaves]:
+    """``function(xs)``, and its tangents along those of ``xs`` that are not None; of none, None for each."""
+    active = [k for k, d in enumerate(dots) if d is not None]
+    if not active:
+        outs = list(function(list(xs)))
+        return outs, [None] * len(outs)
+    run = lambda *moved: list(function(replaced(xs, active, moved)))  # noqa: E731
+    outs, moves = jax.jvp(run, [xs[k] for k in active], [dots[k] for k in active])
+    return outs, moves
+
+
 def on_members(
     fn: Callable[[Leaves, Leaves, Leaves], Leaves],
     primals: Sequence[Any],
@@ -83,9 +102,7 @@ def on_members(
     n = len(primals)
 
     def one(*args: Any) -> Leaves:
-        mine: Leaves = [None] * n
-        for k, d in zip(active, args[n:], strict=False):
-            mine[k] = d
+        mine = replaced([None] * n, active, args[n : n + len(active)])
         return fn(list(args[:n]), mine, list(args[n + len(active) :]))
 
     every = (*masks, *(masks[k] for k in active), *((1 << rank) - 1 for _ in outs))
@@ -116,15 +133,7 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
 def jvp_of(function: Callable[..., Leaves], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Leaves, Leaves]:
     """A JVP as JAX's own rules make it of what is evaluated in the primitive's place."""
     primals = [jnp.asarray(x) for x in primals]
-    active = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-    def run(*changed: Any) -> Leaves:
-        full = list(primals)
-        for k, x in zip(active, changed, strict=True):
-            full[k] = x
-        return function(*full)
-
-    outs, dots = jax.jvp(run, tuple(primals[k] for k in active), tuple(tangents[k] for k in active))
+    outs, dots = along(lambda xs: function(*xs), primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
     return outs, [d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)]
 
 

@@ -22,7 +22,7 @@ from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import Operator, slots_of
 from ..tracing.varying import axes_of, vary
 from .elements import ElementFunctionCall
-from .tangents import Leaves, is_inexact
+from .tangents import Leaves, is_inexact, replaced
 
 
 def transpose_rule(
@@ -71,19 +71,13 @@ def pulled_back(cotangents: Sequence[Any], operands: Sequence[Any], run: Callabl
     moved = [k for k, x in enumerate(operands) if ad.is_undefined_primal(x)]
 
     def of(*xs: Any) -> Leaves:
-        full = list(operands)
-        for k, x in zip(moved, xs, strict=True):
-            full[k] = x
-        return [y for y in run(full) if is_inexact(y.dtype)]
+        return [y for y in run(replaced(operands, moved, xs)) if is_inexact(y.dtype)]
 
     avals = [operands[k].aval for k in moved]
     outs, pull = jax.vjp(of, *map(zeros_of, avals))
     cts = [c for c in cotangents if is_inexact((c.aval if isinstance(c, ad.Zero) else c).dtype)]
     pulled = pull([jnp.zeros_like(o) if isinstance(c, ad.Zero) else c for c, o in zip(cts, outs, strict=True)])
-    out: Leaves = [None] * len(operands)
-    for k, ct in zip(moved, pulled, strict=True):
-        out[k] = ct
-    return out
+    return replaced([None] * len(operands), moved, pulled)
 
 
 def of_f(call: ElementFunctionCall, arrays: Sequence[bool], captured: Sequence[bool], degree: int = LINEAR) -> list[list[int]]:
