@@ -44,54 +44,12 @@ class KernelInfo:
     static_shared_bytes: Final[int]
 
 def kernel_info(text: str, key: int, ordinal: int = 0) -> dict[str, KernelInfo]: ...
-def scan_workspace(described: dict[str, Any], n: int, lanes: int, members: int) -> tuple[int, int, int]: ...
-def reduce_workspace(described: dict[str, Any], n: int, lanes: int, members: int) -> tuple[int, int, int]: ...
-def segments_workspace(described: dict[str, Any], n: int, lanes: int, segments: int, members: int) -> tuple[int, int, int]: ...
-def histogram_workspace(
-    described: dict[str, Any], n: int, bins: Sequence[int], members: int, devices: Sequence[DeviceInfo], plan: Sequence[int]
+def workspace(
+    family: str, described: dict[str, Any], sizes: dict[str, Any], devices: Sequence[DeviceInfo], plan: Sequence[int]
 ) -> tuple[int, int, int]: ...
-def explain_scan(
-    described: dict[str, Any], device: DeviceInfo, n: int, lanes: int, members: int, plan: Sequence[int]
+def explain(
+    family: str, described: dict[str, Any], device: DeviceInfo, sizes: dict[str, Any], plan: Sequence[int]
 ) -> list[tuple[str, int]]: ...
-def explain_reduce(
-    described: dict[str, Any], device: DeviceInfo, n: int, lanes: int, members: int, plan: Sequence[int]
-) -> list[tuple[str, int]]: ...
-def explain_segments(
-    described: dict[str, Any], device: DeviceInfo, n: int, lanes: int, members: int, ids: bool, segments: int, plan: Sequence[int]
-) -> list[tuple[str, int]]: ...
-def explain_histogram(
-    described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
-) -> list[tuple[str, int]]: ...
-def explain_stencil(
-    described: dict[str, Any],
-    device: DeviceInfo,
-    size: Sequence[int],
-    wraps: Sequence[bool],
-    members: int,
-    steps: int,
-    plan: Sequence[int],
-) -> list[tuple[str, int]]: ...
-def kernels_of_ordered(
-    described: dict[str, Any],
-    device: DeviceInfo,
-    n: int,
-    lanes: int,
-    members: int,
-    init: bool,
-    contiguous: bool,
-    ids: bool,
-    segments: int,
-    plan: Sequence[int],
-) -> list[str]: ...
-def kernels_of_histogram(
-    described: dict[str, Any], device: DeviceInfo, n: int, bins: Sequence[int], members: int, plan: Sequence[int]
-) -> list[str]: ...
-def kernels_of_stencil(
-    described: dict[str, Any],
-    device: DeviceInfo,
-    size: Sequence[int],
-    wraps: Sequence[bool],
-    members: int,
-    steps: int,
-    plan: Sequence[int],
+def kernels(
+    family: str, described: dict[str, Any], device: DeviceInfo, sizes: dict[str, Any], plan: Sequence[int]
 ) -> list[str]: ...

@@ -58,7 +58,8 @@ def spec(*parts):
 
 
 def plan(described, n, bins, members=1, forced=(), device=H200):
-    numbers = dict(_cuda.explain_histogram(described, _cuda.DeviceInfo(**device), n, bins, members, list(forced)))
+    sizes = {"n": n, "bins": bins, "members": members}
+    numbers = dict(_cuda.explain("histogram", described, _cuda.DeviceInfo(**device), sizes, list(forced)))
     return {**numbers, "space": SPACES[numbers["space"]]}
 
 
@@ -75,7 +76,8 @@ def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dty
     spec = StencilSpec(rank, 1, ((dtype, 1),), reads, (), (), ((dtype, 1),), b.finish([b.arg(0)]))
     described = compiler.described(spec, 90)
     info = _cuda.DeviceInfo(**device)
-    p = dict(_cuda.explain_stencil(described, info, size, [False] * rank, members, steps, list(forced)))
+    sizes = {"size": size, "wraps": [False] * rank, "members": members, "steps": steps}
+    p = dict(_cuda.explain("stencil", described, info, sizes, list(forced)))
     assert 1 <= p["steps a launch"] <= min(steps, 16)
     tiles = [p[f"tile on axis {a}"] for a in range(rank)]
     assert min(tiles) >= 1
@@ -85,13 +87,14 @@ def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dty
     several = p["steps a launch"] > 1
     most = device["shared_per_block"] - K - 16 * 64 * max(rank, 2)  # beside what a block knows of its steps
     assert (bytes_ <= p["shared bytes"] <= most) if several else p["shared bytes"] == 0
-    names = _cuda.kernels_of_stencil(described, info, size, [False] * rank, members, steps, list(forced))
+    names = _cuda.kernels("stencil", described, info, sizes, list(forced))
     assert names == ["StencilSteps" if several else "StencilCells"]
 
 
 def workspace(described, n, bins, members=1, devices=(), forced=()):
     infos = [_cuda.DeviceInfo(**device) for device in devices]
-    return _cuda.histogram_workspace(described, n, bins, members, infos, list(forced))
+    sizes = {"n": n, "bins": bins, "members": members}
+    return _cuda.workspace("histogram", described, sizes, infos, list(forced))
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,67 @@ std::string StencilCompiler::Image(const std::string& spec, const DeviceInfo& de
   return ImageOf(spec, device, kernel);
 }
 
+namespace {
+
+RehearsedCall OrderedSizes(const nb::dict& sizes) {
+  RehearsedCall call;
+  Get(sizes, "n", call.n, "lanes", call.lanes, "members", call.members, "init", call.init, "contiguous", call.contiguous, "ids",
+      call.segments.ids, "segments", call.segments.count);
+  return call;
+}
+
+struct HistSizes {
+  explicit HistSizes(const nb::dict& sizes) { Get(sizes, "n", n, "bins", bins, "members", members); }
+  int64_t n = 0, members = 1;
+  std::vector<int64_t> bins;
+};
+
+RehearsedStencil StencilSizes(const nb::dict& sizes) {
+  RehearsedStencil call;
+  Get(sizes, "size", call.size, "wraps", call.wraps, "members", call.members, "steps", call.steps);
+  return call;
+}
+
+Bytes WorkspaceOf(const std::string& family, const nb::dict& described, const nb::dict& sizes,
+                  const std::vector<DeviceInfo>& devices, const std::vector<int64_t>& plan) {
+  if (family == "histogram") {
+    const HistSizes of(sizes);
+    return BytesOf(HistWorkspace(HistShapeOf(described), of.n, of.bins, of.members, devices, plan));
+  }
+  const RehearsedCall of = OrderedSizes(sizes);
+  return BytesOf(OrderedWorkspace(OrderedShapeOf(described), of));
+}
+
+std::vector<std::pair<std::string, int64_t>> ExplainedBy(const std::string& family, const nb::dict& described,
+                                                         const DeviceInfo& device, const nb::dict& sizes,
+                                                         const std::vector<int64_t>& plan) {
+  if (family == "histogram") {
+    const HistSizes of(sizes);
+    return ExplainHist(HistShapeOf(described), device, of.n, of.bins, of.members, plan);
+  }
+  if (family == "stencil") {
+    const CudaStencilShape shape = StencilShapeOf(described);
+    return ExplainStencil(shape, device, StencilCallOf(shape, StencilSizes(sizes)), plan);
+  }
+  const CudaOrderedShape shape = OrderedShapeOf(described);
+  const RehearsedCall of = OrderedSizes(sizes);
+  if (family == "scan") return ExplainScan(shape, device, of.n, of.lanes, of.members, plan);
+  if (family == "reduce") return ExplainReduce(shape, device, of.n, of.lanes, of.members, plan);
+  return ExplainSegments(shape, device, of.n, of.lanes, of.members, of.segments.ids, of.segments.count, plan);
+}
+
+std::vector<std::string> KernelsOf(const std::string& family, const nb::dict& described, const DeviceInfo& device,
+                                   const nb::dict& sizes, const std::vector<int64_t>& plan) {
+  if (family == "histogram") {
+    const HistSizes of(sizes);
+    return RehearseHist(HistShapeOf(described), device, of.n, of.bins, of.members, plan);
+  }
+  if (family == "stencil") return RehearseStencil(StencilShapeOf(described), device, StencilSizes(sizes), plan);
+  return RehearseOrdered(OrderedShapeOf(described), device, OrderedSizes(sizes), plan);
+}
+
+}  // namespace
+
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA half of jaxprims: the FFI handlers, the kernels loaded for devices, how they are launched.";
   m.def(
@@ -210,90 +271,14 @@ NB_MODULE(_cuda, m) {
       nb::arg("text"), nb::arg("key"), nb::arg("ordinal") = 0,
       "By name, a spec's kernels that are loaded, as the driver sees them.");
 
-  // For the lowering: (base, per, every), so that each member of the batch has base + per * (n // every + 1) bytes.
   m.def(
-      "scan_workspace",
-      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
-        return BytesOf(ScanWorkspace(OrderedShapeOf(described), n, lanes, members));
-      },
-      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
-  m.def(
-      "reduce_workspace",
-      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t members) {
-        return BytesOf(ReduceWorkspace(OrderedShapeOf(described), n, lanes, members));
-      },
-      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"));
-  m.def(
-      "segments_workspace",
-      [](const nb::dict& described, int64_t n, int64_t lanes, int64_t segments, int64_t members) {
-        return BytesOf(SegmentsWorkspace(OrderedShapeOf(described), n, lanes, segments, members));
-      },
-      nb::arg("described"), nb::arg("n"), nb::arg("lanes"), nb::arg("segments"), nb::arg("members"));
-  m.def(
-      "histogram_workspace",
-      [](const nb::dict& described, int64_t n, const std::vector<int64_t>& bins, int64_t members,
-         const std::vector<DeviceInfo>& devices, const std::vector<int64_t>& plan) {
-        return BytesOf(HistWorkspace(HistShapeOf(described), n, bins, members, devices, plan));
-      },
-      nb::arg("described"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("devices"), nb::arg("plan"));
-
-  // For jaxprims.explain: the numbers of the plan that a device would follow, by name.
-  m.def(
-      "explain_scan",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainScan(OrderedShapeOf(described), device, n, lanes, members, plan); },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
-  m.def(
-      "explain_reduce",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainReduce(OrderedShapeOf(described), device, n, lanes, members, plan); },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("plan"));
-  m.def(
-      "explain_segments",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members, bool ids,
-         int64_t segments, const std::vector<int64_t>& plan) {
-        return ExplainSegments(OrderedShapeOf(described), device, n, lanes, members, ids, segments, plan);
-      },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("ids"),
-      nb::arg("segments"), nb::arg("plan"));
-  m.def(
-      "explain_histogram",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
-         const std::vector<int64_t>& plan) { return ExplainHist(HistShapeOf(described), device, n, bins, members, plan); },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
-  m.def(
-      "explain_stencil",
-      [](const nb::dict& described, const DeviceInfo& device, const std::vector<int64_t>& size, const std::vector<bool>& wraps,
-         int64_t members, int64_t steps, const std::vector<int64_t>& plan) {
-        const CudaStencilShape shape = StencilShapeOf(described);
-        return ExplainStencil(shape, device, StencilCallOf(shape, {size, wraps, members, steps}), plan);
-      },
-      nb::arg("described"), nb::arg("device"), nb::arg("size"), nb::arg("wraps"), nb::arg("members"), nb::arg("steps"),
-      nb::arg("plan"));
-
-  // For jaxprims.compile_check: the kernels that a call may launch, found by launching them without a device.
-  m.def(
-      "kernels_of_ordered",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, int64_t lanes, int64_t members, bool init,
-         bool contiguous, bool ids, int64_t segments, const std::vector<int64_t>& plan) {
-        const RehearsedCall call{n, lanes, members, init, contiguous, {segments, ids, false}};
-        return RehearseOrdered(OrderedShapeOf(described), device, call, plan);
-      },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("lanes"), nb::arg("members"), nb::arg("init"),
-      nb::arg("contiguous"), nb::arg("ids"), nb::arg("segments"), nb::arg("plan"));
-  m.def(
-      "kernels_of_histogram",
-      [](const nb::dict& described, const DeviceInfo& device, int64_t n, const std::vector<int64_t>& bins, int64_t members,
-         const std::vector<int64_t>& plan) { return RehearseHist(HistShapeOf(described), device, n, bins, members, plan); },
-      nb::arg("described"), nb::arg("device"), nb::arg("n"), nb::arg("bins"), nb::arg("members"), nb::arg("plan"));
-  m.def(
-      "kernels_of_stencil",
-      [](const nb::dict& described, const DeviceInfo& device, const std::vector<int64_t>& size, const std::vector<bool>& wraps,
-         int64_t members, int64_t steps, const std::vector<int64_t>& plan) {
-        return RehearseStencil(StencilShapeOf(described), device, {size, wraps, members, steps}, plan);
-      },
-      nb::arg("described"), nb::arg("device"), nb::arg("size"), nb::arg("wraps"), nb::arg("members"), nb::arg("steps"),
-      nb::arg("plan"));
+      "workspace", &WorkspaceOf, nb::arg("family"), nb::arg("described"), nb::arg("sizes"), nb::arg("devices"), nb::arg("plan"),
+      "For the lowering: (base, per, every), so that each member of the batch has base + per * (n // every + 1) bytes. A size of "
+      "-1 is not known.");
+  m.def("explain", &ExplainedBy, nb::arg("family"), nb::arg("described"), nb::arg("device"), nb::arg("sizes"), nb::arg("plan"),
+        "The numbers of the plan that a device would follow, by name.");
+  m.def("kernels", &KernelsOf, nb::arg("family"), nb::arg("described"), nb::arg("device"), nb::arg("sizes"), nb::arg("plan"),
+        "The kernels that a call may launch, found by launching them without a device.");
 }
 
 }  // namespace jaxprims::cuda

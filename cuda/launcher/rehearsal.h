@@ -13,7 +13,7 @@
 
 namespace jaxprims::cuda {
 
-// Sizes of a call; -1 is not allowed.
+// Sizes of a call; -1, of what is not known, for a workspace alone.
 struct RehearsedCall {
   int64_t n = 0, lanes = 1, members = 1;
   bool init = false;
@@ -69,6 +69,12 @@ inline std::vector<std::string> RehearseStencil(const CudaStencilShape& shape, c
   return names;
 }
 
+inline Workspace OrderedWorkspace(const CudaOrderedShape& shape, const RehearsedCall& of) {
+  if (shape.kind == "scan") return ScanWorkspace(shape, of.n, of.lanes, of.members);
+  if (shape.kind == "reduce") return ReduceWorkspace(shape, of.n, of.lanes, of.members);
+  return SegmentsWorkspace(shape, of.n, of.lanes, of.segments.count, of.members);
+}
+
 inline std::vector<std::string> RehearseOrdered(const CudaOrderedShape& shape, const DeviceInfo& device, const RehearsedCall& of,
                                                 std::span<const int64_t> plan) {
   OrderedCall call;
@@ -80,9 +86,7 @@ inline std::vector<std::string> RehearseOrdered(const CudaOrderedShape& shape, c
   for (const int64_t bytes : shape.leaf_bytes) call.outs.push_back(internal::Rehearsed(of.n * of.lanes * bytes));
   call.uniforms.resize(static_cast<size_t>(shape.uniforms));
   if (of.init) call.init.push_back({{}, static_cast<int64_t>(shape.slot_bytes.size())});
-  const Workspace room = shape.kind == "scan"     ? ScanWorkspace(shape, of.n, of.lanes, of.members)
-                         : shape.kind == "reduce" ? ReduceWorkspace(shape, of.n, of.lanes, of.members)
-                                                  : SegmentsWorkspace(shape, of.n, of.lanes, of.segments.count, of.members);
+  const Workspace room = OrderedWorkspace(shape, of);
   const int64_t bytes = of.members * (room.base + room.per * (of.n / room.every + 1));
   std::vector<std::string> names;
   Launcher launcher(device, names);

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ... import _cuda
@@ -75,10 +78,19 @@ def _known(size: Any) -> int:
     return size if isinstance(size, int) else -1
 
 
-class _Family:
+class _Family(abc.ABC):
     """What the families share. A plan is None where nothing is forced."""
 
     name: str
+    plans: Callable[..., Any]
+
+    @abc.abstractmethod
+    def sizes(self, problem: Any) -> dict[str, Any]:
+        """Of a call, as ``cuda/launcher/cuda_module.cc`` reads them."""
+
+    @abc.abstractmethod
+    def words(self, problem: Any, plan: Any) -> tuple[str, str]:
+        """A plan, and why."""
 
     def takes(self, problem: Any) -> bool:
         """Are there kernels for it?"""
@@ -88,6 +100,17 @@ class _Family:
         plan = plan_among(problem.plans, "cuda", self.name)
         return [] if plan is None else list(plan.numbers(problem))
 
+    def plan(self, problem: Any, device: _cuda.DeviceInfo) -> Any:
+        described = compiler.described(problem.spec, 10 * device.major + device.minor)
+        numbers = tuple(_cuda.explain(self.name, described, device, self.sizes(problem), self.forced(problem)))
+        return self.plans(numbers_by_name=numbers)
+
+    def workspace(self, problem: Any, described: dict[str, Any], devices: list[_cuda.DeviceInfo]) -> tuple[int, int, int]:
+        return _cuda.workspace(self.name, described, self.sizes(problem), devices, self.forced(problem))
+
+    def kernels(self, problem: Any, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
+        return _cuda.kernels(self.name, described, device, self.sizes(problem), self.forced(problem))
+
     def classes(self, spec: Any, arch: int) -> tuple[str, ...]:
         return ()
 
@@ -96,6 +119,7 @@ class Histograms(_Family):
     """Histograms on NVIDIA GPUs."""
 
     name = "histogram"
+    plans = staticmethod(HistogramPlan.made)
     REASONS = (
         "the histograms are tiny and many",
         "a block's subhistograms fit its shared memory in few passes",
@@ -109,26 +133,12 @@ class Histograms(_Family):
         "global memory",
     )
 
-    def plan(self, problem: HistogramProblem, device: _cuda.DeviceInfo) -> HistogramPlan:
-        described = compiler.described(problem.spec, 10 * device.major + device.minor)
-        numbers = _cuda.explain_histogram(described, device, problem.n, list(problem.bins), problem.members, self.forced(problem))
-        named = dict(numbers)
-        space = SPACES[named["space"]]
-        return HistogramPlan(space, named["M"], named["S"], named["K"], None, named["cluster"], numbers_by_name=tuple(numbers))
+    def sizes(self, problem: HistogramProblem) -> dict[str, Any]:
+        return {"n": _known(problem.n), "bins": list(problem.bins), "members": _known(problem.members)}
 
     def words(self, problem: HistogramProblem, plan: HistogramPlan) -> tuple[str, str]:
         k = SPACES.index(plan.space or SPACES[0])
         return f"{self.WHERE[k]}; {plan}", self.REASONS[k]
-
-    def workspace(
-        self, problem: HistogramProblem, described: dict[str, Any], devices: list[_cuda.DeviceInfo]
-    ) -> tuple[int, int, int]:
-        sizes = _known(problem.n), list(problem.bins), _known(problem.members)
-        return _cuda.histogram_workspace(described, *sizes, devices, self.forced(problem))
-
-    def kernels(self, problem: HistogramProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
-        bins = list(problem.bins)
-        return _cuda.kernels_of_histogram(described, device, problem.n, bins, problem.members, self.forced(problem))
 
     def classes(self, spec: HistogramSpec, arch: int) -> tuple[str, ...]:
         return tuple(histograms.atomic_of(b, arch) for b in spec.bins)
@@ -137,6 +147,11 @@ class Histograms(_Family):
 class _Ordered(_Family):
     how: str
 
+    def sizes(self, problem: OrderedProblem) -> dict[str, Any]:
+        sizes = {"n": problem.n, "lanes": problem.lanes, "members": problem.members, "segments": problem.num_segments}
+        flags = {"init": problem.init, "contiguous": problem.contiguous, "ids": problem.ids}
+        return {name: _known(size) for name, size in sizes.items()} | flags
+
     def words(self, problem: OrderedProblem, plan: Any) -> tuple[str, str]:
         across = problem.spec.across
         return f"{self.how}; {plan}", (
@@ -144,68 +159,40 @@ class _Ordered(_Family):
         )
 
     def kernels(self, problem: OrderedProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
-        sizes, plan = (problem.n, problem.lanes, problem.members, problem.init), self.forced(problem)
-        names: dict[str, None] = {}
-        for contiguous in {problem.contiguous, True}:  # operands that are shared, in part: either may be
-            segments = (problem.ids, problem.num_segments)
-            names |= dict.fromkeys(_cuda.kernels_of_ordered(described, device, *sizes, contiguous, *segments, plan))
-        return list(names)
+        names = super().kernels(problem, described, device)  # operands that are shared, in part: either may be
+        contiguous = super().kernels(dataclasses.replace(problem, contiguous=True), described, device)
+        return list(dict.fromkeys(names + contiguous))
 
 
 class Scans(_Ordered):
     """Scans on NVIDIA GPUs."""
 
-    name, how = "scan", "single pass with look-back"
-
-    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ScanPlan:
-        described = compiler.described(problem.spec, 10 * device.major + device.minor)
-        numbers = _cuda.explain_scan(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
-        return ScanPlan(numbers_by_name=tuple(numbers))
-
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
-        return _cuda.scan_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
+    name, how, plans = "scan", "single pass with look-back", ScanPlan
 
 
 class Reductions(_Ordered):
     """Reductions on NVIDIA GPUs."""
 
-    name, how = "reduce", "in one pass"
-
-    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> ReducePlan:
-        described = compiler.described(problem.spec, 10 * device.major + device.minor)
-        numbers = _cuda.explain_reduce(described, device, problem.n, problem.lanes, problem.members, self.forced(problem))
-        return ReducePlan(numbers_by_name=tuple(numbers))
-
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
-        return _cuda.reduce_workspace(described, _known(problem.n), _known(problem.lanes), _known(problem.members))
+    name, how, plans = "reduce", "in one pass", ReducePlan
 
 
 class Segments(_Ordered):
     """Segmented reductions on NVIDIA GPUs."""
 
-    name, how = "segments", "balanced by elements"
-
-    def plan(self, problem: OrderedProblem, device: _cuda.DeviceInfo) -> SegmentsPlan:
-        described = compiler.described(problem.spec, 10 * device.major + device.minor)
-        sizes = (problem.n, problem.lanes, problem.members, problem.ids, problem.num_segments)
-        return SegmentsPlan(numbers_by_name=tuple(_cuda.explain_segments(described, device, *sizes, self.forced(problem))))
-
-    def workspace(self, problem: OrderedProblem, described: dict[str, Any], devices: object) -> tuple[int, int, int]:
-        sizes = map(_known, (problem.n, problem.lanes, problem.num_segments, problem.members))
-        return _cuda.segments_workspace(described, *sizes)
+    name, how, plans = "segments", "balanced by elements", SegmentsPlan
 
 
 class Stencils(_Family):
     """Stencils on NVIDIA GPUs."""
 
-    name = "stencil"
+    name, plans = "stencil", StencilPlan
+
+    def sizes(self, problem: StencilProblem) -> dict[str, Any]:
+        grid = {"size": list(problem.size), "wraps": list(problem.wraps)}
+        return grid | {"members": problem.members, "steps": problem.steps}
 
     def takes(self, problem: StencilProblem) -> bool:
         return stencils.takes(problem.spec)
-
-    def plan(self, problem: StencilProblem, device: _cuda.DeviceInfo) -> StencilPlan:
-        described = compiler.described(problem.spec, 10 * device.major + device.minor)
-        return StencilPlan(numbers_by_name=tuple(_cuda.explain_stencil(described, device, *self._sizes(problem))))
 
     def words(self, problem: StencilProblem, plan: StencilPlan) -> tuple[str, str]:
         if dict(plan.numbers_by_name)["steps a launch"] > 1:
@@ -213,16 +200,12 @@ class Stencils(_Family):
         reason = "each cell is read from memory once" if problem.steps == 1 else "a step is worth a pass"
         return f"a pass through memory; {plan}", reason
 
-    def workspace(self, problem: StencilProblem, described: dict[str, Any], devices: object) -> tuple[Any, int, int]:
+    def workspace(
+        self, problem: StencilProblem, described: dict[str, Any], devices: list[_cuda.DeviceInfo]
+    ) -> tuple[Any, int, int]:
         """One grid more than the results, two where the grid shrinks: however many passes a device makes."""
         if problem.steps == 1:
             return 0, 0, 1
         cells = math.prod(problem.widest) * problem.spec.unit
         grid = sum(itemsize(dtype) * slots * cells + 256 for dtype, slots in problem.spec.leaves)
         return grid * (1 if problem.widest == problem.size else 2), 0, 1
-
-    def kernels(self, problem: StencilProblem, described: dict[str, Any], device: _cuda.DeviceInfo) -> list[str]:
-        return _cuda.kernels_of_stencil(described, device, *self._sizes(problem))
-
-    def _sizes(self, problem: StencilProblem) -> tuple[Any, ...]:
-        return list(problem.size), list(problem.wraps), problem.members, problem.steps, self.forced(problem)

@@ -42,6 +42,12 @@ class HistogramPlan(_Plan):
     race_factor: int | None = None
     cluster: int | None = None
 
+    @staticmethod
+    def made(numbers_by_name: Numbers) -> HistogramPlan:
+        """With its own numbers by name, too."""
+        n = dict(numbers_by_name)
+        return HistogramPlan(SPACES[n["space"]], n["M"], n["S"], n["K"], None, n["cluster"], numbers_by_name=numbers_by_name)
+
     def numbers(self, problem: Problem) -> tuple[int, ...]:
         space = 0 if self.space is None else 1 + SPACES.index(self.space)
         return space, *(x or 0 for x in (self.subhistograms, self.passes, self.blocks, self.race_factor, self.cluster))
