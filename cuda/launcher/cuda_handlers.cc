@@ -23,25 +23,14 @@ struct Place {
   bool loads_only;
 };
 
-LoadedSpec<CudaHistShape>& Find(const Driver& driver, CUdevice device, const HistAttributes& a) {
-  return LibraryTable<CudaHistShape>::Instance().Find(driver, a.key, a.spec, device, HistCompiler{a.key});
-}
-
-LoadedSpec<CudaOrderedShape>& Find(const Driver& driver, CUdevice device, const OrderedAttributes& a) {
-  return LibraryTable<CudaOrderedShape>::Instance().Find(driver, a.key, a.spec, device, OrderedCompiler{a.key});
-}
-
-LoadedSpec<CudaStencilShape>& Find(const Driver& driver, CUdevice device, const StencilAttributes& a) {
-  return LibraryTable<CudaStencilShape>::Instance().Find(driver, a.key, a.spec, device, StencilCompiler{a.key});
-}
-
 // run(shape, launcher) in the stream's context, with the kernels of the spec that the attributes name.
-template <class Attributes, class F>
+template <class Shape, class Attributes, class F>
 ffi::Error Run(const Place& place, const Attributes& attributes, F run) {
   try {
     const Driver& driver = OpenDriver();
     const StreamContext context(driver, place.stream);
-    auto& loaded = Find(driver, context.device(), attributes);
+    auto& loaded = LibraryTable<Shape>::Instance().Find(driver, attributes.key, attributes.spec, context.device(),
+                                                        SpecCompiler<Shape>{attributes.key});
     Launcher launcher(loaded.library, place.stream, place.loads_only);
     ffi::Error e = run(loaded.shape, launcher);
     // A call whose operands cannot be read says so when it runs.
@@ -66,7 +55,7 @@ ffi::Error ReadWorkspace(const ffi::RemainingRets& rets, Memory& workspace) {
 
 ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                    const OrderedAttributes& attributes) {
-  return Run(place, attributes, [&](const CudaOrderedShape& shape, Launcher& launcher) {
+  return Run<CudaOrderedShape>(place, attributes, [&](const CudaOrderedShape& shape, Launcher& launcher) {
     const bool is_segments = shape.kind == "segments";
     OrderedCall call;
     Segments segments;
@@ -91,7 +80,7 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
 
 ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                    const HistAttributes& attributes) {
-  return Run(place, attributes, [&](const CudaHistShape& shape, Launcher& launcher) {
+  return Run<CudaHistShape>(place, attributes, [&](const CudaHistShape& shape, Launcher& launcher) {
     HistCall call;
     Memory workspace;
     if (ffi::Error e = CheckPlan(attributes.plan, 1, 6); e.failure()) return e;
@@ -107,7 +96,7 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
 
 ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
                    const StencilAttributes& attributes) {
-  return Run(place, attributes, [&](const CudaStencilShape& shape, Launcher& launcher) {
+  return Run<CudaStencilShape>(place, attributes, [&](const CudaStencilShape& shape, Launcher& launcher) {
     StencilCall call;
     Memory workspace;
     if (ffi::Error e = CheckPlan(attributes.plan, 4, 4); e.failure()) return e;

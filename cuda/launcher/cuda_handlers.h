@@ -17,19 +17,10 @@ inline bool IsStencil(std::string_view spec) { return spec.starts_with("stencil 
 
 // jaxprims.targets.cuda.compiler, by a spec's text. The functions take the GIL and throw what Python raises, and
 // std::invalid_argument for what is no spec, or has another key.
-struct HistCompiler {
+template <class Shape>
+struct SpecCompiler {
   int64_t key;
-  CudaHistShape Describe(const std::string& spec, const DeviceInfo& device) const;
-  std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
-};
-struct OrderedCompiler {
-  int64_t key;
-  CudaOrderedShape Describe(const std::string& spec, const DeviceInfo& device) const;
-  std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
-};
-struct StencilCompiler {
-  int64_t key;
-  CudaStencilShape Describe(const std::string& spec, const DeviceInfo& device) const;
+  Shape Describe(const std::string& spec, const DeviceInfo& device) const;
   std::string Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const;
 };
 

@@ -28,36 +28,30 @@ namespace nb = nanobind;
 namespace jaxprims::cuda {
 namespace {
 
-CudaOrderedShape OrderedShapeOf(const nb::dict& described) {
-  CudaOrderedShape shape;
-  GetShape(described, shape);
+void GetShape(const nb::dict& described, CudaOrderedShape& shape) {
+  jaxprims::GetShape(described, shape);
   Get(described, "state_bytes", shape.state_bytes);
-  return shape;
 }
 
-CudaHistShape HistShapeOf(const nb::dict& described) {
-  CudaHistShape shape;
-  GetShape(described, shape.shape);
-  Get(described, "in_bytes", shape.in_bytes);
-  Get(described, "f_length", shape.f_length);
+void GetShape(const nb::dict& described, CudaHistShape& shape) {
+  jaxprims::GetShape(described, shape.shape);
+  Get(described, "in_bytes", shape.in_bytes, "f_length", shape.f_length);
   for (nb::handle h : described["parts"]) {
     CudaHistShape::Part& part = shape.parts.emplace_back();
-    Get(h, "table_bytes", part.entry_bytes);
-    Get(h, "atomic", part.atomic);
-    Get(h, "direct", part.direct);
-    Get(h, "cluster_trips", part.cluster_trips);
-    Get(h, "slot_bytes", part.slot_bytes);
+    Get(h, "table_bytes", part.entry_bytes, "atomic", part.atomic, "direct", part.direct, "cluster_trips", part.cluster_trips,
+        "slot_bytes", part.slot_bytes);
   }
-  return shape;
 }
 
-CudaStencilShape StencilShapeOf(const nb::dict& described) {
-  CudaStencilShape shape;
+void GetShape(const nb::dict& described, CudaStencilShape& shape) {
+  jaxprims::GetShape(described, shape);
+  Get(described, "column", shape.column, "resident", shape.resident, "loads", shape.loads, "alike", shape.alike);
+}
+
+template <class Shape>
+Shape ShapeOf(const nb::dict& described) {
+  Shape shape;
   GetShape(described, shape);
-  Get(described, "column", shape.column);
-  Get(described, "resident", shape.resident);
-  Get(described, "loads", shape.loads);
-  Get(described, "alike", shape.alike);
   return shape;
 }
 
@@ -75,12 +69,6 @@ nb::dict Described(const std::string& spec, const DeviceInfo& device, int64_t ke
   return described;
 }
 
-std::string ImageOf(const std::string& spec, const DeviceInfo& device, const std::string& kernel) {
-  nb::gil_scoped_acquire gil;
-  const auto image = nb::cast<nb::bytes>(Python("image", spec, device, kernel));
-  return {image.c_str(), image.size()};
-}
-
 CUdevice DeviceAt(const Driver& driver, int ordinal) {
   CUdevice device = 0;
   driver.Check(driver.cuDeviceGet(&device, ordinal), "cuDeviceGet");
@@ -93,32 +81,22 @@ Bytes BytesOf(const Workspace& workspace) { return {workspace.base, workspace.pe
 
 }  // namespace
 
-CudaHistShape HistCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+template <class Shape>
+Shape SpecCompiler<Shape>::Describe(const std::string& spec, const DeviceInfo& device) const {
   nb::gil_scoped_acquire gil;
-  return HistShapeOf(Described(spec, device, key));
+  return ShapeOf<Shape>(Described(spec, device, key));
 }
 
-std::string HistCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
-  return ImageOf(spec, device, kernel);
-}
-
-CudaOrderedShape OrderedCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
+template <class Shape>
+std::string SpecCompiler<Shape>::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
   nb::gil_scoped_acquire gil;
-  return OrderedShapeOf(Described(spec, device, key));
+  const auto image = nb::cast<nb::bytes>(Python("image", spec, device, kernel));
+  return {image.c_str(), image.size()};
 }
 
-std::string OrderedCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
-  return ImageOf(spec, device, kernel);
-}
-
-CudaStencilShape StencilCompiler::Describe(const std::string& spec, const DeviceInfo& device) const {
-  nb::gil_scoped_acquire gil;
-  return StencilShapeOf(Described(spec, device, key));
-}
-
-std::string StencilCompiler::Image(const std::string& spec, const DeviceInfo& device, const std::string& kernel) const {
-  return ImageOf(spec, device, kernel);
-}
+template struct SpecCompiler<CudaHistShape>;
+template struct SpecCompiler<CudaOrderedShape>;
+template struct SpecCompiler<CudaStencilShape>;
 
 namespace {
 
@@ -145,10 +123,10 @@ Bytes WorkspaceOf(const std::string& family, const nb::dict& described, const nb
                   const std::vector<DeviceInfo>& devices, const std::vector<int64_t>& plan) {
   if (family == "histogram") {
     const HistSizes of(sizes);
-    return BytesOf(HistWorkspace(HistShapeOf(described), of.n, of.bins, of.members, devices, plan));
+    return BytesOf(HistWorkspace(ShapeOf<CudaHistShape>(described), of.n, of.bins, of.members, devices, plan));
   }
   const RehearsedCall of = OrderedSizes(sizes);
-  return BytesOf(OrderedWorkspace(OrderedShapeOf(described), of));
+  return BytesOf(OrderedWorkspace(ShapeOf<CudaOrderedShape>(described), of));
 }
 
 std::vector<std::pair<std::string, int64_t>> ExplainedBy(const std::string& family, const nb::dict& described,
@@ -156,13 +134,13 @@ std::vector<std::pair<std::string, int64_t>> ExplainedBy(const std::string& fami
                                                          const std::vector<int64_t>& plan) {
   if (family == "histogram") {
     const HistSizes of(sizes);
-    return ExplainHist(HistShapeOf(described), device, of.n, of.bins, of.members, plan);
+    return ExplainHist(ShapeOf<CudaHistShape>(described), device, of.n, of.bins, of.members, plan);
   }
   if (family == "stencil") {
-    const CudaStencilShape shape = StencilShapeOf(described);
+    const CudaStencilShape shape = ShapeOf<CudaStencilShape>(described);
     return ExplainStencil(shape, device, StencilCallOf(shape, StencilSizes(sizes)), plan);
   }
-  const CudaOrderedShape shape = OrderedShapeOf(described);
+  const CudaOrderedShape shape = ShapeOf<CudaOrderedShape>(described);
   const RehearsedCall of = OrderedSizes(sizes);
   if (family == "scan") return ExplainScan(shape, device, of.n, of.lanes, of.members, plan);
   if (family == "reduce") return ExplainReduce(shape, device, of.n, of.lanes, of.members, plan);
@@ -173,10 +151,10 @@ std::vector<std::string> KernelsOf(const std::string& family, const nb::dict& de
                                    const nb::dict& sizes, const std::vector<int64_t>& plan) {
   if (family == "histogram") {
     const HistSizes of(sizes);
-    return RehearseHist(HistShapeOf(described), device, of.n, of.bins, of.members, plan);
+    return RehearseHist(ShapeOf<CudaHistShape>(described), device, of.n, of.bins, of.members, plan);
   }
-  if (family == "stencil") return RehearseStencil(StencilShapeOf(described), device, StencilSizes(sizes), plan);
-  return RehearseOrdered(OrderedShapeOf(described), device, OrderedSizes(sizes), plan);
+  if (family == "stencil") return RehearseStencil(ShapeOf<CudaStencilShape>(described), device, StencilSizes(sizes), plan);
+  return RehearseOrdered(ShapeOf<CudaOrderedShape>(described), device, OrderedSizes(sizes), plan);
 }
 
 }  // namespace
