@@ -243,7 +243,7 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
             return False
         pre, inner = hoist(closed)
         large = call.operator is not None and call.operator.large
-        call.f = make_large(inner.jaxpr) if large else make_traced(inner.jaxpr, to_program(inner.jaxpr))
+        call.f = make_large(inner.jaxpr) if large else make_traced(inner.jaxpr)
         call.f_captured = list(pre(*closed.consts))
     except Unsupported as e:
         warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from ..operators.operator import make_traced
 from ..primitives.ordered_call import last
-from ..tracing.lower import to_program
 from ..tracing.varying import element_aval
 from .check_ordered import check_ordered
 from .scan import bind_scan, run
@@ -48,4 +47,4 @@ def scanned(f: Callable[..., Any], op: Callable[..., Any], then: Callable[..., A
     closed = jax.make_jaxpr(then)(*avals)
     if closed.consts:
         raise ValueError("a captured array in what is made of the results")
-    return bind_scan(call, None, None, False, reverse, False, then=make_traced(closed.jaxpr, to_program(closed.jaxpr)))
+    return bind_scan(call, None, None, False, reverse, False, then=make_traced(closed.jaxpr))

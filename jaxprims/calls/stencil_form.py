@@ -19,7 +19,7 @@ from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
 from ..specs.stencil import Read
 from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lanewise import one_lane
-from ..tracing.lower import Unsupported, hoist, to_program
+from ..tracing.lower import Unsupported, hoist
 from .stencil import Stencil
 
 MOST_LANES = 64
@@ -104,7 +104,7 @@ def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[i
         except KeyError:
             raise Unsupported("convert_element_type", f"kernels have no arithmetic on {v.aval.dtype}") from None
     reads = [call.reads[k] for k in used if k < n]
-    return make_traced(narrow, to_program(narrow)), reads, [call.coordinates[k - n] for k in used if k >= n]
+    return make_traced(narrow), reads, [call.coordinates[k - n] for k in used if k >= n]
 
 
 def _form(call: Stencil) -> Form | None:

@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, jaxprs_in
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
-from ..tracing.jaxprs import RULES, with_arguments, without_mesh
+from ..tracing.jaxprs import RULES, capturing, without_mesh
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
 from ..tracing.varying import Axes, axes_of, element_aval, vary
@@ -110,7 +110,9 @@ class SameObject:
         return id(self.thing)
 
 
-def make_traced(jaxpr: Jaxpr, program: Program, arrays: ArrayProgram | None = None) -> Traced:
+def make_traced(jaxpr: Jaxpr, program: Program | None = None, arrays: ArrayProgram | None = None) -> Traced:
+    """``program``: as the jaxpr says, which raises Unsupported where it cannot."""
+    program = to_program(jaxpr) if program is None else program
     if not axes_of(v.aval for v in (*jaxpr.constvars, *jaxpr.invars)):
         jaxpr = without_mesh(jaxpr)  # what varies over devices is typed with them
     signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
@@ -175,7 +177,7 @@ def traced_alike(jaxpr: Jaxpr) -> Traced:
 
 @functools.lru_cache(maxsize=512)
 def _traced_alike(alike: _Alike) -> Traced:
-    return make_traced(alike.jaxpr, to_program(alike.jaxpr))
+    return make_traced(alike.jaxpr)
 
 
 def make_large(jaxpr: Jaxpr) -> Traced:
@@ -370,7 +372,7 @@ def started(op: Operator, captured: Sequence[Any], identity: Sequence[Any]) -> t
     m = n + len(rows)
     b = Builder(())
     slots = [b.emit("load", t, b.const(s, "s32"), attr=n + k) for k, (t, count) in enumerate(op.leaf_slots) for s in range(count)]
-    traced = make_traced(with_arguments(jaxpr, jaxpr.invars[:m], jaxpr.invars[m:]), op.program)
+    traced = make_traced(capturing(jaxpr, m), op.program)
     return dataclasses.replace(op, traced=traced, start=b.finish(slots)), [*captured, *rows]
 
 
@@ -455,7 +457,7 @@ def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:
 def passing(elements: tuple[tuple[tuple[int, ...], Any], ...], large: bool = False) -> Traced:
     """The f that returns its arguments, elements of these shapes and dtypes, as they are."""
     jaxpr = jax.make_jaxpr(lambda *xs: list(xs))(*(jax.ShapeDtypeStruct(s, d) for s, d in elements)).jaxpr
-    return make_large(jaxpr) if large else make_traced(jaxpr, to_program(jaxpr))
+    return make_large(jaxpr) if large else make_traced(jaxpr)
 
 
 @functools.lru_cache(maxsize=512)
@@ -480,5 +482,5 @@ def on_lane(operator: Operator) -> Operator:
     captured = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in whole.jaxpr.constvars]
     jaxpr = jax.make_jaxpr(lane)(captured, number, number).jaxpr
     n = len(captured)
-    traced = make_traced(with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:]), operator.program)
+    traced = make_traced(capturing(jaxpr, n), operator.program)
     return dataclasses.replace(operator, traced=traced, lanes=1, shapes=((),))

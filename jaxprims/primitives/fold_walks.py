@@ -26,7 +26,7 @@ from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of
 from .elements import mapped
 from .histogram_call import HistogramCall
-from .histogram_linear import Aval, avals_of, context, traced_element
+from .histogram_made import Aval, avals_of, context, traced_element
 from .tangents import Leaves, is_inexact, like, replaced
 from .walk import Walk, walk
 
@@ -169,7 +169,7 @@ def _step(
         return [*(out[k] for k in kept), *out[n:]]
 
     pre, inner = traced_element(of_live, held, [*(state[k] for k in kept), *(arrays[k] for k in used)])
-    return Step(make_traced(inner.jaxpr, to_program(inner.jaxpr)), pre, tuple(kept), tuple(used))
+    return Step(make_traced(inner.jaxpr), pre, tuple(kept), tuple(used))
 
 
 def _reads(program: Program, params: Sequence[Aval], results: Sequence[Aval]) -> list[set[int]]:

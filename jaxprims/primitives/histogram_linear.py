@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,13 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..operators.operator import make_traced, simple_operator, slots_of
-from ..tracing.jaxprs import opened, with_arguments
-from ..tracing.lower import Unsupported, hoist, to_program
+from ..tracing.lower import Unsupported
 from ..tracing.parameters import INDEX_MODES
 from ..tracing.varying import axes_of, element_aval, placed
 from .batches import over_batch
 from .histogram import bind, by_index
-from .histogram_call import HistogramCall, Part, can_fuse
+from .histogram_call import HistogramCall, Part
+from .histogram_made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, row_or_zero, traced_element
 from .ordered_call import OrderedCall, last
 from .scan import bind as bind_ordered
 from .scan import scan_p
@@ -38,64 +38,10 @@ FEWEST, FEWEST_SCALARS, FEWEST_NARROW, NARROW = 1024, 5000, 2**15, 8
 """Numbers of all elements' values from which on kernels pay, below which XLA's own loops are done as soon: of rows, of scalars,
 of rows that are narrow."""
 
-MOST_READS = 16
-"""Of one captured array by f: each is a kernel backwards, which takes time to compile."""
-
-MOST = 4096
-"""Numbers of an element that f is still traced for."""
-
 
 def is_sum(call: HistogramCall) -> bool:
     """Is every part a sum?"""
     return all(p.captured == 0 and all(g.kind == "add" for g in p.operator.derivative_groups) for p in call.parts)
-
-
-Aval = tuple[tuple[int, ...], Any]
-"""Shape and dtype."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Made:
-    """A call made of another one's f, or what XLA does for each element; and what its captured arrays are made of."""
-
-    call: Any  # HistogramCall, OrderedCall or ClosedJaxpr
-    captured: Callable[..., Leaves]
-
-
-def made_of(
-    like: HistogramCall, f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval], parts: Sequence[Part]
-) -> Made | None:
-    """The call of ``f(held arrays, *element)``, of more arrays behind those of ``like``; None if it would not be one kernel."""
-    pre, inner = traced_element(f, held, elements)
-    try:
-        traced = make_traced(inner.jaxpr, to_program(inner.jaxpr))
-    except Unsupported:
-        return None
-    positions = (*like.positions, *(None,) * (len(elements) - len(like.positions)))
-    call = dataclasses.replace(like, f=traced, positions=positions, parts=tuple(parts))
-    return Made(call, pre) if can_fuse(call) else None
-
-
-def traced_element(
-    f: Callable[..., Leaves], held: Sequence[Any], elements: Sequence[Aval]
-) -> tuple[Callable[..., Leaves], ClosedJaxpr]:
-    """What is computed for each element, and what of held arrays alone."""
-    n = len(held)
-    avals = [jax.ShapeDtypeStruct(s, d) for s, d in (*held, *elements)]
-    closed = jax.make_jaxpr(lambda *xs: f(xs[:n], *xs[n:]))(*avals)
-    jaxpr, consts = opened(closed)
-    jaxpr = with_arguments(jaxpr, [*jaxpr.constvars, *jaxpr.invars[:n]], jaxpr.invars[n:])
-    pre, inner = hoist(ClosedJaxpr(jaxpr, [*consts, *avals[:n]]))
-    return lambda *xs: pre(*consts, *xs), inner
-
-
-def avals_of(xs: Iterable[Any]) -> tuple[Aval, ...]:
-    return tuple((tuple(x.shape), np.dtype(x.dtype)) for x in xs)
-
-
-def context() -> tuple[Any, ...]:
-    """What else a trace depends on."""
-    return bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh()
 
 
 def pays(elements: int, numbers: int) -> bool:
@@ -326,17 +272,6 @@ def _pullback(
     return Pullback(pre, positions, [(element.written(v), element.row(v)) for v in outs[: len(moved)]], sums)
 
 
-def row_or_zero(ct: Any, index: Any) -> Any:
-    """An element's: its bin's (those of its bins), or zero."""
-    if index.ndim == 1 and index.shape[0] <= MOST_READS:  # one by one, as they were stacked: XLA fuses what it need not stack
-        return jnp.stack([row_or_zero(ct, index[k]) for k in range(index.shape[0])])
-    inside = (index >= 0) & (index < ct.shape[0])
-    row = lambda i: lax.dynamic_index_in_dim(ct, i, keepdims=False)  # noqa: E731
-    at = jnp.clip(index, 0, ct.shape[0] - 1)
-    found = row(at) if index.ndim == 0 else jax.vmap(row)(at)
-    return jnp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, jnp.zeros((), ct.dtype))
-
-
 @dataclasses.dataclass(frozen=True)
 class Read:
     """Which row of a captured array f read (a variable of a jaxpr, a number; None: all of the array), ``clipped`` into it, and
@@ -482,7 +417,7 @@ class _Element:
         if out.aval.shape != ():
             return Made(inner, pre)
         try:
-            f = make_traced(inner.jaxpr, to_program(inner.jaxpr))
+            f = make_traced(inner.jaxpr)
         except Unsupported:
             return Made(inner, pre)
         return Made(OrderedCall(f, self.like.positions, "scan", simple_operator(last, (), out.aval.dtype)), pre)

@@ -37,7 +37,6 @@ from ..specs.histogram import ArraySpec
 from ..specs.large import LargeSpec, large_spec
 from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
-from ..tracing.lower import to_program
 from ..tracing.varying import Axes, axes_of, element_aval
 from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
 
@@ -146,7 +145,7 @@ def _of_numbers(kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype:
     made = [element_aval((), v.aval.dtype, axes) for v in jaxpr.outvars]
     closed = jax.make_jaxpr(lambda *pair: op(pair[: len(made)], pair[len(made) :]))(*made, *made)
     ((_, operator, _),), _ = make_operators(closed, None)
-    return OrderedCall(make_traced(jaxpr, to_program(jaxpr)), (None,), kind, operator, plans=(), **others)
+    return OrderedCall(make_traced(jaxpr), (None,), kind, operator, plans=(), **others)
 
 
 # --- the spec -----------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from ..operators.operator import Traced, traced_alike
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import capturing
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from .captured_rows import read_by_rows, with_rows
@@ -339,7 +339,7 @@ class _Reading:
         n = len(numbers) + len(before)
         if jaxpr.constvars:
             raise NotTaken
-        return traced_alike(with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:]))
+        return traced_alike(capturing(jaxpr, n))
 
 
 def _row_at(row: Made, elements: Any, numbers: Any, index: Any) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from ..operators.operator import Operator, Traced, make_traced, of_arrays, passing
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import capturing, with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 from . import scan_xla
@@ -215,8 +215,8 @@ def _beside_number(element: tuple[tuple[int, ...], Any]) -> Traced:
     """The f that gives a captured number and its argument."""
     number = jax.ShapeDtypeStruct((), element[1])
     jaxpr = jax.make_jaxpr(lambda a, b: (a, b))(number, number).jaxpr
-    jaxpr = with_arguments(jaxpr, jaxpr.invars[:1], jaxpr.invars[1:])
-    return make_traced(jaxpr, to_program(jaxpr))
+    jaxpr = capturing(jaxpr, 1)
+    return make_traced(jaxpr)
 
 
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..operators.operator import make_traced, simple_operator, slots_of
-from ..tracing.lower import Unsupported, to_program
+from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, placed
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
-from .histogram_linear import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
+from .histogram_made import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
 from .reduce_ad import gather
 
 F = Callable[..., Any]
@@ -75,9 +75,7 @@ def _call(f: F, held: tuple[Aval, ...], elements: tuple[Aval, ...], n: int, _: A
         return None
     try:
         part = Part(n, simple_operator(lax.add, row.shape, row.dtype), 0, 0, (1,), 1, False)
-        call = HistogramCall(
-            make_traced(inner.jaxpr, to_program(inner.jaxpr)), (position, *(None,) * len(elements)), (part,), plans=()
-        )
+        call = HistogramCall(make_traced(inner.jaxpr), (position, *(None,) * len(elements)), (part,), plans=())
         return Made(call, pre) if call.is_map(n) and can_fuse(call) else None
     except (Unsupported, KeyError):
         return None

@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 
 from ..operators.operator import Traced, make_traced
-from ..tracing.jaxprs import with_arguments
-from ..tracing.lower import to_program
+from ..tracing.jaxprs import capturing
 from ..tracing.varying import vary
 from . import devices, divided
 from .stencil import stencil_p
@@ -149,8 +148,8 @@ def counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
     variables = [*jaxpr.constvars, *jaxpr.invars[reads : reads + 1] * len(told), *jaxpr.invars]
     made = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables)).jaxpr
     captured = held + len(told)
-    made = with_arguments(made, made.invars[:captured], made.invars[captured:])
-    return make_traced(made, to_program(made))
+    made = capturing(made, captured)
+    return make_traced(made)
 
 
 def _block(

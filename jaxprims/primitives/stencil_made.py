@@ -9,7 +9,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..operators.operator import make_traced
 from ..tracing.jaxprs import looked, pruned, with_arguments
-from ..tracing.lower import Unsupported, to_program
+from ..tracing.lower import Unsupported
 from .stencil import bind
 from .stencil_call import StencilCall, Window
 
@@ -36,7 +36,7 @@ def step(
     reads = [k for k in range(n, m) if jaxpr.invars[k] in used]
     told = [k for k in range(m, m + len(coordinates)) if jaxpr.invars[k] in used]
     narrow = with_arguments(jaxpr, [jaxpr.invars[k] for k in constvars], [jaxpr.invars[k] for k in (*reads, *told)])
-    traced = make_traced(narrow, to_program(narrow))
+    traced = make_traced(narrow)
     needed = sorted({*range(least), *(spots[k - n][0] for k in reads)} or {0})
     operands = [*(arrays[k][1] for k in needed), *(held[k][0] for k in constvars)]
     masks = [*(arrays[k][2] for k in needed), *(held[k][1] for k in constvars)]

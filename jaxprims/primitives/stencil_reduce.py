@@ -21,8 +21,7 @@ from ..targets import ffi
 from ..targets.plans import Plan
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
-from ..tracing.jaxprs import with_arguments
-from ..tracing.lower import to_program
+from ..tracing.jaxprs import capturing
 from . import divided, reduce, stencil
 from .batches import new_primitive
 from .elements import Element
@@ -102,8 +101,8 @@ def _of_reads(stencil: StencilCall, then: Traced, order: tuple[int, ...], positi
     places = [jax.ShapeDtypeStruct((), p) for p in _places(stencil, positions)]
     closed = jax.make_jaxpr(composed)(consts, own, line, *avals(f.jaxpr.invars[:reads]), *places)
     n = len(consts) + len(own) + 1
-    jaxpr = with_arguments(closed.jaxpr, closed.jaxpr.invars[:n], closed.jaxpr.invars[n:])
-    return make_traced(jaxpr, to_program(jaxpr))
+    jaxpr = capturing(closed.jaxpr, n)
+    return make_traced(jaxpr)
 
 
 def _places(stencil: StencilCall, positions: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,8 @@ from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, placed
 from .histogram import bind, narrowed
 from .histogram_call import HistogramCall, Part
-from .histogram_linear import MOST, Aval, Made, avals_of, context, made_of, pays
+from .histogram_linear import pays
+from .histogram_made import MOST, Aval, Made, avals_of, context, made_of
 from .tangents import Leaves, add
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from .jaxprs import CALLS, RULES, called, opened, with_arguments
+from .jaxprs import CALLS, RULES, called, capturing, opened
 from .keys import from_words, is_key, words
 
 LARGE = 64
@@ -59,7 +59,7 @@ def _on_words(pre: Callable[..., list[Any]], inner: ClosedJaxpr) -> tuple[Callab
         return jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, [wrap(x) for wrap, x in zip(keys, xs[:n], strict=True)]))(*xs[n:])
 
     jaxpr = jax.make_jaxpr(on_words)(*structs, *(v.aval for v in inner.jaxpr.invars)).jaxpr
-    rest = with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:])
+    rest = capturing(jaxpr, n)
     return lambda *captured: [words(x) for x in pre(*captured)], ClosedJaxpr(rest, structs)
 
 

@@ -42,6 +42,11 @@ def with_arguments(jaxpr: Jaxpr, constvars: Sequence[Var], invars: Sequence[Var]
     return assembled(constvars, invars, jaxpr.outvars, jaxpr.eqns)
 
 
+def capturing(jaxpr: Jaxpr, n: int) -> Jaxpr:
+    """The jaxpr with its first n arguments as captured arrays."""
+    return with_arguments(jaxpr, jaxpr.invars[:n], jaxpr.invars[n:])
+
+
 def assembled(constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> Jaxpr:
     """A jaxpr of these."""
     info = DebugInfo("jaxprims", "element", ("",) * len(invars), ("",) * len(outvars))
