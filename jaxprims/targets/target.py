@@ -10,7 +10,8 @@ import jax
 
 from ..specs.kernel import KernelSpec
 from ..specs.problems import HistogramProblem, Problem
-from .plans import Plan
+from . import ffi
+from .plans import Plan, plan_among
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,6 @@ class Target(abc.ABC):
         """The memory that a call wants beside its results, if XLA is to give it."""
         return None
 
-    @abc.abstractmethod
     def lower(
         self,
         ctx: Any,
@@ -80,7 +80,11 @@ class Target(abc.ABC):
         attributes: dict[str, Any],
         aliases: dict[int, int] | None,
     ) -> Any:
-        """The call's results in a module that is being lowered. ``masks``: the batch axes, of ``rank``, that each operand has."""
+        """The call's results in a module that is being lowered: by a handler's call of this name. ``masks``: the batch axes, of
+        ``rank``, that each operand has."""
+        plan, workspace = plan_among(problem.plans, self.name, problem.family), self.workspace(problem)
+        numbers = () if plan is None else plan.numbers(problem)
+        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, workspace, aliases, **attributes)
 
     @abc.abstractmethod
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 from ... import _cpu
 from ...specs.kernel import KernelSpec
-from ...specs.problems import HistogramProblem, Problem
+from ...specs.problems import HistogramProblem
 from .. import ffi
-from ..plans import Plan, plan_among
+from ..plans import Plan
 from ..registry import register_target
 from ..target import Explanation, Target
 from . import compiler
@@ -53,21 +53,6 @@ class Cpu(Target):
 
     def explain(self, problem: Any) -> Explanation:
         return self.families[problem.family].explain(problem)
-
-    def lower(
-        self,
-        ctx: Any,
-        call_target: str,
-        operands: Any,
-        problem: Problem,
-        masks: tuple[int, ...],
-        rank: int,
-        attributes: dict[str, Any],
-        aliases: dict[int, int] | None,
-    ) -> Any:
-        forced = plan_among(problem.plans, self.name, problem.family)
-        numbers = () if forced is None else forced.numbers(problem)
-        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, None, aliases, **attributes)
 
     def xla_pays(self, problem: Any, operation: str) -> str | None:
         return xla_pays(problem, operation)

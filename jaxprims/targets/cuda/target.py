@@ -18,7 +18,6 @@ import numpy as np
 from ... import _cuda
 from ...specs.kernel import KernelSpec
 from ...specs.large import LargeSpec
-from ...specs.problems import Problem
 from .. import ffi
 from ..plans import Plan
 from ..registry import register_target
@@ -101,20 +100,6 @@ class Cuda(Target):
 
     def _workspace(self, family: Any, problem: Any, arch: int) -> tuple[int, int, int]:
         return family.workspace(problem, compiler.described(problem.spec, arch), devices.planned_for(arch))
-
-    def lower(
-        self,
-        ctx: Any,
-        call_target: str,
-        operands: Any,
-        problem: Problem,
-        masks: tuple[int, ...],
-        rank: int,
-        attributes: dict[str, Any],
-        aliases: dict[int, int] | None,
-    ) -> Any:
-        plan, workspace = self.families[problem.family].forced(problem), self.workspace(problem)
-        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, plan, workspace, aliases, **attributes)
 
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:
         return compiler.source(spec) if language == "cuda" else ""
