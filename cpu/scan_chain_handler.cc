@@ -32,26 +32,6 @@ namespace {
 
 constexpr std::string_view kBetween = "\n;\n";  // members' specs
 
-int64_t BytesOf(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kB1:
-    case Dtype::kS8:
-    case Dtype::kU8:
-      return 1;
-    case Dtype::kS16:
-    case Dtype::kU16:
-    case Dtype::kF16:
-    case Dtype::kBf16:
-      return 2;
-    case Dtype::kS64:
-    case Dtype::kU64:
-    case Dtype::kF64:
-      return 8;
-    default:
-      return 4;
-  }
-}
-
 // A call, read and checked place by place: `bytes`, of each operand, result and buffer.
 class ChainReader {
  public:
@@ -69,7 +49,8 @@ class ChainReader {
     for (const Scalars& uniform : shape.signature.uniforms) {
       member.uniforms.push_back(Next());
       const int64_t place = member.uniforms.back();
-      if (place < 0 || static_cast<size_t>(place) >= operands_ || At(place) < BytesOf(uniform.dtype) * uniform.count)
+      if (place < 0 || static_cast<size_t>(place) >= operands_ ||
+          At(place) < kDtypeBytes[static_cast<size_t>(uniform.dtype)] * uniform.count)
         return false;
     }
     for (const int64_t each : shape.leaf_bytes) {

@@ -122,8 +122,7 @@ ffi::Error ReadStencilReduceCall(const ffi::RemainingArgs& args, const ffi::Rema
       operand.data = reinterpret_cast<char*>(none.data());
       continue;
     }
-    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
-    if (ffi::Error e = reader.Take(captured, operand); e.failure()) return e;
+    if (ffi::Error e = reader.TakeCaptured(uniform, operand); e.failure()) return e;
   }
   for (const Scalars& leaf : signature.leaves) {
     if (ffi::Error e = reader.TakeResult({"a result", Wanted::kNoRows, leaf}, call.ordered.outs.emplace_back()); e.failure())

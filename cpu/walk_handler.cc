@@ -53,10 +53,7 @@ ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets
   for (const Scalars& array : signature.arrays) {
     if (ffi::Error e = reader.Take({"an array", call.n, array}, call.arrays.emplace_back()); e.failure()) return e;
   }
-  for (const Scalars& uniform : signature.uniforms) {
-    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
-    if (ffi::Error e = reader.Take(captured, call.uniforms.emplace_back()); e.failure()) return e;
-  }
+  if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
   const int64_t tables = call.parts * call.copies;
   auto each_leaf = [&](auto take) {
     size_t slot = 0;

@@ -101,10 +101,7 @@ inline ffi::Error ReadOrderedCall(const ffi::RemainingArgs& args, const ffi::Rem
   } else if (shape.restarts) {
     if (ffi::Error e = reader.Take({"the flags", call.n, {Dtype::kB1, 1}}, call.flags); e.failure()) return e;
   }
-  for (const Scalars& uniform : signature.uniforms) {
-    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
-    if (ffi::Error e = reader.Take(captured, call.uniforms.emplace_back()); e.failure()) return e;
-  }
+  if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
   for (size_t slot = 0; init && slot < signature.state.size();) {
     OrderedInit& leaf = call.init.emplace_back();
     const auto axes = reader.NextAxes();
@@ -152,10 +149,7 @@ inline ffi::Error ReadHistCall(const ffi::RemainingArgs& args, const ffi::Remain
     if (position) continue;
     if (ffi::Error e = reader.Take({"an array", call.elements, *next++}, array); e.failure()) return e;
   }
-  for (const Scalars& uniform : signature.uniforms) {
-    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
-    if (ffi::Error e = reader.Take(captured, call.uniforms.emplace_back()); e.failure()) return e;
-  }
+  if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
   auto leaf = signature.leaves.begin();
   size_t result = 0;
   for (const auto& bins : shape.bins) {

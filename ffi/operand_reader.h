@@ -133,6 +133,19 @@ class OperandReader {
     return Place(*buffer, masks_[operand_++], wanted, operand);
   }
 
+  // The captured arrays.
+  template <class Operands>
+  ffi::Error TakeCaptured(std::span<const Scalars> wanted, Operands& operands) {
+    for (const Scalars& scalars : wanted) {
+      if (ffi::Error e = TakeCaptured(scalars, operands.emplace_back()); e.failure()) return e;
+    }
+    return ffi::Error::Success();
+  }
+
+  ffi::Error TakeCaptured(const Scalars& wanted, Operand& operand) {
+    return Take({"a captured array", Wanted::kNoRows, wanted, true}, operand);
+  }
+
   ffi::Error TakeResult(const Wanted& wanted, Operand& operand) {
     auto buffer = rets_.get<ffi::AnyBuffer>(result_++);
     if (buffer.has_error()) return buffer.error();

@@ -19,6 +19,8 @@ enum class Dtype : uint8_t { kNone, kB1, kS8, kS16, kS32, kS64, kU8, kU16, kU32,
 inline constexpr std::array<std::string_view, 14> kDtypeNames = {"no scalars", "b1",  "s8",  "s16", "s32",  "s64", "u8",
                                                                  "u16",        "u32", "u64", "f16", "bf16", "f32", "f64"};
 
+inline constexpr std::array<int64_t, 14> kDtypeBytes = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8};
+
 inline Dtype DtypeOf(std::string_view name) {
   for (size_t k = 1; k < kDtypeNames.size(); ++k) {
     if (kDtypeNames[k] == name) return static_cast<Dtype>(k);

@@ -70,10 +70,7 @@ inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::Rem
     if (ffi::Error e = reader.Take(wanted, call.arrays.emplace_back()); e.failure()) return e;
     call.fills.push_back({attributes.fills[2 * k], attributes.fills[2 * k + 1]});
   }
-  for (const Scalars& uniform : signature.uniforms) {
-    const Wanted captured{"a captured array", Wanted::kNoRows, uniform, true};
-    if (ffi::Error e = reader.Take(captured, call.uniforms.emplace_back()); e.failure()) return e;
-  }
+  if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
   const Dims sizes = reader.ResultAxes();
   if (sizes.size() < rank) return Wrong("a result lacks axes of the grid");
   if (rank == 1) call.window.emplace_back();
