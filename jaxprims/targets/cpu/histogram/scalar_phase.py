@@ -17,6 +17,7 @@ from ..llvm.build import (
     address,
     i64,
     intrinsic,
+    least,
     load,
     load_few,
     loop,
@@ -57,7 +58,7 @@ class ScalarPhase(VectorPhase):
         for u in range(h.updates):
             n = b.load(self.counts[g][u], typ=I64) if self.variant.ranged else count
             if self.variant.prefetch:
-                ahead = b.select(b.icmp_signed("<", n, i64(PREFETCH_AHEAD)), n, i64(PREFETCH_AHEAD))
+                ahead = least(b, n, i64(PREFETCH_AHEAD))
                 with loop(b, i64(0), ahead) as j:
                     self._prefetch(g, u, j)
             unroll, whole = UNROLL, done

@@ -22,6 +22,7 @@ from ..llvm.build import (
     declare,
     i64,
     intrinsic,
+    least,
     loop,
     pointer,
     scaled,
@@ -126,7 +127,7 @@ class VectorPhase:
         self.counts = [[alloca(b, I64) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
         with loop(b, lo, hi, chunk) as first:
             left = b.sub(hi, first)
-            count = b.select(b.icmp_signed("<", left, i64(chunk)), left, i64(chunk))
+            count = least(b, left, i64(chunk))
             for row in self.counts:
                 for c in row:
                     b.store(i64(0), c)
@@ -253,7 +254,7 @@ class VectorPhase:
         if index.type.element.width < self.offset_type.width:
             index = b.sext(index, wide)
         t = index.type.element
-        top = b.select(b.icmp_signed("<", self.bin_hi, self.num_bins[g]), self.bin_hi, self.num_bins[g])
+        top = least(b, self.bin_hi, self.num_bins[g])
         low, top = (self.bin_lo, top) if t.width == 64 else (b.trunc(self.bin_lo, I32), b.trunc(top, I32))
         low_v, top_v = splat(b, low, width), splat(b, top, width)
         lane = ir.Constant(wide, list(range(width)))

@@ -35,6 +35,10 @@ def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int | ir.Value 
     b.position_at_end(after)
 
 
+def least(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
 def address(b: ir.IRBuilder, base: ir.Value, byte_offset: ir.Value) -> ir.Value:
     return b.gep(base, [byte_offset], source_etype=I8)
 

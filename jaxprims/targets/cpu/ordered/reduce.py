@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, alloca, i64, loop, pointer, splat
+from ..llvm.build import I1, I32, I64, PTR, alloca, i64, least, loop, pointer, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .reduce_logaddexp import folds, reduce_logaddexp
@@ -164,7 +164,7 @@ class Fold:
 
     def _few(self, count: ir.Value) -> ir.Value:
         b, most = self.b, i64(self.width)
-        return b.trunc(b.select(b.icmp_signed("<", count, most), count, most), I32)
+        return b.trunc(least(b, count, most), I32)
 
     def _vectors_at_once(self) -> int:
         """As many as hide the operator's latency, but few registers and little code."""

@@ -11,7 +11,7 @@ from ....ir.program import Builder, same_program
 from ....operators.representation import log_sum
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I64, PTR, alloca, i64, loop, pointer
+from ..llvm.build import I1, I64, PTR, alloca, i64, least, loop, pointer
 from ..llvm.types import literal
 from .rows import apply_op, is_expensive, load_state, store_state
 from .scan_across import RANGE, STARTED
@@ -62,7 +62,7 @@ def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, tota
     with loop(b, lo, hi, CHUNK) as first:
         last = b.add(first, i64(CHUNK))
         b.store(first, member["lo"])
-        b.store(b.select(b.icmp_signed("<", last, hi), last, hi), member["hi"])
+        b.store(least(b, last, hi), member["hi"])
         b.call(most, [arrays, own, flags, part, found, i64(0)])
         top = b.load(found, typ=register)
         infinite = literal(register, float("inf"))

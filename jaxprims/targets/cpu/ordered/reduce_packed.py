@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from ....ir.program import Builder, Program
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I32, I64, alloca, i64, loop
+from ..llvm.build import I32, I64, alloca, i64, least, loop
 from .scan_across import RANGE
 
 CHUNK, CHUNKS = 512, 16
@@ -56,17 +56,14 @@ def reduce_packed(fn: ir.Function, whole: ir.Function, high: ir.Function) -> Non
         b.ret(b.call(whole, fn.args))
     b.store(progress, done)
 
-    def least(x: ir.Value, y: ir.Value) -> ir.Value:
-        return b.select(b.icmp_signed("<", x, y), x, y)
-
     with loop(b, lo, hi, CHUNK * CHUNKS) as start:
-        stop = least(b.add(start, i64(CHUNK * CHUNKS)), hi)
+        stop = least(b, b.add(start, i64(CHUNK * CHUNKS)), hi)
 
         @contextmanager
         def chunks() -> Iterator[ir.Value]:
             with loop(b, start, stop, CHUNK) as first:
                 b.store(first, member["lo"])
-                b.store(least(b.add(first, i64(CHUNK)), stop), member["hi"])
+                b.store(least(b, b.add(first, i64(CHUNK)), stop), member["hi"])
                 yield b.gep(most, [b.sdiv(b.sub(first, start), i64(CHUNK))], source_etype=I64)
 
         b.store(i64(0), best)

@@ -15,14 +15,14 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, PTR, address, alloca, i64, intrinsic, load, load_slots, loop, scaled, splat, suffix
+from ..llvm.build import I1, I8, I32, PTR, address, alloca, i64, intrinsic, least, load, load_slots, loop, scaled, splat, suffix
 from ..llvm.math import MATH
 from ..llvm.types import take
 
 
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> ir.Value:
     """Which of ``width`` structs of ``slots`` scalars, scalar by scalar, are among the first ``rest``."""
-    few = b.select(b.icmp_signed("<", rest, i64(width)), rest, i64(width))
+    few = least(b, rest, i64(width))
     lane = ir.Constant(ir.VectorType(I32, width * slots), [k // slots for k in range(width * slots)])
     return b.icmp_signed("<", lane, splat(b, b.trunc(few, I32), width * slots))
 
@@ -83,6 +83,13 @@ def stream(store: ir.StoreInstr, size: int) -> None:
     """Makes a store of ``size`` bytes non-temporal; its place is a multiple of them in memory that is aligned to 64 bytes."""
     store.align = min(64, size & -size)
     store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
+
+
+STREAMED_ROW, STREAMED_BYTES = 256, 128 * 1024
+"""Elements of a row of which results are put together before they are stored past the caches, and bytes of all at most."""
+
+LINE = 64
+"""Bytes that a processor fetches at once."""
 
 
 def stream_bytes(b: ir.IRBuilder, source: ir.Value, to: ir.Value, size: ir.Value, step: int) -> None:

@@ -16,9 +16,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I8, I32, I64, PTR, address, alloca, bytes_of, i64, intrinsic, loop, pointer, scaled
+from ..llvm.build import I8, I32, I64, PTR, address, alloca, bytes_of, i64, intrinsic, least, loop, pointer, scaled
 from .elements import vector_width
-from .rows import Held, apply_op, f_of, is_expensive, store_row, stream_bytes
+from .rows import LINE, STREAMED_BYTES, STREAMED_ROW, Held, apply_op, f_of, is_expensive, store_row, stream_bytes
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -26,14 +26,6 @@ TOGETHER = 4
 
 BUFFER_BYTES = 24 * 1024
 """Of the squares, which stay in the first-level cache."""
-
-STREAMED_BYTES = 128 * 1024
-"""Of results that are put together before they are stored past the caches, and of how long rows at most."""
-
-STREAMED_ROW = 256
-
-LINE = 64
-"""Bytes that a processor fetches at once."""
 
 FLAGS = -1
 """Where restarts are among the arrays' squares."""
@@ -108,7 +100,7 @@ class _Abreast:
         start = b.sub(self.n, self.hi) if self.spec.reverse else self.lo
         with loop(b, i64(0), rows, block) as row:
             left = b.sub(rows, row)
-            count = b.select(b.icmp_signed("<", left, i64(block)), left, i64(block))
+            count = least(b, left, i64(block))
             self._block(row, b.add(start, b.mul(row, self.period)), count)
         b.ret(i64(1))
 
@@ -119,7 +111,7 @@ class _Abreast:
         to = self._targets(first, count) if spec.kind == "scan" else None
         with loop(b, i64(0), self.period, self.elements) as at:
             left = b.sub(self.period, at)
-            some = b.select(b.icmp_signed("<", left, i64(self.elements)), left, i64(self.elements))
+            some = least(b, left, i64(self.elements))
             place = b.sub(left, some) if spec.reverse else at  # in a row, of the first of them in memory
             self._prefetch(first, at, some)
             with self._each(groups) as group:
@@ -167,7 +159,7 @@ class _Abreast:
     def _last(self, mine: ir.Value, count: ir.Value) -> ir.Value:
         """The last row of a group that begins with row ``mine``."""
         b, last = self.b, self.b.sub(self.b.sub(count, mine), i64(1))
-        return b.select(b.icmp_signed("<", last, i64(self.width - 1)), last, i64(self.width - 1))
+        return least(b, last, i64(self.width - 1))
 
     def _step(self, group: ir.Value, element: ir.Value, place: ir.Value, begun: ir.Value) -> None:
         """One element of each of a group's rows; ``place``: in the row, as in memory."""

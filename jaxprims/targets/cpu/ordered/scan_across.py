@@ -13,7 +13,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, loop, pointer, scaled
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, least, loop, pointer, scaled
 from .elements import vector_width
 from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, load_state, repeat, store_row, store_state
 
@@ -139,7 +139,7 @@ class _Across:
         with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
             first = b.load(at, typ=I64)
             end = b.add(first, steps)
-            end = b.select(b.icmp_signed("<", end, hi), end, hi)
+            end = least(b, end, hi)
             left = i64(0)
             if not self.scans and not is_expensive(spec.op):
                 left = b.and_(whole, i64(-VECTORS * width))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, loop, splat
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, least, loop, splat
 from ..llvm.types import take, vector_of
 from .elements import Elements, vector_width
 from .scan_base import Kernel, Values
@@ -184,7 +184,7 @@ class LogSteps(Kernel):
         b, group, step = self.b, self.group, self.stride
         first = b.mul(g, i64(group))
         left = b.sub(rest, first)
-        last = b.add(first, b.sub(b.select(b.icmp_signed("<", left, i64(group)), left, i64(group)), i64(step)))
+        last = b.add(first, b.sub(least(b, left, i64(group)), i64(step)))
         at, values = self._place(last, self.width - step + 1), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
             stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, address, alloca, i64, loop, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, address, alloca, i64, least, loop, pointer, scaled, splat
 from .elements import Elements
 from .rows import store_row
 from .scan_base import Kernel, Values
@@ -45,7 +45,7 @@ class Sequential(Kernel):
         with b.if_else(self.has_prefix) as (then, otherwise):
             with then, loop(b, self.lo, self.hi, self.STEP) as first:
                 last = b.add(first, i64(self.STEP))
-                self._steps(first, b.select(b.icmp_signed("<", last, self.hi), last, self.hi))
+                self._steps(first, least(b, last, self.hi))
             with otherwise, loop(b, self.lo, self.hi) as i:
                 self._element(i)
         self.end()

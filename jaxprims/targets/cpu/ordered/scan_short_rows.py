@@ -15,22 +15,15 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I8, PTR, address, alloca, i64, intrinsic, loop, pointer, scaled
+from ..llvm.build import I1, I8, PTR, address, alloca, i64, intrinsic, least, loop, pointer, scaled
 from ..llvm.types import take
 from .elements import Elements
-from .rows import stream_bytes
+from .rows import LINE, STREAMED_BYTES, STREAMED_ROW, stream_bytes
 from .scan_base import STARTED
 from .scan_log_steps import LogSteps
 
-STREAMED_ROW = 256
-"""Elements of a row of which results are put together before they are stored past the caches, and bytes of them at most."""
-
-STREAMED_BYTES = 128 * 1024
-
 STREAMED_AT_ONCE = 64
 """Elements, or one row, between stores past the caches: a processor reads on meanwhile."""
-
-LINE = 64
 
 
 class ShortRows(LogSteps):
@@ -67,7 +60,7 @@ class ShortRows(LogSteps):
         some = b.mul(b.udiv(i64(self.width), self.period), self.period)
         step = self.period if self.bits is None else some
         with loop(b, lo, hi, step) as row:
-            end = self._least(b.add(row, step), hi)
+            end = least(b, b.add(row, step), hi)
             self.elements.row = row
             if self.bits is not None:
                 self._some(row, end, hi, ir.Constant(I1, 0))
@@ -113,9 +106,6 @@ class ShortRows(LogSteps):
             pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
         return pattern
 
-    def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self.b.select(self.b.icmp_signed("<", x, y), x, y)
-
     # --- past the caches --------------------------------------------------------------------------------------------------------
 
     def _all_rows(self, streams: bool) -> None:
@@ -131,20 +121,21 @@ class ShortRows(LogSteps):
         b, spec = self.b, self.spec
         short = b.icmp_unsigned("<=", self.period, i64(STREAMED_ROW))
         row = scaled(b, self.period, LINE // unit)
-        row = self._least(b.and_(row, b.sub(i64(0), row)), i64(LINE))
+        row = least(b, b.and_(row, b.sub(i64(0), row)), i64(LINE))
         step = b.mul(self.period, b.udiv(i64(LINE), row))  # the fewest that begin and end at cache lines
         outs = [pointer(b, self.out_places, k) for k in range(len(sizes))]
         gathered = [alloca(b, I8, unit * STREAMED_ROW * size) for size in sizes]
         with loop(b, self.lo, self.hi, step) as lo:
-            hi = self._least(b.add(lo, step), self.hi)
+            hi = least(b, b.add(lo, step), self.hi)
             whole = b.and_(short, b.icmp_signed("==", b.sub(hi, lo), step))
             first = b.sub(self.n, hi) if spec.reverse else lo
             for k, (out, place, size) in enumerate(zip(outs, gathered, sizes, strict=True)):
                 before = b.gep(place, [b.sub(i64(0), scaled(b, first, size))], source_etype=I8)
                 b.store(b.select(whole, before, out), b.gep(self.out_places, [i64(k)], source_etype=PTR))
-            chunk = b.mul(self.period, self._most(b.udiv(i64(STREAMED_AT_ONCE), self.period), i64(1)))
+            some = b.udiv(i64(STREAMED_AT_ONCE), self.period)
+            chunk = b.mul(self.period, b.select(b.icmp_signed(">", some, i64(1)), some, i64(1)))
             with loop(b, lo, hi, chunk) as at:
-                end = self._least(b.add(at, chunk), hi)
+                end = least(b, b.add(at, chunk), hi)
                 self._rows(at, end)
                 with b.if_then(whole):
                     low, high = (b.sub(hi, end), b.sub(hi, at)) if spec.reverse else (b.sub(at, lo), b.sub(end, lo))
@@ -158,6 +149,3 @@ class ShortRows(LogSteps):
         b = self.b
         at = b.add(at, i64(LINE - 1)) if self.spec.reverse else at
         return b.and_(at, i64(-LINE))
-
-    def _most(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self.b.select(self.b.icmp_signed(">", x, y), x, y)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I8, I32, alloca, bytes_of, i64, loop, splat
+from ..llvm.build import I8, I32, alloca, bytes_of, i64, least, loop, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .scan_base import Values
@@ -43,7 +43,7 @@ class Tile(LogSteps):
         tile = self.chains * self.square
         with loop(b, self.lo, self.hi, tile) as i:
             rest = b.sub(self.hi, i)
-            rest = b.select(b.icmp_signed("<", rest, i64(tile)), rest, i64(tile))
+            rest = least(b, rest, i64(tile))
             used = b.sdiv(b.add(rest, i64(self.square - 1)), i64(self.square))
             self._fill(i, rest, b.mul(used, i64(width)))
             self._tile(i, rest, used)

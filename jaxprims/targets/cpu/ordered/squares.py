@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, i64, loop, suffix
+from ..llvm.build import I32, I64, PTR, i64, least, loop, suffix
 from ..llvm.types import take
 from .rows import load_row, store_row
 
@@ -104,7 +104,7 @@ def _function(module: ir.Module, name: str, params: Sequence[ir.Type]) -> tuple[
 
 
 def _row(b: ir.IRBuilder, rows: ir.Value, stride: ir.Value, last: ir.Value, row: ir.Value) -> ir.Value:
-    at = b.select(b.icmp_signed("<", row, last), row, last)
+    at = least(b, row, last)
     return b.gep(rows, [b.mul(at, stride)], source_etype=ir.IntType(8))
 
 
@@ -140,7 +140,7 @@ def _of_use(b: ir.IRBuilder, columns: ir.Value | None, span: int, width: int) ->
     if span == width or columns is None:
         return i64(width // span)
     some = b.sdiv(b.add(columns, i64(span - 1)), i64(span))
-    return b.select(b.icmp_signed("<", some, i64(width // span)), some, i64(width // span))
+    return least(b, some, i64(width // span))
 
 
 def _pass(b: ir.IRBuilder, width: int, step: tuple[int, int], spans: ir.Value, get: Get, put: Put) -> None:

@@ -15,7 +15,7 @@ from llvmlite import ir
 from ....ir.program import Program, itemsize
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, load, loop, pointer, scaled, splat, store
+from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
 from .ahead import AT_ONCE, Ahead
@@ -276,7 +276,7 @@ class _Rows:
                 if streams is not None and not streaming:
                     self.ahead.fetch(numbers, begins, several)
                 ends = b.add(begins, i64(several))
-                with loop(b, begins, b.select(b.icmp_signed("<", ends, last), ends, last), together * width) as j:
+                with loop(b, begins, least(b, ends, last), together * width) as j:
                     for v in range(together):
                         cells.make(k, b.add(j, i64(v * width)), width, streaming)
         b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
