@@ -121,6 +121,42 @@ def test_sharded_rows_and_columns(name: str) -> None:
         check(lambda x, axis=axis: ALONG[name](x, axis), (ROWS,), mesh(4, 2), spec, most)
 
 
+def weighed(rows: Any, i: Any, table: Any) -> Any:
+    return jp.genhist(lambda i, r: (i, jnp.where(r > 0, r * jnp.exp(table[i] * 0.1), 0)), (i, rows), jp.Bins(H))
+
+
+OF_ROWS: dict[str, Callable[..., Any]] = {
+    "sum": lambda rows, i, table: jp.segment_sum(rows, i, H),
+    "halves": lambda rows, i, table: jp.segment_max(rows.astype(jnp.bfloat16), i, H),
+    "any operator": lambda rows, i, table: jp.reduce_by_index(rows, i, H, further, identity=0.0),
+    "two": lambda rows, i, table: jp.genhist(lambda i, r: ((i, r), (i, 1)), (i, rows), (jp.Bins(H), jp.Bins(H))),
+    "into dest": lambda rows, i, table: jp.reduce_by_index(rows, i, H, jnp.logaddexp, dest=table),
+    "two axes": lambda rows, i, table: jp.segment_min(rows.reshape(-1, 4, 4), i, H),
+    "made of a table": weighed,
+    "logsumexp": lambda rows, i, table: jp.segment_logsumexp(rows, i, H),
+    "softmax": lambda rows, i, table: jp.segment_softmax(rows, i, H),
+    "variance": lambda rows, i, table: jp.segment_var(rows, i, H),
+    "a batch": lambda rows, i, table: jax.vmap(lambda r: jp.segment_sum(r * table[i], i, H))(jnp.stack([rows, -rows])),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_sharded_features(name: str) -> None:
+    """Rows by index, the axes of which are sharded: each device has its part of every row and of every bin, gradients too."""
+    rows, i = X.reshape(-1, 16), IDS[:120]
+    table = RNG.standard_normal((H, 16)).astype(np.float32)
+    f, gradient = OF_ROWS[name], jax.grad(lambda *xs: sum(jnp.sum(jnp.sin(1.0 * y)) for y in jax.tree.leaves(OF_ROWS[name](*xs))))
+    for spec in (P(None, "x"), P("y", "x")):
+        placed = [
+            jax.device_put(a, NamedSharding(mesh(4, 2), s))
+            for a, s in zip((rows, i, table), (spec, P(), P(None, "x")), strict=True)
+        ]
+        for g, most in ((f, 0 if spec[0] is None else 2 * 2 * H * 4), (gradient, 120 + 2 * 2 * H * 4)):
+            compiled = jax.jit(g).lower(*placed).compile()
+            assert moved(compiled) <= most
+            assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(g)(rows, i, table)), 2e-4)
+
+
 def test_several_axes() -> None:
     """Reduced over both, of which the last is sharded: not as one axis, which would be gathered."""
     x = RNG.standard_normal((8, 4096)).astype(np.float32)
