@@ -121,6 +121,64 @@ def test_sharded_rows_and_columns(name: str) -> None:
         check(lambda x, axis=axis: ALONG[name](x, axis), (ROWS,), mesh(4, 2), spec, most)
 
 
+UNEVEN = [
+    "sum by index", "logaddexp by index", "argmax by index", "argmin",
+    "sum", "segments by ids", "affine segments", "sums", "sums from the end", "affine scan", "affine scan from the end",
+    "no identity", "from a start", "scan of positions", "restarts", "restarts from the end", "gradient by index",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_numbers_of_elements_that_devices_do_not_divide(name: str) -> None:
+    """What is left of sharded elements, and fewer than there are devices: not gathered either."""
+    call = CALLS[name]
+    for left in (slice(4, None), slice(None, 4)):
+
+        def some(x: Any, i: Any, left: slice = left) -> Any:
+            made = call((x * x)[left], i[left])
+            return [jnp.sum(y * jnp.cos(jnp.arange(1.0 * y.size).reshape(y.shape))) for y in jax.tree.leaves(made)]
+
+        for spec in (P(("x", "y")), P("y")):
+            check(some, (X, SORTED if "segments" in name else IDS), mesh(4, 2), spec, 8 * 4 * H)
+
+
+@pytest.mark.strategies
+def test_scatters_of_uneven_parts() -> None:
+    """XLA's partitioner is not left to divide them: where several devices have copies of a part, elements count twice."""
+    x, i = jnp.arange(64.0), jnp.zeros(64, jnp.int32)
+    for n in (5, 63):
+        f = lambda x, i, n=n: jp.reduce_by_index(x[:n], i[:n], 2)  # noqa: E731
+        for spec in (P("x"), P("y")):
+            placed = [jax.device_put(a, NamedSharding(mesh(4, 2), spec)) for a in (x, i)]
+            assert jax.jit(f)(*placed).tolist() == [n * (n - 1) / 2, 0]
+
+
+def test_neighbours_in_any_order_of_the_axes() -> None:
+    """Along several axes of a mesh, the first the slowest, whichever the mesh has first: under ``jit``, and by name."""
+    x = RNG.standard_normal((4, 64)).astype(np.float32)
+    call = lambda x, n=None: jp.stencil(lopsided, x, boundary="wrap", steps=2, axis_name=(None, n))  # noqa: E731
+    for sizes in ((4, 2), (2, 4)):
+        for names in (("x", "y"), ("y", "x")):
+            check(call, (x,), mesh(*sizes), P(None, names), 4 * 6)
+            by_name = jax.shard_map(
+                lambda x, n=names: call(x, n), mesh=mesh(*sizes), in_specs=P(None, names), out_specs=P(None, names)
+            )
+            assert_close(jax.jit(by_name)(x), np.asarray(call(x)), 1e-6)
+
+
+def test_grids_that_shrink() -> None:
+    """Differences of neighbours: a step that makes all cells, of which some are taken."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    for f in (
+        lambda x: jnp.sin(jp.stencil(lambda a: a[1, 0] * a[0, 1] - a[0, -2], x, boundary="valid")).sum(),
+        lambda x: jnp.sin(jp.fuse(lambda x: x[2:, 1:] - x[:-2, :-1] * x[1:-1, 1:])(x)).sum(),
+    ):
+        for spec in (P("x", "y"), P(None, ("y", "x")), P("y")):
+            check(f, (x,), mesh(4, 2), spec, 2 * 64)
+    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(jp.stencil(lambda a: a[1, 0] * a[0, 1], x, boundary="valid"))))
+    check(gradient, (x,), mesh(4, 2), P("x", "y"), x.size)
+
+
 def weighed(rows: Any, i: Any, table: Any) -> Any:
     return jp.genhist(lambda i, r: (i, jnp.where(r > 0, r * jnp.exp(table[i] * 0.1), 0)), (i, rows), jp.Bins(H))
 

@@ -65,6 +65,21 @@ def gathered(leaves: Sequence[Any], names: Names) -> list[Any]:
     return [jax.lax.all_gather(x, names) for x in leaves]
 
 
+def to_neighbour(x: Any, name: Any, by: int) -> Any:
+    """What the device before this one has (``by`` 1), or the one behind it (-1); the last is before the first.
+
+    ``ppermute`` numbers devices in the mesh's order of axes, whatever that of the names: it is told in the mesh's.
+    """
+    names = names_of(name)
+    mesh = jax.sharding.get_abstract_mesh().axis_names
+    ordered = sorted(names, key=lambda n: (mesh.index(n), "") if n in mesh else (len(n), n))  # d0, d1, ... of a divided call
+    count = jax.lax.axis_size(names)
+    numbers = np.arange(count).reshape([jax.lax.axis_size(n) for n in names])  # at their places in the mesh
+    place = np.argsort(numbers.transpose([names.index(n) for n in ordered]).reshape(-1))
+    pairs = [(int(place[i]), int(place[(i + by) % count])) for i in range(count)]
+    return jax.lax.ppermute(x, tuple(ordered), pairs)
+
+
 def replicated(leaves: Sequence[Any], names: Names) -> list[Any]:
     """Leaves that are the same on every device, typed as such: the first device's, and -0.0, which adds nothing, of others."""
     out = []

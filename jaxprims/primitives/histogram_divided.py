@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..operators.operator import Traced, narrowed, traced_alike
 from . import devices, divided, own_axes
@@ -51,7 +52,21 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
     else:
         words = "the elements are gathered, since bins without an identity start once"
     on_devices = functools.partial(_rows if side_by_side else _on_devices, call, masks, rank)
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+    return divided.Layout(
+        tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, _fills(avals, call)
+    )
+
+
+def _fills(avals: Sequence[Any], call: HistogramCall) -> tuple[Any, ...] | None:
+    """What elements behind the last are: of no bin."""
+    fills: list[Any] = [0] * len(avals)
+    given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
+    for p in call.parts:
+        index = call.f.jaxpr.outvars[p.index]
+        if index not in given or np.iinfo(avals[k := given.index(index)].dtype).max < p.num_bins:
+            return None
+        fills[k] = np.iinfo(avals[k].dtype).max
+    return tuple(fills)
 
 
 def _leaves(call: HistogramCall) -> list[tuple[Part, int, tuple[int, ...]]]:

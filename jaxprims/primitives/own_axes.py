@@ -129,7 +129,7 @@ def in_parts(
 
 
 def side_by_side(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
-    """As :func:`factors`, of axes that nothing is reduced or counted along: parts of results are made of parts of operands alone."""
+    """As :func:`factors`, of axes that nothing is reduced or counted along: parts of results are made of those of operands."""
     own = factors(jaxpr)
     along = {own(eqn.invars[0])[a] for eqn in jaxpr.eqns if eqn.primitive.name in REDUCTIONS for a in eqn.params["axes"]}
     along |= {own(eqn.outvars[0])[eqn.params["dimension"]] for eqn in jaxpr.eqns if eqn.primitive.name == "iota"}
