@@ -83,11 +83,15 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
 
 
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
-    """Of factors that this number of devices does not divide."""
+    """Of factors that no number of these devices divides; others may be divided already."""
     if layout.fills is None:
         return {}
     sizes = {f: n for x, factors in zip(avals, layout.operands, strict=True) for n, f in zip(x.shape, factors, strict=True)}
-    return {f: (0, n, n + -n % count) for f, n in sizes.items() if f is not None and f[0] in "bln" and n % count}
+    return {
+        f: (0, n, n + -n % count)
+        for f, n in sizes.items()
+        if f is not None and f[0] in "bln" and n > 1 and math.gcd(n, count) == 1
+    }
 
 
 def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:

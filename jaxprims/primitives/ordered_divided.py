@@ -201,8 +201,10 @@ def _reduce(part: Part) -> list[Any]:
         mine[1] = mine[1] + jax.lax.axis_index(part.names).astype(mine[1].dtype) * part.n
     else:
         mine = part.run(reduce_p, part.whole)
-    op, lanes = devices.on_pairs(part.combine(depth)), part.rank if depth else None
-    out = devices.together(op, mine, part.names, call.operator.leaf_names, lanes)
+    op, alike = devices.on_pairs(part.combine(depth)), part.rank if depth else None
+    if not depth and part.rank and not any(part.consts_masks):
+        alike = 0  # the operator is the same for all members of a batch
+    out = devices.together(op, mine, part.names, call.operator.leaf_names, alike)
     return out if part.init is None else part.combine(depth, part.init_masks)(part.init, out)
 
 

@@ -95,8 +95,8 @@ def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
         return out
 
     factors = [forward.results[k] for k in given] + [forward.operands[k] for k, aval in enumerate(form.linear) if aval is None]
-    results = [forward.operands[k] for k in moved]
-    return divided.Layout(*(tuple(map(divides, side)) for side in (factors, results)), on_devices, forward.communication)
+    results = tuple(divides(forward.operands[k]) for k in moved)
+    return divided.Layout(tuple(map(divides, factors)), results, on_devices, forward.communication)
 
 
 def _lower(ctx: Any, *args: Any, form: Form) -> Any:
