@@ -146,7 +146,8 @@ def table(rows: list[dict[str, Any]], elements: int) -> str:
         return "-" if s is None else f"{1e3 * s:.2f}"
 
     lines = [f"Times in ms, jaxprims / plain JAX, {elements:,} float32 in all; of weak scaling, on each device.", ""]
-    lines += ["| call | " + " | ".join(f"{d} devices" for d in DEVICES) + " | weak, 8 | bytes, 8 devices | model | plain JAX |"]
+    columns = " | ".join(f"{d} device{'s' * (d > 1)}" for d in DEVICES)
+    lines += [f"| call | {columns}" + " | weak, 8 | bytes, 8 devices | model | plain JAX |"]
     lines += ["|---|" + "---|" * (len(DEVICES) + 4)]
     for name in dict.fromkeys(r["call"] for r in rows):
         mine = {(r["scaling"], r["devices"]): r for r in rows if r["call"] == name}

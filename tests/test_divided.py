@@ -121,6 +121,109 @@ def test_sharded_rows_and_columns(name: str) -> None:
         check(lambda x, axis=axis: ALONG[name](x, axis), (ROWS,), mesh(4, 2), spec, most)
 
 
+UNEVEN = [
+    "sum by index", "logaddexp by index", "argmax by index", "argmin",
+    "sum", "segments by ids", "affine segments", "sums", "sums from the end", "affine scan", "affine scan from the end",
+    "no identity", "from a start", "scan of positions", "restarts", "restarts from the end", "gradient by index",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_numbers_of_elements_that_devices_do_not_divide(name: str) -> None:
+    """What is left of sharded elements, and fewer than there are devices: not gathered either."""
+    call = CALLS[name]
+    for left in (slice(3, None), slice(None, 3)):
+
+        def some(x: Any, i: Any, left: slice = left) -> Any:
+            made = call((x * x)[left], i[left])
+            return [jnp.sum(y * jnp.cos(jnp.arange(1.0 * y.size).reshape(y.shape))) for y in jax.tree.leaves(made)]
+
+        for spec in (P(("x", "y")), P("y")):
+            check(some, (X, SORTED if "segments" in name else IDS), mesh(4, 2), spec, 8 * 4 * H)
+
+
+@pytest.mark.strategies
+def test_scatters_of_uneven_parts() -> None:
+    """XLA's partitioner is not left to divide them: where several devices have copies of a part, elements count twice."""
+    x, i = jnp.arange(64.0), jnp.zeros(64, jnp.int32)
+    for n in (5, 63):
+        f = lambda x, i, n=n: jp.reduce_by_index(x[:n], i[:n], 2)  # noqa: E731
+        for spec in (P("x"), P("y")):
+            placed = [jax.device_put(a, NamedSharding(mesh(4, 2), spec)) for a in (x, i)]
+            assert jax.jit(f)(*placed).tolist() == [n * (n - 1) / 2, 0]
+
+
+def test_neighbours_in_any_order_of_the_axes() -> None:
+    """Along several axes of a mesh, the first the slowest, whichever the mesh has first: under ``jit``, and by name."""
+    x = RNG.standard_normal((4, 64)).astype(np.float32)
+    call = lambda x, n=None: jp.stencil(lopsided, x, boundary="wrap", steps=2, axis_name=(None, n))  # noqa: E731
+    for sizes in ((4, 2), (2, 4)):
+        for names in (("x", "y"), ("y", "x")):
+            check(call, (x,), mesh(*sizes), P(None, names), 4 * 6)
+            by_name = jax.shard_map(
+                lambda x, n=names: call(x, n), mesh=mesh(*sizes), in_specs=P(None, names), out_specs=P(None, names)
+            )
+            assert_close(jax.jit(by_name)(x), np.asarray(call(x)), 1e-6)
+
+
+def test_grids_that_shrink() -> None:
+    """Differences of neighbours: a step that makes all cells, of which some are taken."""
+    x = RNG.standard_normal((32, 64)).astype(np.float32)
+    for f in (
+        lambda x: jnp.sin(jp.stencil(lambda a: a[1, 0] * a[0, 1] - a[0, -2], x, boundary="valid")).sum(),
+        lambda x: jnp.sin(jp.fuse(lambda x: x[2:, 1:] - x[:-2, :-1] * x[1:-1, 1:])(x)).sum(),
+    ):
+        for spec in (P("x", "y"), P(None, ("y", "x")), P("y")):
+            check(f, (x,), mesh(4, 2), spec, 2 * 64)
+    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(jp.stencil(lambda a: a[1, 0] * a[0, 1], x, boundary="valid"))))
+    check(gradient, (x,), mesh(4, 2), P("x", "y"), x.size)
+
+
+def weighed(rows: Any, i: Any, table: Any) -> Any:
+    return jp.genhist(lambda i, r: (i, jnp.where(r > 0, r * jnp.exp(table[i] * 0.1), 0)), (i, rows), jp.Bins(H))
+
+
+OF_ROWS: dict[str, Callable[..., Any]] = {
+    "sum": lambda rows, i, table: jp.segment_sum(rows, i, H),
+    "halves": lambda rows, i, table: jp.segment_max(rows.astype(jnp.bfloat16), i, H),
+    "any operator": lambda rows, i, table: jp.reduce_by_index(rows, i, H, further, identity=0.0),
+    "two": lambda rows, i, table: jp.genhist(lambda i, r: ((i, r), (i, 1)), (i, rows), (jp.Bins(H), jp.Bins(H))),
+    "into dest": lambda rows, i, table: jp.reduce_by_index(rows, i, H, jnp.logaddexp, dest=table),
+    "two axes": lambda rows, i, table: jp.segment_min(rows.reshape(-1, 4, 4), i, H),
+    "made of a table": weighed,
+    "logsumexp": lambda rows, i, table: jp.segment_logsumexp(rows, i, H),
+    "softmax": lambda rows, i, table: jp.segment_softmax(rows, i, H),
+    "variance": lambda rows, i, table: jp.segment_var(rows, i, H),
+    "a batch": lambda rows, i, table: jax.vmap(lambda r: jp.segment_sum(r * table[i], i, H))(jnp.stack([rows, -rows])),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_sharded_features(name: str) -> None:
+    """Rows by index, the axes of which are sharded: each device has its part of every row and of every bin, gradients too."""
+    rows, i = X.reshape(-1, 16), IDS[:120]
+    table = RNG.standard_normal((H, 16)).astype(np.float32)
+    f, gradient = OF_ROWS[name], jax.grad(lambda *xs: sum(jnp.sum(jnp.sin(1.0 * y)) for y in jax.tree.leaves(OF_ROWS[name](*xs))))
+    for spec in (P(None, "x"), P("y", "x")):
+        placed = [
+            jax.device_put(a, NamedSharding(mesh(4, 2), s))
+            for a, s in zip((rows, i, table), (spec, P(), P(None, "x")), strict=True)
+        ]
+        for g, most in ((f, 0 if spec[0] is None else 2 * 2 * H * 4), (gradient, 120 + 2 * 2 * H * 4)):
+            compiled = jax.jit(g).lower(*placed).compile()
+            assert moved(compiled) <= most
+            assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(g)(rows, i, table)), 2e-4)
+
+
+def test_shares_of_large_parts() -> None:
+    """Each device combines a share of the bins, lanes or rows, whose number devices need not divide."""
+    x = RNG.standard_normal((20_001, 8)).astype(np.float32)
+    i = np.repeat(np.arange(8) * 2500, 60)[: 8 * 60].astype(np.int32)
+    check(lambda x: jp.reduce(x, jnp.logaddexp, axis=1), (x,), mesh(8), P(None, "x"), 20_008)
+    check(lambda x: jp.reduce(x.T, jnp.logaddexp, axis=0), (x,), mesh(8), P(None, "x"), 20_008)
+    check(lambda x, i: jp.reduce_by_index(x, i, 20_001, jnp.logaddexp), (x[: 8 * 60, 0], i), mesh(8), P("x"), 20_008)
+
+
 def test_several_axes() -> None:
     """Reduced over both, of which the last is sharded: not as one axis, which would be gathered."""
     x = RNG.standard_normal((8, 4096)).astype(np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from ..arguments.bins import Bins
 from ..arguments.checks import MODES, as_array, check_index, flag, in_mode, sizes_of
-from ..arguments.monoid import Monoid
 from ..arguments.promises import promised_ascending
+from ..arguments.types import AxisName, Function, Operator, PyTree
 from ..calls.element import ElementFunction
 from ..calls.genhist import run
 from ..calls.kept import kept
@@ -21,8 +21,8 @@ from ..primitives import devices
 
 @kept("arrays")
 def genhist(
-    f: Callable[..., Any], arrays: Any, bins: Bins | Sequence[Bins], *, deterministic: bool = False, axis_name: Any = None
-) -> Any:
+    f: Function, arrays: PyTree, bins: Bins | Sequence[Bins], *, deterministic: bool = False, axis_name: AxisName = None
+) -> PyTree:
     """Generalized histograms: ``bins[i] = bins[i] ⊕ v`` for the pairs (i, v) that ``f`` makes from each element.
 
     ``f`` and every operator are traced once and compiled into one kernel; neither indices nor values are written to memory.
@@ -73,18 +73,18 @@ def genhist(
 
 @kept("values", "indices", "dest")
 def reduce_by_index(
-    values: Any,
-    indices: Any,
+    values: PyTree,
+    indices: PyTree,
     num_bins: int | tuple[int, ...],
-    op: Callable[[Any, Any], Any] | Monoid = jnp.add,
+    op: Operator = jnp.add,
     *,
-    identity: Any = None,
-    dest: Any = None,
+    identity: PyTree = None,
+    dest: PyTree = None,
     mode: str = "drop",
     indices_are_sorted: bool = False,
     deterministic: bool = False,
-    axis_name: Any = None,
-) -> Any:
+    axis_name: AxisName = None,
+) -> PyTree:
     """Combines the values that share an index: ``result[i] = dest[i] ⊕ (⊕ of values[n] where indices[n] == i)``.
 
     Args:

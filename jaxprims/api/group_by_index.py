@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ..arguments.checks import as_array, check_index, flat_index, sizes_of
 from ..arguments.offsets import Offsets
+from ..arguments.types import PyTree
 from ..primitives.group import group
 
 
@@ -23,7 +24,7 @@ def _index_array(indices: Any, num_bins: Any) -> tuple[Any, int]:
     return flat_index((index,), sizes), sizes[0]
 
 
-def group_by_index(indices: Any, num_bins: int) -> tuple[jax.Array, Offsets]:
+def group_by_index(indices: PyTree, num_bins: int) -> tuple[jax.Array, Offsets]:
     """Stable counting sort by index.
 
     Args:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import as_array
+from ..arguments.types import ArrayLike, PyTree
 from ..calls.along_axis import normal_axis
 from ..calls.kept import kept
 from ..primitives.recurrence import Product, Recurrence, recurrence
@@ -16,7 +17,7 @@ from ..tracing.varying import axes_of, vary
 
 
 @kept("a", "b", "init")
-def linear_recurrence(a: Any, b: Any, init: Any = None, *, axis: int = 0, reverse: bool = False) -> jax.Array:
+def linear_recurrence(a: ArrayLike, b: ArrayLike, init: PyTree = None, *, axis: int = 0, reverse: bool = False) -> jax.Array:
     """``y[t] = a[t] * y[t-1] + b[t]``, element by element of the other axes; ``y[-1]`` is ``init``, or 0.
 
     Args:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from ..arguments.types import PyTree
 from .genhist import reduce_by_index
 from .group_by_index import _index_array
 
@@ -14,7 +13,7 @@ SAMPLES = 8
 """Groups of elements that :func:`race_factor` looks at."""
 
 
-def race_factor(indices: Any, num_bins: int) -> jax.Array:
+def race_factor(indices: PyTree, num_bins: int) -> jax.Array:
     """The paper's estimate of a histogram's sparsity: on average H / RF bins are hit by H consecutive elements.
 
     Args:

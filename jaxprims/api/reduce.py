@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.monoid import Monoid
+from ..arguments.types import AxisName, Function, Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.reduce import reduced
@@ -19,16 +18,16 @@ from ..primitives import devices
 
 @kept("xs", "init")
 def reduce(
-    xs: Any,
-    op: Callable[[Any, Any], Any] | Monoid = jnp.add,
+    xs: PyTree,
+    op: Operator = jnp.add,
     *,
     axis: int | Sequence[int] | None = None,
-    identity: Any = None,
-    init: Any = None,
-    map: Callable[..., Any] | None = None,
+    identity: PyTree = None,
+    init: PyTree = None,
+    map: Function | None = None,
     keepdims: bool = False,
-    axis_name: Any = None,
-) -> Any:
+    axis_name: AxisName = None,
+) -> PyTree:
     """All elements combined: ``y = init ⊕ x[0] ⊕ x[1] ⊕ ...``, in this order; ``op`` need not commute.
 
     Args:

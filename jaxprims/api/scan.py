@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.monoid import Monoid
+from ..arguments.types import ArrayLike, AxisName, Function, Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.scan import restart_flags, run
@@ -18,19 +15,19 @@ from ..primitives import devices
 
 @kept("xs", "init", "segment_starts", unless=lambda arguments: arguments.get("in_place", False) is not False)
 def scan(
-    xs: Any,
-    op: Callable[[Any, Any], Any] | Monoid = jnp.add,
-    *others: Any,
+    xs: PyTree,
+    op: Operator = jnp.add,
+    *others: PyTree,
     axis: int = 0,
-    identity: Any = None,
-    init: Any = None,
+    identity: PyTree = None,
+    init: PyTree = None,
     exclusive: bool = False,
     reverse: bool = False,
-    map: Callable[..., Any] | None = None,
-    segment_starts: Any = None,
-    axis_name: Any = None,
+    map: Function | None = None,
+    segment_starts: ArrayLike | None = None,
+    axis_name: AxisName = None,
     in_place: bool = False,
-) -> Any:
+) -> PyTree:
     """All prefixes combined: ``y[i] = init ⊕ x[0] ⊕ ... ⊕ x[i]``, in this order; ``op`` need not commute.
 
     Args:

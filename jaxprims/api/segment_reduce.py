@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import as_array, check_index
-from ..arguments.monoid import Monoid
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
+from ..arguments.types import ArrayLike, AxisName, Function, Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
 from ..calls.segments import count_of, largest, segments_reduced, signed
@@ -27,15 +26,15 @@ def _unnumbered(arguments: dict[str, Any]) -> bool:
 
 @kept("values", "segments", unless=_unnumbered)
 def segment_reduce(
-    values: Any,
-    segments: Any,
-    op: Callable[[Any, Any], Any] | Monoid = jnp.add,
+    values: PyTree,
+    segments: ArrayLike | Offsets,
+    op: Operator = jnp.add,
     *,
     num_segments: int | None = None,
-    identity: Any = None,
-    map: Callable[..., Any] | None = None,
-    axis_name: Any = None,
-) -> Any:
+    identity: PyTree = None,
+    map: Function | None = None,
+    axis_name: AxisName = None,
+) -> PyTree:
     """Each segment's elements combined, in their order; ``op`` need not commute.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from ..arguments.positions import positions
+from ..arguments.types import ArrayLike, AxisName, Function, PyTree
 from ..calls import sharded_stencil
 from ..calls.kept import kept
 from ..calls.stencil import check_stencil
@@ -24,16 +25,16 @@ BLOCK = 8
 
 @kept("xs", "constants")
 def stencil(
-    f: Callable[..., Any],
-    xs: Any,
+    f: Function,
+    xs: PyTree,
     *,
-    boundary: Any = "edge",
-    fill_value: Any = 0,
-    axes: Any = None,
-    steps: Any = 1,
-    constants: Any = None,
-    axis_name: Any = None,
-) -> Any:
+    boundary: str | Sequence[str] = "edge",
+    fill_value: ArrayLike = 0,
+    axes: int | Sequence[int] | None = None,
+    steps: ArrayLike = 1,
+    constants: PyTree = None,
+    axis_name: AxisName = None,
+) -> PyTree:
     """``f`` of the neighbourhood of every cell of a grid; of its results again, ``steps`` times in all.
 
     Args:

@@ -21,6 +21,7 @@ from jax import lax
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
 from ..arguments.checks import dtype_of
+from ..arguments.types import ArrayLike, PyTree
 from ..ir.program import dtype_name
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import axes_of, vary
@@ -30,7 +31,12 @@ __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
 
 
 def bincount(
-    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None
+    x: ArrayLike,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    out_sharding: jax.sharding.NamedSharding | jax.sharding.PartitionSpec | None = None,
 ) -> jax.Array:
     """Counts the occurrences of each value in an array of integers, like :func:`jax.numpy.bincount`.
 
@@ -84,7 +90,12 @@ def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array
 
 
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None, **options: Any
+    a: ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArrayLike | Sequence[ArrayLike | None] | None = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
+    **options: object,
 ) -> tuple[jax.Array, jax.Array]:
     """A 1-dimensional histogram, like :func:`jax.numpy.histogram`, many times as fast.
 
@@ -130,7 +141,12 @@ def histogram(
 
 
 def histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    x: ArrayLike,
+    y: ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArrayLike | Sequence[ArrayLike | None] | None = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A 2-dimensional histogram, like :func:`jax.numpy.histogram2d`.
 
@@ -162,7 +178,11 @@ def histogram2d(
 
 
 def histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+    sample: PyTree,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArrayLike | Sequence[ArrayLike | None] | None = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
     """A histogram of points in D dimensions, like :func:`jax.numpy.histogramdd`.
 
@@ -214,7 +234,12 @@ def _histogramdd(
     return counts, list(edges)
 
 
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> jax.Array:
+def histogram_bin_edges(
+    a: ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArrayLike | Sequence[ArrayLike | None] | None = None,
+    weights: ArrayLike | None = None,
+) -> jax.Array:
     """The edges of the bins of :func:`histogram`, like :func:`jax.numpy.histogram_bin_edges`.
 
     Args:

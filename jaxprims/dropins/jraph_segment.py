@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.offsets import Offsets
+from ..arguments.types import ArrayLike
 from .ops_segment import over_columns, segment_max, segment_min
 from .segment_statistics import checked, mean, rows_of_segments, segment_count, segment_softmax, variance
 
@@ -17,7 +18,11 @@ __all__ = ["partition_softmax", "segment_max_or_constant", "segment_min_or_const
 
 
 def segment_variance(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, unique_indices: bool = False
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
 ) -> jax.Array:
     """The variance of the elements of each segment, 0 for segments without any: else :func:`segment_var`.
 
@@ -44,12 +49,12 @@ def segment_variance(
 
 
 def segment_normalize(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    eps: Any = 1e-5,
+    eps: ArrayLike = 1e-5,
 ) -> jax.Array:
     """Each element less its segment's mean, over the square root of its segment's variance.
 
@@ -133,7 +138,7 @@ segment_max_or_constant = _or_constant("segment_max_or_constant", "maximum", seg
 segment_min_or_constant = _or_constant("segment_min_or_constant", "minimum", segment_min, "[1.0, 0.0, 2.0]")
 
 
-def partition_softmax(logits: Any, partitions: Any, sum_partitions: int | None = None) -> jax.Array:
+def partition_softmax(logits: ArrayLike, partitions: ArrayLike, sum_partitions: int | None = None) -> jax.Array:
     """:func:`segment_softmax` of segments that lie one behind the other, given by their lengths.
 
     Args:

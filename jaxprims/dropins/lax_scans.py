@@ -16,6 +16,7 @@ import numpy as np
 
 from ..api.scan import scan
 from ..arguments.checks import called
+from ..arguments.types import Operator, PyTree
 from ..calls.kept import kept
 from ..primitives.avals import typed
 from ..tracing.jaxprs import EARLY
@@ -139,7 +140,7 @@ def _without_elements(arguments: dict[str, Any]) -> bool:
 
 
 @kept("elems", unless=_without_elements)  # which come back as they are
-def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+def associative_scan(fn: Operator, elems: PyTree, reverse: bool = False, axis: int = 0) -> PyTree:
     """All prefixes combined with an associative function, like :func:`jax.lax.associative_scan`.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import called
-from ..arguments.monoid import Monoid
+from ..arguments.types import Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.segments import segments_reduced, signed
 from ..tracing.varying import vary
@@ -20,7 +19,7 @@ from ..tracing.varying import vary
 __all__ = ["reduceat"]
 
 
-def reduceat(xs: Any, indices: Any, op: Callable[[Any, Any], Any] | Monoid, axis: int = 0) -> Any:
+def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree:
     """Reduces the slice between each index and the next, like :meth:`numpy.ufunc.reduceat`.
 
     Args:

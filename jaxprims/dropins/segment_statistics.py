@@ -25,6 +25,7 @@ from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
+from ..arguments.types import ArrayLike, Mode
 from ..calls.segments import segments_pay
 from ..primitives.row_maps import made_rows, rows_pay
 from ..tracing.jaxprs import EARLY
@@ -39,7 +40,7 @@ ONE = np.ones((), np.int32)
 
 
 def segment_count(
-    segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+    segment_ids: ArrayLike | Offsets, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Mode = None
 ) -> jax.Array:
     """The number of elements of each segment.
 
@@ -76,7 +77,11 @@ def _count_of_ids(ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
 
 
 def segment_mean(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    mode: Mode = None,
 ) -> jax.Array:
     """The mean of the elements of each segment.
 
@@ -129,11 +134,11 @@ def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
 
 
 def segment_var(
-    data: Any,
-    segment_ids: Any,
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
-    mode: Any = None,
+    mode: Mode = None,
     *,
     ddof: int = 0,
 ) -> jax.Array:
@@ -200,7 +205,11 @@ def _counts(segments: Any, elements: int, n: int, is_sorted: bool, one: np.ndarr
 
 
 def segment_logsumexp(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    mode: Mode = None,
 ) -> jax.Array:
     """``log(sum(exp(data)))`` over each segment, without overflow.
 
@@ -274,7 +283,11 @@ def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tupl
 
 
 def segment_softmax(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
+    data: ArrayLike,
+    segment_ids: ArrayLike | Offsets,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    mode: Mode = None,
 ) -> jax.Array:
     """:func:`jax.nn.softmax` within each segment.
 

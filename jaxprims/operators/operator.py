@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, jaxprs_in
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
 from ..tracing.jaxprs import RULES, capturing, without_mesh
+from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
 from ..tracing.varying import Axes, axes_of, element_aval, vary
@@ -374,6 +376,17 @@ def started(op: Operator, captured: Sequence[Any], identity: Sequence[Any]) -> t
     slots = [b.emit("load", t, b.const(s, "s32"), attr=n + k) for k, (t, count) in enumerate(op.leaf_slots) for s in range(count)]
     traced = make_traced(capturing(jaxpr, m), op.program)
     return dataclasses.replace(op, traced=traced, start=b.finish(slots)), [*captured, *rows]
+
+
+def narrowed(op: Operator, shape: tuple[int, ...]) -> Operator:
+    """An operator that is vectorised over its lanes, and captures nothing, on an array of them of this shape."""
+    if shape == op.shapes[0]:
+        return op
+    fn = jaxpr_as_fun(one_lane(ClosedJaxpr(op.traced.jaxpr, []), op.shapes[0]))
+    for _ in shape:
+        fn = jax.vmap(fn)
+    jaxpr = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(shape, d) for d in op.dtypes * 2)).jaxpr
+    return dataclasses.replace(op, traced=make_traced(jaxpr, op.program), lanes=math.prod(shape), shapes=(shape,))
 
 
 def large_operator(closed: ClosedJaxpr) -> tuple[Operator, list[Any]]:

@@ -18,8 +18,8 @@ from . import scan_xla
 
 Names = tuple[str, ...]
 
-LARGE = 1 << 16
-"""Bytes of a part from which on each device combines a share of it, so that twice its size is moved."""
+LARGE = 1 << 18
+"""Bytes of all other devices' parts from which on each device combines a share of them, so that twice a part's size is moved."""
 
 
 def names_of(axis_name: Any) -> Names:
@@ -41,10 +41,14 @@ def together(
     if all(by_name) and not (share and by_name != [jax.lax.psum] * len(leaves)):
         return [_by_name(collective, x, names, axis if share else None) for collective, x in zip(by_name, leaves, strict=True)]
     count, size = jax.lax.axis_size(names), sum(x.size * x.dtype.itemsize for x in leaves)
-    if axis is None or not (share or (size >= LARGE and all(x.shape[axis] % count == 0 for x in leaves))):
+    if axis is None or not (share or size * (count - 1) >= LARGE):
         return scan_xla.reduce(op, gathered(leaves, names))
+    n = leaves[0].shape[axis]
     shares = scan_xla.reduce(op, [jax.lax.all_to_all(_by_share(x, count, axis), names, 0, 0) for x in leaves])
-    return shares if share else [jax.lax.all_gather(x, names, axis=axis, tiled=True) for x in shares]
+    if share:
+        return shares
+    whole = [jax.lax.all_gather(x, names, axis=axis, tiled=True) for x in shares]
+    return [jax.lax.slice_in_dim(x, 0, n, axis=axis) for x in whole]
 
 
 def in_words(known: Sequence[str | None], dtypes: Sequence[Any]) -> str:
@@ -63,6 +67,21 @@ def on_pairs(combine: Callable[[Any, Any], Sequence[Any]]) -> scan_xla.Op:
 def gathered(leaves: Sequence[Any], names: Names) -> list[Any]:
     """Each device's, in their order: one more axis, leading."""
     return [jax.lax.all_gather(x, names) for x in leaves]
+
+
+def to_neighbour(x: Any, name: Any, by: int) -> Any:
+    """What the device before this one has (``by`` 1), or the one behind it (-1); the last is before the first.
+
+    ``ppermute`` numbers devices in the mesh's order of axes, whatever that of the names: it is told in the mesh's.
+    """
+    names = names_of(name)
+    mesh = jax.sharding.get_abstract_mesh().axis_names
+    ordered = sorted(names, key=lambda n: (mesh.index(n), "") if n in mesh else (len(n), n))  # d0, d1, ... of a divided call
+    count = jax.lax.axis_size(names)
+    numbers = np.arange(count).reshape([jax.lax.axis_size(n) for n in names])  # at their places in the mesh
+    place = np.argsort(numbers.transpose([names.index(n) for n in ordered]).reshape(-1))
+    pairs = [(int(place[i]), int(place[(i + by) % count])) for i in range(count)]
+    return jax.lax.ppermute(x, tuple(ordered), pairs)
 
 
 def replicated(leaves: Sequence[Any], names: Names) -> list[Any]:
@@ -146,5 +165,7 @@ def own_share(x: Any, axis: int, names: Names) -> Any:
 
 
 def _by_share(x: Any, count: int, axis: int) -> Any:
-    """[..., count * share, ...]: [count, ..., share, ...], a share for each device."""
-    return jnp.moveaxis(x.reshape(*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]), axis, 0)
+    """[..., n, ...]: [count, ..., share, ...], a share for each device, the last filled up."""
+    share = -(-x.shape[axis] // count)
+    x = jnp.pad(x, [(0, share * count - x.shape[axis] if a == axis else 0) for a in range(x.ndim)])
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], count, share, *x.shape[axis + 1 :]), axis, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,8 @@ from jax.sharding import PartitionSpec as P
 from .devices import Names
 
 Factors = tuple[str | None, ...]
+Room = tuple[int, int, int]
+"""Along an axis: the first place that is taken, how many are, and how many there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Layout:
     results: tuple[Factors, ...]
     on_devices: Callable[..., list[Any]]
     communication: str  # in words
+    fills: tuple[Any, ...] | None = None
+    """Of each operand, a number that elements behind the last may be; None: there may be none."""
+    windows: Mapping[str, Room] = dataclasses.field(default_factory=dict)
+    """Of results, where they are among what ``on_devices`` makes along an axis that is sharded."""
 
 
 layouts: dict[Primitive, Callable[..., Layout]] = {}
@@ -54,12 +60,16 @@ def devices_of(ctx: Any) -> int:
 
 
 def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int) -> Any:
-    """``whole``: the call as it was."""
+    """``whole``: the call as it was. XLA's partitioner gives devices parts of one size: where that takes more elements (lanes,
+    members of a batch) than there are, the layout says of what; nothing is moved for that."""
     devices = tuple(jax.devices()[:count])  # only their number matters: shardings are in terms of their order
-    call = custom_partitioning(whole)
+    rooms = _uneven(ctx.avals_in, layout, count)
+    of_operands, of_results = (layout.operands, rooms), (layout.results, {**rooms, **layout.windows})
+    fills, zeros = layout.fills or (0,) * len(operands), (0,) * len(layout.results)
+    call = custom_partitioning(lambda *xs: _placed(whole(*_taken(xs, *of_operands)), *of_results, zeros))
     rule, private = _rule(layout)
     call.def_partition(
-        partition=lambda _, operands, results: _partition(layout, devices, operands, results),
+        partition=lambda _, operands, results: _partition(layout, devices, rooms, operands, results),
         infer_sharding_from_operands=None,
         decode_shardings=False,
         sharding_rule=rule,
@@ -68,7 +78,44 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
-    return mlir.lower_fun(lambda *xs: list(call(*xs)), multiple_results=True)(ctx, *operands)
+    run = lambda *xs: list(_taken(call(*_placed(xs, *of_operands, fills)), *of_results))  # noqa: E731
+    return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
+
+
+def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
+    """Of factors that no number of these devices divides; others may be divided already."""
+    if layout.fills is None:
+        return {}
+    sizes = {f: n for x, factors in zip(avals, layout.operands, strict=True) for n, f in zip(x.shape, factors, strict=True)}
+    return {
+        f: (0, n, n + -n % count)
+        for f, n in sizes.items()
+        if f is not None and f[0] in "bln" and n > 1 and math.gcd(n, count) == 1
+    }
+
+
+def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
+    """What is in the places that are taken."""
+    everywhere = slice(None)
+
+    def part(x: Any, factors: Factors) -> Any:
+        found = [rooms.get(f or "") for f in factors]
+        return x[tuple(everywhere if r is None else slice(r[0], r[0] + r[1]) for r in found)] if any(found) else x
+
+    return tuple(map(part, arrays, factors_of))
+
+
+def _placed(
+    arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room], fills: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The other way round."""
+
+    def placed(x: Any, factors: Factors, fill: Any) -> Any:
+        found = [rooms.get(f or "", (0, 0, 0)) for f in factors]
+        around = [(first, total - first - n, 0) for first, n, total in found]
+        return jax.lax.pad(x, np.array(fill, x.dtype), around) if any(map(any, around)) else x
+
+    return tuple(map(placed, arrays, factors_of, fills))
 
 
 def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
@@ -88,7 +135,7 @@ def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
     return " -> ".join(sides), tuple(private)
 
 
-def _partition(layout: Layout, devices: Sequence[Any], operands: Any, results: Any) -> Any:
+def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room], operands: Any, results: Any) -> Any:
     """What XLA's partitioner asks for: the mesh, what one device does, shardings of results and operands."""
     arrays, factors_of = (*operands, *results), (*layout.operands, *layout.results)
     mesh, specs = _mesh(devices, [(x.sharding, x.shape) for x in arrays])
@@ -115,9 +162,12 @@ def _partition(layout: Layout, devices: Sequence[Any], operands: Any, results: A
 
     ins, outs = (tuple(map(sharded, side)) for side in (layout.operands, layout.results))
 
+    whole = {f: room for f, room in {**rooms, **layout.windows}.items() if not axes.get(f)}  # XLA finds that this is as it was
+
     def on_device(*parts: Any) -> Any:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
-            return tuple(layout.on_devices(axes, *parts))
+            made = layout.on_devices(axes, *_taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
+            return _placed(made, layout.results, whole, (0,) * len(made))
 
     return mesh, on_device, outs, ins
 

@@ -1,4 +1,7 @@
-"""A histogram of elements that are sharded over devices: each device its own, then bin by bin the operator on all of them."""
+"""A histogram of elements that are sharded over devices: each device its own, then bin by bin the operator on all of them.
+
+Of rows that are sharded themselves, each device has its part of every bin's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import devices, divided
+import jax
+import numpy as np
+
+from ..operators.operator import Traced, narrowed, traced_alike
+from . import devices, divided, own_axes
 from .batches import over_batch
 from .elements import mapped
 from .histogram import histogram_p
@@ -15,50 +22,93 @@ from .histogram_call import HistogramCall, Part, elements_of
 
 
 def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
-    """Where each bin starts from its operator's identity; bins that start from ``dest`` alone cannot be started twice."""
-    if call.is_map(elements_of(avals, masks)) and not call.reads_positions:
-        return _side_by_side(avals, call, masks, rank)
-    n = "n" if all(p.operator.identity is not None for p in call.parts) else None
+    """Where each bin starts from its operator's identity; bins that start from ``dest`` alone cannot be started twice. Rows of a
+    map lie where its elements do."""
+    side_by_side = call.is_map(elements_of(avals, masks)) and not call.reads_positions
+    n = "n" if side_by_side or all(p.operator.identity is not None for p in call.parts) else None
     bins = "h" if n and len({p.num_bins for p in call.parts}) == 1 else None
+    own = _own_axes(call)
+    elements = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None] + call.f.jaxpr.constvars
+    leaves = [own(call.f.jaxpr.outvars[v]) if p.operator.lanes > 1 else (None,) * len(s) for p, v, s in _leaves(call)]
+    dests = [mine for (p, _, _), mine in zip(_leaves(call), leaves, strict=True) if p.dest]
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
-        known = [f"b{a}" for a in range(rank) if masks[k] >> a & 1]
-        steps = [n] if k < call.num_arrays else [bins] if k >= len(avals) - dests else []
-        return (*known, *steps, *(None,) * (len(aval.shape) - len(known) - len(steps)))
-
-    every = tuple(f"b{a}" for a in range(rank))
-    dests = sum(len(p.values) for p in call.parts if p.dest)
-    results = tuple((*every, bins, *(None,) * len(s)) for p in call.parts for s in p.operator.shapes)
-    operators = [p.operator for p in call.parts]
-    names, dtypes = [n for op in operators for n in op.leaf_names], [d for op in operators for d in op.dtypes]
-    words = devices.in_words(names, dtypes) if n else "the elements are gathered, since bins without an identity start once"
-    on_devices = functools.partial(_on_devices, call, masks, rank)
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
-
-
-def _side_by_side(avals: Sequence[Any], call: HistogramCall, masks: tuple[int, ...], rank: int) -> divided.Layout:
-    """Of a map: each device has the rows of its elements."""
-
-    def factors(k: int, aval: Any) -> tuple[str | None, ...]:
-        known = [f"b{a}" for a in range(rank) if masks[k] >> a & 1] + ["n"] * (k < call.num_arrays)
+        known: list[str | None] = [f"b{a}" for a in range(rank) if masks[k] >> a & 1]
+        if k < call.num_arrays:
+            known += [n, *own(elements[k])]
+        elif k < len(elements):
+            known += [None if f is None else f"={f}" for f in own(elements[k])]
+        elif (at := k - len(avals) + len(dests)) >= 0:
+            known += [bins, *dests[at]]
         return (*known, *(None,) * (len(aval.shape) - len(known)))
 
-    def on_devices(axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
-        (part,), mine = call.parts, operands[0].shape[masks[0].bit_count()]
-        own = dataclasses.replace(call, parts=(dataclasses.replace(part, num_bins=mine),))
-        return histogram_p.bind(*operands, call=own, masks=masks, rank=rank)
-
     every = tuple(f"b{a}" for a in range(rank))
-    results = tuple((*every, "n", *(None,) * len(s)) for s in call.parts[0].operator.shapes)
+    results = tuple((*every, n if side_by_side else bins, *mine) for mine in leaves)
+    leaf_names = [name for p in call.parts for name in p.operator.leaf_names]
+    if side_by_side:
+        words = "nothing: rows lie where elements do"
+    elif n:
+        words = devices.in_words(leaf_names, [d for p in call.parts for d in p.operator.dtypes])
+    else:
+        words = "the elements are gathered, since bins without an identity start once"
+    on_devices = functools.partial(_rows if side_by_side else _on_devices, call, masks, rank)
     return divided.Layout(
-        tuple(map(factors, range(len(avals)), avals)), results, on_devices, "nothing: rows lie where elements do"
+        tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, _fills(avals, call)
     )
+
+
+def _fills(avals: Sequence[Any], call: HistogramCall) -> tuple[Any, ...] | None:
+    """What elements behind the last are: of no bin."""
+    fills: list[Any] = [0] * len(avals)
+    given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
+    for p in call.parts:
+        index = call.f.jaxpr.outvars[p.index]
+        if index not in given or np.iinfo(avals[k := given.index(index)].dtype).max < p.num_bins:
+            return None
+        fills[k] = np.iinfo(avals[k].dtype).max
+    return tuple(fills)
+
+
+def _leaves(call: HistogramCall) -> list[tuple[Part, int, tuple[int, ...]]]:
+    """Of every leaf of every part: the part, which of f's results it is of, and its shape."""
+    return [(p, v, s) for p in call.parts for v, s in zip(p.values, p.operator.shapes, strict=True)]
+
+
+def _own_axes(call: HistogramCall) -> Callable[[Any], divided.Factors]:
+    """Of f's variables: a factor for each axis along which f and the operators do to all the same, and nothing to several."""
+    own, results = own_axes.side_by_side(call.f.jaxpr), call.f.jaxpr.outvars
+    rows = {v for p in call.parts if p.operator.lanes > 1 and not p.captured for v in p.values}
+    mixed = {f for k, v in enumerate(results) if k not in rows for f in own(v)}
+    kept = {f for k in rows for f in own(results[k])} - mixed
+    return lambda v: tuple(f if f in kept else None for f in own(v))
+
+
+def _of_parts(call: HistogramCall, axes: dict[str, devices.Names]) -> HistogramCall:
+    """Of this device's part of the rows."""
+    counts = {f: jax.lax.axis_size(names) for f, names in axes.items() if f[0] == "r" and names}
+    if not counts:
+        return call
+    own = _own_axes(call)
+    f: Traced = traced_alike(own_axes.narrowed(call.f.jaxpr, counts, own))
+    shapes = [v.aval.shape for v in f.jaxpr.outvars]
+    parts = (
+        dataclasses.replace(p, operator=narrowed(p.operator, shapes[p.values[0]])) if p.operator.lanes > 1 else p
+        for p in call.parts
+    )
+    return dataclasses.replace(call, f=f, parts=tuple(parts))
+
+
+def _rows(call: HistogramCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
+    """Of a map: each device has those of its elements."""
+    mine = _of_parts(call, axes)
+    parts = (dataclasses.replace(mine.parts[0], num_bins=operands[0].shape[masks[0].bit_count()]),)
+    return histogram_p.bind(*operands, call=dataclasses.replace(mine, parts=parts), masks=masks, rank=rank)
 
 
 def _on_devices(
     call: HistogramCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any
 ) -> list[Any]:
-    names, share = axes.get("n", ()), axes.get("h", ())
+    call, names, share = _of_parts(call, axes), axes.get("n", ()), axes.get("h", ())
     if not names:
         return histogram_p.bind(*operands, call=call, masks=masks, rank=rank)
     arrays, captured, per_operator, dests = call.split(operands)

@@ -128,7 +128,29 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     else:
         words = devices.in_words(call.operator.leaf_names, call.operator.dtypes)
     on_devices = functools.partial(_on_devices, call, masks, rank)
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+    fills = _fills(avals, call)
+    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, fills)
+
+
+def _fills(avals: Sequence[Any], call: OrderedCall) -> tuple[Any, ...] | None:
+    """What elements behind the last are: anything, where they come last or are of no segment; else the operator's identity."""
+    fills: list[Any] = [0] * len(avals)
+    if call.segmented_by == "ids":
+        most = np.iinfo(avals[call.num_arrays].dtype).max
+        fills[call.num_arrays] = most
+        return tuple(fills) if call.num_segments <= most else None
+    if call.kind == "scan" and not call.reverse:
+        return tuple(fills)
+    given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
+    passes_on = set(call.f.jaxpr.outvars) <= set(given) or (call.kind == "reduce" and REDUCTIONS.extreme(call) is not None)
+    if call.f.jaxpr.eqns or call.operator.identity is None or not passes_on:
+        return None
+    for v, leaf in zip(call.f.jaxpr.outvars, identity_leaves(call.operator), strict=True):
+        if v in given:
+            if (leaf != leaf.reshape(-1)[0]).any():
+                return None
+            fills[given.index(v)] = leaf.reshape(-1)[0]
+    return tuple(fills)
 
 
 def _on_devices(
@@ -179,8 +201,10 @@ def _reduce(part: Part) -> list[Any]:
         mine[1] = mine[1] + jax.lax.axis_index(part.names).astype(mine[1].dtype) * part.n
     else:
         mine = part.run(reduce_p, part.whole)
-    op, lanes = devices.on_pairs(part.combine(depth)), part.rank if depth else None
-    out = devices.together(op, mine, part.names, call.operator.leaf_names, lanes)
+    op, alike = devices.on_pairs(part.combine(depth)), part.rank if depth else None
+    if not depth and part.rank and not any(part.consts_masks):
+        alike = 0  # the operator is the same for all members of a batch
+    out = devices.together(op, mine, part.names, call.operator.leaf_names, alike)
     return out if part.init is None else part.combine(depth, part.init_masks)(part.init, out)
 
 

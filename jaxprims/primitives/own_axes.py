@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
+from ..tracing.jaxprs import with_arguments
 from ..tracing.labels import MOVES, REDUCTIONS, Mixed, sources
 from . import devices, divided
 
@@ -27,6 +29,8 @@ _OPERATORS: dict[str, tuple[str | None, Callable[..., Any]]] = {
     "reduce_or": (None, jnp.bitwise_or),
     "reduce_xor": (None, jnp.bitwise_xor),
 }
+
+_SLICES = frozenset({"gather", "dynamic_slice"})
 
 Axis = tuple[Var, int]
 
@@ -46,10 +50,10 @@ def factors(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
     whole: set[Axis] = set()
     for eqn in jaxpr.eqns:
         mixed = set(axes(*eqn.invars, *eqn.outvars))
-        if eqn.primitive.name in elementwise.NAMES | MOVES | REDUCTIONS:
+        if eqn.primitive.name in elementwise.NAMES | MOVES | REDUCTIONS | _SLICES:
             for v, a in axes(*eqn.outvars):
                 try:
-                    found = [(eqn.invars[k], there) for k, there in sources(eqn, a) if not isinstance(eqn.invars[k], Literal)]
+                    found = [(eqn.invars[k], there) for k, there in _sources(eqn, a) if not isinstance(eqn.invars[k], Literal)]
                 except Mixed:
                     continue
                 mixed -= {(v, a), *found}
@@ -64,6 +68,15 @@ def factors(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
     numbers = {x: k for k, x in enumerate(dict.fromkeys(top(x) for x in axes(*every)))}
     kept = {x: f"r{k}" for x, k in numbers.items() if x not in {top(x) for x in whole}}
     return lambda v: tuple(kept.get(top((v, a))) if (v, a) in axes(v) else None for a in range(len(v.aval.shape)))
+
+
+def _sources(eqn: JaxprEqn, axis: int) -> Sequence[tuple[int, int]]:
+    """As ``labels.sources``, and of a row that is taken out at a place."""
+    if eqn.primitive.name != "dynamic_slice":
+        return sources(eqn, axis)
+    if eqn.outvars[0].aval.shape[axis] != eqn.invars[0].aval.shape[axis]:
+        raise Mixed
+    return [(0, axis)]
 
 
 Values = Mapping[Var, Any]
@@ -115,8 +128,39 @@ def in_parts(
     return [known[v] for v in jaxpr.outvars]
 
 
+def side_by_side(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
+    """As :func:`factors`, of axes that nothing is reduced or counted along: parts of results are made of those of operands."""
+    own = factors(jaxpr)
+    along = {own(eqn.invars[0])[a] for eqn in jaxpr.eqns if eqn.primitive.name in REDUCTIONS for a in eqn.params["axes"]}
+    along |= {own(eqn.outvars[0])[eqn.params["dimension"]] for eqn in jaxpr.eqns if eqn.primitive.name == "iota"}
+    return lambda v: tuple(None if f in along else f for f in own(v))
+
+
+def narrowed(jaxpr: Jaxpr, parts: Mapping[str, int], own: Callable[[Any], divided.Factors]) -> Jaxpr:
+    """The function of a part of each array: of as many as there are along each factor. ``own``: as :func:`side_by_side`."""
+
+    def local(v: Any) -> jax.ShapeDtypeStruct:
+        shape = tuple(n // parts.get(f or "", 1) for n, f in zip(v.aval.shape, own(v), strict=True))
+        return jax.ShapeDtypeStruct(shape, v.aval.dtype)
+
+    def f(*args: Any) -> list[Any]:
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), args, strict=True))
+        value = lambda x: x.val if isinstance(x, Literal) else env[x]  # noqa: E731
+        for eqn in jaxpr.eqns:
+            env.update(zip(eqn.outvars, _equation(eqn, list(map(value, eqn.invars)), local(eqn.outvars[0]).shape), strict=True))
+        return list(map(value, jaxpr.outvars))
+
+    traced = jax.make_jaxpr(f)(*map(local, (*jaxpr.constvars, *jaxpr.invars))).jaxpr
+    n = len(jaxpr.constvars)
+    return with_arguments(traced, traced.invars[:n], traced.invars[n:])
+
+
 def _equation(eqn: JaxprEqn, xs: Sequence[Any], shape: Sequence[int]) -> Sequence[Any]:
     """On a part of the operands, of which the (first) result has this shape."""
+    if eqn.primitive.name in _SLICES:
+        whole = zip(eqn.params["slice_sizes"], eqn.invars[0].aval.shape, xs[0].shape, strict=True)
+        sizes = tuple(mine if size == full else size for size, full, mine in whole)
+        return [eqn.primitive.bind(*xs, **{**eqn.params, "slice_sizes": sizes})]
     if eqn.primitive.name in ("reshape", "squeeze", "expand_dims"):
         return [xs[0].reshape(shape)]
     if eqn.primitive.name == "broadcast_in_dim":

@@ -33,15 +33,12 @@ FIRST, INNER, LAST = 0, 1, 2
 def exchanged(x: Any, axis: int, low: int, high: int, name: Any) -> Any:
     """With the last ``low`` cells of the device before and the first ``high`` of the next, the first device's being next to the
     last one's."""
-    count, n = lax.axis_size(name), x.shape[axis]
-    pieces = []
+    n, pieces = x.shape[axis], []
     if low:
-        sent = lax.slice_in_dim(x, n - low, n, axis=axis)
-        pieces.append(lax.ppermute(sent, name, [(i, (i + 1) % count) for i in range(count)]))
+        pieces.append(devices.to_neighbour(lax.slice_in_dim(x, n - low, n, axis=axis), name, 1))
     pieces.append(x)
     if high:
-        sent = lax.slice_in_dim(x, 0, high, axis=axis)
-        pieces.append(lax.ppermute(sent, name, [(i, (i - 1) % count) for i in range(count)]))
+        pieces.append(devices.to_neighbour(lax.slice_in_dim(x, 0, high, axis=axis), name, -1))
     return jax.lax.concatenate(pieces, axis) if len(pieces) > 1 else x
 
 
@@ -76,13 +73,19 @@ def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], r
     lanes = tuple(f"l{a}" for a in range(call.lanes_rank))
     shrinks = call.steps > MOST_STEPS and any(any(w.shrink) for w in call.window)
 
-    def divides(a: int) -> bool:
+    def room(a: int) -> divided.Room | None:
+        """Of the results, within arrays of one size; None where the axis is not to be divided."""
         window, sizes = call.window[a], {aval.shape[m.bit_count() + a] for aval, m in arrays}
-        whole = all(own[a] == Bounds(own[a].mode) for own in call.bounds) and sizes == {window.size} and window.start == 0
-        return not shrinks and whole and not any(window.shrink)
+        at, n = (window.start, window.size), max(sizes)
+        plain = all(own[a] == Bounds(own[a].mode) for own in call.bounds) and len(sizes) == 1 and not shrinks
+        if not plain or not all(isinstance(k, int) for k in (*at, n)) or sum(at) > n or at[0] < 0:
+            return None
+        return (*at, n) if at == (0, n) or (call.steps == 1 and not any(window.keep)) else None
 
     arrays = list(zip(avals, masks, strict=True))[: call.num_arrays]
-    grid = tuple(f"g{a}" if divides(a) else None for a in range(call.rank))
+    rooms = [room(a) for a in range(call.rank)]
+    grid = tuple(None if found is None else f"g{a}" for a, found in enumerate(rooms))
+    windows = {f"g{a}": found for a, found in enumerate(rooms) if found is not None and found[1] < found[2]}
 
     def factors(k: int, aval: Any) -> divided.Factors:
         known: divided.Factors = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
@@ -94,7 +97,21 @@ def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], r
     on_devices = functools.partial(_on_devices, call, masks, rank)
     block = min(call.steps, MOST_STEPS)
     words = f"halos of {block} step{'s' * (block > 1)} are exchanged" if any(grid) else "the grid is gathered"
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words)
+    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, windows=windows)
+
+
+def _of_all_cells(call: StencilCall, axis: int, size: int) -> StencilCall:
+    """A step that makes some of the cells along an axis as one that makes all: what is read beyond the ends is not wanted."""
+    old, all_cells = call.window[axis], Window(0, size)
+    if (old.start, old.size) == (0, size):
+        return call
+
+    def read(bounds: Bounds) -> Bounds:
+        return Bounds("edge") if bounds.mode == "nothing" else bounds
+
+    bounds = tuple(tuple(read(b) if a == axis else b for a, b in enumerate(own)) for own in call.bounds)
+    window = tuple(all_cells if a == axis else w for a, w in enumerate(call.window))
+    return dataclasses.replace(call, bounds=bounds, window=window)
 
 
 def _on_devices(
@@ -104,6 +121,8 @@ def _on_devices(
     if not names:
         return list(stencil_p.bind(*operands, call=call, masks=masks, rank=rank))
     arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
+    for a, name in names.items():
+        call = _of_all_cells(call, a, arrays[0].shape[masks[0].bit_count() + a] * lax.axis_size(name))
     ends = call.ends(range(call.num_arrays))
     places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
     sizes = [arrays[0].shape[places[0][a]] if a in names else w.size for a, w in enumerate(call.window)]

@@ -72,6 +72,10 @@ def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
     every = [next(known) if aval is None else aval for aval in form.linear]
     forward = divided.layouts[form.primitive](every, **dict(form.params))
 
+    def divides(factors: divided.Factors) -> divided.Factors:
+        """Not what has a result of another size."""
+        return tuple(None if f in forward.windows else f for f in factors)
+
     def on_devices(axes: dict[str, Any], *parts: Any) -> list[Any]:
         def call(*xs: Any) -> list[Any]:
             known, linear = iter(parts[len(given) :]), iter(xs)
@@ -79,7 +83,7 @@ def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
             return [results[k] for k in given]
 
         def part(k: int) -> Any:
-            counts = [jax.lax.axis_size(axes[f]) if f is not None and axes[f] else 1 for f in forward.operands[k]]
+            counts = [jax.lax.axis_size(axes[f]) if f is not None and axes.get(f) else 1 for f in forward.operands[k]]
             return jax.ShapeDtypeStruct([n // c for n, c in zip(every[k].shape, counts, strict=True)], every[k].dtype)
 
         out = []
@@ -89,7 +93,8 @@ def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
         return out
 
     factors = [forward.results[k] for k in given] + [forward.operands[k] for k, aval in enumerate(form.linear) if aval is None]
-    return divided.Layout(tuple(factors), tuple(forward.operands[k] for k in moved), on_devices, forward.communication)
+    results = tuple(divides(forward.operands[k]) for k in moved)
+    return divided.Layout(tuple(map(divides, factors)), results, on_devices, forward.communication)
 
 
 def _lower(ctx: Any, *args: Any, form: Form) -> Any:
