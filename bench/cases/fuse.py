@@ -57,8 +57,8 @@ def _sized(p: Program, n: int, rng: np.random.Generator) -> Inputs:
 
 def _contestants(p: Program, kind: str) -> dict[str, Any]:
     if kind == FORWARD:
-        ours = {"jaxprims": arrays.xla(jp.fuse(p.function)), "xla": arrays.xla(p.function)}
-        return ours | fuse_peers.contestants(p.name)
+        both = {"jaxprims": arrays.xla(jp.fuse(p.function)), "xla": arrays.xla(p.function)}
+        return both | fuse_peers.contestants(p.name)
     plain = gradient(p.function)
     ours = gradient(jp.fuse(p.function)) if kind == GRADIENT else jp.fuse(plain)
     return {"jaxprims": arrays.xla(ours), "xla": arrays.xla(plain)}
