@@ -20,6 +20,7 @@ Array<T> empty(Dim... dim) {
 }
 
 // Each adds the functions of its file to the module.
+void add_programs(py::module_& m);
 void add_scans(py::module_& m);
 void add_reductions(py::module_& m);
 void add_segments(py::module_& m);

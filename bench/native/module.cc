@@ -260,6 +260,7 @@ PYBIND11_MODULE(bench_native, m) {
   m.def("cluster_sums", &cluster_sums);
   m.def("joint_histogram", &joint_histogram);
   m.def("forces", &forces);
+  add_programs(m);
   add_scans(m);
   add_reductions(m);
   add_segments(m);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -117,17 +118,19 @@ def numpy(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> 
     return prepare
 
 
-def torch(fn: Callable[..., Any], convert: Callable[..., Any] | None = None) -> Prepare:
-    """``fn(torch, *inputs)`` on CPU tensors; ``convert`` as for :func:`numpy`."""
+def torch(fn: Callable[..., Any], convert: Callable[..., Any] | None = None, compiled: bool = False) -> Prepare:
+    """``fn(torch, *inputs)`` on CPU tensors; ``convert`` as for :func:`numpy`. ``compiled``: by ``torch.compile``."""
 
     def prepare(inputs: Inputs) -> Run:
         library = module("torch")
         library.set_num_threads(threads())
+        function = functools.partial(fn, library)
+        function = library.compile(function) if compiled else function
         tensors = tuple(library.from_numpy(a) for a in (convert(*inputs.values()) if convert else inputs.values()))
 
         def call() -> Any:
             with library.inference_mode():
-                return fn(library, *tensors)
+                return function(*tensors)
 
         return Run(call, _tensors_as_arrays)
 

@@ -53,7 +53,7 @@ class Body:
     """
 
     def __init__(self, graph: Graph, sites: Sequence[Site], cut: Collection[Var], given: Collection[Var] = ()):
-        self.graph, self.sites, self.given = graph, sites, given
+        self.graph, self.sites, self.cut, self.given = graph, sites, cut, given
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
         self.numbers: collections.Counter[int] = collections.Counter()  # of each equation taken, for one element

@@ -11,12 +11,14 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from ..arguments.warnings import kernels_or_nothing
+from ..primitives.elements import operands_as_they_are
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .body import Body
 from .chains import chained
+from .compared import Compared, compared, read_in_any_case
 from .epilogues import Finished, finished
 from .folded import Folded, folded
 from .graph import Graph
@@ -73,10 +75,10 @@ class Rewritten:
 
 
 def rewritten(graph: Graph) -> Rewritten:
-    plan = _Plan(graph)
+    plan = _Plan(graph, compared=compared(graph))
     rows = plan.rows()
     plan.find_moved()
-    kernels = rows + [k if graph.with_rules else _folded(k) for k in plan.kernels()]
+    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _folded(k) for k in plan.kernels()]
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
@@ -108,6 +110,7 @@ class _Plan:
     inside: frozenset[int] = frozenset()
     left: dict[int, str] = dataclasses.field(default_factory=dict)
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
+    compared: Sequence[Compared] = ()
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[Kernel]:
@@ -191,8 +194,7 @@ class _Plan:
     def _of(self, groups: Sequence[Sequence[Site]]) -> list[Kernel]:
         """Those of these groups that are faster than XLA, and can be expressed."""
         while True:
-            cuts = _cuts(self.graph, [self._body(g) for g in groups])
-            bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
+            bodies = self._with_cuts(groups)
             slower = [why_not(b) for b in bodies]
             if any(slower):
                 for b, why in zip(bodies, slower, strict=True):
@@ -211,6 +213,16 @@ class _Plan:
                 else:
                     self.left[group[0].index] = k
             groups = remaining
+
+    def _with_cuts(self, groups: Sequence[Sequence[Site]]) -> list[Body]:
+        """The bodies of these sites, with what they are to read."""
+        cuts = _cuts(self.graph, [self._body(g) for g in groups])
+        while True:
+            bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
+            alike = read_in_any_case(self.graph, self.compared, bodies, _evaluated(self.graph, _reads_of(bodies)))
+            if all(alike <= cut for cut in cuts):
+                return bodies
+            cuts = [cut | alike for cut in cuts]
 
     def _small_reduction(self, bodies: Sequence[Body], tried: set[int]) -> Site | None:
         """The last one outside of kernels that is worth one, and has not been tried."""
@@ -276,6 +288,11 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     return made if isinstance(made, Kernel) else kernel
 
 
+def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
+    """Does it combine what is compared with its result elsewhere? That is to be the same, and so has to be written."""
+    return any(s.index == k for s in kernel.body.sites for _, k, _ in plan.compared)
+
+
 def _folded(kernel: Kernel) -> Kernel:
     """With the stencil that makes what it combines, if it is a reduction of one."""
     body = kernel.body
@@ -290,7 +307,7 @@ def _made(
     body: Body | Stencil | Finished | Folded, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]
 ) -> Kernel | str:
     try:
-        with kernels_or_nothing():
+        with kernels_or_nothing(), operands_as_they_are(isinstance(body, Body) and bool(body.cut)):
             closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))
     except Exception as e:
         return f"no kernel: {e}".splitlines()[0][:200]

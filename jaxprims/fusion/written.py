@@ -18,10 +18,14 @@ from .graph import OUTSIDE, Graph
 _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 
 DEAR = 8
-"""Additions of one operation from which on XLA does it once, not in each of several loops that want it."""
+"""Additions from which on XLA makes something once, not in each of several loops that want it."""
 
 _IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
 """What XLA's loops take in: what they read need not be written for them."""
+
+
+_MADE_WITHIN = _IN_LOOPS - REDUCTIONS
+"""What is in the loop of what wants it."""
 
 
 def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> list[frozenset[Var]]:
@@ -67,9 +71,16 @@ class _Prices:
             return self.graph.eqns[index].primitive.name not in _IN_LOOPS
 
         users = self.graph.users.get(v, ())
-        if operations(self.graph.eqns[self.graph.producer[v]]) >= DEAR and sum(u in self.plain for u in users) > 1:
+        if sum(u in self.plain for u in users) > 1 and self._work(v) >= DEAR:
             return True
         return alone(self.graph.producer[v]) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
+
+    def _work(self, v: Var) -> float:
+        """Additions for a number, with what is made for it alone."""
+        eqn = self.graph.eqns[self.graph.producer[v]]
+        mine = {x for x in eqn.invars if not isinstance(x, Literal) and len(self.graph.users[x]) == 1}
+        inside = [x for x in mine if (made := self.graph.made_by(x)) is not None and made.primitive.name in _MADE_WITHIN]
+        return operations(eqn) + sum(map(self._work, inside))
 
     def _written_for(self, body: Body) -> list[Var]:
         """What XLA would write for the body to read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +17,19 @@ from ..tracing.varying import axes_of, vary
 
 Element = tuple[tuple[int, ...], Any]
 """Shape and dtype of one element of an array."""
+
+
+_as_they_are: contextvars.ContextVar[bool] = contextvars.ContextVar("operands as they are", default=False)
+
+
+@contextlib.contextmanager
+def operands_as_they_are(so: bool = True) -> Iterator[None]:
+    """Calls that are traced inside read their operands: to make them in the kernel has been weighed."""
+    token = _as_they_are.set(so)
+    try:
+        yield
+    finally:
+        _as_they_are.reset(token)
 
 
 class Operands:
@@ -35,6 +50,7 @@ class ElementFunctionCall:
 
     f: Traced
     positions: tuple[np.dtype | None, ...]
+    as_they_are: bool = dataclasses.field(default_factory=_as_they_are.get, kw_only=True)
 
     @property
     def num_arrays(self) -> int:

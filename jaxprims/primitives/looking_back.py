@@ -65,7 +65,7 @@ class LookingBack(Family):
 
     def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
         seen, more, avals = Seen(), list[Any](), list[Any]()
-        if divided.devices_of(ctx) == 1:
+        if divided.devices_of(ctx) == 1 and not params["call"].as_they_are:
             taken = self.taken(ctx, operands, **params)
             if taken is not None:
                 more, avals = taken.operands, taken.avals

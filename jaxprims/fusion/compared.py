@@ -1,0 +1,84 @@
+"""What is compared with its own extreme has the same bits in both places.
+
+A gradient of a maximum goes where the array equals it, a position of one is where it does. XLA's logarithms are not the kernels'
+to the last bit, and it rounds a * b + c once: if one of them makes the array for the maximum, and the other makes it again to
+compare, nothing may be equal. Then kernels read what XLA has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from ..tracing.labels import MOVES
+from .body import Body
+from .graph import Graph
+
+_EXTREMES = frozenset(
+    f"{what}{which}" for what in ("reduce_", "reduce_window_", "cum", "scatter-", "scatter_") for which in ("max", "min")
+)
+
+_ALIKE = frozenset(
+    "abs add and ceil clamp convert_element_type div eq floor ge gt is_finite le lt max min mul ne neg not or rem round select_n "
+    "sign sqrt square sub xor gather slice".split()
+)
+"""What has the same bits, whoever computes it, but for sums of products."""
+
+Compared = tuple[Var, int, int]
+"""A variable, the equation that makes an extreme of it, and the one that compares the two."""
+
+
+def compared(graph: Graph) -> list[Compared]:
+    extremes = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _EXTREMES]
+    of = {k: {_source(graph, v) for v in graph.eqns[k].invars} for k in extremes}
+    out = []
+    for index, eqn in enumerate(graph.eqns):
+        if eqn.primitive.name in ("eq", "ne") and extremes and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
+            for x, extreme in (eqn.invars, eqn.invars[::-1]):
+                source, bits = _source(graph, x), graph.needs([extreme])
+                if source is not None and source in graph.producer:
+                    out += [(source, k, index) for k in extremes if bits >> k & 1 and source in of[k]]
+    return out
+
+
+def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], plain: Collection[int]) -> frozenset[Var]:
+    """What one of these bodies makes in its own way, and another, or XLA, has in XLA's."""
+    read = set[Var]()
+    for var, *places in found:
+        ways = {_has_its_own_way(b, var) for b in bodies if (b.taken | {s.index for s in b.sites}) & set(places)}
+        if len(ways | {False} if any(k in plain for k in places) else ways) > 1:
+            read.add(var)
+    return frozenset(read)
+
+
+def _has_its_own_way(body: Body, var: Var) -> bool:
+    todo, seen = [body.graph.producer[var]], set[int]()
+    while todo:
+        k = todo.pop()
+        if k in body.taken and k not in seen:
+            seen.add(k)
+            eqn = body.graph.eqns[k]
+            if not _is_alike(body.graph, eqn):
+                return True
+            todo += [body.graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in body.graph.producer]
+    return False
+
+
+def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name in ("add", "sub"):
+        made = [graph.made_by(_source(graph, v)) for v in eqn.invars]
+        return not any(m is not None and m.primitive.name in ("mul", "square", "integer_pow") for m in made)
+    return eqn.primitive.name in _ALIKE | MOVES
+
+
+def _source(graph: Graph, var: Any) -> Any:
+    """What a variable is another form of; None of literals."""
+    while not isinstance(var, Literal):
+        eqn = graph.made_by(var)
+        if eqn is None or eqn.primitive.name not in MOVES or not eqn.invars:
+            return var
+        var = eqn.invars[0]
+    return None
