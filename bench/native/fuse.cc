@@ -10,6 +10,7 @@
 #include "reduce.h"
 
 namespace bench {
+namespace programs {
 namespace {
 
 using Floats = Array<float>;
@@ -328,30 +329,31 @@ Floats layer_norm(Floats x, int threads) {
 }
 
 }  // namespace
+}  // namespace programs
 
 void add_programs(py::module_& m) {
-  m.def("fuse_saxpy", &saxpy);
-  m.def("fuse_sdot", &sdot);
-  m.def("fuse_rmse", &rmse);
-  m.def("fuse_black_scholes", &black_scholes);
-  m.def("fuse_forward_difference", &forward_difference);
-  m.def("fuse_weighted_moving_average", &weighted_moving_average);
-  m.def("fuse_jacobi", &jacobi);
-  m.def("fuse_matrix_vector", &matrix_vector);
-  m.def("fuse_moments", &moments);
-  m.def("fuse_kurtosis", &kurtosis);
-  m.def("fuse_two_histograms", &two_histograms);
-  m.def("fuse_joint_counts", &joint_counts);
-  m.def("fuse_energy_histogram", &energy_histogram);
-  m.def("fuse_group_summaries", &group_summaries);
-  m.def("fuse_k_means", &k_means);
-  m.def("fuse_drawdown", &drawdown);
-  m.def("fuse_cumulative_of_function", &cumulative_of_function);
-  m.def("fuse_discounted_returns", &discounted_returns);
-  m.def("fuse_sparse_matrix_vector", &sparse_matrix_vector);
-  m.def("fuse_logsumexp", &logsumexp);
-  m.def("fuse_softmax", &softmax);
-  m.def("fuse_layer_norm", &layer_norm);
+  m.def("fuse_saxpy", &programs::saxpy);
+  m.def("fuse_sdot", &programs::sdot);
+  m.def("fuse_rmse", &programs::rmse);
+  m.def("fuse_black_scholes", &programs::black_scholes);
+  m.def("fuse_forward_difference", &programs::forward_difference);
+  m.def("fuse_weighted_moving_average", &programs::weighted_moving_average);
+  m.def("fuse_jacobi", &programs::jacobi);
+  m.def("fuse_matrix_vector", &programs::matrix_vector);
+  m.def("fuse_moments", &programs::moments);
+  m.def("fuse_kurtosis", &programs::kurtosis);
+  m.def("fuse_two_histograms", &programs::two_histograms);
+  m.def("fuse_joint_counts", &programs::joint_counts);
+  m.def("fuse_energy_histogram", &programs::energy_histogram);
+  m.def("fuse_group_summaries", &programs::group_summaries);
+  m.def("fuse_k_means", &programs::k_means);
+  m.def("fuse_drawdown", &programs::drawdown);
+  m.def("fuse_cumulative_of_function", &programs::cumulative_of_function);
+  m.def("fuse_discounted_returns", &programs::discounted_returns);
+  m.def("fuse_sparse_matrix_vector", &programs::sparse_matrix_vector);
+  m.def("fuse_logsumexp", &programs::logsumexp);
+  m.def("fuse_softmax", &programs::softmax);
+  m.def("fuse_layer_norm", &programs::layer_norm);
 }
 
 }  // namespace bench
