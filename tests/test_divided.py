@@ -142,6 +142,14 @@ def test_numbers_of_elements_that_devices_do_not_divide(name: str) -> None:
             check(some, (X, SORTED if "segments" in name else IDS), mesh(4, 2), spec, 8 * 4 * H)
 
 
+def test_constants_beside_uneven_elements() -> None:
+    """A mean's ones, which are no operand."""
+    means = lambda x: jp.segment_mean(x[3:], jp.Offsets(OFFSETS))  # noqa: E731
+    placed = jax.device_put(X, NamedSharding(mesh(4, 2), P(("x", "y"))))
+    assert_close(jax.jit(means)(placed), means(X))
+    assert "segment" in str(jp.explain(means)(X))
+
+
 @pytest.mark.strategies
 def test_scatters_of_uneven_parts() -> None:
     """XLA's partitioner is not left to divide them: where several devices have copies of a part, elements count twice."""

@@ -142,7 +142,7 @@ def _fills(avals: Sequence[Any], call: OrderedCall) -> tuple[Any, ...] | None:
     if call.kind == "scan" and not call.reverse:
         return tuple(fills)
     given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
-    passes_on = set(call.f.jaxpr.outvars) <= set(given) or (call.kind == "reduce" and REDUCTIONS.extreme(call) is not None)
+    passes_on = all(v in given for v in call.f.jaxpr.outvars) or (call.kind == "reduce" and REDUCTIONS.extreme(call) is not None)
     if call.f.jaxpr.eqns or call.operator.identity is None or not passes_on:
         return None
     for v, leaf in zip(call.f.jaxpr.outvars, identity_leaves(call.operator), strict=True):
