@@ -176,3 +176,26 @@ def test_counts_in_loops_are_calls_of_their_own(loop: str) -> None:
     np.testing.assert_allclose(jax.jit(jax.vmap(turns, (0, None)))(batch, ids)[1], 2 * turns(x, ids), rtol=1e-4, atol=1e-4)
     calls = [jax.jit(f).lower(x, ids).as_text().count("custom_call @jaxprims") for f in (turns, straight)]
     assert calls == [2, 3]
+
+
+@pytest.mark.parametrize(("identity", "dtype"), [((0.0, 0), np.float32), ((-1, 0), np.int32), ((-np.inf, 0), np.float32)])
+def test_identities_in_loops(identity: Any, dtype: Any) -> None:
+    """Bins without elements hold the one that was given, in a loop as elsewhere."""
+    greatest_and_count = lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1])  # noqa: E731
+
+    def bins(row: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jp.IdentityWarning)
+            return jp.genhist(lambda v: (0, (jnp.abs(v), 1)), row, jp.Bins(2, greatest_and_count, identity=identity))
+
+    x = jnp.ones((3, 1000), dtype)
+    for got, want in zip(jax.lax.map(bins, x), jax.jit(bins)(x[0]), strict=True):
+        np.testing.assert_array_equal(got[1], want)
+        assert want[1] in identity
+
+
+@pytest.mark.parametrize("x", [[np.inf, 1], [np.nan, 1], [-np.inf, 1], [3, 1]])
+def test_gradients_of_logsumexp_of_what_is_not_finite(x: Any) -> None:
+    x = jnp.asarray(x, jnp.float32)
+    got = jax.grad(lambda x: jp.segment_logsumexp(x, jnp.zeros(2, int), 1)[0])(x)
+    np.testing.assert_allclose(got, jax.grad(jax.nn.logsumexp)(x), rtol=1e-6)

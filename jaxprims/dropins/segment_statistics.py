@@ -279,7 +279,7 @@ def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tupl
     terms = jnp.where(_rows(_inside(ids, n), data), _above(top, ids, data), 0)
     sums = _combined(None, terms, ids, n, jnp.add, is_sorted)
     weighed = _combined(None, terms * tangents[0], ids, n, jnp.add, is_sorted)
-    return _level(top, sums), (weighed / jnp.where(jnp.isfinite(sums) & (sums > 0), sums, 1)).astype(data.dtype)
+    return _level(top, sums), (weighed / jnp.where(sums == 0, 1, sums)).astype(data.dtype)
 
 
 def segment_softmax(

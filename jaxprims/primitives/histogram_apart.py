@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from ..operators.operator import Operator, identity_leaves, simple_operator
 from . import histogram_xla
 from .histogram import by_index
 from .histogram_call import HistogramCall
@@ -20,14 +21,22 @@ def groups(call: HistogramCall) -> list[list[int]]:
     """A part's leaves by the arrays that they read, if some read only what others do, and others beside it; else []."""
     part = call.parts[0]
     simple = len(call.parts) == 1 and not (part.dest or part.captured or call.sorted or call.deterministic)
-    leaves = zip(part.operator.leaf_names, part.operator.dtypes, strict=True)
-    if not simple or len(part.values) < 2 or not all(histogram_xla.scatters(*leaf) for leaf in leaves):
+    if not simple or len(part.values) < 2 or not _are_apart(part.operator):
         return []
     reads = _read_by_results(call)
     of_leaves = [reads[part.index] | reads[v] for v in part.values]
     if not any(a < b for a, b in itertools.permutations(of_leaves, 2)):
         return []
     return [[k for k, r in enumerate(of_leaves) if r == each] for each in dict.fromkeys(of_leaves)]
+
+
+def _are_apart(operator: Operator) -> bool:
+    """Is each leaf combined by an operation of XLA's, from the identity that this has when it is by itself?"""
+    leaves = list(zip(operator.leaf_names, operator.shapes, operator.dtypes, strict=True))
+    if operator.identity is None or not all(histogram_xla.scatters(name, dtype) for name, _, dtype in leaves):
+        return False
+    own = [identity_leaves(simple_operator(STEPS[name], shape, dtype))[0] for name, shape, dtype in leaves]
+    return all(a.tobytes() == b.tobytes() for a, b in zip(identity_leaves(operator), own, strict=True))
 
 
 def histograms(call: HistogramCall, leaves: Sequence[Sequence[int]], *operands: Any) -> list[Any]:
