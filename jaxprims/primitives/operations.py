@@ -50,8 +50,8 @@ IN_LOOPS = frozenset(
 )
 """What XLA makes in the loop that reads it, beside the cheap ones."""
 
-LOOPS, BODIES = ("stablehlo.while",), "closed_call"
-"""Operations that are loops; what a function is named that is a loop's body."""
+LOOPS, BODIES = ("stablehlo.while",), ("closed_call", "eval_jaxpr")
+"""Operations that are loops; what versions of JAX name a function that is a loop's body, before it is inlined."""
 
 DTYPES = {
     "i1": np.dtype(bool),
