@@ -147,7 +147,7 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across, p.work = shape.work;
-  p.init = !call.init.empty();
+  p.init = !call.init.empty(), p.folds_rows = shape.folds_rows;
   return p;
 }
 

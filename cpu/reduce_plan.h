@@ -23,10 +23,11 @@ struct ReduceProblem {
   int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
   bool init = false;
+  bool folds_rows = false;  // the kernel folds many rows at once, however long
 };
 
 struct ReducePlan {
-  bool periodic = false;  // many short rows at once, one in each lane of a vector
+  bool periodic = false;  // many rows at once: short ones, one in each lane of a vector, or what the kernel folds
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task
@@ -43,7 +44,7 @@ inline constexpr int64_t kReduceTask = 64 << 10;       // scalars of a task, abo
 inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of a strip: they stay in the first-level cache
 inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
-inline constexpr int64_t kReducePeriod = 256;          // longest row of the periodic form
+inline constexpr int64_t kReducePeriod = 256;          // longest row that a lane takes
 inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
@@ -60,7 +61,7 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
-  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && p.joined >= kReduceRows;
+  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
   if (plan.periodic) {
     plan.leaf = plan.block = n;
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_calls import (
+    KERNELS,
     STARTED,
+    VECTOR_BYTES,
     WIDTH,
     Fenced,
     States,
@@ -36,6 +38,8 @@ from jaxprims.operators.known import KNOWN
 from jaxprims.operators.representation import represent
 from jaxprims.specs.histogram import ArraySpec
 from jaxprims.specs.ordered import OrderedSpec
+from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.ordered import kernel as llvm_scan
 
 
 def check_reduce(spec: OrderedSpec, n: int, lo: int = 0, hi: int | None = None, start: Sequence[int] | None = None) -> None:
@@ -156,6 +160,51 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
                 aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1], np.int64)
                 compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
                 np.testing.assert_array_equal(aggregate.slots[0], [value])
+
+
+# --- many rows, one behind the other ------------------------------------------------------------------------------------------
+
+
+def check_rows(spec: OrderedSpec, period: int, rows: int) -> None:
+    rng, n = np.random.default_rng(period), rows * period
+    names = llvm_scan.function_names(spec, llvm_scan.PERIODIC)
+    code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PERIODIC, VECTOR_BYTES), names)
+    for at_end in (True, False):
+        arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
+        outs = [Fenced().like(np.zeros((rows, slots), P.numpy_dtype(t)), at_end) for t, slots in spec.leaves]
+        range_ = np.array([0, n, n, period, 1, 0, 1], np.int64)
+        scan = KERNELS["scan"](code.address["scan"])
+        scan(table(arrays), None, table(outs), None, range_.ctypes.data, None, None, 0)
+        for r in range(rows):
+            mine = [None if a is None else a[r * period : (r + 1) * period, None, :] for a in arrays]
+            _, acc, _ = expected(spec, elements(spec, mine, period, 1), [False] * period, None, None)
+            want = apply(spec.finish, acc)
+            got = [out[r, s] for out in outs for s in range(out.shape[1])]
+            np.testing.assert_array_equal(got, [v[0] for v in want], f"row {r} of {period}")
+
+
+PERIODS = sorted({1, WIDTH - 1, WIDTH, WIDTH + 1, 4 * WIDTH, 5 * WIDTH, 5 * WIDTH + 3, 9 * WIDTH - 1, 13 * WIDTH + 1})
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_rows_one_behind_the_other(period: int) -> None:
+    both = lambda a, b, c, d: (a + c, jnp.maximum(b, d))  # noqa: E731
+    for rows, reverse in ((1, False), (WIDTH - 1, True), (2 * WIDTH + 3, False)):
+        check_rows(spec_of(lambda a, b: a + b, ["s32"], kind="reduce", commutes=True, reverse=reverse), period, rows)
+        check_rows(spec_of(jnp.maximum, ["f32"], kind="reduce", commutes=True), period, rows)
+    check_rows(spec_of(both, ["u16"] * 2, arrays=[("u16", 2)], leaves=[("u16", 2)], kind="reduce", commutes=True), period, 19)
+    places = [("s8", 1), ("s32", 0)]
+    check_rows(
+        spec_of(both, ["s8", "s32"], arrays=places, leaves=[*places[:1], ("s32", 1)], kind="reduce", commutes=True), period, 21
+    )
+    check_rows(spec_of(odd_product, ["u32"], f=odd_above, kind="reduce", commutes=True), period, 18)
+
+
+@pytest.mark.parametrize("dtype", P.DTYPES)
+def test_rows_of_every_dtype(dtype: str) -> None:
+    op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
+    for period in (1, WIDTH + 1, 11 * WIDTH + 5):
+        check_rows(spec_of(op, [dtype], kind="reduce", commutes=True), period, 2 * WIDTH + 1)
 
 
 # --- many segments -------------------------------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), jnp.multiply, axis=1), many) != ["plain XLA"]
     long = jax.ShapeDtypeStruct((xla_pays.MANY // 300 + 1, 300), jnp.float32)
-    assert strategies(lambda x: jp.reduce(x, axis=1), long) == ["plain XLA"]
+    assert strategies(lambda x: jp.reduce(x, axis=1), long) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, jnp.multiply, axis=1), long) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, axis=1), jnp.ones((400, 600))) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]

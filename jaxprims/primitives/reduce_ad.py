@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -264,8 +265,9 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
 
 
 def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of reductions; but the exponentials of halves are relative to a sum that is not rounded, the product of a few
-    elements is differentiated as XLA unrolls it, and the extremes of few as XLA finds them."""
+    """The rule of reductions; but the exponentials of halves are relative to a sum that is not rounded, those that stay in
+    caches are not made again, the product of a few elements is differentiated as XLA unrolls it, and the extremes of few as XLA
+    finds them."""
 
     def with_wholes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         name = REDUCTIONS.operation(**params)
@@ -278,6 +280,8 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
             out, dot = jax.jvp(over_batch(wide, [(1 << axis) - 1], axis), (x,), (tangents[0],))
         elif params["call"].plans:
             return rule(primals, tangents, **params)
+        elif name == "logaddexp" and _terms_stay(x, axis) and not axes_of(tangents[:1]) - axes_of([x]):
+            out, dot = _log_sum_by_terms(x, tangents[0], axis)
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
@@ -291,6 +295,33 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 def _few(x: jax.Array) -> bool:
     return all(isinstance(k, int) for k in x.shape) and x.size <= FEW_TO_SELECT
+
+
+FEW_TERMS, FEW_TERMS_ABREAST = 4096, 32_768
+"""Exponentials that XLA makes and sums before a kernel is called; where rows lie side by side."""
+
+ROW_OF_TERMS, TERMS_BYTES, COLUMNS_BYTES = 48, 2**24, 2**15
+"""Elements of a row, bytes of all, and bytes that lie side by side, of which exponentials are kept in the caches sooner than they
+are made again: XLA, which makes them, is slow on short rows and long columns."""
+
+
+def _terms_stay(x: jax.Array, axis: int) -> bool:
+    if not all(isinstance(k, int) for k in x.shape):
+        return False
+    inner, size = math.prod(x.shape[axis + 1 :]), x.dtype.itemsize
+    if x.size <= (FEW_TERMS if inner == 1 else FEW_TERMS_ABREAST):
+        return x.size > 0
+    return x.shape[axis] >= ROW_OF_TERMS and inner * size <= COLUMNS_BYTES and x.size * size <= TERMS_BYTES
+
+
+def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
+    """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
+    own are 1, as their weights are."""
+    top = jax.lax.stop_gradient(jnp.max(x, axis))
+    below = x - jnp.expand_dims(top, axis)
+    terms = jnp.exp(jnp.where(below != below, 0, below))  # an infinity below itself
+    total = jnp.where(jnp.isfinite(top), jnp.sum(terms, axis), jnp.where(top != top, top, 1))
+    return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
 
 
 def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:

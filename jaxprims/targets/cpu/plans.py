@@ -90,7 +90,7 @@ class ReducePlan:
 
     def __str__(self) -> str:
         if self.periodic:
-            return f"many short rows at once, {_threads(self.threads)}"
+            return f"many rows at once, {_threads(self.threads)}"
         return f"pieces of {self.leaf}, combined in pairs of neighbours, {_threads(self.threads)}"
 
 

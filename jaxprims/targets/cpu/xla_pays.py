@@ -53,8 +53,8 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 """Elements that XLA reduces in less time than a call takes: of all rows together; where there is one row, or rows are
 :data:`LONG_ROW`; where they have :data:`FEW_STEPS`."""
 
-LONG_ROW, ROWS_IN_VECTORS = 40, range(257, 513)
-"""Elements to a row of those that are long; of rows that XLA folds by vectors as fast as memory gives them."""
+LONG_ROW = 40
+"""Elements to a row of those that are long."""
 
 HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
@@ -202,8 +202,7 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     quick = (operation == "add" and (floats or state in HALVES)) or (operation in ("max", "min") and floats)
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
-    in_vectors = quick and floats and problem.n in ROWS_IN_VECTORS and every >= MANY
-    return "rows that XLA folds in vectors" if in_vectors else None
+    return None
 
 
 def _few_to_reduce(problem: OrderedProblem) -> int:

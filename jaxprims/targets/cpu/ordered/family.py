@@ -17,6 +17,8 @@ from ..family import CpuFamily
 from ..llvm import engine as llvm_engine
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan, plan_of
 from . import kernel, large
+from .elements import vector_width
+from .reduce_rows import folds_rows
 from .scan_along import runs_along_short_rows
 
 
@@ -24,7 +26,9 @@ class OrderedKernels:
     """What the compiler asks of the kinds "scan", "reduce" and "segments"."""
 
     table = "ordered"
-    described = staticmethod(described_ordered)
+
+    def described(self, spec: OrderedSpec) -> dict[str, Any]:
+        return {**described_ordered(spec), "folds_rows": folds_rows(spec)}
 
     def names(self, spec: OrderedSpec, variant: int) -> list[str]:
         return kernel.function_names(spec, variant)
@@ -45,13 +49,15 @@ class LargeKernels(OrderedKernels):
         return large.generate(spec)
 
 
-def _form(spec: OrderedSpec, variant: int) -> str:
+def _form(spec: OrderedSpec, n: int, variant: int) -> str:
     if isinstance(spec, LargeSpec):
         return "elements are arrays, " + ("each a result of its own" if spec.is_map else "combined one after the other")
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
-    along = not variant & kernel.PERIODIC or runs_along_short_rows(spec, llvm_engine.target().vector_bytes)
+    vector_bytes = llvm_engine.target().vector_bytes
+    along = not variant & kernel.PERIODIC or runs_along_short_rows(spec, vector_bytes)
+    along = along or (folds_rows(spec) and n >= vector_width(spec, vector_bytes))
     form = "vectors run along the row" if along else "a short row in each lane of a vector"
     return form + (f", elements are structs of {slots}" if slots > 1 else "")
 
@@ -63,7 +69,7 @@ class _Ordered(CpuFamily):
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
         plan, planned = self.plan(problem), self.planned(problem)
-        words = f"{_form(problem.spec, planned['variant'])}; {self.words(problem, plan)}"
+        words = f"{_form(problem.spec, problem.n, planned['variant'])}; {self.words(problem, plan)}"
         return Explanation(words, self.reason(problem, plan), planned["workspace"], planned["variant"])
 
     def words(self, problem: OrderedProblem, plan: Any) -> str:
@@ -129,6 +135,7 @@ class Reductions(_Ordered):
             "joined": 1 if problem.captured else problem.members,  # consecutive rows that lie end to end
             "state_bytes": sum(map(itemsize, problem.spec.state)),
             "init": problem.init,
+            "folds_rows": folds_rows(problem.spec),
         }
 
     def plan(self, problem: OrderedProblem) -> ReducePlan:

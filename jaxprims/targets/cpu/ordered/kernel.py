@@ -16,6 +16,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, declare, i64, loop, pointer, scaled
 from . import reduce as llvm_reduce
+from . import reduce_rows as llvm_reduce_rows
 from . import scan_abreast as llvm_scan_abreast
 from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
@@ -46,7 +47,8 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
         if variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
-            llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
+            folded = llvm_reduce_rows.reduce_rows(module, spec, vector_bytes)
+            llvm_scan_abreast.scan(module, spec, vector_bytes, streams, folded)
         elif name == "combine":
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":

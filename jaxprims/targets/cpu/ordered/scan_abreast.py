@@ -34,12 +34,24 @@ State = list[ir.Value]
 Mover = Callable[[ir.Module, str, int], ir.Function]
 
 
-def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, streams: bool = False) -> None:
+def scan(
+    module: ir.Module,
+    spec: OrderedSpec,
+    vector_bytes: int,
+    streams: bool = False,
+    longer: tuple[ir.Function, int] | None = None,
+) -> None:
     """Defines ``scan`` of a range that has a period (cpu/ordered_kernel.h): of a scan all results, else one for each row.
-    ``streams``: whole rows of results, which must be aligned, are stored past the caches."""
+    ``streams``: whole rows of results, which must be aligned, are stored past the caches. ``longer``: a function that takes rows
+    from so many elements on."""
     fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 7 + [I64]), "scan")
     fn.attributes.add("nounwind")
-    _Abreast(ir.IRBuilder(fn.append_basic_block("entry")), spec, vector_bytes, fn.args, streams).build()
+    abreast = _Abreast(ir.IRBuilder(fn.append_basic_block("entry")), spec, vector_bytes, fn.args, streams)
+    if longer is not None:
+        b, (rows, least_period) = abreast.b, longer
+        with b.if_then(b.icmp_signed(">=", abreast.period, i64(least_period))):
+            b.ret(b.call(rows, fn.args))
+    abreast.build()
 
 
 class _Squares:

@@ -1,0 +1,152 @@
+"""``reduce`` of many rows that lie one behind the other, by a cheap operator that commutes: a vector runs along each row, and as
+many rows as it has lanes become one vector of results.
+
+That vector is made as a square is transposed, but combined on the way: of two vectors with r lanes for each of their rows, the
+first halves of these lanes and the second ones are two vectors with r / 2 lanes for each row, which the operator combines.
+Nothing depends on where a row lies: equal rows have equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ....ir.program import itemsize
+from ....specs.ordered import OrderedSpec
+from ..llvm import expr
+from ..llvm.build import I64, PTR, address, alloca, i64, least, loop, pointer, scaled, splat
+from ..llvm.types import literal, take
+from .elements import vector_width
+from .reduce_logaddexp import folds
+from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, prefix_mask, store_row
+
+State = list[ir.Value]
+Longer = tuple[ir.Function, int]
+
+
+def folds_rows(spec: OrderedSpec) -> bool:
+    """Not where the operator does not commute, need not end, or takes so long that a lane should do all of a row."""
+    if spec.kind != "reduce" or spec.across or not spec.commutes or spec.op.may_not_end:
+        return False
+    return folds(spec) is not None or not (is_expensive(spec.op) or is_expensive(spec.f))
+
+
+def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Longer | None:
+    """A function like ``scan`` of a range that has a period (cpu/ordered_kernel.h), and the least period that it takes."""
+    if not folds_rows(spec):
+        return None
+    width, two = vector_width(spec, vector_bytes), folds(spec)
+    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 7 + [I64]), "rows")
+    fn.linkage = "internal"
+    fn.attributes.add("nounwind")
+    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    arrays, uniforms, outs, _, range_, *_ = fn.args
+    lo, hi, n, period = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(4))
+    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    places = [pointer(b, outs, k) for k in range(len(spec.leaves))]
+    rows, start = b.sdiv(b.sub(hi, lo), period), b.sub(n, hi) if spec.reverse else lo
+    group = _Group(b, [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)], period)
+    with loop(b, i64(0), rows, width) as row:
+        left = b.sub(rows, row)
+        group.at(b.add(start, b.mul(row, period)), least(b, left, i64(width)))
+        state = group.fold(spec, captured, width) if two is None else _log_sums(group, two, captured, width)
+        values = iter(expr.emit(b, spec.finish, state, captured, width))
+        for out, (dtype, slots) in zip(places, spec.leaves, strict=True):
+            p = address(b, out, scaled(b, row, slots * itemsize(dtype)))
+            store_row(b, [next(values) for _ in range(slots)], p, dtype, width, left)
+    b.ret(i64(1))
+    return fn, width
+
+
+def _log_sums(group: _Group, forms: tuple[OrderedSpec, OrderedSpec], captured: Sequence[ir.Value], width: int) -> State:
+    """The greatest exponent of each row, and the sum of its exponentials relative to it."""
+    b, (most, total) = group.b, forms
+    (top,) = group.fold(most, captured, width)
+    infinite = literal(top.type, float("inf"))
+    finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
+    levels = alloca(b, top.type)
+    b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # of infinities and NaN their sum tells
+    (sums,) = group.fold(total, captured, width, levels)
+    return [top, sums]
+
+
+class _Group:
+    """As many rows as a vector has lanes, one behind the other; what is behind the last one repeats it."""
+
+    def __init__(self, b: ir.IRBuilder, arrays: Sequence[ir.Value], period: ir.Value):
+        self.b, self.arrays, self.period = b, arrays, period
+
+    def at(self, first: ir.Value, count: ir.Value) -> None:
+        """``first``: the element with which the first of ``count`` rows begins."""
+        self.first, self.count = first, count
+
+    def fold(self, spec: OrderedSpec, captured: Sequence[ir.Value], width: int, levels: ir.Value | None = None) -> State:
+        """The combination of each row, in its lane. ``levels``: one more captured number for each."""
+        b, last = self.b, self.b.sub(self.count, i64(1))
+        types = [expr.register_type(t, width) for t in spec.state]
+        folded = [alloca(b, t, width) for t in types]
+        with loop(b, i64(0), i64(width)) as r:
+            own = [] if levels is None else [b.gep(levels, [r], source_etype=types[0].element)]
+            row = self._row(spec, [*captured, *own], width, b.add(self.first, b.mul(least(b, r, last), self.period)))
+            for p, t, v in zip(folded, types, row, strict=True):
+                b.store(v, b.gep(p, [r], source_etype=t))
+        states = [
+            [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
+        ]
+        lanes = width
+        while lanes > 1:
+            low, high = ([k for k in range(2 * width) if (k % lanes < lanes // 2) == first] for first in (True, False))
+            pairs = zip(states[::2], states[1::2], strict=True)
+            states = [self._op(spec, captured, width, x, y, low, high) for x, y in pairs]
+            lanes //= 2
+        return states[0]
+
+    def _op(
+        self,
+        spec: OrderedSpec,
+        captured: Sequence[ir.Value],
+        width: int,
+        x: State,
+        y: State,
+        low: Sequence[int],
+        high: Sequence[int],
+    ) -> State:
+        halves = ([take(self.b, p, q, lanes) for p, q in zip(x, y, strict=True)] for lanes in (low, high))
+        return apply_op(self.b, spec, captured, width, *halves)
+
+    def _with_four(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, total: State, xs: Sequence[State]) -> State:
+        """The total waits for one operation, not for four."""
+        many = four_at_once(spec.op)
+        if many is not None:
+            return expr.emit(self.b, many, [*total, *(v for x in xs for v in x)], uniforms, width)
+        first, second = (apply_op(self.b, spec, uniforms, width, xs[k], xs[k + 2]) for k in range(2))
+        both = apply_op(self.b, spec, uniforms, width, first, second)
+        return apply_op(self.b, spec, uniforms, width, total, both)
+
+    def _row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, start: ir.Value) -> State:
+        """One row, at least a vector of elements: a vector of what its lanes have met."""
+        b, total = self.b, Held(self.b, spec, width)
+
+        def states(at: ir.Value, rest: ir.Value | None = None) -> State:
+            def position(dtype: str) -> ir.Value:
+                t = expr.register_type(dtype)
+                first = at if t.width == 64 else b.trunc(at, t)
+                return b.add(splat(b, first, width), ir.Constant(ir.VectorType(t, width), list(range(width))))
+
+            return element(b, spec, self.arrays, uniforms, width, b.add(start, at), position, rest)
+
+        total.put(states(i64(0)))
+        rest, whole = b.sub(self.period, i64(width)), b.and_(self.period, i64(-width))
+        fours = b.add(i64(width), b.and_(rest, i64(-FOUR * width)))
+        with loop(b, i64(width), fours, FOUR * width) as at:
+            xs = [states(b.add(at, i64(k * width))) for k in range(FOUR)]
+            total.put(self._with_four(spec, uniforms, width, total.get(), xs))
+        with loop(b, fours, whole, width) as at:
+            total.put(apply_op(b, spec, uniforms, width, total.get(), states(at)))
+        with b.if_then(b.icmp_signed("<", whole, self.period)):
+            rest, before = b.sub(self.period, whole), total.get()
+            after = apply_op(b, spec, uniforms, width, before, states(whole, rest))
+            there = prefix_mask(b, rest, width)
+            total.put([b.select(there, v, w) for v, w in zip(after, before, strict=True)])
+        return total.get()
