@@ -186,3 +186,26 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]
     n = jax.export.symbolic_shape("n")
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
+
+
+def test_loops_make_what_they_reduce() -> None:
+    """In a loop's body XLA reads short rows where it makes them; by itself, and of many steps, the same call is a kernel."""
+
+    def kernels(call: Callable[[Any], Any], x: Any, loops: bool) -> int:
+        def step(c: Any) -> Any:
+            return jnp.max(call(x + c)) * 0
+
+        fn = (lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, length=3)[0]) if loops else step
+        return jax.jit(fn).lower(0.0).as_text().count("custom_call @jaxprims")
+
+    rows = [(16, 3000, (3000, 16), 1), (300, 300, (300, 300), 1)]
+    for n, m, shape, axis in rows:
+        short = n < xla_pays.SHORT_ROW_IN_LOOP
+        assert n * m > xla_pays.FEW_IN_SHORT_ROWS
+        for loops in (False, True):
+            found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape), loops)
+            assert found == (0 if loops and short else 1), (shape, loops)
+    for shape, few in (((4, 1000), True), ((40, 1000), False)):
+        for loops in (False, True):
+            found = kernels(lambda x: jp.cumsum(x, 0), jnp.ones(shape, jnp.float32), loops)
+            assert found == (0 if loops and few else 1), (shape, loops)

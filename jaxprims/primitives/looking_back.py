@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 from ..targets.target import Target
 from . import divided
 from .family import Family
-from .operations import is_made
+from .operations import in_loop, is_made
 from .producers import Taken
 
 _EACH = {"cacheable": False}
@@ -31,9 +31,11 @@ CAN_LOOK = set(_EACH) <= set(inspect.signature(mlir.register_lowering).parameter
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """``made``: would XLA make the operands in the loop that reads them? ``call``, ``masks``: with what makes them taken in."""
+    """``made``: would XLA make the operands in the loop that reads them? ``in_loop``: is the call in a loop's body? ``call``,
+    ``masks``: with what makes them taken in."""
 
     made: bool = False
+    in_loop: bool = False
     call: Any = None
     masks: tuple[int, ...] = ()
 
@@ -53,8 +55,8 @@ class LookingBack(Family):
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
         """The call with what makes its operands, if anything is to be taken in."""
 
-    def fused_by_xla(self, **params: Any) -> bool:
-        """Is XLA, which makes the operands in the same loop, faster than a kernel that has them from memory?"""
+    def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
+        """Is XLA, which may make the operands in the same loop, faster than a kernel where the call stands?"""
         return False
 
     def plain(self, *operands: Any, seen: Seen | None = None, **params: Any) -> list[Any]:
@@ -64,14 +66,14 @@ class LookingBack(Family):
         return jax.make_jaxpr(lambda *xs: self.primitive.bind(*xs, **params))(*avals[: len(params["masks"])]).out_avals
 
     def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
-        seen, more, avals = Seen(), list[Any](), list[Any]()
+        seen, more, avals = Seen(in_loop=in_loop()), list[Any](), list[Any]()
         if divided.devices_of(ctx) == 1 and not params["call"].as_they_are:
             taken = self.taken(ctx, operands, **params)
             if taken is not None:
                 more, avals = taken.operands, taken.avals
-                seen = Seen(any(is_made(ctx, x) for x in more[: taken.call.num_arrays]), taken.call, taken.masks)
-            else:
-                seen = Seen(any(is_made(ctx, x) for x in operands))
+                seen = dataclasses.replace(seen, call=taken.call, masks=taken.masks)
+            arrays = operands if taken is None else more[: taken.call.num_arrays]
+            seen = dataclasses.replace(seen, made=any(is_made(ctx, x) for x in arrays))
         bind = functools.partial(self.lowered.bind, seen=seen, **params)
         return mlir.lower_fun(bind)(ctx.replace(avals_in=[*ctx.avals_in, *avals]), *operands, *more)
 
@@ -81,7 +83,7 @@ class LookingBack(Family):
         another = self.another_way(own, operands[:n], target, **params)
         if another is not None:
             return another()
-        if seen.made and self.fused_by_xla(**params):
+        if self.fused_by_xla(seen, target, own.avals_in, **params):
             return mlir.lower_fun(functools.partial(self.plain, **params))(own, *operands[:n])
         if seen.call is None:
             return self.to_kernel(own, operands[:n], target, **params)

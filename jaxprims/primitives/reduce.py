@@ -13,8 +13,10 @@ from jax.interpreters import batching
 from ..operators.operator import identity_leaves
 from ..targets import ffi
 from ..targets.registry import register_family
+from ..targets.target import Target
 from . import scan_xla
 from .batches import new_primitive
+from .looking_back import Seen
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 from .scan import batch_rule, result_avals
@@ -46,8 +48,9 @@ class Reductions(OrderedFamily):
         plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuVb"
         return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
-    def fused_by_xla(self, **params: Any) -> bool:
-        return not params["call"].plans and self.operation(**params) in ("add", "max", "min")
+    def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
+        fused = seen.made and not params["call"].plans and self.operation(**params) in ("add", "max", "min")
+        return fused or super().fused_by_xla(seen, target, avals, **params)
 
     def extreme(self, call: OrderedCall) -> str | None:
         """argmax or argmin, of one array's elements with their positions."""

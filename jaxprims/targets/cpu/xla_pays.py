@@ -64,6 +64,13 @@ EXTREMES, FEW_TO_FIND = ("argmax", "argmin"), 256
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
 
+STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
+"""Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
+has written the elements for a kernel."""
+
+SHORT_ROW_IN_LOOP = 32
+"""Elements of a row of floats whose maximum XLA has found, in a loop's body, when their maker has written them for a kernel."""
+
 FEW_OF_COLUMNS, ROW_OF_FACTORS = 2**17, 128
 """Elements of all columns of halves, extremes of which XLA makes faster; of a row of halves whose product it does."""
 
@@ -80,7 +87,7 @@ SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
 
 
-def xla_pays(problem: Problem, operation: str) -> str | None:
+def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, HistogramProblem):
         return _scatter(problem, operation)
@@ -103,9 +110,11 @@ def xla_pays(problem: Problem, operation: str) -> str | None:
         return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
+    if in_loop and problem.spec.across and problem.n <= STEPS_IN_LOOP and _cost(problem) <= COST_IN_LOOP:
+        return "few steps in a loop: XLA makes what it combines"
     if problem.family == "scan":
         return "two elements: one operation" if operation and problem.n <= 2 else None
-    return _reduction(problem, operation) if problem.family == "reduce" and operation else None
+    return _reduction(problem, operation, in_loop) if problem.family == "reduce" and operation else None
 
 
 _FEW = "few elements: XLA's loop is done before a kernel is called"
@@ -177,7 +186,7 @@ def _narrow(problem: HistogramProblem) -> bool:
     return all(1 < b.lanes < NARROW for b in problem.spec.bins)
 
 
-def _reduction(problem: OrderedProblem, operation: str) -> str | None:
+def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:
     if problem.n == 1:
         return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
@@ -200,6 +209,9 @@ def _reduction(problem: OrderedProblem, operation: str) -> str | None:
     if not rows:
         return None
     quick = (operation == "add" and (floats or state in HALVES)) or (operation in ("max", "min") and floats)
+    short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
+    if in_loop and short and operation in ("max", "min") and floats:
+        return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
     return None

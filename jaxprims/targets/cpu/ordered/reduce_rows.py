@@ -15,7 +15,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, alloca, i64, least, loop, pointer, scaled, splat
+from ..llvm.build import I64, PTR, address, alloca, bytes_of, i64, least, loop, pointer, scaled, splat
 from ..llvm.types import literal, take
 from .elements import vector_width
 from .reduce_logaddexp import folds
@@ -71,6 +71,17 @@ def _log_sums(group: _Group, forms: tuple[OrderedSpec, OrderedSpec], captured: S
     return [top, sums]
 
 
+LANE = 16
+"""Bytes within which a processor shuffles most cheaply."""
+
+
+def _halves(width: int, lanes: int, span: int) -> tuple[list[int], list[int]]:
+    """The first and the second half of every ``lanes`` neighbours of two vectors, span by span: the first vector's, then the
+    second's."""
+    both = [k + at for at in range(0, width, span) for vector in (0, width) for k in range(vector, vector + span)]
+    return [k for k in both if k % lanes < lanes // 2], [k for k in both if k % lanes >= lanes // 2]
+
+
 class _Group:
     """As many rows as a vector has lanes, one behind the other; what is behind the last one repeats it."""
 
@@ -94,13 +105,16 @@ class _Group:
         states = [
             [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
         ]
-        lanes = width
+        rows, lanes = [[r] * width for r in range(width)], width
+        near = LANE // max(bytes_of(t.element) for t in types)
         while lanes > 1:
-            low, high = ([k for k in range(2 * width) if (k % lanes < lanes // 2) == first] for first in (True, False))
+            low, high = _halves(width, lanes, width if lanes > near else near)
             pairs = zip(states[::2], states[1::2], strict=True)
             states = [self._op(spec, captured, width, x, y, low, high) for x, y in pairs]
+            rows = [[(x + y)[k] for k in low] for x, y in zip(rows[::2], rows[1::2], strict=True)]
             lanes //= 2
-        return states[0]
+        order = [rows[0].index(r) for r in range(width)]
+        return [take(b, v, v, order) for v in states[0]]
 
     def _op(
         self,
