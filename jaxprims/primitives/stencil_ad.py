@@ -1,5 +1,5 @@
 """Derivatives of stencils. A JVP is a stencil, which reads tangents beside the arrays; its transpose is the adjoint stencil.
-Several steps are differentiated step by step, and remembered at every square root of their number.
+Several steps are differentiated step by step, and made again for that from what is remembered at every square root of their number.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
-from .tangents import along, is_inexact, jvp_of
+from .tangents import along, is_inexact, replaced
 from .transposed import transposed
 from .transposition import known_rule, pulled_back
+
+ONE_BY_ONE = 16
+"""Steps that are differentiated one by one, all of their grids remembered meanwhile."""
 
 SMALL = 16_384
 """Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
@@ -44,10 +47,8 @@ MOST_CAPTURED = 64
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    if call.steps > 1:
-        return jvp_of(lambda *xs: by_steps(xs, call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
-    return outs, _tangents(primals, dots, outs, call, masks, rank)
+    return outs, (_tangents if call.steps == 1 else _tangents_of_steps)(primals, dots, outs, call, masks, rank)
 
 
 def _tangents(
@@ -155,30 +156,39 @@ def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int
 # --- several steps -------------------------------------------------------------------------------------------------------------
 
 
+def _tangents_of_steps(
+    primals: Sequence[Any], dots: Sequence[Any], outs: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int
+) -> list[Any]:
+    """Of several steps' results. Reverse mode remembers nothing for them but the operands: all else is made again when it is wanted."""
+    wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype)]
+    made = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+    active = [k for k, d in enumerate(dots) if d is not None]
+
+    @jax.checkpoint
+    def moved(primals: list[Any], moving: list[Any]) -> list[Any]:
+        every = along(lambda xs: by_steps(xs, call, masks, rank), primals, replaced([None] * len(primals), active, moving))[1]
+        return [every[k] for k in wanted]
+
+    return replaced(made, wanted, moved(list(primals), [dots[k] for k in active])) if wanted and active else made
+
+
 def by_steps(operands: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:
-    """The steps one by one, in a form whose reverse remembers O(sqrt(steps)) grids."""
-    rest = list(operands[call.changed :])
-    first = bind(stencil_xla.after(call, 1), operands, masks, rank)
+    """The steps one by one; of many, calls of about the square root of their number."""
+    xs, rest = list(operands[: call.changed]), list(operands[call.changed :])
+    block = 1 if call.steps <= ONE_BY_ONE else math.isqrt(call.steps)
+    parts = (call.steps - 1) // block
+    first = call.steps - parts * block
+    xs = bind(stencil_xla.part(call, 1, first), operands, masks, rank)
     masks = (*((1 << rank) - 1,) * call.changed, *masks[call.changed :])
-    if any(w.shrink != (0, 0) for w in call.window):
-        xs = first
-        for k in range(2, call.steps + 1):
-            xs = jax.checkpoint(functools.partial(_one, call=stencil_xla.after(call, k), masks=masks, rank=rank))(xs, rest)
+
+    def further(xs: list[Any], begin: int) -> list[Any]:
+        return bind(stencil_xla.part(call, begin, block), [*xs, *rest], masks, rank)
+
+    if parts <= ONE_BY_ONE or any(w.shrink != (0, 0) for w in call.window):
+        for k in range(parts):
+            xs = further(xs, first + 1 + k * block)
         return xs
-    one = functools.partial(_one, call=stencil_xla.after(call, 1), masks=masks, rank=rank)
-    left = call.steps - 1
-    block = max(1, math.isqrt(left))
-
-    def some(count: int, xs: list[Any], rest: list[Any]) -> list[Any]:
-        return list(lax.scan(lambda xs, _: (one(xs, rest), None), xs, None, length=count)[0])
-
-    remembered = jax.checkpoint(functools.partial(some, block))
-    xs = list(lax.scan(lambda xs, _: (remembered(xs, rest), None), first, None, length=left // block)[0])
-    return some(left % block, xs, rest) if left % block else xs
-
-
-def _one(xs: list[Any], rest: list[Any], *, call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:
-    return bind(call, [*xs, *rest], masks, rank)
+    return list(lax.scan(lambda xs, _: (further(xs, 1), None), xs, None, length=parts)[0])
 
 
 # --- transposition -------------------------------------------------------------------------------------------------------------

@@ -23,22 +23,26 @@ def stencil(call: StencilCall, *operands: Any) -> list[Any]:
     changed, constant = arrays[: call.changed], arrays[call.changed :]
     if any(w.shrink != (0, 0) for w in call.window):
         for k in range(1, call.steps + 1):
-            changed = _step(after(call, k), [*changed, *constant], captured)
+            changed = _step(part(call, k, 1), [*changed, *constant], captured)
         return changed
-    one = after(call, 1)
+    one = part(call, 1, 1)
     return list(lax.fori_loop(0, call.steps, lambda _, xs: _step(one, [*xs, *constant], captured), changed))
 
 
-def after(call: StencilCall, k: int) -> StencilCall:
-    """Step k alone, counted from 1. Where the grid shrinks, what it changes has the cells that step k - 1 left."""
-    left = call.steps - k
-    window = tuple(Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), keep=w.keep) for w in call.window)
+def part(call: StencilCall, k: int, steps: int) -> StencilCall:
+    """``steps`` of the steps, from step k on, counted from 1. Where the grid shrinks, what they change has the cells that step
+    k - 1 left."""
+    left = call.steps - k + 1 - steps
+    window = tuple(
+        Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), w.shrink if steps > 1 else (0, 0), w.keep)
+        for w in call.window
+    )
     bounds = call.bounds
     if k > 1:  # results of the step before
-        before = [w.start - (left + 1) * w.shrink[0] for w in call.window]
+        before = [w.start - (left + steps) * w.shrink[0] for w in call.window]
         own = tuple(Bounds(b.mode, -first) for b, first in zip(bounds[0], before, strict=True))
         bounds = (*(own,) * call.changed, *bounds[call.changed :])
-    return dataclasses.replace(call, steps=1, window=window, bounds=bounds)
+    return dataclasses.replace(call, steps=steps, window=window, bounds=bounds)
 
 
 def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
