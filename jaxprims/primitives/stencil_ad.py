@@ -1,5 +1,5 @@
 """Derivatives of stencils. A JVP is a stencil, which reads tangents beside the arrays; its transpose is the adjoint stencil.
-Several steps are differentiated step by step, and made again for that from what is remembered at every square root of their number.
+Several steps are differentiated step by step, and made again for that from what is remembered at the square root of their number.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,15 +27,15 @@ from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
-from .tangents import along, is_inexact, replaced
+from .tangents import along, is_inexact, jvp_of, replaced
 from .transposed import transposed
 from .transposition import known_rule, pulled_back
 
 ONE_BY_ONE = 16
 """Steps that are differentiated one by one, all of their grids remembered meanwhile."""
 
-SMALL = 16_384
-"""Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
+SMALL, FEW_STEPS = 16_384, 100
+"""Cells of a grid whose derivatives are XLA's, of no more steps: of the kernels' pieces each would cost more than all of it."""
 
 MOST_CAPTURED = 64
 """Numbers of a captured array whose derivative is made cell by cell, and summed."""
@@ -47,8 +47,21 @@ MOST_CAPTURED = 64
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    if _small(call, jax.typeof(primals[0]).shape[: masks[0].bit_count()], call.steps):
+        return jvp_of(_plain(call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
     return outs, (_tangents if call.steps == 1 else _tangents_of_steps)(primals, dots, outs, call, masks, rank)
+
+
+def _plain(call: StencilCall, masks: Sequence[int], rank: int) -> Callable[..., list[Any]]:
+    """What XLA makes of it, to be differentiated."""
+    return over_batch(functools.partial(stencil_xla.stencil, call, pulled=True), masks, rank)
+
+
+def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1) -> bool:
+    """Is all of it XLA's? Of several steps it remembers each."""
+    sizes = [*batch, *(w.size for w in call.window)]
+    return all(isinstance(n, int) for n in sizes) and not call.plans and math.prod(sizes) <= SMALL and steps <= FEW_STEPS
 
 
 def _tangents(
@@ -98,8 +111,7 @@ def _tangents_within(
 def _plain_tangents(
     primals: Sequence[Any], dots: Sequence[Any], wanted: Sequence[int], call: StencilCall, masks: Sequence[int], rank: int
 ) -> list[Any]:
-    made = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
-    moved = along(lambda xs: made(*xs), primals, dots)[1]
+    moved = along(lambda xs: _plain(call, masks, rank)(*xs), primals, dots)[1]
     return [moved[k] for k in wanted]
 
 
@@ -159,7 +171,7 @@ def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int
 def _tangents_of_steps(
     primals: Sequence[Any], dots: Sequence[Any], outs: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int
 ) -> list[Any]:
-    """Of several steps' results. Reverse mode remembers nothing for them but the operands: all else is made again when it is wanted."""
+    """Of several steps' results. Reverse mode remembers the operands for them: all else is made again when it is wanted."""
     wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype)]
     made = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
     active = [k for k, d in enumerate(dots) if d is not None]
@@ -200,12 +212,12 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
         raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
     if call.steps > 1:
         return pulled_back(cts, operands, functools.partial(by_steps, call=call, masks=masks, rank=rank))
-    plain = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
+    plain = _plain(call, masks, rank)
     sizes = [w.size for w in call.window]
     if not all(isinstance(n, int) for n in (*sizes, *(d for x in operands for d in _shape(x)))):
         return pulled_back(cts, operands, lambda xs: plain(*xs))
     captured = [k for k in range(call.num_arrays, len(operands)) if linear[k]]
-    small = math.prod(sizes) <= SMALL and not call.plans
+    small = _small(call, ())
     empty = any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
     if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
         return pulled_back(cts, operands, lambda xs: plain(*xs))
