@@ -605,3 +605,22 @@ def test_few_cells_are_padded_in_one_operation() -> None:
     assert text.count("stablehlo.pad") == 1 and "stablehlo.concatenate" not in text
     x = floats(8, 9, 10)
     assert_close(jp.stencil(f, x, boundary="constant", fill_value=3), stencil(f, [x], "constant", fill=3)[0], 1e-6)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_drawn_of_few_cells(boundary: str) -> None:
+    """XLA's cells far beyond small grids: several times around, to and fro; and their derivatives, which read otherwise."""
+    rng = np.random.default_rng(BOUNDARIES.index(boundary))
+    for rank in (1, 2, 3):
+        shape = tuple(map(int, rng.integers(1, 7, rank)))
+        offsets = [tuple(map(int, o)) for o in rng.integers(-7, 8, (3, rank))]
+        steps = int(rng.integers(1, 4))
+        f, x = weighed(*offsets), integers(*shape)
+        if rank == 1:
+            f = weighed(*(o[0] for o in offsets))  # type: ignore[arg-type]
+        run = functools.partial(jp.stencil, f, boundary=boundary, steps=steps)
+        assert_same(jax.jit(run)(x), stencil(f, [x], boundary, steps=steps)[0])
+        y = x.astype(np.float32)
+        plain = functools.partial(stencil, f, boundary=boundary, steps=steps, xp=jnp)
+        got = jax.jit(jax.grad(lambda y: jnp.sum(run(y) * 0.5)))(y)
+        assert_close(got, jax.jit(jax.grad(lambda y: jnp.sum(plain([y])[0] * 0.5)))(y))

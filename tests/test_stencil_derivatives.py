@@ -247,15 +247,30 @@ def test_rules_of_f() -> None:
         assert_close(grad, jax.jit(jax.grad(plain))(x))
 
 
-@pytest.mark.parametrize("steps", [10, 11])
-def test_long_runs(steps: int) -> None:
-    """Gradients remember few grids, and are those of a plain loop."""
-    g = lambda a: 0.5 * a[0, 0] + 0.2 * a[1, 0] * a[0, -1] + 0.1  # noqa: E731
-    x = doubles(20, 30)
-    got = jax.jit(jax.grad(lambda x: total(jp.stencil(g, x, steps=steps))))(x)
-    step = lambda x, _: (jp.stencil(g, x), None)  # noqa: E731
-    wanted = jax.jit(jax.grad(lambda x: total(jax.lax.scan(step, x, None, length=steps)[0])))(x)
-    assert_close(got, wanted)
+@pytest.mark.parametrize("steps", [10, 17, 31, 300])
+@pytest.mark.parametrize("boundary", ["edge", "keep", "valid"])
+def test_long_runs(steps: int, boundary: str) -> None:
+    """Gradients remember few grids, and are those of a plain loop: of an array, of a constant, and of a captured number."""
+    if boundary == "valid" and steps > 31:
+        return  # nothing is left
+    x, w, s = doubles(36, 40), doubles(36, 40), doubles()
+
+    def run(x: Any, w: Any, s: Any, steps: int) -> Any:
+        g = lambda a, w: 0.5 * a[0, 0] + s * a[1, 0] * w[0, -1] + 0.1 * w[0, 0] * a[0, 0]  # noqa: E731
+        return jp.stencil(g, x, constants=w, boundary=boundary, steps=steps)
+
+    def plain(x: Any, w: Any, s: Any) -> Any:
+        if boundary != "valid":
+            return jax.lax.scan(lambda x, _: (run(x, w, s, 1), None), x, None, length=steps)[0]
+        for _ in range(steps):
+            x = run(x, w[: x.shape[0], -x.shape[1] :], s, 1)
+        return x
+
+    gradient = lambda run: jax.jit(jax.value_and_grad(lambda *a: total(run(*a)), (0, 1, 2)))  # noqa: E731
+    ours = gradient(functools.partial(run, steps=steps))
+    assert_close(ours(x, w, s), gradient(plain)(x, w, s))
+    several = jax.vmap(ours, (None, 0, None))(x, jnp.stack([w, 2 * w]), s)  # the array gets its batch axis in the first step
+    assert_close(jax.tree.map(lambda g: g[0], several), ours(x, w, s))
 
 
 def test_traced_steps() -> None:

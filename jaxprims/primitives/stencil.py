@@ -73,7 +73,7 @@ class Stencils(Family):
         return super().instead(target, avals, **params)
 
     def operation(self, **params: Any) -> str | None:
-        return "slices"
+        return "kept" if params["call"].keeps else "slices"
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: StencilCall = params["call"]

@@ -1,5 +1,5 @@
 """Derivatives of stencils. A JVP is a stencil, which reads tangents beside the arrays; its transpose is the adjoint stencil.
-Several steps are differentiated step by step, and remembered at every square root of their number.
+Several steps are differentiated step by step, and made again for that from what is remembered at the square root of their number.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,12 +27,15 @@ from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window
 from .stencil_made import step
-from .tangents import along, is_inexact, jvp_of
+from .tangents import along, is_inexact, jvp_of, replaced
 from .transposed import transposed
 from .transposition import known_rule, pulled_back
 
-SMALL = 16_384
-"""Cells of a grid whose adjoint is XLA's: of the kernels' pieces each would cost more than all of it."""
+ONE_BY_ONE = 16
+"""Steps that are differentiated one by one, all of their grids remembered meanwhile."""
+
+SMALL, FEW_STEPS = 16_384, 100
+"""Cells of a grid whose derivatives are XLA's, of no more steps: of the kernels' pieces each would cost more than all of it."""
 
 MOST_CAPTURED = 64
 """Numbers of a captured array whose derivative is made cell by cell, and summed."""
@@ -44,10 +47,21 @@ MOST_CAPTURED = 64
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    if call.steps > 1:
-        return jvp_of(lambda *xs: by_steps(xs, call, masks, rank), primals, tangents)
+    if _small(call, jax.typeof(primals[0]).shape[: masks[0].bit_count()], call.steps):
+        return jvp_of(_plain(call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
-    return outs, _tangents(primals, dots, outs, call, masks, rank)
+    return outs, (_tangents if call.steps == 1 else _tangents_of_steps)(primals, dots, outs, call, masks, rank)
+
+
+def _plain(call: StencilCall, masks: Sequence[int], rank: int) -> Callable[..., list[Any]]:
+    """What XLA makes of it, to be differentiated."""
+    return over_batch(functools.partial(stencil_xla.stencil, call, pulled=True), masks, rank)
+
+
+def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1) -> bool:
+    """Is all of it XLA's? Of several steps it remembers each."""
+    sizes = [*batch, *(w.size for w in call.window)]
+    return all(isinstance(n, int) for n in sizes) and not call.plans and math.prod(sizes) <= SMALL and steps <= FEW_STEPS
 
 
 def _tangents(
@@ -97,8 +111,7 @@ def _tangents_within(
 def _plain_tangents(
     primals: Sequence[Any], dots: Sequence[Any], wanted: Sequence[int], call: StencilCall, masks: Sequence[int], rank: int
 ) -> list[Any]:
-    made = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
-    moved = along(lambda xs: made(*xs), primals, dots)[1]
+    moved = along(lambda xs: _plain(call, masks, rank)(*xs), primals, dots)[1]
     return [moved[k] for k in wanted]
 
 
@@ -155,30 +168,39 @@ def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int
 # --- several steps -------------------------------------------------------------------------------------------------------------
 
 
+def _tangents_of_steps(
+    primals: Sequence[Any], dots: Sequence[Any], outs: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int
+) -> list[Any]:
+    """Of several steps' results. Reverse mode remembers the operands for them: all else is made again when it is wanted."""
+    wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype)]
+    made = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+    active = [k for k, d in enumerate(dots) if d is not None]
+
+    @jax.checkpoint
+    def moved(primals: list[Any], moving: list[Any]) -> list[Any]:
+        every = along(lambda xs: by_steps(xs, call, masks, rank), primals, replaced([None] * len(primals), active, moving))[1]
+        return [every[k] for k in wanted]
+
+    return replaced(made, wanted, moved(list(primals), [dots[k] for k in active])) if wanted and active else made
+
+
 def by_steps(operands: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:
-    """The steps one by one, in a form whose reverse remembers O(sqrt(steps)) grids."""
-    rest = list(operands[call.changed :])
-    first = bind(stencil_xla.after(call, 1), operands, masks, rank)
+    """The steps one by one; of many, calls of about the square root of their number."""
+    xs, rest = list(operands[: call.changed]), list(operands[call.changed :])
+    block = 1 if call.steps <= ONE_BY_ONE else math.isqrt(call.steps)
+    parts = (call.steps - 1) // block
+    first = call.steps - parts * block
+    xs = bind(stencil_xla.part(call, 1, first), operands, masks, rank)
     masks = (*((1 << rank) - 1,) * call.changed, *masks[call.changed :])
-    if any(w.shrink != (0, 0) for w in call.window):
-        xs = first
-        for k in range(2, call.steps + 1):
-            xs = jax.checkpoint(functools.partial(_one, call=stencil_xla.after(call, k), masks=masks, rank=rank))(xs, rest)
+
+    def further(xs: list[Any], begin: int) -> list[Any]:
+        return bind(stencil_xla.part(call, begin, block), [*xs, *rest], masks, rank)
+
+    if parts <= ONE_BY_ONE or any(w.shrink != (0, 0) for w in call.window):
+        for k in range(parts):
+            xs = further(xs, first + 1 + k * block)
         return xs
-    one = functools.partial(_one, call=stencil_xla.after(call, 1), masks=masks, rank=rank)
-    left = call.steps - 1
-    block = max(1, math.isqrt(left))
-
-    def some(count: int, xs: list[Any], rest: list[Any]) -> list[Any]:
-        return list(lax.scan(lambda xs, _: (one(xs, rest), None), xs, None, length=count)[0])
-
-    remembered = jax.checkpoint(functools.partial(some, block))
-    xs = list(lax.scan(lambda xs, _: (remembered(xs, rest), None), first, None, length=left // block)[0])
-    return some(left % block, xs, rest) if left % block else xs
-
-
-def _one(xs: list[Any], rest: list[Any], *, call: StencilCall, masks: Sequence[int], rank: int) -> list[Any]:
-    return bind(call, [*xs, *rest], masks, rank)
+    return list(lax.scan(lambda xs, _: (further(xs, 1), None), xs, None, length=parts)[0])
 
 
 # --- transposition -------------------------------------------------------------------------------------------------------------
@@ -190,12 +212,12 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
         raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
     if call.steps > 1:
         return pulled_back(cts, operands, functools.partial(by_steps, call=call, masks=masks, rank=rank))
-    plain = over_batch(functools.partial(stencil_xla.stencil, call), masks, rank)
+    plain = _plain(call, masks, rank)
     sizes = [w.size for w in call.window]
     if not all(isinstance(n, int) for n in (*sizes, *(d for x in operands for d in _shape(x)))):
         return pulled_back(cts, operands, lambda xs: plain(*xs))
     captured = [k for k in range(call.num_arrays, len(operands)) if linear[k]]
-    small = math.prod(sizes) <= SMALL and not call.plans
+    small = _small(call, ())
     empty = any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
     if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
         return pulled_back(cts, operands, lambda xs: plain(*xs))

@@ -15,33 +15,37 @@ from .elements import mapped
 from .stencil_call import Bounds, Fill, StencilCall, Window
 
 
-def stencil(call: StencilCall, *operands: Any) -> list[Any]:
-    """An unbatched call."""
+def stencil(call: StencilCall, *operands: Any, pulled: bool = False) -> list[Any]:
+    """An unbatched call. ``pulled``: one that is differentiated."""
     arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
     if call.steps == 1:
-        return _step(call, arrays, captured)
+        return _step(call, arrays, captured, pulled)
     changed, constant = arrays[: call.changed], arrays[call.changed :]
     if any(w.shrink != (0, 0) for w in call.window):
         for k in range(1, call.steps + 1):
-            changed = _step(after(call, k), [*changed, *constant], captured)
+            changed = _step(part(call, k, 1), [*changed, *constant], captured, pulled)
         return changed
-    one = after(call, 1)
-    return list(lax.fori_loop(0, call.steps, lambda _, xs: _step(one, [*xs, *constant], captured), changed))
+    one = part(call, 1, 1)
+    return list(lax.fori_loop(0, call.steps, lambda _, xs: _step(one, [*xs, *constant], captured, pulled), changed))
 
 
-def after(call: StencilCall, k: int) -> StencilCall:
-    """Step k alone, counted from 1. Where the grid shrinks, what it changes has the cells that step k - 1 left."""
-    left = call.steps - k
-    window = tuple(Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), keep=w.keep) for w in call.window)
+def part(call: StencilCall, k: int, steps: int) -> StencilCall:
+    """``steps`` of the steps, from step k on, counted from 1. Where the grid shrinks, what they change has the cells that step
+    k - 1 left."""
+    left = call.steps - k + 1 - steps
+    window = tuple(
+        Window(w.start - left * w.shrink[0], w.size + left * sum(w.shrink), w.shrink if steps > 1 else (0, 0), w.keep)
+        for w in call.window
+    )
     bounds = call.bounds
     if k > 1:  # results of the step before
-        before = [w.start - (left + 1) * w.shrink[0] for w in call.window]
+        before = [w.start - (left + steps) * w.shrink[0] for w in call.window]
         own = tuple(Bounds(b.mode, -first) for b, first in zip(bounds[0], before, strict=True))
         bounds = (*(own,) * call.changed, *bounds[call.changed :])
-    return dataclasses.replace(call, steps=1, window=window, bounds=bounds)
+    return dataclasses.replace(call, steps=steps, window=window, bounds=bounds)
 
 
-def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pulled: bool) -> list[Any]:
     inner = [(w.start + w.keep[0], w.start + w.size - w.keep[1]) for w in call.window]
     rank, lanes = call.rank, arrays[0].shape[call.rank : call.rank + call.lanes_rank]
     kept = [own_cells(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
@@ -55,13 +59,18 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> 
     whole = {}
     for k, offsets in call.reads:
         if k not in whole:
-            ends = call.ends([k])
+            # What wraps around and is all computed may be rolled, read by read: slower, but of what is around it the derivative
+            # is as large again.
+            rolls = [
+                pulled and b.mode == "wrap" and (b.lo - b.origin, n - b.hi - b.origin) == i
+                for b, n, i in zip(call.bounds[k], arrays[k].shape, inner, strict=False)
+            ]
+            ends = [(0, 0) if r else e for r, e in zip(rolls, call.ends([k]), strict=True)]
             near = [(b - e[0], t + e[1]) for (b, t), e in zip(inner, ends, strict=True)]
-            whole[k] = _around(arrays[k], call.bounds[k], call.fills[k], near), ends
-        x, ends = whole[k]
-        starts = [o + e[0] for o, e in zip(offsets, ends, strict=True)]
-        for axis, (start, (begin, end)) in enumerate(zip(starts, inner, strict=True)):
-            x = lax.slice_in_dim(x, start, start + end - begin, axis=axis)
+            whole[k] = _around(arrays[k], call.bounds[k], call.fills[k], near), ends, rolls
+        x, ends, rolls = whole[k]
+        for axis, (o, e, (begin, end)) in enumerate(zip(offsets, ends, inner, strict=True)):
+            x = jnp.roll(x, -o, axis) if rolls[axis] else lax.slice_in_dim(x, o + e[0], o + e[0] + end - begin, axis=axis)
         args.append(x)
     sizes = tuple(end - begin for begin, end in inner)
     for axis in call.coordinates:
@@ -73,8 +82,17 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any]) -> 
         outs = list(mapped(lambda *xs: tuple(call.f(captured, *xs)), rank + call.lanes_rank)(*args))
     if not call.keeps:
         return outs
-    at = tuple(slice(w.keep[0], w.keep[0] + n) for w, n in zip(call.window, sizes, strict=True))
-    return [x.at[at].set(o) for x, o in zip(kept, outs, strict=False)]
+    return [_within(x, o, call.window) for x, o in zip(kept, outs, strict=False)]
+
+
+def _within(kept: Any, x: Any, window: Sequence[Window]) -> Any:
+    """``x`` among what is kept: chosen cell by cell, which XLA does in the loop that makes x; set there, it would be a second."""
+    widths = [(*w.keep, 0) for w in window] + [(0, 0, 0)] * (x.ndim - len(window))
+    there: Any = True
+    for axis, w in enumerate(window):
+        at = lax.broadcasted_iota(np.int32, kept.shape, axis)
+        there = there & (at >= w.keep[0]) & (at < kept.shape[axis] - w.keep[1])
+    return jnp.where(there, lax.pad(x, vary(jnp.zeros((), x.dtype), axes_of([x])), widths), kept)
 
 
 def own_cells(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any:
@@ -112,7 +130,12 @@ def _outside(x: Any, axis: int, b: Bounds, value: Any, cells: range, there: tupl
     mapped_to = [place(b.mode, c, *there) for c in cells]
     if not cells or None in mapped_to:
         return vary(jnp.full(shape, value, x.dtype), axes_of([x]))
-    return jnp.take(x, np.array(mapped_to, np.int32) + b.origin, axis=axis, mode="clip")
+    at = [m + b.origin for m in mapped_to if m is not None]
+    if at == [*range(at[0], at[0] + len(at))]:  # not gathered, whose derivative scatters
+        return lax.slice_in_dim(x, at[0], at[0] + len(at), axis=axis)
+    if len(set(at)) == 1:
+        return jnp.broadcast_to(lax.slice_in_dim(x, at[0], at[0] + 1, axis=axis), shape)
+    return jnp.take(x, np.array(at, np.int32), axis=axis, mode="clip")
 
 
 def place(mode: str, x: int, begin: int, end: int) -> int | None:

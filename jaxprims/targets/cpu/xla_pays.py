@@ -76,8 +76,9 @@ FEW_OF_COLUMNS, ROW_OF_FACTORS = 2**17, 128
 
 MANY = 2**18
 
-SMALL_GRID, SMALL_GRID_OF_STEPS = 16_384, 1024
-"""Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out."""
+SMALL_GRID, SMALL_GRID_OF_STEPS, SMALL_GRID_KEPT = 16_384, 1024, 8192
+"""Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out; in each of several where the
+border is kept, so that nothing is padded."""
 
 SMALL_MEMBER = 256
 """Cells of a member of a batch, all steps together, that XLA has made while a kernel turns to the next member: lines that are all
@@ -92,7 +93,7 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | N
     if isinstance(problem, HistogramProblem):
         return _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
-        return _stencil(problem)
+        return _stencil(problem, operation)
     if not isinstance(problem, OrderedProblem):
         return None
     if not isinstance(problem.spec, OrderedSpec):
@@ -223,8 +224,9 @@ def _few_to_reduce(problem: OrderedProblem) -> int:
     return FEW_IN_ALL if problem.n >= FEW_STEPS else FEW_IN_SHORT_ROWS
 
 
-def _stencil(problem: StencilProblem) -> str | None:
-    if problem.members * math.prod(problem.size) <= (SMALL_GRID if problem.steps == 1 else SMALL_GRID_OF_STEPS):
+def _stencil(problem: StencilProblem, operation: str) -> str | None:
+    several = SMALL_GRID_KEPT if operation == "kept" else SMALL_GRID_OF_STEPS
+    if problem.members * math.prod(problem.size) <= (SMALL_GRID if problem.steps == 1 else several):
         return "few cells: XLA's loop is done before a kernel's tiles are laid out"
     if problem.members > 1 and math.prod(problem.size) * problem.steps <= SMALL_MEMBER:
         return "small members of a batch: XLA makes them all in one loop"
