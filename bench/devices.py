@@ -1,9 +1,10 @@
-"""``python -m bench.devices [--elements N] [--write]``: calls whose elements are sharded over the devices of one process.
+"""``python -m bench.devices [--elements N] [--write]``: calls whose elements are sharded over the devices of one process, or over
+several processes with a device each (``jax.distributed``, collectives by gloo).
 
 For each call, with jaxprims and in plain JAX: the bytes that a device receives, read from the compiled program and beside
 the model of ``docs/devices.md``; times on one to eight devices, for as many elements in all (strong scaling) or on each device
-(weak). Forced host devices share the machine's cores: more of them than cores show what dividing costs, not what it gains.
-What takes too long in plain JAX is not timed (a dash).
+(weak). Forced host devices, and processes, share the machine's cores: more of them than cores show what dividing costs, not what
+it gains. What takes too long in plain JAX is not timed (a dash).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .processes import together
+
 RESULT = Path(__file__).parent / "results" / "devices"
-DEVICES = (1, 2, 4, 8)
+COUNTS = {"device": (1, 2, 4, 8), "process": (1, 2, 4)}
 BINS, LARGE_BINS = 1000, 100_000
 COLLECTIVE = re.compile(r"= (\(?.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
 TOO_LONG = 2.0
@@ -102,20 +105,22 @@ def received(text: str, devices: int) -> float:
 
 
 def best(compiled: Any, arguments: list[Any]) -> float | None:
-    """Seconds; None if once is too long."""
+    """Seconds; None if once is too long, for one of the processes."""
     import jax
+    from jax.experimental.multihost_utils import process_allgather
 
     times: list[float] = []
     for _ in range(12):
         start = time.perf_counter()
         jax.block_until_ready(compiled(*arguments))
         times.append(time.perf_counter() - start)
-        if times[-1] > TOO_LONG:
+        if len(times) == 2 and process_allgather(times[1]).max() > TOO_LONG:
             return None
     return min(times[2:])
 
 
-def measure(elements: int) -> list[dict[str, Any]]:
+def measure(elements: int, unit: str, counts: Sequence[int]) -> list[dict[str, Any]]:
+    """On so many devices. ``unit``: what each of them is, a device of this process or a process."""
     import jax
     import numpy as np
     from jax.sharding import AxisType, Mesh, NamedSharding
@@ -125,11 +130,12 @@ def measure(elements: int) -> list[dict[str, Any]]:
     x, i = rng.standard_normal(8 * elements).astype(np.float32), rng.integers(0, BINS, 8 * elements).astype(np.int32)
     rows: list[dict[str, Any]] = []
     for call in calls():
-        for scaling, devices in [("strong", d) for d in DEVICES] + [("weak", d) for d in DEVICES[1:]]:
+        for scaling, devices in [("strong", d) for d in counts] + [("weak", d) for d in counts if d > 1]:
             n = elements * (devices if scaling == "weak" else 1)
             mesh = Mesh(np.array(jax.devices()[:devices]), ("d",), axis_types=(AxisType.Auto,))
-            placed = [jax.device_put(a[:n], NamedSharding(mesh, P("d"))) for a in (x, i)]
-            row: dict[str, Any] = {"call": call.name, "scaling": scaling, "devices": devices, "elements": n}
+            place = NamedSharding(mesh, P("d"))
+            placed = [jax.make_array_from_callback((n,), place, lambda at, a=a, n=n: a[:n][at]) for a in (x, i)]
+            row: dict[str, Any] = {"call": call.name, "unit": unit, "scaling": scaling, "devices": devices, "elements": n}
             row["model_bytes"] = call.model(n, devices)
             for who, f in (("jaxprims", call.ours), ("xla", call.plain)):
                 compiled = jax.jit(f).lower(*placed).compile()
@@ -141,36 +147,54 @@ def measure(elements: int) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]], elements: int) -> str:
+def table(rows: list[dict[str, Any]], unit: str) -> str:
     def ms(s: float | None) -> str:
         return "-" if s is None else f"{1e3 * s:.2f}"
 
-    lines = [f"Times in ms, jaxprims / plain JAX, {elements:,} float32 in all; of weak scaling, on each device.", ""]
-    columns = " | ".join(f"{d} device{'s' * (d > 1)}" for d in DEVICES)
-    lines += [f"| call | {columns}" + " | weak, 8 | bytes, 8 devices | model | plain JAX |"]
-    lines += ["|---|" + "---|" * (len(DEVICES) + 4)]
+    counts, many = COUNTS[unit], unit + ("es" if unit[-1] == "s" else "s")
+    most = counts[-1]
+    columns = " | ".join(f"{d} {many if d > 1 else unit}" for d in counts)
+    lines = [f"| call | {columns} | weak, {most} | bytes, {most} {many} | model | plain JAX |"]
+    lines += ["|---|" + "---|" * (len(counts) + 4)]
     for name in dict.fromkeys(r["call"] for r in rows):
-        mine = {(r["scaling"], r["devices"]): r for r in rows if r["call"] == name}
-        cells = [f"{ms(mine['strong', d]['jaxprims_s'])} / {ms(mine['strong', d]['xla_s'])}" for d in DEVICES]
-        weak, most = mine["weak", 8], mine["strong", 8]
-        cells += [f"{ms(weak['jaxprims_s'])} / {ms(weak['xla_s'])}"]
-        cells += [f"{most[key]:,.0f}" for key in ("jaxprims_bytes", "model_bytes", "xla_bytes")]
+        mine = {(r["scaling"], r["devices"]): r for r in rows if r["call"] == name and r["unit"] == unit}
+        times = [mine["strong", d] for d in counts] + [mine["weak", most]]
+        cells = [f"{ms(r['jaxprims_s'])} / {ms(r['xla_s'])}" for r in times]
+        cells += [f"{mine['strong', most][key]:,.0f}" for key in ("jaxprims_bytes", "model_bytes", "xla_bytes")]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
+def one_of_several(elements: int, address: str, processes: str, rank: str) -> None:
+    """This process's part; the first one's last line has the rows."""
+    import jax
+
+    jax.distributed.initialize(coordinator_address=address, num_processes=int(processes), process_id=int(rank))
+    rows = measure(elements, "process", [int(processes)])
+    print(json.dumps(rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.devices", description=__doc__.partition("\n")[0])
-    parser.add_argument("--elements", type=int, default=1 << 22)
+    parser.add_argument("--elements", type=int, default=1 << 20)
     parser.add_argument("--write", action="store_true", help="into bench/results")
+    parser.add_argument("--one-of", nargs=3, metavar=("ADDRESS", "PROCESSES", "RANK"), help="how it starts itself")
     args = parser.parse_args()
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES[-1]} " + os.environ.get("XLA_FLAGS", "")
-    rows = measure(args.elements)
-    text = table(rows, args.elements)
+    if args.one_of:
+        return one_of_several(args.elements, *args.one_of)
+    rows: list[dict[str, Any]] = []
+    for count in COUNTS["process"]:
+        command = ["-m", "bench.devices", "--elements", str(args.elements), "--one-of"]
+        rows += json.loads(together(command, count, os.environ, 600)[0].splitlines()[-1])
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={COUNTS['device'][-1]} " + os.environ.get("XLA_FLAGS", "")
+    rows += measure(args.elements, "device", COUNTS["device"])
+    text = f"Times in ms, jaxprims / plain JAX, {args.elements:,} float32 in all; of weak scaling, on each device.\n\n"
+    text += table(rows, "device") + "\nOver processes with a device each:\n\n" + table(rows, "process")
     print(text)
     if args.write:
         RESULT.with_suffix(".json").write_text(json.dumps({"elements": args.elements, "rows": rows}, indent=1) + "\n")
         RESULT.with_suffix(".md").write_text("# Several devices\n\n" + text)
+    return None
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 // What the CPU's FFI handlers share: XLA's pool, compile on demand.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "call_reader.h"
@@ -27,6 +29,14 @@ void* ScanChainHandler();
 
 // This machine's caches, and as many threads as told.
 Machine MachineWith(int threads);
+
+// What one of `devices` of this process has of it, when all make the same call at once. XLA's pool has a thread for each device,
+// however few the cores.
+inline Machine ShareOf(const ffi::ThreadPool& pool, int64_t devices) {
+  static const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads = std::min<int64_t>(cores, pool.num_threads()) / std::max<int64_t>(1, devices);
+  return MachineWith(static_cast<int>(std::max<int64_t>(1, threads)));
+}
 
 // Asks compile_text of jaxprims.targets.cpu.compiler for a variant of a spec (-1: for its entry in the table alone): the way of
 // an executable that came from another process, whose lowering compiled nothing here. Throws what Python raises.

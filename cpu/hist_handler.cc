@@ -22,7 +22,7 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     if (call.empty) return ffi::Error::Success();
     HistProblem problem = DescribeHist(shape, call);
     problem.sorted = call.sorted_array >= 0;
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, attributes.devices);
     const HistPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
     RunHist(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
@@ -34,14 +34,14 @@ XLA_FFI_DEFINE_HANDLER(kHist, Hist, Bound<HistAttributes>());
 
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
 ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,
-                 ffi::Result<ffi::AnyBuffer> offsets) {
+                 ffi::Result<ffi::AnyBuffer> offsets, int64_t devices) {
   const Dims rows = DimsOf(indices), ends = DimsOf(*offsets), places = DimsOf(*order);
   if (rows.empty() || ends.size() != rows.size() || !std::ranges::equal(rows, places) || ends.back() < 1 ||
       !std::ranges::equal(rows.first(rows.size() - 1), ends.first(rows.size() - 1))) {
     return Wrong("group_by_index wants indices [*batch, N], order [*batch, N] and offsets [*batch, bins + 1]");
   }
   const int64_t n = rows.back(), bins = ends.back() - 1, batch = Product(rows.first(rows.size() - 1));
-  const int threads = static_cast<int>(pool.num_threads());
+  const int threads = ShareOf(pool, devices).threads;
   XlaPool assistants{pool};
   auto run = [&](auto index, auto position) {
     using Index = decltype(index);
@@ -70,8 +70,10 @@ ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kGroup, Group,
-                       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER(
+    kGroup, Group,
+    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<int64_t>(
+        "devices"));
 
 }  // namespace
 

@@ -20,7 +20,7 @@ ffi::Error Reduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const ReduceProblem problem = DescribeReduce(shape, call);
-    const ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+    const ReducePlan plan = MakeReducePlan(problem, ShareOf(pool, attributes.devices));
     XlaPool assistants{pool};
     RunReduce(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
     return ffi::Error::Success();
@@ -40,7 +40,7 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     if (ffi::Error e = CheckPlan(attributes.plan, 0, 0); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, attributes.devices);
     const SegmentsPlan plan = MakeSegmentsPlan(DescribeSegments(shape, call, segments), machine);
     XlaPool assistants{pool};
     RunSegments(assistants, shape, call, segments, KernelOf(entry, 0), plan);

@@ -18,14 +18,15 @@ namespace jaxprims {
 struct ChainAttributes {
   std::string_view specs;
   ffi::Span<const int64_t> keys, places;
-  int64_t n, buffers;
+  int64_t n, buffers, devices;
 };
 
 }  // namespace jaxprims
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::ChainAttributes, StructMember<std::string_view>("specs"),
                                       StructMember<Span<const int64_t>>("keys"), StructMember<Span<const int64_t>>("places"),
-                                      StructMember<int64_t>("n"), StructMember<int64_t>("buffers"));
+                                      StructMember<int64_t>("n"), StructMember<int64_t>("buffers"),
+                                      StructMember<int64_t>("devices"));
 
 namespace jaxprims {
 namespace {
@@ -101,7 +102,7 @@ class ChainReader {
 
 ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const ChainAttributes& attributes) {
   return Guarded([&] {
-    const auto& [all_specs, keys, places, n, buffers] = attributes;
+    const auto& [all_specs, keys, places, n, buffers, devices] = attributes;
     std::string_view specs = all_specs;
     if (n < 1 || n > kMostLanes || buffers < 0 || buffers > 1024) return Wrong("a chain has other sizes than it can have");
     ChainCall call;
@@ -137,7 +138,7 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
       work += static_cast<double>(n) * static_cast<double>(shape.slot_bytes.size()) * static_cast<double>(shape.work);
     }
     if (!reader.AtEnd() || call.members.empty()) return Wrong("a chain has other members");
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, devices);
     XlaPool assistants{pool};
     RunChain(assistants, call, ThreadsFor(work, kScanPerThread, machine));
     return ffi::Error::Success();

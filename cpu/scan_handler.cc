@@ -21,7 +21,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 0, call, segments); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();
     const ScanProblem problem = DescribeScan(shape, call);
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, attributes.devices);
     const ScanPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
     RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), plan);

@@ -19,7 +19,7 @@ ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     if (call.empty) return ffi::Error::Success();
     const StencilGrid grid(entry.shape, call);
     const StencilProblem problem = grid.Problem();
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, attributes.devices);
     const StencilPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
     RunStencil(assistants, entry.shape, call, grid, problem, KernelOf(entry, 0), plan);

@@ -20,7 +20,7 @@ struct StencilReduceAttributes {
   std::string_view spec;
   int64_t key, batch_rank;
   ffi::Span<const int64_t> masks, plan, reads, bounds, fills, window;
-  int64_t unit, kept, line, along;
+  int64_t unit, kept, line, along, devices;
 };
 
 }  // namespace jaxprims
@@ -31,7 +31,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilReduceAttributes, StructM
                                       StructMember<Span<const int64_t>>("reads"), StructMember<Span<const int64_t>>("bounds"),
                                       StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
                                       StructMember<int64_t>("unit"), StructMember<int64_t>("kept"), StructMember<int64_t>("line"),
-                                      StructMember<int64_t>("along"));
+                                      StructMember<int64_t>("along"), StructMember<int64_t>("devices"));
 
 namespace jaxprims {
 namespace {
@@ -142,7 +142,7 @@ ffi::Error StencilReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
     if (call.ordered.empty) return ffi::Error::Success();
     ReduceProblem problem = DescribeReduce(entry.shape, call.ordered);
     OfStencil(problem, static_cast<int64_t>(call.reads.size()));
-    const ReducePlan plan = MakeReducePlan(problem, MachineWith(static_cast<int>(pool.num_threads())));
+    const ReducePlan plan = MakeReducePlan(problem, ShareOf(pool, attributes.devices));
     const auto rows = StencilElements::Fills(call, std::min(plan.leaf, call.window.back().size() * call.unit));
     XlaPool assistants{pool};
     RunReduce(assistants, entry.shape, call.ordered, KernelOf(entry, 0), plan, StencilElements(entry.shape, call, rows));

@@ -16,6 +16,7 @@ struct WalkAttributes {
   ffi::Span<const int64_t> masks;
   int64_t bins, parts, copies;
   ffi::Span<const int64_t> plan;  // empty
+  int64_t devices;
 };
 
 }  // namespace jaxprims
@@ -24,7 +25,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::WalkAttributes, StructMember<std
                                       StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
                                       StructMember<Span<const int64_t>>("masks"), StructMember<int64_t>("bins"),
                                       StructMember<int64_t>("parts"), StructMember<int64_t>("copies"),
-                                      StructMember<Span<const int64_t>>("plan"));
+                                      StructMember<Span<const int64_t>>("plan"), StructMember<int64_t>("devices"));
 
 namespace jaxprims {
 namespace {
@@ -79,7 +80,7 @@ ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     WalkCall call;
     if (ffi::Error e = CheckPlan(attributes.plan, 0, 0); e.failure()) return e;
     if (ffi::Error e = ReadWalkCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
-    const Machine machine = MachineWith(static_cast<int>(pool.num_threads()));
+    const Machine machine = ShareOf(pool, attributes.devices);
     const int variant = WalkVariant(entry.shape, call.bins, call.copies, machine);
     XlaPool assistants{pool};
     RunWalk(assistants, entry.shape, call, KernelOf(entry, variant), machine.threads);

@@ -33,7 +33,8 @@ def blurred(a: Any) -> Any:
 
 def slopes(a: Any) -> tuple[Any, Any]:
     """Down and to the right."""
-    return tuple(sum(k[i + 1, j + 1] * a[i, j] for i, j in SQUARE if k[i + 1, j + 1]) for k in (SOBEL.T, SOBEL))
+    down, right = (sum(k[i + 1, j + 1] * a[i, j] for i, j in SQUARE if k[i + 1, j + 1]) for k in (SOBEL.T, SOBEL))
+    return down, right
 
 
 def steepness(a: Any) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 import jaxprims as jp
 
@@ -32,7 +33,7 @@ def conduct(heat: Any, diffusivity: Any) -> jax.Array:
     return heat[0, 0] + sum(flow(o) for o in ((-1, 0), (1, 0), (0, -1), (0, 1)))
 
 
-def snapshots(heat: jax.Array, diffusivity: jax.Array) -> jax.Array:
+def snapshots(heat: ArrayLike, diffusivity: ArrayLike) -> jax.Array:
     """float32 [SNAPSHOTS, side, side]; nothing flows over the edge."""
     seen = []
     for _ in range(SNAPSHOTS):

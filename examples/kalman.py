@@ -9,6 +9,8 @@ The state is a position and a velocity; the coordinates of a track in the plane 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +19,12 @@ import jaxprims as jp
 
 Element = tuple[jax.Array, ...]
 
-MOVES = np.array([[1, 1], [0, 1]], np.float32)  # constant velocity
-SHAKES = np.array([[1 / 3, 1 / 2], [1 / 2, 1]], np.float32)  # covariance of what white acceleration adds
-SEES = np.array([1, 0], np.float32)  # a measurement: the position
-START = np.eye(2, dtype=np.float32)  # covariance of the first state, of mean 0
+# NumPy's in the check, JAX's in the filter: Any, since to checkers a NumPy array plus one of JAX's is NumPy's.
+MOVES: Any = np.array([[1, 1], [0, 1]], np.float32)  # constant velocity
+SHAKES: Any = np.array([[1 / 3, 1 / 2], [1 / 2, 1]], np.float32)  # covariance of what white acceleration adds
+SEES: Any = np.array([1, 0], np.float32)  # a measurement: the position
+EYE: Any = np.eye(2, dtype=np.float32)
+START = EYE  # covariance of the first state, of mean 0
 BLUR = np.float32(4)  # variance of a measured position
 
 
@@ -31,7 +35,7 @@ def inverse(m: jax.Array) -> jax.Array:
 
 def combine(first: Element, then: Element) -> Element:
     (a, b, c, eta, j), (a2, b2, c2, eta2, j2) = first, then
-    d = inverse(np.eye(2, dtype=np.float32) + c @ j2)
+    d = inverse(EYE + c @ j2)
     e, f = a2 @ d, a.T @ d.T
     return e @ a, e @ (b + c @ eta2) + b2, e @ c @ a2.T + c2, f @ (eta2 - j2 @ b) + eta, f @ j2 @ a + j
 
@@ -45,7 +49,7 @@ def kalman_filter(positions: jax.Array, drive: jax.Array) -> tuple[jax.Array, ja
         noise = jnp.where(number == 0, START, drive * SHAKES)
         spread = SEES @ noise @ SEES + BLUR
         gain, seen = noise @ SEES / spread, SEES @ moves / spread
-        rest = np.eye(2, dtype=np.float32) - jnp.outer(gain, SEES)
+        rest = EYE - jnp.outer(gain, SEES)
         return rest @ moves, gain * position, rest @ noise, seen * position, jnp.outer(seen, SEES @ moves)
 
     _, mean, covariance, _, _ = jp.scan((positions, jp.positions), combine, map=element)
@@ -80,7 +84,7 @@ def main() -> None:
         state = state @ MOVES.T + shakes[:, k, :, 0]
         track.append(state[:, 0])
     true = np.array(track).T  # [2, N]
-    measured = (true + rng.normal(0, np.sqrt(BLUR), true.shape)).astype(np.float32)
+    measured: Any = (true + rng.normal(0, np.sqrt(BLUR), true.shape)).astype(np.float32)
 
     mean, covariance = jax.jit(jax.vmap(kalman_filter, (0, None)))(measured, jnp.float32(drive))
     for z, m, c in zip(measured, mean, covariance, strict=True):

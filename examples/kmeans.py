@@ -30,9 +30,10 @@ def main() -> None:
     rng = np.random.default_rng(3)
     true = rng.uniform(-10, 10, (CLUSTERS, DIMENSIONS))
     points = (true[rng.integers(0, CLUSTERS, 100_000)] + rng.normal(size=(100_000, DIMENSIONS))).astype(np.float32)
-    centres = jnp.asarray(points[:CLUSTERS])
-    for _ in range(10):
-        before, (centres, sizes) = centres, jax.jit(step)(points, centres)
+    before = jnp.asarray(points[:CLUSTERS])
+    for _ in range(9):
+        before, _ = jax.jit(step)(points, before)
+    centres, sizes = jax.jit(step)(points, before)
     nearest = np.argmin(((np.asarray(before) - points[:, None]) ** 2).sum(2), 1)
     np.testing.assert_array_equal(sizes, np.bincount(nearest, minlength=CLUSTERS))
     for k in range(CLUSTERS):

@@ -97,7 +97,7 @@ class Level:
     def make(image: np.ndarray, copy: np.ndarray, scale: int) -> Level:
         a, b = (ndimage.gaussian_filter(x, scale / 2)[::scale, ::scale] if scale > 1 else x for x in (image, copy))
         margin = MARGIN // scale
-        fixed, coefficients = a[margin:-margin, margin:-margin], ndimage.spline_filter(b, output=np.float32)
+        fixed, coefficients = a[margin:-margin, margin:-margin], ndimage.spline_filter(b).astype(np.float32)
         return Level(scale, jnp.asarray(fixed), jnp.asarray(coefficients))
 
     def moved(self, shift: jax.Array) -> jax.Array:
@@ -106,7 +106,7 @@ class Level:
         part = shift / self.scale - whole
         height, width = self.fixed.shape
         start = whole.astype(jnp.int32) + (MARGIN // self.scale - 1)
-        x = jax.lax.dynamic_slice(self.coefficients, (start[0], start[1]), (height + 3, width + 3))
+        x: Any = jax.lax.dynamic_slice(self.coefficients, (start[0], start[1]), (height + 3, width + 3))
         x = sum(w * x[k : k + height] for k, w in enumerate(weights(part[0])))
         x = sum(w * x[:, k : k + width] for k, w in enumerate(weights(part[1])))
         return jnp.clip(x, 0, 1)

@@ -30,6 +30,7 @@ struct OrderedAttributes {
   ffi::Span<const int64_t> masks;
   int64_t flag;                   // init, 1: the last operands are init's leaves; of segments, by, 1: they are given by ids
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
+  int64_t devices;                // of this process that make such a call at once
 };
 
 // The same of segmented reductions.
@@ -42,6 +43,7 @@ struct HistAttributes {
   ffi::Span<const int64_t> masks;
   int64_t sorted;                 // the array of sorted indices, + 2^16 if they have 8 bytes; or -1
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
+  int64_t devices;
 };
 
 inline constexpr int64_t kMostLanes = int64_t{1} << 40;
@@ -192,12 +194,15 @@ inline ffi::Error Failed(const std::exception& e) {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::OrderedAttributes, StructMember<std::string_view>("spec"),
                                       StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
                                       StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("init"), StructMember<Span<const int64_t>>("plan"));
+                                      StructMember<int64_t>("init"), StructMember<Span<const int64_t>>("plan"),
+                                      StructMember<int64_t>("devices"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::SegmentsAttributes, StructMember<std::string_view>("spec"),
                                       StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
                                       StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("by"), StructMember<Span<const int64_t>>("plan"));
+                                      StructMember<int64_t>("by"), StructMember<Span<const int64_t>>("plan"),
+                                      StructMember<int64_t>("devices"));
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::HistAttributes, StructMember<std::string_view>("spec"),
                                       StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
                                       StructMember<int64_t>("elements_of"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("sorted"), StructMember<Span<const int64_t>>("plan"));
+                                      StructMember<int64_t>("sorted"), StructMember<Span<const int64_t>>("plan"),
+                                      StructMember<int64_t>("devices"));

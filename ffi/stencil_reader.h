@@ -20,6 +20,7 @@ struct StencilAttributes {
   ffi::Span<const int64_t> masks, bounds, fills, window;
   int64_t steps;
   ffi::Span<const int64_t> plan;  // empty, or what tests and benchmarks force
+  int64_t devices;
 };
 
 inline constexpr int64_t kMostCells = int64_t{1} << 40;  // no size, offset or coordinate is larger
@@ -126,4 +127,5 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilAttributes, StructMember<
                                       StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
                                       StructMember<Span<const int64_t>>("masks"), StructMember<Span<const int64_t>>("bounds"),
                                       StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
-                                      StructMember<int64_t>("steps"), StructMember<Span<const int64_t>>("plan"));
+                                      StructMember<int64_t>("steps"), StructMember<Span<const int64_t>>("plan"),
+                                      StructMember<int64_t>("devices"));

@@ -308,7 +308,7 @@ def mutant(r: random.Random, call: Call, texts: bool) -> Call:
             del attributes[r.choice(list(attributes))]
         else:
             attributes[name] = r.choice([np.float32(1), np.int32(attributes[name] % 7), "text", np.array([1, 2])])
-    elif kind == "list" and single:
+    elif kind == "list" and "masks" in attributes:
         name = r.choice(["masks", "plan", *(n for n in ("bounds", "fills", "window", "window", "reads") if n in attributes)])
         row = attributes[name].tolist()
         if name == "plan":

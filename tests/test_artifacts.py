@@ -150,6 +150,16 @@ def test_an_artifact_with_another_result() -> None:
         with_five(lambda x: jp.segment_reduce(x, jp.Offsets(jnp.array([0, 2, 4, 6])), jnp.add))
 
 
+def test_offsets_go_through_an_artifact() -> None:
+    """As operands and as results: a pytree that is serialized by its name."""
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    f = jax.jit(lambda i, bins: (jp.group_by_index(i, 3), jp.segment_reduce(i, bins)))
+    i, bins = jnp.array([2, 0, 2, 1]), jp.Offsets(jnp.array([0, 1, 4]))
+    again = jax.export.deserialize(jax.export.export(f, disabled_checks=allowed)(i, bins).serialize())
+    (order, grouped), sums = again.call(i, bins)
+    assert (order.tolist(), grouped.offsets.tolist(), sums.tolist()) == ([1, 3, 0, 2], [0, 1, 2, 4], [2, 3])
+
+
 # --- Programs ------------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """program(s32, f32) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from references import assert_close
 
 import jaxprims as jp
 from jaxprims.primitives import divided, own_axes
+from jaxprims.targets.cpu.machine import cpu_threads
 
 N, H = 1920, 24
 RNG = np.random.default_rng(0)
@@ -230,6 +232,18 @@ def test_shares_of_large_parts() -> None:
     check(lambda x: jp.reduce(x, jnp.logaddexp, axis=1), (x,), mesh(8), P(None, "x"), 20_008)
     check(lambda x: jp.reduce(x.T, jnp.logaddexp, axis=0), (x,), mesh(8), P(None, "x"), 20_008)
     check(lambda x, i: jp.reduce_by_index(x, i, 20_001, jnp.logaddexp), (x[: 8 * 60, 0], i), mesh(8), P("x"), 20_008)
+
+
+def test_devices_share_the_cores() -> None:
+    """A kernel is told how many others run beside it: all of XLA's threads to each would be several to a core."""
+    f = lambda x, i: jp.reduce_by_index(x, i, H, jnp.logaddexp)  # noqa: E731
+    for count in (1, 2, 8):
+        m = mesh(count)
+        placed = [jax.device_put(a, NamedSharding(m, P("x"))) for a in (X, IDS)]
+        mapped = jax.shard_map(f, mesh=m, in_specs=P("x"), out_specs=P("x"))
+        for g in (f, mapped):
+            assert f"devices = {count} :" in jax.jit(g).lower(*placed).compile().as_text()
+    assert [cpu_threads(n) for n in (1, 10_000)] == [len(os.sched_getaffinity(0)), 1]
 
 
 def test_several_axes() -> None:

@@ -11,7 +11,7 @@ import pytest
 import references
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import assert_no_communication, mesh
+from meshes import assert_no_communication, mesh, moved
 from references import BY_NAME, assert_close
 
 import jaxprims as jp
@@ -256,6 +256,28 @@ def test_explicit_sharding() -> None:
             np.asarray(jax.grad(lambda v: jnp.sum(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H))(v, i) ** 2))(v)),
             1e-5,
         )
+
+
+@pytest.mark.parametrize("name", [*SEGMENTS[:7], "var", "normalize"])
+def test_segments_on_explicit_axes(name: str) -> None:
+    """Elements and ids anywhere on the mesh, forwards and backwards: ids go where the elements are, which stay."""
+    rng = np.random.default_rng(len(name))
+    rows = bool(rng.integers(2)) and name != "prod"
+    v, i = data(400)
+    v = np.stack([v, v * i], 1) if rows else v
+    m, f = mesh(4, 2, explicit=True), getattr(jp, f"segment_{name}")
+
+    def both(v: Any, i: Any) -> Any:
+        return f(v, i, H), jax.grad(lambda v: jnp.sum(jnp.sin(f(v, i, H))))(v)
+
+    wanted = jax.tree.map(np.asarray, jax.jit(both)(v, i))
+    with jax.set_mesh(m):
+        for spec in [P("x"), P(("x", "y"))] + [P("x", "y"), P(None, "y")] * rows:
+            for ids in (P("x"), P()):
+                placed = jax.device_put(v, NamedSharding(m, spec)), jax.device_put(i, NamedSharding(m, ids))
+                compiled = jax.jit(both).lower(*placed).compile()
+                assert_close(jax.tree.map(np.asarray, compiled(*placed)), wanted, 1e-4)
+                assert moved(compiled) <= (8 * 2 * H if spec == P("x") == ids else v.size)
 
 
 def test_export_for_several_devices() -> None:

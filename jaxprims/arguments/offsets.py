@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.export
 
 from .checks import as_array, check_index
 
@@ -39,3 +40,8 @@ class Offsets:
 
     def __repr__(self) -> str:
         return f"Offsets({self.offsets!r})"
+
+
+jax.export.register_pytree_node_serialization(
+    Offsets, serialized_name="jaxprims.Offsets", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
+)

@@ -81,7 +81,7 @@ def segment_normalize(
 
     def normalized(d: jax.Array) -> jax.Array:
         means, variances = mean(d, ids, n, bool(indices_are_sorted), 0.0), variance(d, ids, n, bool(indices_are_sorted), 0, 0.0)
-        own, spread = (rows_of_segments(x, ids, d.shape[0]) for x in (means, variances))
+        own, spread = (rows_of_segments(x, ids, d) for x in (means, variances))
         scale = jax.lax.rsqrt(jnp.maximum(spread, jnp.asarray(eps, spread.dtype)))
         return (d.astype(own.dtype) - own) * scale.astype(own.dtype)
 

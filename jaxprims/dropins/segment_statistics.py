@@ -27,8 +27,10 @@ from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..arguments.types import ArrayLike, Mode
 from ..calls.segments import segments_pay
+from ..primitives.reduce_ad import gather
 from ..primitives.row_maps import made_rows, rows_pay
 from ..tracing.jaxprs import EARLY
+from ..tracing.varying import beside, of_rows, placed
 from .ops_segment import check_count, largest, mode_of, over_columns
 
 __all__ = [
@@ -174,15 +176,15 @@ def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int,
     data = data.astype(_widened(data.dtype if jnp.issubdtype(data.dtype, np.inexact) else dtype))
     sums, counts = _sums_and_counts(data, segments, n, is_sorted, data.dtype)
     means = sums / jnp.maximum(counts, 1).astype(sums.dtype)  # no NaN, which `jax_debug_nans` would find
-    deviations = data - rows_of_segments(means, segments, data.shape[0])
+    deviations = data - rows_of_segments(means, segments, data)
     squares = jnp.real(deviations * jnp.conj(deviations)) if jnp.iscomplexobj(data) else jnp.square(deviations)
     squared = _combined(None, squares, segments, n, jnp.add, is_sorted)
     return _over(squared, (counts - ddof).astype(squared.dtype), empty).astype(dtype)
 
 
-def rows_of_segments(values: jax.Array, segments: Any, elements: int) -> jax.Array:
+def rows_of_segments(values: jax.Array, segments: Any, data: jax.Array) -> jax.Array:
     """Each element's segment's value; 0 for an element of no segment."""
-    return _not_empty(values).at[_ids(segments, elements)].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+    return gather(_not_empty(values), _ids(segments, data))
 
 
 def _combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
@@ -275,7 +277,7 @@ def _level(top: jax.Array, sums: jax.Array) -> jax.Array:
 def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """Of a segment the mean of its elements' tangents, weighed by their terms of the sum, which are made once."""
     data, ids = primals
-    top = _top(data, ids, n, is_sorted)
+    top, ids = _top(data, ids, n, is_sorted), beside(ids, data)
     terms = jnp.where(_rows(_inside(ids, n), data), _above(top, ids, data), 0)
     sums = _combined(None, terms, ids, n, jnp.add, is_sorted)
     weighed = _combined(None, terms * tangents[0], ids, n, jnp.add, is_sorted)
@@ -323,8 +325,8 @@ def _softmax(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Arr
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
     top = _combined(None, data, segments, n, jnp.maximum, is_sorted)
-    ids = _ids(segments, data.shape[0])
-    if isinstance(segments, Offsets) or not rows_pay(data.shape):
+    ids = _ids(segments, data)
+    if isinstance(segments, Offsets) or not rows_pay(data.shape) or placed([data, ids]):
         terms = _term((top,), data, ids)
         sums = _combined(None, terms, segments, n, jnp.add, is_sorted)
         return jnp.where(_rows(_inside(ids, n), data), terms / _by_segment(sums, ids), 0)
@@ -347,12 +349,13 @@ def _softmax_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[
     shares = _softmax_of_some(*primals, n, is_sorted)
     weighed = shares * tangents[0]
     means = _combined(None, weighed, primals[1], n, jnp.add, is_sorted)
-    return shares, weighed - shares * _by_segment(means, _ids(primals[1], shares.shape[0]))
+    return shares, weighed - shares * _by_segment(means, _ids(primals[1], shares))
 
 
 def _by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
     """The values of these segments; for ids out of range anything."""
-    return _not_empty(values).at[ids].get(mode="clip", wrap_negative_indices=False)
+    values = _not_empty(values)
+    return values.at[ids].get(mode="clip", wrap_negative_indices=False, out_sharding=of_rows(values, ids))
 
 
 def _inside(ids: jax.Array, n: Any) -> jax.Array:
@@ -368,14 +371,15 @@ def _not_empty(values: jax.Array) -> jax.Array:
     return jnp.concatenate([values, jnp.zeros((1, *values.shape[1:]), values.dtype)])
 
 
-def _ids(segments: Any, elements: int) -> jax.Array:
+def _ids(segments: Any, data: jax.Array) -> jax.Array:
     """Each element's segment; -1 before the first, the number of segments behind the last."""
     if not isinstance(segments, Offsets):
-        return segments
+        return beside(segments, data)
+    elements = data.shape[0]
     starts = jnp.clip(segments.offsets, 0, elements)
     if not isinstance(elements, int):  # symbolic: bins have a number
         return jnp.cumsum(jnp.zeros(elements, np.int32).at[starts].add(1, mode="drop")) - 1
-    return scan(reduce_by_index(jnp.ones(starts.shape, np.int32), starts, elements, jnp.add)) - 1
+    return beside(scan(reduce_by_index(jnp.ones(starts.shape, np.int32), starts, elements, jnp.add)) - 1, data)
 
 
 def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..., jax.Array]:

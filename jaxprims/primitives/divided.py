@@ -59,6 +59,14 @@ def devices_of(ctx: Any) -> int:
     return getattr(context.axis_context, "num_devices", 1)
 
 
+def devices_at_once(ctx: Any) -> int:
+    """How many devices of this process run what is being lowered, each by itself or its part."""
+    context = ctx.module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    count = getattr(context, "num_devices", 1) if mesh is None else mesh.size
+    return 1 if count == 1 else min(count, jax.local_device_count("cpu"))
+
+
 def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int) -> Any:
     """``whole``: the call as it was. XLA's partitioner gives devices parts of one size: where that takes more elements (lanes,
     members of a batch) than there are, the layout says of what; nothing is moved for that."""

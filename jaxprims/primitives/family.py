@@ -125,7 +125,7 @@ class Family(abc.ABC):
     def to_kernel(self, ctx: Any, operands: Sequence[Any], target: Target, **params: Any) -> Any:
         """A call of the target's."""
         masks, rank = self.batch(ctx.avals_in, **params)
-        problem = self.problem(target, ctx.avals_in, **params)
+        problem = dataclasses.replace(self.problem(target, ctx.avals_in, **params), devices=divided.devices_at_once(ctx))
         target.compile(problem)
         attributes, aliases = self.attributes(problem, **params), self.aliases(ctx, **params)
         return target.lower(ctx, self.call_target, operands, problem, masks, rank, attributes, aliases)

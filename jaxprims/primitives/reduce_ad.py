@@ -19,7 +19,7 @@ from jax.interpreters import partial_eval as pe
 from ..ir.program import Builder
 from ..operators.operator import Operator, make_traced, of_arrays, passing
 from ..tracing.jaxprs import with_arguments
-from ..tracing.varying import axes_of, vary
+from ..tracing.varying import axes_of, of_rows, vary
 from . import scan_xla
 from .ad_rules import rule_tangents
 from .batches import over_batch
@@ -206,11 +206,7 @@ def gather(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if x.shape[0] == 0:
         return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    sharding = jax.typeof(index).sharding
-    out = None
-    if getattr(sharding, "mesh", None) is not None and any(a is not None for a in sharding.spec):  # a mesh with explicit axes
-        out = sharding.update(spec=jax.sharding.PartitionSpec(*sharding.spec, *(None,) * (x.ndim - 1)))
-    return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False, out_sharding=out)
+    return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False, out_sharding=of_rows(x, index))
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:

@@ -16,7 +16,7 @@ from .elements import ArraySpec as ArraySpec
 from .elements import check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
-VERSION = 3
+VERSION = 4
 """Part of every spec; raised when the meaning of the text changes."""
 
 

@@ -11,7 +11,7 @@ from ..ir.program import Program
 from .elements import ArraySpec, check_dtypes, check_identity, params_of, scalars_of
 from .kernel import KernelSpec, register_kind
 
-VERSION = 1
+VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
 
 KINDS = ("scan", "reduce", "segments")

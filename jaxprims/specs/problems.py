@@ -19,11 +19,13 @@ from .walk import WalkSpec
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What all have: a spec (None: the target has one way of its own), the batch's sizes, and plans that are forced."""
+    """What all have: a spec (None: the target has one way of its own), the batch's sizes, plans that are forced, and how many
+    devices of this process make such a call at once."""
 
     spec: KernelSpec | None
     batch: tuple[Any, ...]
     plans: tuple[Any, ...]
+    devices: int = dataclasses.field(default=1, kw_only=True)
 
     family: ClassVar[str]
     """The name of the family that it is of."""

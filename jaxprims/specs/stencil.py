@@ -10,7 +10,7 @@ from ..ir.program import Program
 from .elements import MOST_PARAMS, check_dtypes, scalars_of
 from .kernel import KernelSpec, register_kind
 
-VERSION = 1
+VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
 
 MOST_AXES = 15

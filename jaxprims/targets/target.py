@@ -84,7 +84,8 @@ class Target(abc.ABC):
         ``rank``, that each operand has."""
         plan, workspace = plan_among(problem.plans, self.name, problem.family), self.workspace(problem)
         numbers = () if plan is None else plan.numbers(problem)
-        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, workspace, aliases, **attributes)
+        every = {**attributes, "devices": problem.devices}
+        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, workspace, aliases, **every)
 
     @abc.abstractmethod
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:

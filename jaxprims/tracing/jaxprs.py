@@ -19,14 +19,11 @@ CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint", "call_hi_primitive"})
 CALLS = RULES | CHECKPOINTS | frozenset({"jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr"})
 """Primitives that only evaluate a jaxpr."""
 
-IDENTITIES = frozenset(
-    {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage"}
-    | {"device_put", "sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast"}
-)
-"""Primitives that give their operands."""
+_TYPES_ALONE = frozenset({"pvary", "pcast", "reshard", "mesh_cast", "sharding_constraint"})
+"""Primitives that only say where on a mesh an array is, or over which axes it varies."""
 
-_TYPES_ALONE = frozenset({"pvary", "pcast"})
-"""Of which, those that only say over which axes of a mesh an array varies."""
+IDENTITIES = _TYPES_ALONE | {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage", "device_put"}
+"""Primitives that give their operands."""
 
 EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """``jax.jit(inline=EARLY)``: equations in the jaxpr around, where what makes their operands is to be seen."""
@@ -140,6 +137,8 @@ def _retyped(jaxpr: Jaxpr, context: Any) -> Jaxpr:
         return known[v]
 
     def inside(param: Any) -> Any:
+        if isinstance(param, NamedSharding):
+            return None
         if isinstance(param, ClosedJaxpr):
             return ClosedJaxpr(_retyped(param.jaxpr, context), param.consts)
         if isinstance(param, Jaxpr):

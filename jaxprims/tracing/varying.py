@@ -40,3 +40,31 @@ def sharded_axes(x: Any) -> list[int]:
 def placed(arrays: Iterable[Any]) -> bool:
     """Has an axis of theirs a place on a mesh with explicit axes? No bins have one."""
     return any(map(sharded_axes, arrays))
+
+
+def of_rows(x: Any, index: Any) -> Any:
+    """On explicit axes, the sharding of ``x[index]``: each row where its number is. None without such axes."""
+    place = jax.typeof(index).sharding
+    if not placed([index]):
+        return None
+    return place.update(spec=jax.sharding.PartitionSpec(*place.spec, *jax.typeof(x).sharding.spec[1:]))
+
+
+def placed_as(x: Any, aval: Any) -> Any:
+    """``x``, where an array of this type is on explicit axes."""
+    return x if jax.typeof(x).sharding.spec == aval.sharding.spec else jax.sharding.reshard(x, aval.sharding)
+
+
+def beside(x: Any, data: Any) -> Any:
+    """``x`` [N, ...], its first axis where that of ``data`` is on explicit axes."""
+    if not placed([x, data]):
+        return x
+    aval, place = jax.typeof(x), jax.typeof(data).sharding
+    spec = jax.sharding.PartitionSpec(place.spec[0], *aval.sharding.spec[1:])
+    return placed_as(x, aval.update(sharding=place.update(spec=spec)))
+
+
+def together(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays of the same elements, each where the first is that has a place on explicit axes."""
+    first = next((x for x in arrays if 0 in sharded_axes(x)), None)
+    return list(arrays) if first is None else [beside(x, first) for x in arrays]

@@ -36,4 +36,4 @@ class CpuFamily(abc.ABC):
         """The numbers of the plan that a call will run, and its workspace's bytes."""
         forced = plan_among(problem.plans, "cpu", self.name)
         numbers = () if forced is None else forced.numbers(problem)
-        return _cpu.plan(self.name, self.numbers(problem), cpu_threads(), numbers)
+        return _cpu.plan(self.name, self.numbers(problem), cpu_threads(problem.devices), numbers)
