@@ -190,6 +190,12 @@ class Layout:
         return list(dict.fromkeys(names))
 
     @property
+    def transposed(self) -> int:
+        """How many arrays have their axes in another order."""
+        orders = ([a.axis for a in s.axes if a.axis >= 0] for s in self.sources)
+        return sum(order != sorted(order) for order in orders)
+
+    @property
     def shifted(self) -> bool:
         """Is an array read at several places?"""
         places: dict[Var, set[Any]] = {}
