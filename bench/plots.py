@@ -203,16 +203,16 @@ def scaling(reports: dict[int, dict[str, Any]], path: Path) -> Iterator[Path]:
 
 def heat_map(report: dict[str, Any], path: Path, groups: Sequence[str], contestant: str) -> Iterator[Path]:
     """A row for each case's name, a column for each group: how many times faster than the contestant ours is. Those that are
-    slower come first."""
-    if not _can_plot():
-        return
-    from matplotlib import pyplot as plt
-    from matplotlib.colors import LogNorm
-
+    slower come first. No picture of a run that was without the contestant."""
     cells: dict[str, dict[str, float]] = {}
     for case in report["cases"]:
         if contestant in case["ratios"]:
             cells.setdefault(case["name"], {})[case["group"]] = case["ratios"][contestant]
+    if not cells or not _can_plot():
+        return
+    from matplotlib import pyplot as plt
+    from matplotlib.colors import LogNorm
+
     names = sorted(cells, key=lambda name: min(cells[name].values()))
     with plt.rc_context(RULES | {"axes.grid": False}):
         figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.165 * len(names)))

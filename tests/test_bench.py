@@ -125,6 +125,8 @@ def test_everyday_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().out
     assert re.search(r"\d calls, \d slower than plain JAX; geometric mean", said), said
     assert (tmp_path / "everyday-quick.png").exists()
+    bench("everyday", "--quick", "--only", "bincount 10000", "--contestants", "jaxprims", "--out", str(tmp_path / "alone"))
+    assert not (tmp_path / "alone" / "everyday-quick.png").exists()  # there is nothing to compare with
 
 
 def test_calls_drawn_at_random(tmp_path: Path) -> None:

@@ -405,6 +405,46 @@ def test_recurrences(name: str) -> None:
         same(expected, jp.fuse(loss)(*args), 2e-3)
 
 
+LANES: dict[str, tuple[Callable[..., Any], bool]] = {
+    "each by itself": (jax.vmap(RECURRENCES["mean"][0]), True),
+    "with resets": (jax.vmap(lambda x: RECURRENCES["returns"][0](x, x > 1)), True),
+    "factors that are not known": (jax.vmap(RECURRENCES["may grow"][0]), True),
+    "carries that look at each other": (jax.vmap(RECURRENCES["two"][0]), True),
+    "numbers for all lanes": (lambda x: jax.vmap(RECURRENCES["returns"][0], (0, None))(x, x[0] > 1), True),
+    "lanes of lanes": (lambda x: jax.vmap(jax.vmap(RECURRENCES["mean"][0]))(x.reshape(2, 3, -1)), True),
+    "mixed": (lambda x: jax.lax.scan(lambda c, y: (c[::-1] * 0.5 + y,) * 2, jnp.zeros(6), x.T)[1].T, False),
+    "lanes side by side": (lambda x: jax.lax.scan(lambda c, y: (c * 0.5 + y,) * 2, jnp.zeros(6), x.reshape(-1, 6))[1], False),
+}
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_recurrences_of_lanes(name: str) -> None:
+    fn, found = LANES[name]
+    x = X[:6000].reshape(6, 1000)
+    for at in (x, x.at[2, 500].set(jnp.inf)):
+        assert found == any("linear recurrences" in line for line in Fused(jax.make_jaxpr(fn)(at)).in_words())
+        same(jax.jit(fn)(at), jp.fuse(fn)(at), 1e-3)
+    expected = jax.jit(gradient(fn))(x)
+    same(expected, jax.jit(gradient(jp.fuse(fn)))(x), 2e-3)
+    same(expected, jp.fuse(gradient(fn))(x), 2e-3)
+
+
+def test_advantages_of_a_batch_read_rows_as_they_lie() -> None:
+    """Nothing is transposed: neither for what each step reads, a stencil, nor for the recurrences."""
+
+    def advantages(reward: Any, value: Any) -> Any:
+        def one(r: Any, v: Any) -> Any:
+            delta = r + 0.99 * jnp.concatenate([v[1:], jnp.zeros(1)]) - v
+            return jax.lax.scan(lambda c, d: (d + 0.94 * c,) * 2, 0.0, delta, reverse=True)[1]
+
+        return jax.vmap(one)(reward, value)
+
+    x = jnp.stack([jnp.sin(jnp.arange(40_000.0) * k) for k in (0.1, 0.3, 0.7)])
+    text = jax.jit(jp.fuse(advantages)).lower(x, x * x).compile().as_text()
+    assert "jaxprims_stencil" in text and "jaxprims_scan" in text and "transpose" not in text.replace('transpose"', "")
+    same(jax.jit(advantages)(x, x * x), jp.fuse(advantages)(x, x * x), 1e-4)
+
+
 # --- transformations ----------------------------------------------------------------------------------------------------------
 
 

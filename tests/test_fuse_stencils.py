@@ -646,3 +646,16 @@ def test_random_reductions(drawn: tuple[list[tuple[Any, ...]], int], axis: int |
         patch.setattr(rewrite, "why_not", lambda body: None)
         got = jp.fuse(reduced)(u)
     same(jax.jit(reduced)(u), got, 1e-4, 1e-6)
+
+
+def test_all_pairs_are_no_stencil() -> None:
+    """XLA makes the distances of all pairs in the loop that sums them: nothing is written."""
+
+    def energy(x: Any) -> Any:
+        return 0.5 * jnp.sum(1 / (jnp.sum((x[:, None] - x[None]) ** 2, -1) + 0.5))
+
+    x = jnp.asarray(np.random.default_rng(5).normal(size=(1800, 3)).astype(np.float32))
+    assert "stencil" not in str(jp.explain(jp.fuse(energy))(x))
+    plain, ours = (jax.jit(f).lower(x).compile().memory_analysis().temp_size_in_bytes for f in (energy, jp.fuse(energy)))
+    assert ours <= plain
+    np.testing.assert_allclose(jp.fuse(energy)(x), jax.jit(energy)(x), rtol=1e-5)

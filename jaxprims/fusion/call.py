@@ -59,16 +59,16 @@ class Fused:
     def graph(self) -> Graph:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
         known = intervals(plain)
-        instead = {id(e): self._instead(e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
+        instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
         found = found_by_value(plain) | picked_by_place(plain) | chosen_by_mask(plain)
         instead |= {id(plain.eqns[k]): instead_of_it for k, instead_of_it in found.items()}
         if not any(instead.values()):
             return plain
         return flat_graph(ClosedJaxpr(plain.jaxpr, plain.consts), lambda eqn: instead.get(id(eqn)), self.with_rules)
 
-    def _instead(self, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
+    def _instead(self, graph: Graph, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
         """What is done in place of an equation, of whose operands is known between which numbers they lie."""
-        found = as_recurrence(eqn, given)
+        found = as_recurrence(graph, eqn, given)
         if found is not None:
             self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
             return found

@@ -1,5 +1,7 @@
 """``lax.scan`` with a carry that is a linear recurrence: as one, in place of a loop of N steps.
 
+A carry of several numbers, one for each lane of a ``vmap``, is as many recurrences, each along a row.
+
 The new carry has to be ``a * c + b`` of the old one, with a and b of what else the step sees; or a maximum or minimum with it.
 Where a step may drop the old carry (``where(done, 0, c)``) it starts anew there, whatever the carry was: NaN too. Carries may
 look at each other, as long as they do not go round in a circle.
@@ -22,9 +24,11 @@ from ..api.scan import scan
 from ..primitives.avals import typed
 from ..primitives.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
+from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import interpret, run_equation, scan_counts
 from ..tracing.labels import MOVES
-from .graph import Graph, depending_on, flat_graph
+from ..tracing.lanewise import one_lane
+from .graph import OUTSIDE, Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 
 FEWEST = 2**9
@@ -51,7 +55,7 @@ class _Linear:
     fresh: bool = False  # the old carry itself
 
 
-def as_recurrence(eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
+def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
     """A function of a scan's operands that does the same; None where the scan is something else, or short. ``given``: between
     which numbers the operands lie."""
     if eqn.primitive.name != "scan" or eqn.effects:
@@ -60,15 +64,21 @@ def as_recurrence(eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[...
     length, body = eqn.params["length"], eqn.params["jaxpr"]
     if not carries or not isinstance(length, int) or length < FEWEST or not isinstance(body, ClosedJaxpr):
         return None
-    if any(v.aval.shape or v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
-        return None  # lanes, which XLA's loop has in vectors; halves, which kernels would not round at each step
-    loop = _Loop(flat_graph(body, in_loop=True), consts, carries, bool(eqn.params["reverse"]), length)
+    if any(v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
+        return None  # which kernels would not round at each step
+    lanes = eqn.outvars[0].aval.shape
+    rank = len(lanes)
+    if any(v.aval.shape[:rank] != lanes for v in body.jaxpr.outvars) or (lanes and not _lie_in_rows(graph, eqn)):
+        return None
     try:
+        loop = _Loop(flat_graph(one_lane(body, lanes), in_loop=True), consts, carries, bool(eqn.params["reverse"]), length)
         order = loop.order()
-        avals = [v.aval for v in eqn.invars]
-        jax.eval_shape(lambda *xs: loop.run(order, xs), *avals)
-        factors = flat_graph(jax.make_jaxpr(lambda *xs: loop.factors(xs))(*avals))
-    except _NotLinear:
+        solved = _over_lanes(lambda *xs: loop.run(order, xs), eqn, rank)
+        every_factor = _over_lanes(lambda *xs: loop.factors(xs), eqn, rank)
+        avals = jax.eval_shape(lambda *xs: _moved(xs, consts + carries, 0, rank), *(v.aval for v in eqn.invars))
+        jax.eval_shape(solved, *avals)
+        factors = flat_graph(jax.make_jaxpr(every_factor)(*avals))
+    except (_NotLinear, Unsupported):
         return None
     between = intervals(factors, given)
     least_and_most = [interval(a, between) for a in factors.jaxpr.outvars]
@@ -76,15 +86,44 @@ def as_recurrence(eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[...
         return None  # products of them may be infinite where the carry is not
     small = all(low >= -1 and high <= 1 for low, high in least_and_most)
 
-    def fast(*operands: Any) -> list[Any]:
-        return [typed(x, v.aval) for x, v in zip(loop.run(order, operands), eqn.outvars, strict=True)]
+    def as_written(*operands: Any) -> list[Any]:
+        return _moved(run_equation(eqn, _moved(operands, consts + carries, rank, 0)), carries, 0, rank)
 
-    def guarded(*operands: Any) -> list[Any]:
+    def instead(*operands: Any) -> list[Any]:
+        operands = tuple(_moved(operands, consts + carries, 0, rank))
         if small:
-            return fast(*operands)
-        return lax.cond(loop.bounded(operands), fast, lambda *xs: run_equation(eqn, xs), *operands)
+            out = solved(*operands)
+        else:
+            bounded = jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in every_factor(*operands)]))  # so are products of them
+            out = lax.cond(bounded, solved, as_written, *operands)
+        return [typed(x, v.aval) for x, v in zip(_moved(out, carries, rank, 0), eqn.outvars, strict=True)]
 
-    return guarded
+    return instead
+
+
+def _lie_in_rows(graph: Graph, eqn: JaxprEqn) -> bool:
+    """Are most of a loop's arrays transposed for it, as under ``vmap``? Where a step's lanes lie side by side, XLA's loop has
+    vectors of them, and is as fast."""
+    consts, carries = scan_counts(eqn)
+    read = [v for v in eqn.invars[consts + carries :] if v.aval.ndim > 1]
+    made = [v for v in eqn.outvars[carries:] if v in graph.users]
+    transposed = sum((by := graph.made_by(v)) is not None and by.primitive.name == "transpose" for v in read)
+    transposed += sum(all(u != OUTSIDE and graph.eqns[u].primitive.name == "transpose" for u in graph.users[v]) for v in made)
+    return 2 * transposed > len(read) + len(made)
+
+
+def _moved(xs: Sequence[Any], first: int, axis: int, to: int) -> list[Any]:
+    """Arrays, the first ones as they are, the others with the steps' axis behind the lanes' or before them."""
+    return [jnp.moveaxis(x, axis, to) if k >= first and jnp.ndim(x) > max(axis, to) else x for k, x in enumerate(xs)]
+
+
+def _over_lanes(one: Callable[..., Any], eqn: JaxprEqn, rank: int) -> Callable[..., Any]:
+    """A function of the scan's operands, lanes first, of that of one lane's."""
+    consts, carries = scan_counts(eqn)
+    in_axes = [0 if v.aval.ndim > (k >= consts + carries) else None for k, v in enumerate(eqn.invars)]
+    for _ in range(rank):
+        one = jax.vmap(one, in_axes=in_axes)
+    return one
 
 
 _IN_STEPS = elementwise.NAMES | MOVES | {"slice", "concatenate"}
@@ -181,10 +220,6 @@ class _Loop:
             else:
                 out += factor(first, others)
         return out
-
-    def bounded(self, operands: Sequence[Any]) -> Any:
-        """Is no factor greater than 1, so that products of them stay finite?"""
-        return jnp.all(jnp.stack([jnp.all(jnp.abs(a) <= 1) for a in self.factors(operands)]))
 
     def _solved(self, k: int, consts: Sequence[Any], init: Any, xs: Sequence[Any], before: Mapping[int, Any]) -> Any:
         """A carry after each step."""

@@ -81,7 +81,10 @@ def _stencils(
             todo_more: Iterable[Any] = eqn.invars
         else:
             todo_more = eqn.invars if eqn.primitive.name == "reshape" else ()
-            if stencil.layout.shifted:
+            if eqn.primitive.name == "transpose" and stencil.layout.transposed > 1:
+                materialised.update(eqn.invars)  # its result is one array, which XLA transposes
+                todo_more = eqn.invars
+            elif stencil.layout.shifted:
                 why = why_not(stencil)
                 if why:
                     left[index] = why

@@ -190,11 +190,18 @@ class Layout:
         return list(dict.fromkeys(names))
 
     @property
+    def transposed(self) -> int:
+        """How many arrays have their axes in another order."""
+        orders = ([a.axis for a in s.axes if a.axis >= 0] for s in self.sources)
+        return sum(order != sorted(order) for order in orders)
+
+    @property
     def shifted(self) -> bool:
-        """Is an array read at several places?"""
-        places: dict[Var, set[Any]] = {}
+        """Is an array read at several places? (To read it once along rows and once along columns is to make all pairs.)"""
+        places: dict[Any, set[Any]] = {}
         for k, shifts in self.places:
-            places.setdefault(self.sources[k].var, set()).add((k, shifts))
+            along = tuple(a.axis for a in self.sources[k].axes)
+            places.setdefault((self.sources[k].var, along), set()).add((k, shifts))
         return any(len(p) > 1 for p in places.values())
 
     def alike(self, count: int) -> None:

@@ -90,7 +90,8 @@ def _inside(r: Lane, outer: tuple[int, ...], labels: tuple[int, ...]) -> Any:
     wanted = (*(OWN if n == 1 else k for n, k in zip(outer, labels, strict=True)), *(OWN,) * (len(r.shape) - len(outer)))
     if any(k != w and not (k == SAME and w >= 0) for k, w in zip(r.labels, wanted, strict=True)):
         raise Unsupported("operator", "that mixes its lanes")
-    return r.data.reshape(r.shape[len(outer) :])
+    shape = r.shape[len(outer) :]
+    return r.data if jnp.shape(r.data) == shape else jnp.reshape(r.data, shape)
 
 
 def evaluate(jaxpr: Jaxpr, captured: Sequence[Any], args: Sequence[Lane]) -> list[Lane]:
