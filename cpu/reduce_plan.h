@@ -61,7 +61,8 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
-  plan.periodic = !p.across && !p.init && p.n >= 1 && p.n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
+  plan.periodic =
+      !p.across && !p.init && p.n >= 1 && p.n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
   if (plan.periodic) {
     plan.leaf = plan.block = n;
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));

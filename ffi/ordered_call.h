@@ -26,7 +26,7 @@ struct OrderedShape {
   bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
   bool folds_rows = false;  // a reduction on CPUs whose kernel takes many rows, however long, at once
   bool map = false;         // a scan whose operator keeps its second operand
-  int64_t work = 1;  // what a slot of an element costs, in that of a sum
+  int64_t work = 1;         // what a slot of an element costs, in that of a sum
   Signature signature;
 };
 
