@@ -2,7 +2,8 @@
 
 ``cpu/ordered_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
 (a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_scan_abreast`` (a short row
-in each lane), ``llvm_reduce``. Here are the two that only see states: ``combine`` and ``finish``.
+in each lane), ``llvm_reduce``, ``llvm_reduce_rows`` (many rows, a vector along each). Here are the two that only see states:
+``combine`` and ``finish``.
 """
 
 from __future__ import annotations
