@@ -131,3 +131,24 @@ def test_exponentials_of_halves_sum_to_one(dtype: str, axis: int) -> None:
         got = (jax.vmap(softmax) if x.ndim == 3 else softmax)(x)
         assert got.dtype == x.dtype
         np.testing.assert_allclose(got.astype(np.float32), jax.nn.softmax(x.astype(np.float32), axis - 2), 2e-2, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((40, 30), 1), ((30, 40), 0), ((100, 60), 1), ((60, 600), 0), ((3000, 20), 1), ((2, 30_000), 0)]
+)
+def test_logarithms_of_sums(shape: tuple[int, int], axis: int) -> None:
+    """Exponentials are kept or made again, by sizes; weights are those of a softmax, and 1 at what is as infinite as the result."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    rows = np.moveaxis(x, axis, 1)  # a view
+    rows[0], rows[1, 1], rows[2, 1], rows[5, 0] = -np.inf, np.inf, -np.inf, np.nan
+    total = lambda x: jp.reduce(x, jnp.logaddexp, axis=axis)  # noqa: E731
+    weights = jax.jit(lambda x: jax.vjp(total, x)[1](jnp.ones(rows.shape[0]))[0])(x)
+    with np.errstate(invalid="ignore"):
+        out = np.logaddexp.reduce(rows.astype(np.float64), 1)[:, None]
+        want = np.where(rows == out, 1, np.exp(rows - out))
+    np.testing.assert_allclose(np.moveaxis(np.asarray(weights), axis, 1), want, rtol=1e-4, atol=1e-6)
+
+    y, v = jnp.where(jnp.isfinite(x), x, 0), jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(shape)
+    curved = lambda f: jax.jvp(jax.grad(lambda x: jnp.sum(jnp.sin(f(x)))), (y,), (v,))[1]  # noqa: E731
+    plain = lambda x: jax.scipy.special.logsumexp(x, axis=axis)  # noqa: E731
+    np.testing.assert_allclose(curved(total), curved(plain), rtol=1e-3, atol=1e-4)

@@ -165,10 +165,10 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
 # --- many rows, one behind the other ------------------------------------------------------------------------------------------
 
 
-def check_rows(spec: OrderedSpec, period: int, rows: int) -> None:
+def check_rows(spec: OrderedSpec, period: int, rows: int, vector_bytes: int = VECTOR_BYTES) -> None:
     rng, n = np.random.default_rng(period), rows * period
     names = llvm_scan.function_names(spec, llvm_scan.PERIODIC)
-    code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PERIODIC, VECTOR_BYTES), names)
+    code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PERIODIC, vector_bytes), names)
     for at_end in (True, False):
         arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
         outs = [Fenced().like(np.zeros((rows, slots), P.numpy_dtype(t)), at_end) for t, slots in spec.leaves]
@@ -203,8 +203,8 @@ def test_rows_one_behind_the_other(period: int) -> None:
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_rows_of_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
-    for period in (1, WIDTH + 1, 11 * WIDTH + 5):
-        check_rows(spec_of(op, [dtype], kind="reduce", commutes=True), period, 2 * WIDTH + 1)
+    for period, vector_bytes in ((1, VECTOR_BYTES), (WIDTH + 1, 16), (3 * WIDTH + 3, 32), (11 * WIDTH + 5, VECTOR_BYTES)):
+        check_rows(spec_of(op, [dtype], kind="reduce", commutes=True), period, 2 * WIDTH + 1, vector_bytes)
 
 
 # --- many segments -------------------------------------------------------------------------------------------------------------
