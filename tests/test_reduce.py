@@ -407,3 +407,26 @@ def test_logaddexp_of_nothing_is_its_identity(n: int) -> None:
     for by in (ids, jp.Offsets(jnp.array([0, n, n]))):
         got = jp.segment_reduce(x, by, monoid, **({"num_segments": 2} if by is ids else {}))
         np.testing.assert_allclose(got, [np.log(n), -1e30], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(100, 48), (1000, 8), (600, 12), (3000, 20), (2, 3000), (4, 5000), (60, 30)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: int) -> None:
+    """By a kernel or by XLA, whose own maxima lose them among some thousands of floats: alone, of what is made, in loops,
+    differentiated."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape).astype(np.float32)
+    rows = np.moveaxis(x, axis, 1)
+    rows[np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))] = np.nan
+    for op in (jnp.maximum, jnp.minimum, jnp.logaddexp):
+        one = lambda x: jp.reduce(x, op, axis=axis)  # noqa: E731
+        ways = {
+            "eager": one,
+            "jit": jax.jit(one),
+            "of what is made": jax.jit(lambda x: one(jnp.sin(x))),
+            "mapped": lambda x: jp.reduce(x, op, axis=axis, map=lambda v: v + 1),
+            "in a loop": lambda x: jax.lax.map(one, x[None] + 1)[0],
+            "differentiated": lambda x: jax.vjp(one, x)[0],
+        }
+        for name, way in ways.items():
+            assert np.isnan(way(jnp.asarray(x))).all(), (op, name)

@@ -137,7 +137,7 @@ def test_exponentials_of_halves_sum_to_one(dtype: str, axis: int) -> None:
     ("shape", "axis"), [((40, 30), 1), ((30, 40), 0), ((100, 60), 1), ((60, 600), 0), ((3000, 20), 1), ((2, 30_000), 0)]
 )
 def test_logarithms_of_sums(shape: tuple[int, int], axis: int) -> None:
-    """Exponentials are kept or made again, by sizes; weights are those of a softmax, and 1 at what is as infinite as the result."""
+    """Exponentials are kept or made again, by sizes; weights are a softmax, and 1 at what is as infinite as the result."""
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     rows = np.moveaxis(x, axis, 1)  # a view
     rows[0], rows[1, 1], rows[2, 1], rows[5, 0] = -np.inf, np.inf, -np.inf, np.nan

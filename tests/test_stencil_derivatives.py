@@ -304,3 +304,41 @@ def test_nothing_to_differentiate() -> None:
     for boundary, wanted in (("keep", [-1, -0.0625, 0.25, 1 + 1 / 9]), ("valid", [-1, -0.0625, 0.25, 1 / 9])):
         got = jax.grad(lambda x: jnp.sum(jp.stencil(ratio, x, boundary=boundary)))(np.array([2.0, 4, 9, 0]))
         np.testing.assert_allclose(got, wanted)
+
+
+def _wave(height: Any, before: Any, speed: Any) -> Any:
+    spread = height[-1, 0] + height[1, 0] + height[0, -1] + height[0, 1] - 4 * height[0, 0]
+    return 2 * height[0, 0] - before[0, 0] + speed[0, 0] * spread, height[0, 0]
+
+
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "keep"])
+@pytest.mark.parametrize("size", [20, 140])
+def test_fields_that_rest_at_first(boundary: str, size: int) -> None:
+    """Of several fields' tangents some are zero at first, and stay so for a step."""
+    rng = np.random.default_rng(0)
+    start, weights = (jnp.asarray(rng.normal(size=(size, size)), jnp.float32) for _ in range(2))
+
+    def plain(speed: Any, steps: int) -> Any:
+        height, before = start, start
+        inside = jnp.zeros(start.shape, jnp.bool_).at[1:-1, 1:-1].set(True) | (boundary != "keep")
+        for _ in range(steps):
+            p = jnp.pad(height, 1, mode="wrap" if boundary == "wrap" else "edge")
+            spread = p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:] - 4 * height
+            new = jnp.where(inside, 2 * height - before + speed * spread, height)
+            height, before = new, jnp.where(inside, height, before)
+        return jnp.sum(height * weights)
+
+    speed = jnp.full(start.shape, 0.1, jnp.float32)
+    for steps in (1, 2, 3, 20):
+        ours = lambda s: jnp.sum(jp.stencil(_wave, (start, start), constants=s, boundary=boundary, steps=steps)[0] * weights)  # noqa: E731
+        want = jax.jit(jax.grad(functools.partial(plain, steps=steps)))(speed)
+        np.testing.assert_allclose(jax.grad(ours)(speed), want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("boundary", ["wrap", "keep"])
+def test_reverse_mode_remembers_few_grids(boundary: str) -> None:
+    heat = lambda t: t[0, 0] + 0.1 * jnp.tanh(t[-1, 0] + t[1, 0] + t[0, -1] + t[0, 1] - 4 * t[0, 0])  # noqa: E731
+    x = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    for steps, most in ((17, 12), (100, 36)):
+        gradient = jax.jit(jax.grad(lambda x: jnp.sum(jp.stencil(heat, x, boundary=boundary, steps=steps) ** 2)))
+        assert gradient.lower(x).compile().memory_analysis().temp_size_in_bytes <= most * 2**18

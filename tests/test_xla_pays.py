@@ -198,7 +198,7 @@ def test_loops_make_what_they_reduce() -> None:
         fn = (lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, length=3)[0]) if loops else step
         return jax.jit(fn).lower(0.0).as_text().count("custom_call @jaxprims")
 
-    rows = [(16, 3000, (3000, 16), 1), (300, 300, (300, 300), 1)]
+    rows = [(8, 3000, (3000, 8), 1), (300, 300, (300, 300), 1)]
     for n, m, shape, axis in rows:
         short = n < xla_pays.SHORT_ROW_IN_LOOP
         assert n * m > xla_pays.FEW_IN_SHORT_ROWS

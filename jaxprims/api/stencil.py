@@ -65,7 +65,7 @@ def stencil(
     Cost: work O(steps · cells), span O(steps · cells / T); every cell is read from memory and written once for as many steps as
     pay (on a CPU as many planes stay in its caches as these steps want, on a GPU tiles in shared memory); memory beside the
     result: rings of rows for each thread of a CPU, and one more grid where there are more steps than that (two with "valid").
-    Gradients of several steps remember O(√steps) grids.
+    Gradients of several steps remember O(√steps) grids, or all of them where the grid shrinks.
 
     The result has the same bits for any number of threads, and however many steps are made in a pass.
 

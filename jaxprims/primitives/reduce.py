@@ -49,7 +49,7 @@ class Reductions(OrderedFamily):
         return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
     def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
-        fused = seen.made and not params["call"].plans and self.operation(**params) in ("add", "max", "min")
+        fused = seen.made and not params["call"].plans and self.operation(**params) == "add"
         return fused or super().fused_by_xla(seen, target, avals, **params)
 
     def extreme(self, call: OrderedCall) -> str | None:

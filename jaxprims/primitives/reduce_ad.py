@@ -281,7 +281,9 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
-            out, dot = jax.jvp(functools.partial(scan_xla.REDUCTIONS[name], axis=axis), (x,), (tangents[0],))
+            out = scan_xla.REDUCTIONS[name](x, axis)
+            met = (x == jnp.expand_dims(out, axis)).astype(x.dtype)
+            dot = jnp.sum(met * tangents[0], axis) / jnp.sum(met, axis)
         else:
             return rule(primals, tangents, **params)
         return [out], [dot]
@@ -313,10 +315,11 @@ def _terms_stay(x: jax.Array, axis: int) -> bool:
 def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
     """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
     own are 1, as their weights are."""
-    top = jax.lax.stop_gradient(jnp.max(x, axis))
+    top = jax.lax.stop_gradient(jnp.max(x, axis))  # of NaN, on a CPU, any number: their sum tells
     below = x - jnp.expand_dims(top, axis)
-    terms = jnp.exp(jnp.where(below != below, 0, below))  # an infinity below itself
-    total = jnp.where(jnp.isfinite(top), jnp.sum(terms, axis), jnp.where(top != top, top, 1))
+    terms = jnp.exp(jnp.where((below != below) & (x == x), 0, below))  # an infinity below itself
+    total = jnp.sum(terms, axis)
+    total = jnp.where(jnp.isfinite(top) | (total != total), total, 1)
     return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
 
 

@@ -68,7 +68,8 @@ def _tangents(
     primals: Sequence[Any], dots: Sequence[Any], outs: Sequence[Any], call: StencilCall, masks: Sequence[int], rank: int
 ) -> list[Any]:
     """Of one step's results."""
-    wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype)]
+    rests = _constant(call, [d is not None for d in dots])  # an array of zeros would not be known to be one
+    wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype) and not rests[k]]
     zeros = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
     if not wanted:
         return zeros
@@ -196,7 +197,7 @@ def by_steps(operands: Sequence[Any], call: StencilCall, masks: Sequence[int], r
     def further(xs: list[Any], begin: int) -> list[Any]:
         return bind(stencil_xla.part(call, begin, block), [*xs, *rest], masks, rank)
 
-    if parts <= ONE_BY_ONE or any(w.shrink != (0, 0) for w in call.window):
+    if block == 1 or any(w.shrink != (0, 0) for w in call.window):
         for k in range(parts):
             xs = further(xs, first + 1 + k * block)
         return xs
@@ -259,10 +260,11 @@ def _degrees(call: StencilCall, which: Sequence[bool], degree: int) -> list[int]
 def _constant(call: StencilCall, unknown: Sequence[bool]) -> list[bool]:
     """Which results depend on nothing that is unknown?"""
     outs = call.f.jaxpr.outvars
-    if call.f.program is NO_PROGRAM or call.keeps or call.steps > 1:
+    if call.f.program is NO_PROGRAM or call.steps > 1:
         return [False] * len(outs)
     slots = iter(_degrees(call, unknown, OTHER))
-    return [max([next(slots) for _ in range(slots_of(v.aval.shape, v.aval.dtype))]) <= CONSTANT for v in outs]
+    constant = [max([next(slots) for _ in range(slots_of(v.aval.shape, v.aval.dtype))]) <= CONSTANT for v in outs]
+    return [c and not (call.keeps and unknown[k]) for k, c in enumerate(constant)]  # what is kept is that array's
 
 
 pe.custom_partial_eval_rules[stencil_p] = known_rule(stencil_p, _constant)

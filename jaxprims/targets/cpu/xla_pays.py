@@ -68,7 +68,7 @@ STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
 """Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
 has written the elements for a kernel."""
 
-SHORT_ROW_IN_LOOP = 32
+SHORT_ROW_IN_LOOP = 12
 """Elements of a row of floats whose maximum XLA has found, in a loop's body, when their maker has written them for a kernel."""
 
 FEW_OF_COLUMNS, ROW_OF_FACTORS = 2**17, 128
