@@ -315,11 +315,11 @@ def _terms_stay(x: jax.Array, axis: int) -> bool:
 def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
     """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
     own are 1, as their weights are."""
-    top = jax.lax.stop_gradient(jnp.max(x, axis))  # of NaN, on a CPU, any number: their sum tells
+    greatest = over_batch(lambda v: All().combine([jnp.maximum], [v])[0], [(1 << axis) - 1], axis)  # a NaN, of NaN
+    top = greatest(jax.lax.stop_gradient(x))
     below = x - jnp.expand_dims(top, axis)
-    terms = jnp.exp(jnp.where((below != below) & (x == x), 0, below))  # an infinity below itself
-    total = jnp.sum(terms, axis)
-    total = jnp.where(jnp.isfinite(top) | (total != total), total, 1)
+    terms = jnp.exp(jnp.where(below != below, 0, below))  # an infinity below itself
+    total = jnp.where(jnp.isfinite(top), jnp.sum(terms, axis), jnp.where(top != top, top, 1))
     return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
 
 

@@ -59,7 +59,7 @@ LONG_ROW = 40
 HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
 EXTREMES, FEW_TO_FIND = ("argmax", "argmin"), 256
-"""Of how many elements XLA finds the position in less time than a call takes."""
+"""Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value."""
 
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
@@ -203,7 +203,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
         if every <= FEW_TO_FIND:
             return _FEW
         return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
-    if every <= _few_to_reduce(problem):
+    row_of_extremes = floats and operation in ("max", "min") and problem.lanes * problem.members == 1
+    if every <= (FEW_TO_FIND if row_of_extremes else _few_to_reduce(problem)):
         return _FEW
     if state in HALVES and operation in ("max", "min") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
         return "maxima and minima of halves: XLA's loop is ahead"
