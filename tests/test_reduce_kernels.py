@@ -198,6 +198,8 @@ def test_rows_one_behind_the_other(period: int) -> None:
         spec_of(both, ["s8", "s32"], arrays=places, leaves=[*places[:1], ("s32", 1)], kind="reduce", commutes=True), period, 21
     )
     check_rows(spec_of(odd_product, ["u32"], f=odd_above, kind="reduce", commutes=True), period, 18)
+    narrow = spec_of(lambda a, b: a + b, ["s8"], [("s64", 1)], f=lambda v: v.astype(jnp.int8), kind="reduce", commutes=True)
+    check_rows(narrow, period, 18)  # a state of few bytes in vectors of wide elements
 
 
 @pytest.mark.parametrize("dtype", P.DTYPES)

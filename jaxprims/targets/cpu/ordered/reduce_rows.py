@@ -106,7 +106,7 @@ class _Group:
             [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
         ]
         rows, lanes = [[r] * width for r in range(width)], width
-        near = LANE // max(bytes_of(t.element) for t in types)
+        near = min(width, LANE // max(bytes_of(t.element) for t in types))
         while lanes > 1:
             low, high = _halves(width, lanes, width if lanes > near else near)
             pairs = zip(states[::2], states[1::2], strict=True)
