@@ -813,7 +813,7 @@ def by_producers(rng: Rng, p: Program) -> Program:
         for a in p.arrays
     ]
     mine = lambda *xs: p.mine(*(x if m is None else m(jnp.asarray(x)) for m, x in zip(chosen, xs, strict=True)))  # noqa: E731
-    return p.around("made before", mine, p.plain)
+    return p.around("made before", mine, p.plain, odd=p.odd[:1])  # what is added to an infinity cannot be taken from it
 
 
 def by_export(rng: Rng, p: Program) -> Program:

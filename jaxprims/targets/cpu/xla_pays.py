@@ -71,8 +71,8 @@ has written the elements for a kernel."""
 SHORT_ROW_IN_LOOP = 12
 """Elements of a row of floats whose maximum XLA has found, in a loop's body, when their maker has written them for a kernel."""
 
-FEW_OF_COLUMNS, ROW_OF_FACTORS = 2**17, 128
-"""Elements of all columns of halves, extremes of which XLA makes faster; of a row of halves whose product it does."""
+ROW_OF_FACTORS = 128
+"""Elements of a row of halves whose product XLA makes faster."""
 
 MANY = 2**18
 
@@ -203,16 +203,16 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
         if every <= FEW_TO_FIND:
             return _FEW
         return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
-    row_of_extremes = floats and operation in ("max", "min") and problem.lanes * problem.members == 1
-    if every <= (FEW_TO_FIND if row_of_extremes else _few_to_reduce(problem)):
+    by_comparisons = operation in ("max", "min") and state in HALVES + FLOATS  # XLA's own loses a NaN
+    one_by_one = by_comparisons and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))
+    if every <= (FEW_TO_FIND if one_by_one else _few_to_reduce(problem)):
         return _FEW
-    if state in HALVES and operation in ("max", "min") and (problem.lanes == 1 or every <= FEW_OF_COLUMNS):
-        return "maxima and minima of halves: XLA's loop is ahead"
     if not rows:
         return None
-    quick = (operation == "add" and (floats or state in HALVES)) or (operation in ("max", "min") and floats)
+    of_words = floats or problem.n % 2 == 0  # an odd number of halves is none that XLA's vectors take
+    quick = (operation == "add" and (floats or state in HALVES)) or (by_comparisons and (floats or not (in_loop and of_words)))
     short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
-    if in_loop and short and operation in ("max", "min") and floats:
+    if in_loop and short and by_comparisons and of_words:
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
