@@ -411,14 +411,15 @@ def test_logaddexp_of_nothing_is_its_identity(n: int) -> None:
 
 @pytest.mark.parametrize("shape", [(100, 48), (1000, 8), (600, 12), (3000, 20), (2, 3000), (4, 5000), (60, 30)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: int, dtype: str) -> None:
     """By a kernel or by XLA, whose own maxima lose them among some thousands of floats: alone, of what is made, in loops,
     differentiated."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=shape).astype(np.float32)
+    x = rng.normal(size=shape).astype(jnp.dtype(dtype))
     rows = np.moveaxis(x, axis, 1)
-    rows[np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))] = np.nan
-    for op in (jnp.maximum, jnp.minimum, jnp.logaddexp):
+    rows[np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))] = rng.choice([np.nan, -np.nan], len(rows))
+    for op in (jnp.maximum, jnp.minimum, *[jnp.logaddexp] * (dtype == "float32")):
         one = lambda x: jp.reduce(x, op, axis=axis)  # noqa: E731
         ways = {
             "eager": one,
