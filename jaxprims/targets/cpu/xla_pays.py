@@ -58,8 +58,8 @@ LONG_ROW = 40
 
 HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
-EXTREMES, FEW_TO_FIND = ("argmax", "argmin"), 256
-"""Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value."""
+EXTREMES, FEW_TO_FIND, FEW_IN_LOOP = ("argmax", "argmin"), 256, 1024
+"""Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value; in a loop."""
 
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
@@ -203,16 +203,17 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
         if every <= FEW_TO_FIND:
             return _FEW
         return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
-    by_comparisons = operation in ("max", "min") and state in HALVES + FLOATS  # XLA's own loses a NaN
-    one_by_one = by_comparisons and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))
-    if every <= (FEW_TO_FIND if one_by_one else _few_to_reduce(problem)):
+    extreme = operation in ("max", "min") and state in HALVES + FLOATS  # where XLA has to keep a NaN
+    one_by_one = extreme and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))
+    few = FEW_IN_LOOP if in_loop and not rows else FEW_TO_FIND
+    if every <= (few if one_by_one else _few_to_reduce(problem)):
         return _FEW
     if not rows:
         return None
     of_words = floats or problem.n % 2 == 0  # an odd number of halves is none that XLA's vectors take
-    quick = (operation == "add" and (floats or state in HALVES)) or (by_comparisons and (floats or not (in_loop and of_words)))
+    quick = (operation == "add" and (floats or state in HALVES)) or (extreme and (floats or not (in_loop and of_words)))
     short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
-    if in_loop and short and by_comparisons and of_words:
+    if in_loop and short and extreme and of_words:
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
