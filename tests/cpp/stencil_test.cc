@@ -201,8 +201,8 @@ Problem Drawn(std::mt19937& random) {
   p.call.batch = {3};
   p.call.axes.resize(2);
   if (rank == 1) {
-    for (auto& axes : p.call.axes) axes.emplace_back();
-    p.call.window.emplace_back();
+    for (auto& axes : p.call.axes) axes.push_back({});
+    p.call.window.push_back({});
   }
   const size_t outer = rank == 1 ? 1 : 0;
   for (size_t a = 0; a < rank; ++a) {
