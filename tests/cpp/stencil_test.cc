@@ -400,12 +400,12 @@ TEST(RingsLeaveRoomInTheSecondLevelCache) {
 }
 
 TEST(RowsInMemoryAreMadeAloneWhereAPageHasSeveral) {
-  auto alone = [](std::vector<int64_t> size, int64_t bytes) {
+  auto alone = [](const PerAxis<int64_t>& size, int64_t bytes) {
     StencilProblem p;
     p.halo.assign(size.size(), 1);
     p.span.assign(size.size(), 2);
     p.wraps.assign(size.size(), 0);
-    p.widest = p.size = std::move(size);
+    p.widest = p.size = size;
     p.array_bytes = p.leaf_bytes = {bytes};
     p.work = p.width = 8;
     return MakeStencilPlan(p, Machine{2}).alone;
