@@ -136,6 +136,7 @@ namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
 inline constexpr double kInstruction = 0.13;  // of one vector, in the first-level cache
 inline constexpr double kByteL2 = 0.006;      // of a cell
+inline constexpr double kByteMemory = 0.1;
 inline constexpr double kWaits = 0.25;     // the part of memory's time in which nothing else is done
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells
@@ -180,12 +181,12 @@ inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_
   if (depth > 1 || p.span[0] > 0) {
     // What goes through the second-level cache meanwhile takes about half of it.
     const double beyond = std::clamp(static_cast<double>(used) / static_cast<double>(machine.l2) - 0.5, 0.0, 1.0);
-    step += bytes * (used * machine.threads > l3 * 3 / 4 ? machine.byte_memory
+    step += bytes * (used * machine.threads > l3 * 3 / 4 ? stencil_cost::kByteMemory
                      : used > machine.l1                 ? std::lerp(stencil_cost::kByteL2, machine.byte_l3, beyond)
                                                          : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > l3 ? machine.byte_memory : all > machine.l2 ? machine.byte_l3 : stencil_cost::kByteL2;
+  const double byte = all > l3 ? stencil_cost::kByteMemory : all > machine.l2 ? machine.byte_l3 : stencil_cost::kByteL2;
   // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
   double around = 1, side_by_side = row;
   bool cut = tile.back() < p.size.back();
