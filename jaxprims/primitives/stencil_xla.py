@@ -99,21 +99,20 @@ def _within(kept: Any, x: Any, window: Sequence[Window], pulled: bool) -> Any:
     a choice x's cotangents would be one too, of a sum they are a slice; -0 changes no number that it is added to."""
     widths = [(*w.keep, 0) for w in window] + [(0, 0, 0)] * (x.ndim - len(window))
     zero = vary(jnp.zeros((), x.dtype), axes_of([x]))
+    there = _computed(kept.shape, window)
     if pulled and jnp.issubdtype(x.dtype, jnp.inexact):
-        return lax.pad(x, -zero, widths) + jnp.where(_computed(kept.shape, window), -zero, kept)
-    return jnp.where(_by_coordinates(kept.shape, window), lax.pad(x, zero, widths), kept)
+        return lax.pad(x, -zero, widths) + jnp.where(there, -zero, kept)
+    return jnp.where(there, lax.pad(x, zero, widths), kept)
 
 
 def _computed(shape: tuple[Any, ...], window: Sequence[Window]) -> Any:
-    """Which cells are: of small grids a constant, for XLA would compare coordinates again wherever it is used."""
-    if not all(isinstance(n, int) for n in shape) or math.prod(shape) > MOST_LISTED:
-        return _by_coordinates(shape, window)
-    there = np.zeros(shape, bool)
-    there[tuple(slice(w.keep[0], n - w.keep[1]) for w, n in zip(window, shape, strict=False))] = True
-    return there
-
-
-def _by_coordinates(shape: tuple[Any, ...], window: Sequence[Window]) -> Any:
+    """Which cells are: of small grids a constant, for XLA would compare coordinates again wherever it is used; not of cells that
+    hold several numbers, whose rows XLA reads one by one then."""
+    static = all(isinstance(n, int) for n in shape)
+    if static and len(shape) == len(window) and math.prod(shape) <= MOST_LISTED:
+        listed = np.zeros(shape, bool)
+        listed[tuple(slice(w.keep[0], n - w.keep[1]) for w, n in zip(window, shape, strict=True))] = True
+        return listed
     there: Any = True
     for axis, w in enumerate(window):
         at = lax.broadcasted_iota(np.int32, shape, axis)
