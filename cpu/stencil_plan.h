@@ -24,7 +24,7 @@ struct StencilProblem {
   PerAxis<int64_t> widest;  // cells before the first step; more where the grid shrinks
   PerAxis<int64_t> wraps;   // by axis, 1: it wraps around, so that a tile goes on past its end
   PerAxis<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
-  int64_t members = 1;          // of the batch
+  int64_t members = 1;      // of the batch
   int64_t steps = 1;
   int64_t unit = 1;                              // lanes of a cell
   std::vector<int64_t> array_bytes, leaf_bytes;  // of a lane of a cell

@@ -56,8 +56,8 @@ struct StencilCall {
   Arena<2048> arena;
   List<int64_t> batch{arena.get()};
   List<Operand> arrays{arena.get()}, uniforms{arena.get()}, outs{arena.get()};
-  std::vector<PerAxis<StencilAxis>> axes;      // by array
-  std::vector<std::array<int64_t, 2>> fills;   // by array: the bits of a scalar, or of both of a complex number
+  std::vector<PerAxis<StencilAxis>> axes;     // by array
+  std::vector<std::array<int64_t, 2>> fills;  // by array: the bits of a scalar, or of both of a complex number
   PerAxis<StencilWindow> window;
   int64_t steps = 1;
   bool empty = false;
