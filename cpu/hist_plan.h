@@ -17,6 +17,9 @@ struct Machine {
   int64_t l1 = 32 << 10;
   int64_t l2 = 1 << 20;
   int64_t l3 = 32 << 20;
+  double byte_l3 = 0.05;  // nanoseconds, of a thread beside others
+
+  bool operator==(const Machine&) const = default;
 };
 
 // Rows for a bin below which to fill and combine subhistograms costs more than they gain.

@@ -12,6 +12,7 @@
 
 #include "described.h"
 #include "hist_plan.h"
+#include "per_axis.h"
 #include "reduce_plan.h"
 #include "scan_plan.h"
 #include "segments.h"
@@ -19,6 +20,9 @@
 #include "stencil_plan.h"
 #include "stencil_reduce.h"
 #include "walk.h"
+
+template <class T>
+struct nanobind::detail::type_caster<jaxprims::PerAxis<T>> : list_caster<jaxprims::PerAxis<T>, T> {};
 
 namespace jaxprims {
 namespace internal {

@@ -45,13 +45,14 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
   auto contiguous = [&](char* data, size_t array, int64_t step) {
     Cells cells;
     cells.stride.resize(rank);
+    cells.there.resize(rank);
     int64_t stride = shape.leaf_bytes[array] * shape.unit;
     cells.origin = data;
     for (size_t a = rank; a-- > 0;) {
       const Interval all = grid.Domain(step, a);
       cells.stride[a] = stride;
       cells.origin -= all.begin * stride;
-      cells.there.insert(cells.there.begin(), all);
+      cells.there[a] = all;
       stride *= all.size();
     }
     for (size_t a = 0; a < rank; ++a) {
@@ -89,8 +90,8 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
       char* p = grids.data() + member * between + GridBytes(problem, static_cast<int64_t>(array));
       return grid.Shrinks() && (passes - written) % 2 == 0 ? p + grid_bytes : p;
     };
-    std::vector<Interval> all(rank);
-    std::vector<int64_t> tiles(rank);
+    PerAxis<Interval> all(rank, {});
+    PerAxis<int64_t> tiles(rank, 0);
     int64_t count = 1;
     for (size_t a = 0; a < rank; ++a) {
       all[a] = grid.Domain(first + depth, a);
@@ -104,7 +105,7 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
       const int64_t member = task / count;
       BatchIndex at = batch;
       at.Select(member);
-      std::vector<Interval> tile(rank);
+      PerAxis<Interval> tile(rank, {});
       int64_t rest = task % count;
       for (size_t a = rank; a-- > 0;) {
         const int64_t begin = all[a].begin + rest % tiles[a] * plan.tile[a];

@@ -21,6 +21,9 @@ struct RowEnd {
   void Copy(char* row, const char* before, const char* fill) const {
     const char* const source = (from == From::kBefore ? before : from == From::kOwn ? row : fill) + at;
     switch (bytes) {  // a few cells, most often one
+      case 1:
+        row[to] = *source;
+        break;
       case 4:
         std::memcpy(row + to, source, 4);
         break;

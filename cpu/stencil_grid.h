@@ -35,10 +35,10 @@ class StencilGrid : public StencilDomain {
 
 // Where cells are: those of [begin, end) on each axis are there.
 struct Cells {
-  char* origin = nullptr;       // of the grid's cell 0, which need not be there
-  std::vector<int64_t> stride;  // bytes
-  std::vector<Interval> there;
-  std::vector<Boundary> boundary;
+  char* origin = nullptr;   // of the grid's cell 0, which need not be there
+  PerAxis<int64_t> stride;  // bytes
+  PerAxis<Interval> there;
+  PerAxis<Boundary> boundary;
   int64_t ring = 0;            // planes on the first axis that are kept; 0: all
   bool padded = false;         // cells beyond both ends of a row are there, as far as f reads
   const char* fill = nullptr;  // a row of the fill value, where its cell 0 would be

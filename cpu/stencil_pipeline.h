@@ -28,7 +28,7 @@ struct StencilRow {  // of those that f reads
   size_t array;
   int64_t bytes;      // of a cell
   int64_t low, high;  // offsets along the row
-  std::vector<int64_t> offset;
+  PerAxis<int64_t> offset;
 };
 struct StencilMargin {  // a cell of a row near its end, and where its reads are in their rows
   int64_t x, told;
@@ -40,9 +40,9 @@ struct StencilLevel {  // a step, or a copy of what the first one reads
   bool last = false;
   std::vector<const Cells*> from;      // by array
   std::vector<Cells> to;               // by leaf
-  std::vector<Interval> region;        // the cells that the tile makes,
-  std::vector<Interval> all;           // of those that there are,
-  std::vector<Interval> inside;        // of which these are computed and others kept; everything, where the axis wraps around
+  PerAxis<Interval> region;            // the cells that the tile makes,
+  PerAxis<Interval> all;               // of those that there are,
+  PerAxis<Interval> inside;            // of which these are computed and others kept; everything, where the axis wraps around
   Interval calm;                       // on the last axis but one: where no row that is read is outside
   Interval run, vectors;               // of a row: the cells that are computed; those of them that are by vectors
   std::vector<StencilMargin> margins;  // the others
@@ -89,10 +89,11 @@ class StencilPipeline {
   // Where everything is in `work`, and what each step makes.
   void LayOut(const std::vector<std::array<int64_t, 2>>& fills, std::span<const Interval> tile, int64_t first, int64_t depth,
               char* work) {
-    std::vector<int64_t> sizes;
+    PerAxis<int64_t> sizes;
     for (const Interval& i : tile) sizes.push_back(i.size());
     const int64_t made = FirstMade(problem_, depth);
     levels_.clear();
+    levels_.reserve(static_cast<size_t>(depth - made + 1));
     tile_.assign(tile.begin(), tile.end());
     steps_ = {first, depth};
     for (int64_t k = made; k <= depth; ++k) {
@@ -239,7 +240,7 @@ class StencilPipeline {
   std::vector<StencilRow> rows_;
   std::vector<Cells> inputs_, outs_;
   std::vector<StencilLevel> levels_;
-  std::vector<Interval> tile_;      // of which these are,
+  PerAxis<Interval> tile_;          // of which these are,
   std::array<int64_t, 2> steps_{};  // and the steps: the number of those before, and how many
   int64_t first_ = 0;               // a cell of a row that is at the begin of a line, in rings
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hist_plan.h"
+#include "per_axis.h"
 
 namespace jaxprims {
 
@@ -19,18 +20,18 @@ inline constexpr int64_t kTogether =
     4;  // rows of a step that are made one after the other, and are in the first-level cache then
 
 struct StencilProblem {
-  std::vector<int64_t> size;    // cells of the result, by axis; at least two axes
-  std::vector<int64_t> widest;  // cells before the first step; more where the grid shrinks
-  std::vector<int64_t> wraps;   // by axis, 1: it wraps around, so that a tile goes on past its end
-  std::vector<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
-  int64_t members = 1;          // of the batch
+  PerAxis<int64_t> size;    // cells of the result, by axis; at least two axes
+  PerAxis<int64_t> widest;  // cells before the first step; more where the grid shrinks
+  PerAxis<int64_t> wraps;   // by axis, 1: it wraps around, so that a tile goes on past its end
+  PerAxis<int64_t> halo;    // how far f reads what the steps change, by axis, to either side
+  int64_t members = 1;      // of the batch
   int64_t steps = 1;
   int64_t unit = 1;                              // lanes of a cell
   std::vector<int64_t> array_bytes, leaf_bytes;  // of a lane of a cell
   int64_t changed = 0;                           // arrays that steps change: the first ones
   int64_t work = 1;                              // instructions and reads of a vector
   int64_t width = 1;                             // lanes of a vector
-  std::vector<int64_t> span;                     // from the first to the last cell that f reads, by axis
+  PerAxis<int64_t> span;                         // from the first to the last cell that f reads, by axis
 
   int64_t Cells() const {
     int64_t cells = members;
@@ -53,14 +54,15 @@ struct StencilProblem {
     return bytes;
   }
   int64_t Bytes() const { return BytesRead() + BytesWritten(); }
+  bool operator==(const StencilProblem&) const = default;
 };
 
 struct StencilPlan {
-  int64_t depth = 1;          // steps of a pass
-  std::vector<int64_t> tile;  // cells, by axis
-  bool stream = false;        // results go past the caches
-  bool alone = false;         // rows that are in memory are made one at a time
-  bool ahead = false;         // what later steps want of memory is asked for while others are made
+  int64_t depth = 1;      // steps of a pass
+  PerAxis<int64_t> tile;  // cells, by axis
+  bool stream = false;    // results go past the caches
+  bool alone = false;     // rows that are in memory are made one at a time
+  bool ahead = false;     // what later steps want of memory is asked for while others are made
   int threads = 1;
 };
 
@@ -98,14 +100,14 @@ inline int64_t RingRowBytes(const StencilProblem& p, int64_t tile, int64_t depth
   // Rows are lines of the cache, also of what vectors make beyond them (StencilPipeline::Rounded).
   return Lines((Wide(p, tile, depth, k, axis) + 2 * p.halo[axis]) * p.array_bytes[array] * p.unit) + 3 * kLine;
 }
-inline int64_t RingBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k, size_t array) {
+inline int64_t RingBytes(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth, int64_t k, size_t array) {
   int64_t bytes = RingPlanes(p, tile[0], depth, k) * RingRowBytes(p, tile.back(), depth, k, array);
   for (size_t a = 1; a + 1 < tile.size(); ++a) bytes *= Wide(p, tile[a], depth, k, a);
   return bytes;
 }
 
 // Where there is one plane only, a step's ring is free for the next step but one.
-inline int64_t Rings(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+inline int64_t Rings(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth) {
   const int64_t made = depth - FirstMade(p, depth);
   return RingPlanes(p, tile[0], depth, 1) == 1 ? std::min<int64_t>(2, made) : made;
 }
@@ -117,7 +119,7 @@ inline int64_t FillBytes(const StencilProblem& p, int64_t tile, int64_t depth, s
 }
 
 // What a thread needs for a tile.
-inline int64_t TileBytes(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+inline int64_t TileBytes(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth) {
   int64_t bytes = 0;
   const int64_t first = FirstMade(p, depth);
   for (int64_t k = first; k < first + Rings(p, tile, depth); ++k) {
@@ -134,7 +136,6 @@ namespace stencil_cost {  // nanoseconds, of one thread; as measured
 
 inline constexpr double kInstruction = 0.13;  // of one vector, in the first-level cache
 inline constexpr double kByteL2 = 0.006;      // of a cell
-inline constexpr double kByteL3 = 0.05;
 inline constexpr double kByteMemory = 0.1;
 inline constexpr double kWaits = 0.25;     // the part of memory's time in which nothing else is done
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
@@ -144,7 +145,7 @@ inline constexpr double kRow = 15;         // of cells, beside them
 }  // namespace stencil_cost
 
 // Cells along axes [1, rank) that a pass of `depth` steps computes at its step k (from 1) for one plane of a tile.
-inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, int64_t k) {
+inline double CellsOfPlane(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth, int64_t k) {
   double cells = 1;
   for (size_t a = 1; a < tile.size(); ++a) {
     const int64_t all = tile[a] + 2 * (depth - k) * p.halo[a],
@@ -155,7 +156,7 @@ inline double CellsOfPlane(const StencilProblem& p, const std::vector<int64_t>& 
 }
 
 // Bytes of the planes that one thread has in use.
-inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+inline int64_t InUse(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth) {
   return TileBytes(p, tile, depth) +
          static_cast<int64_t>(static_cast<double>((p.span[0] + 1) * p.Bytes()) / 2 * CellsOfPlane(p, tile, depth, 1));
 }
@@ -164,7 +165,7 @@ inline int64_t InUse(const StencilProblem& p, const std::vector<int64_t>& tile, 
 inline int64_t UsableL3(const Machine& machine) { return std::min<int64_t>(machine.l3, int64_t{64} << 20); }
 
 // Nanoseconds for a step of a cell.
-inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth, const Machine& machine) {
+inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth, const Machine& machine) {
   double cells = 1, computed = 0;
   for (const int64_t n : tile) cells *= static_cast<double>(n);
   for (int64_t k = 1; k <= depth; ++k) {
@@ -181,11 +182,11 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
     // What goes through the second-level cache meanwhile takes about half of it.
     const double beyond = std::clamp(static_cast<double>(used) / static_cast<double>(machine.l2) - 0.5, 0.0, 1.0);
     step += bytes * (used * machine.threads > l3 * 3 / 4 ? stencil_cost::kByteMemory
-                     : used > machine.l1                 ? std::lerp(stencil_cost::kByteL2, stencil_cost::kByteL3, beyond)
+                     : used > machine.l1                 ? std::lerp(stencil_cost::kByteL2, machine.byte_l3, beyond)
                                                          : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > l3 ? stencil_cost::kByteMemory : all > machine.l2 ? stencil_cost::kByteL3 : stencil_cost::kByteL2;
+  const double byte = all > l3 ? stencil_cost::kByteMemory : all > machine.l2 ? machine.byte_l3 : stencil_cost::kByteL2;
   // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
   double around = 1, side_by_side = row;
   bool cut = tile.back() < p.size.back();
@@ -209,7 +210,7 @@ inline double Cost(const StencilProblem& p, const std::vector<int64_t>& tile, in
 }
 
 // Is a tile so small beside what further steps want around it that these would do little else, or their rings have no end?
-inline bool MostlyAround(const StencilProblem& p, const std::vector<int64_t>& tile, int64_t depth) {
+inline bool MostlyAround(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth) {
   for (size_t a = 0; depth > 1 && a < tile.size(); ++a) {
     const int64_t around = 2 * (depth - 1) * p.halo[a];
     if (around > (p.wraps[a] != 0 ? tile[a] / 2 : 2 * tile[a] + 64)) return true;

@@ -150,10 +150,11 @@ class StencilRows {
   // Up to kTogether rows of planes of one row, wherever they are.
   void List(const StencilLevel& level, int64_t count) {
     const int64_t first = at_[0];
-    for (; !level.margins.empty() && at_[0] < first + count; ++at_[0]) {
+    for (int64_t alike = 0; !level.margins.empty() && at_[0] < first + count; at_[0] += alike) {
+      alike = Alike(level, first + count - at_[0]);
       Locate(level);
       Bases(level);
-      for (const StencilMargin& m : level.margins) One(level, m, 1);
+      for (const StencilMargin& m : level.margins) One(level, m, alike);
     }
     at_[0] = first;
     if (level.vectors.size() <= 0) return;
@@ -179,6 +180,21 @@ class StencilRows {
     Tell(level);
     Ask(level, count);
     Vectors(level, count, nothing_.data(), nothing_.data(), 1);
+  }
+
+  // How many of `count` planes of one row lie as far from each other as those that they read: no ring starts anew among them.
+  int64_t Alike(const StencilLevel& level, int64_t count) const {
+    auto until_anew = [&](const Cells& cells, int64_t x) {
+      if (cells.ring > 0) count = std::min(count, cells.ring - Modulo(x, cells.ring));
+    };
+    for (const Cells& to : level.to) until_anew(to, at_[0]);
+    for (const StencilRow& row : rows_) {
+      const Cells& from = *level.from[row.array];
+      const int64_t x = at_[0] + row.offset[0];
+      count = from.there[0].holds(x) ? std::min(count, from.there[0].end - x) : 1;
+      until_anew(from, x);
+    }
+    return count;
   }
 
   void Vectors(const StencilLevel& level, int64_t count, const int64_t* row_steps, const int64_t* out_steps, int64_t listed) {

@@ -7,12 +7,11 @@
 
 #include "arena.h"
 #include "operand.h"
+#include "per_axis.h"
 #include "signature.h"
 #include "stencil_boundary.h"
 
 namespace jaxprims {
-
-inline constexpr int kMaxGridRank = 16;
 
 // What the drivers have to know of a spec (jaxprims/specs/stencil.py). A cell is `unit` lanes, side by side in the innermost
 // axis.
@@ -57,9 +56,9 @@ struct StencilCall {
   Arena<2048> arena;
   List<int64_t> batch{arena.get()};
   List<Operand> arrays{arena.get()}, uniforms{arena.get()}, outs{arena.get()};
-  std::vector<std::vector<StencilAxis>> axes;  // by array, by axis
-  std::vector<std::array<int64_t, 2>> fills;   // by array: the bits of a scalar, or of both of a complex number
-  std::vector<StencilWindow> window;
+  std::vector<PerAxis<StencilAxis>> axes;     // by array
+  std::vector<std::array<int64_t, 2>> fills;  // by array: the bits of a scalar, or of both of a complex number
+  PerAxis<StencilWindow> window;
   int64_t steps = 1;
   bool empty = false;
 };

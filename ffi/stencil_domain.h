@@ -72,8 +72,8 @@ class StencilDomain {
 
  public:
   const size_t rank;
-  size_t changed;                        // arrays that steps change, or whose values are kept: the first ones
-  std::vector<int64_t> halo, low, high;  // of what is changed, to either side; of all arrays
+  size_t changed;                    // arrays that steps change, or whose values are kept: the first ones
+  PerAxis<int64_t> halo, low, high;  // of what is changed, to either side; of all arrays
 };
 
 }  // namespace jaxprims

@@ -74,7 +74,7 @@ inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::Rem
   if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
   const Dims sizes = reader.ResultAxes();
   if (sizes.size() < rank) return Wrong("a result lacks axes of the grid");
-  if (rank == 1) call.window.emplace_back();
+  if (rank == 1) call.window.push_back({});
   for (size_t a = 0; a < rank; ++a) {
     const auto* w = attributes.window.begin() + 5 * a;
     call.window.push_back({w[0], sizes[a], w[1], w[2], w[3], w[4]});

@@ -607,6 +607,43 @@ def test_few_cells_are_padded_in_one_operation() -> None:
     assert_close(jp.stencil(f, x, boundary="constant", fill_value=3), stencil(f, [x], "constant", fill=3)[0], 1e-6)
 
 
+@pytest.mark.strategies
+def test_few_cells_around() -> None:
+    """Of stars XLA rolls the grid for each read; of what is read along several axes at once it reads what is around it.
+    The same cells, and derivatives, either way."""
+    star = [(0, 0, -1), (0, 2, 0), (-1, 0, 0), (0, 0, 0)]
+    for offsets, rolls in ((star, True), ([*star, (1, 0, -1)], False)):
+        run = functools.partial(jp.stencil, weighed(*offsets), boundary="wrap")
+        x = floats(5, 6, 7)
+        assert ("roll" in str(jax.make_jaxpr(lambda x, run=run: jax.vjp(run, x)[0])(x))) == rolls
+        plain = lambda x, o=offsets: stencil(weighed(*o), [x], "wrap", xp=jnp)[0]  # noqa: E731
+        assert_close(jax.jit(run)(x), plain(x), 1e-6)
+        got, wanted = (jax.grad(lambda x, g=g: jnp.sum(jnp.sin(g(x))))(x) for g in (run, plain))
+        assert_close(got, wanted, 1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_kept_while_it_is_differentiated(steps: int) -> None:
+    """The same bits as otherwise, signs of zeros and NaN among them."""
+    x = floats(6, 7)
+    x[0], x[2, 2:5], x[-1, 0], x[:, -1] = -0.0, -0.0, np.nan, -np.inf
+    run = functools.partial(jp.stencil, lambda a: a[0, 1] * a[0, 0], boundary="keep", steps=steps)
+    value = jax.jit(lambda x: jax.vjp(run, x)[0])(x)
+    np.testing.assert_array_equal(np.asarray(value).view(np.uint32), np.asarray(jax.jit(run)(x)).view(np.uint32))
+
+
+@pytest.mark.strategies
+def test_rows_that_fill_no_vector() -> None:
+    """Such are XLA's, whatever the number of bytes: a kernel would make all cells one by one."""
+
+    def strategy(dtype: str, row: int) -> str:
+        run = lambda x: jp.stencil(lambda a: a[-1, 0] | a[0, 1], x, boundary="keep", steps=2)  # noqa: E731
+        return str(jp.explain(run)(jax.ShapeDtypeStruct((3000, row), dtype)).calls[0])
+
+    assert "short rows" in strategy("uint8", 64)
+    assert "short rows" not in strategy("uint8", 66) + strategy("int32", 64)
+
+
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_drawn_of_few_cells(boundary: str) -> None:
     """XLA's cells far beyond small grids: several times around, to and fro; and their derivatives, which read otherwise."""

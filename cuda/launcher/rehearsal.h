@@ -43,10 +43,10 @@ inline StencilCall StencilCallOf(const CudaStencilShape& shape, const RehearsedS
   StencilCall call;
   call.batch = {of.members};
   call.steps = of.steps;
-  std::vector<StencilAxis> axes;
+  PerAxis<StencilAxis> axes;
   if (shape.rank == 1) {
-    call.window.emplace_back();
-    axes.emplace_back();
+    call.window.push_back({});
+    axes.push_back({});
   }
   for (size_t a = 0; a < of.size.size(); ++a) {
     call.window.push_back({0, of.size[a]});

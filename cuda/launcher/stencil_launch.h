@@ -30,7 +30,7 @@ inline constexpr int64_t kMostUnit = int64_t{1} << 20;  // coordinates times it 
 // An array of a pass on an axis, and where its lanes are.
 struct Placed {
   Operand operand;
-  std::vector<StencilAxis> axes;
+  PerAxis<StencilAxis> axes;
   std::vector<int64_t> stride;  // lanes
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from jax import lax
 from ..tracing.varying import axes_of, vary
 from .elements import mapped
 from .stencil_call import Bounds, Fill, StencilCall, Window
+
+MOST_LISTED = 1 << 16
+"""Cells of a grid of which a constant says which are computed."""
 
 
 def stencil(call: StencilCall, *operands: Any, pulled: bool = False) -> list[Any]:
@@ -59,19 +63,24 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pul
     whole = {}
     for k, offsets in call.reads:
         if k not in whole:
-            # What wraps around and is all computed may be rolled, read by read: slower, but of what is around it the derivative
-            # is as large again.
+            # What wraps around and is all computed is rolled, read by read, which XLA fuses with what reads it; along several
+            # axes at once it is slower than what is around the grid, made once.
+            star = all(sum(map(bool, o)) <= 1 for j, o in call.reads if j == k)
             rolls = [
-                pulled and b.mode == "wrap" and (b.lo - b.origin, n - b.hi - b.origin) == i
+                star and b.mode == "wrap" and (b.lo - b.origin, n - b.hi - b.origin) == i
                 for b, n, i in zip(call.bounds[k], arrays[k].shape, inner, strict=False)
             ]
             ends = [(0, 0) if r else e for r, e in zip(rolls, call.ends([k]), strict=True)]
             near = [(b - e[0], t + e[1]) for (b, t), e in zip(inner, ends, strict=True)]
             whole[k] = _around(arrays[k], call.bounds[k], call.fills[k], near), ends, rolls
         x, ends, rolls = whole[k]
+        start, stop = [0] * x.ndim, list(x.shape)
         for axis, (o, e, (begin, end)) in enumerate(zip(offsets, ends, inner, strict=True)):
-            x = jnp.roll(x, -o, axis) if rolls[axis] else lax.slice_in_dim(x, o + e[0], o + e[0] + end - begin, axis=axis)
-        args.append(x)
+            if rolls[axis]:
+                x = jnp.roll(x, -o, axis) if o else x
+            else:
+                start[axis], stop[axis] = o + e[0], o + e[0] + end - begin
+        args.append(lax.slice(x, start, stop))  # once for all axes: so is the padding that its derivative is
     sizes = tuple(end - begin for begin, end in inner)
     for axis in call.coordinates:
         own = lax.broadcasted_iota(np.int32, (*sizes, *lanes), axis) + jnp.asarray(inner[axis][0], np.int32)
@@ -82,17 +91,33 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pul
         outs = list(mapped(lambda *xs: tuple(call.f(captured, *xs)), rank + call.lanes_rank)(*args))
     if not call.keeps:
         return outs
-    return [_within(x, o, call.window) for x, o in zip(kept, outs, strict=False)]
+    return [_within(x, o, call.window, pulled) for x, o in zip(kept, outs, strict=False)]
 
 
-def _within(kept: Any, x: Any, window: Sequence[Window]) -> Any:
-    """``x`` among what is kept: chosen cell by cell, which XLA does in the loop that makes x; set there, it would be a second."""
+def _within(kept: Any, x: Any, window: Sequence[Window], pulled: bool) -> Any:
+    """``x`` among what is kept: chosen cell by cell, which XLA does in the loop that makes x; set there, it would be a second. Of
+    a choice x's cotangents would be one too, of a sum they are a slice; -0 changes no number that it is added to."""
     widths = [(*w.keep, 0) for w in window] + [(0, 0, 0)] * (x.ndim - len(window))
+    zero = vary(jnp.zeros((), x.dtype), axes_of([x]))
+    there = _computed(kept.shape, window)
+    if pulled and jnp.issubdtype(x.dtype, jnp.inexact):
+        return lax.pad(x, -zero, widths) + jnp.where(there, -zero, kept)
+    return jnp.where(there, lax.pad(x, zero, widths), kept)
+
+
+def _computed(shape: tuple[Any, ...], window: Sequence[Window]) -> Any:
+    """Which cells are: of small grids a constant, for XLA would compare coordinates again wherever it is used; not of cells that
+    hold several numbers, whose rows XLA reads one by one then."""
+    static = all(isinstance(n, int) for n in shape)
+    if static and len(shape) == len(window) and math.prod(shape) <= MOST_LISTED:
+        listed = np.zeros(shape, bool)
+        listed[tuple(slice(w.keep[0], n - w.keep[1]) for w, n in zip(window, shape, strict=True))] = True
+        return listed
     there: Any = True
     for axis, w in enumerate(window):
-        at = lax.broadcasted_iota(np.int32, kept.shape, axis)
-        there = there & (at >= w.keep[0]) & (at < kept.shape[axis] - w.keep[1])
-    return jnp.where(there, lax.pad(x, vary(jnp.zeros((), x.dtype), axes_of([x])), widths), kept)
+        at = lax.broadcasted_iota(np.int32, shape, axis)
+        there = there & (at >= w.keep[0]) & (at < shape[axis] - w.keep[1])
+    return there
 
 
 def own_cells(x: Any, bounds: Sequence[Bounds], window: Sequence[Window]) -> Any:

@@ -201,8 +201,8 @@ Problem Drawn(std::mt19937& random) {
   p.call.batch = {3};
   p.call.axes.resize(2);
   if (rank == 1) {
-    for (auto& axes : p.call.axes) axes.emplace_back();
-    p.call.window.emplace_back();
+    for (auto& axes : p.call.axes) axes.push_back({});
+    p.call.window.push_back({});
   }
   const size_t outer = rank == 1 ? 1 : 0;
   for (size_t a = 0; a < rank; ++a) {
@@ -400,12 +400,12 @@ TEST(RingsLeaveRoomInTheSecondLevelCache) {
 }
 
 TEST(RowsInMemoryAreMadeAloneWhereAPageHasSeveral) {
-  auto alone = [](std::vector<int64_t> size, int64_t bytes) {
+  auto alone = [](const PerAxis<int64_t>& size, int64_t bytes) {
     StencilProblem p;
     p.halo.assign(size.size(), 1);
     p.span.assign(size.size(), 2);
     p.wraps.assign(size.size(), 0);
-    p.widest = p.size = std::move(size);
+    p.widest = p.size = size;
     p.array_bytes = p.leaf_bytes = {bytes};
     p.work = p.width = 8;
     return MakeStencilPlan(p, Machine{2}).alone;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ...ir.program import itemsize
 from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
+from .stencil.kernel import vector_width
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 600, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
@@ -76,16 +78,17 @@ ROW_OF_FACTORS = 128
 
 MANY = 2**18
 
-SMALL_GRID, SMALL_GRID_OF_STEPS, SMALL_GRID_KEPT = 16_384, 1024, 8192
-"""Cells that XLA has made, in one step or in each of several, before a kernel's tiles are laid out; in each of several where the
-border is kept, so that nothing is padded."""
+SMALL_GRID, SMALL_GRID_OF_STEPS, SMALL_GRID_KEPT = 65_536, 6144, 32_768
+"""Bytes of a grid that XLA has made, in one step or in each of several, before a kernel's tiles are laid out; in each of several
+where the border is kept, so that nothing is padded."""
 
 SMALL_MEMBER = 256
 """Cells of a member of a batch, all steps together, that XLA has made while a kernel turns to the next member: lines that are all
 read alike are one grid (``primitives/stencil.py``), others are not."""
 
-SHORT_ROW_OF_CELLS = 40
-"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
+SHORT_ROW_OF_CELLS, WIDEST = 40, 64
+"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach; and bytes of the widest
+vector: of rows that fill none all cells are made one by one."""
 
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
@@ -228,8 +231,13 @@ def _few_to_reduce(problem: OrderedProblem) -> int:
 
 def _stencil(problem: StencilProblem, operation: str) -> str | None:
     several = SMALL_GRID_KEPT if operation == "kept" else SMALL_GRID_OF_STEPS
-    if problem.members * math.prod(problem.size) <= (SMALL_GRID if problem.steps == 1 else several):
+    spec = problem.spec
+    cell = spec.unit * max(itemsize(dtype) * slots for dtype, slots in spec.leaves)
+    if problem.members * math.prod(problem.size) * cell <= (SMALL_GRID if problem.steps == 1 else several):
         return "few cells: XLA's loop is done before a kernel's tiles are laid out"
     if problem.members > 1 and math.prod(problem.size) * problem.steps <= SMALL_MEMBER:
         return "small members of a batch: XLA makes them all in one loop"
-    return "short rows" if problem.size[-1] * problem.spec.unit <= SHORT_ROW_OF_CELLS else None
+    row, offsets = problem.size[-1], [o[-1] for _, o in spec.reads]
+    inside = row - max(offsets, default=0) + min(offsets, default=0)
+    short = row * spec.unit <= SHORT_ROW_OF_CELLS or inside * spec.unit < vector_width(spec, WIDEST)
+    return "short rows" if short else None
