@@ -27,6 +27,7 @@ from .picks import picked_by_place
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
 from .steps import as_steps
+from .sums import added_in_turn
 
 fused_p = Primitive("fused")
 fused_p.multiple_results = True
@@ -58,6 +59,9 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
+        in_turn = added_in_turn(plain)
+        if in_turn is not None:
+            plain = flat_graph(in_turn, with_rules=self.with_rules)
         known = intervals(plain)
         instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
         found = found_by_value(plain) | picked_by_place(plain) | chosen_by_mask(plain)
