@@ -145,7 +145,7 @@ if XLA would have to write what the kernel reads.)"""
 def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
-    written = any(_is_written_for(body, var) for var, _ in body.streamed)
+    written = any(own_numbers(*leaf) > 1 and _is_written_for(body, leaf[0]) for leaf in body.streamed)
     if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]

@@ -37,8 +37,8 @@ def _is_one_of_many(graph: Graph, eqn: JaxprEqn, user: int) -> bool:
 
 
 def _are_alike(one: JaxprEqn, other: JaxprEqn) -> bool:
-    """Are they updates of the same bins, as many and of the same kind? Of numbers: rows that are not all made alike would be written
-    for a kernel of all of them."""
+    """Are they updates of the same bins, as many and of the same kind? Of numbers: rows that are not all made alike would be
+    written for a kernel of all of them."""
     if one.primitive is not other.primitive or any(
         one.params[name] != other.params[name] for name in ("dimension_numbers", "mode")
     ):
