@@ -173,6 +173,37 @@ def test_updates_of_the_same_bins_are_one_histogram() -> None:
     same(deposit(X, IDS), jp.fuse(deposit)(X, IDS))
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_sums_of_what_is_added_by_index_are_one_histogram(count: int) -> None:
+    """As a gradient by a grid that is read at several places of each element."""
+    grid, w, at = X[:1600].reshape(40, 40), X[:5000], jnp.arange(2 * 5000).reshape(2, -1) % 37 % 29
+
+    def loss(grid: Any, w: Any) -> Any:
+        return sum(jnp.sum(grid[at[0] + k, at[1]] * jnp.sin(w * (k + 1))) for k in range(count))
+
+    grad = jax.grad(loss)
+    assert kernels(grad, grid, w) == ["scatter-add"]
+    for fused in (jp.fuse(grad), jax.grad(jp.fuse(loss))):
+        same(grad(grid, w), jax.jit(fused)(grid, w), atol=1e-4)
+
+
+def test_sums_by_index_that_are_wanted_themselves_stay() -> None:
+    def shared(x: Any, i: Any, j: Any) -> Any:
+        first = jnp.zeros(50).at[i].add(x)
+        return first, first + jnp.zeros(50).at[j].add(x)
+
+    args = X[:5000], jnp.arange(5000) % 37, jnp.arange(5000) % 41
+    same(shared(*args), jp.fuse(shared)(*args), atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [3000, 60_000])
+def test_what_would_be_written_for_a_kernel_is_reduced_by_xla(rows: int) -> None:
+    """Columns of what lies the other way; rows that are gathered in a batch."""
+    assert not kernels(lambda x: jnp.sum((x.T + 1) * (x.T - 2), 0), jnp.ones((16, rows)))
+    gathered = jax.vmap(lambda x, c, i: jnp.sum((x - c[i]) ** 2))
+    assert not kernels(gathered, jnp.ones((4, rows, 16)), jnp.ones((4, 10, 16)), jnp.zeros((4, rows), int))
+
+
 def test_who_looks_in_between_is_told() -> None:
     def looked(x: Any, i: Any) -> Any:
         first = jnp.zeros(60).at[i].add(x)

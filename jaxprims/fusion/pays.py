@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Var
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
-from .body import Body, operations, own_numbers
+from .body import Body, Leaf, operations, own_numbers
 from .graph import OUTSIDE
 from .stencils import Stencil
 
@@ -40,7 +40,7 @@ _IN_LOOPS = elementwise.NAMES | MOVES
 _SLICED = _IN_LOOPS | {"slice"}
 """What costs XLA's loops nothing but loads."""
 
-_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose".split())
+_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather".split())
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
@@ -65,6 +65,12 @@ def _has_channels_first(eqn: JaxprEqn) -> bool:
     """XLA convolves with channels last: it writes the result once more for who does not read it in a loop of its own."""
     out = eqn.params["dimension_numbers"].out_spec
     return len(out) > 2 and out[1] != len(out) - 1
+
+
+def _is_turned(leaf: Leaf) -> bool:
+    """Do its axes lie in memory in another order than the loops, and its own within them?"""
+    labels = [k if k != OWN else len(leaf[1]) for n, k in zip(leaf[0].aval.shape, leaf[1], strict=True) if n > 1]
+    return labels != sorted(labels)
 
 
 def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
@@ -111,7 +117,9 @@ def why_not(body: Body) -> str | None:
     if site.kept and row < SHORTEST_ROW:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
-    written = [leaf for leaf in body.streamed if leaf[0] not in body.given and _is_written_for(body, leaf[0])]
+    written = [
+        leaf for leaf in body.streamed if leaf[0] not in body.given and (_is_turned(leaf) or _is_written_for(body, leaf[0]))
+    ]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
     if any(e.primitive.name not in _IN_LOOPS for e in inside):
@@ -137,7 +145,7 @@ if XLA would have to write what the kernel reads.)"""
 def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
-    written = any(_is_written_for(body, var) for var, _ in body.streamed)
+    written = any(own_numbers(*leaf) > 1 and _is_written_for(body, leaf[0]) for leaf in body.streamed)
     if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]

@@ -1,5 +1,6 @@
-"""One number of each row, by its position (``take_along_axis`` with one index a row, and its transpose, which adds to one): where
-the position is the index. So it is a function of a row like what is around it, and rows need not be written for it.
+"""One number of each row, by its position (``take_along_axis`` with one index a row, and its transpose, which adds to one). Of
+what is made number by number, that number alone is made, of those that are read there; what cannot be read, and what is added to,
+is where the position is the index. So rows need not be written for it.
 """
 
 from __future__ import annotations
@@ -8,30 +9,56 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
+from ..tracing import elementwise
+from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
-from .body import MOST_IN_ROW
+from .body import IN_ROWS, MOST_IN_ROW
 from .graph import Graph
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
 
 
-def picked_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
-    """By equation: what is done in its place, if rows are reduced before or after."""
+def added_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
+    """By equation: what is done in place of an addition to one number of each row, if rows are reduced after it."""
     out: dict[int, Callable[..., list[Any]]] = {}
     for index, eqn in enumerate(graph.eqns):
-        if eqn.primitive.name == "gather" and _is_one_of_each_row(eqn, eqn.outvars[0]) and _is_known_outside(eqn):
-            row = eqn.invars[0]
-            if not isinstance(row, Literal) and any(_reduces(e, row) for e in _among(graph, graph.needs([row]))):
-                out[index] = _picked(eqn)
-        elif eqn.primitive.name in ("scatter-add", "scatter_add") and _is_one_of_each_row(eqn, eqn.invars[2]):
+        if eqn.primitive.name in ("scatter-add", "scatter_add") and _is_one_of_each_row(eqn, eqn.invars[2]):
             after = (e for k, e in enumerate(graph.eqns) if graph.ancestors[k] >> index & 1)
             if any(_reduces(e, eqn.invars[0]) for e in after):
                 out[index] = _added(eqn)
     return out
+
+
+def picked_first(graph: Graph) -> ClosedJaxpr | None:
+    """The function with one number of each row made alone, where rows are reduced before it is; None if there is none such."""
+    picks = {k for k, eqn in enumerate(graph.eqns) if eqn.primitive.name == "gather" and _is_of_reduced_rows(graph, eqn)}
+    if not picks:
+        return None
+
+    def run(*args: Any) -> list[Any]:
+        env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else env[atom]
+
+        for index, eqn in enumerate(graph.eqns):
+            out = [_picked(graph, eqn, value)] if index in picks else run_equation(eqn, [value(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, out, strict=True))
+        return [value(v) for v in graph.jaxpr.outvars]
+
+    return jax.make_jaxpr(run)(*(v.aval for v in graph.jaxpr.invars))
+
+
+def _is_of_reduced_rows(graph: Graph, eqn: JaxprEqn) -> bool:
+    row = eqn.invars[0]
+    if not _is_one_of_each_row(eqn, eqn.outvars[0]) or not _is_known_outside(eqn) or isinstance(row, Literal):
+        return False
+    return any(_reduces(e, row) for e in _among(graph, graph.needs([row])))
 
 
 def _is_one_of_each_row(eqn: JaxprEqn, window: Any) -> bool:
@@ -69,29 +96,59 @@ def _reduces(eqn: JaxprEqn, row: Any) -> bool:
     return eqn.primitive.name in REDUCTIONS and eqn.invars[0].aval.shape == row.aval.shape and eqn.params["axes"] == (last,)
 
 
-def _here(eqn: JaxprEqn, x: Any, indices: Any) -> tuple[Any, Any]:
-    """Where a row's number is the one, and whether there is one."""
-    last = x.ndim - 1
-    at, n = indices[..., 0], x.shape[last]
+def _position(eqn: JaxprEqn, indices: Any, n: int) -> tuple[Any, Any]:
+    """A number's position in its row, -1 if there is none, and whether there is one."""
+    at = indices[..., 0]
     at = at.astype(np.int32) if at.dtype.itemsize < 4 else at  # which may not hold n
     inside = (at >= 0) & (at < n)
     if eqn.params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"):
         at, inside = jnp.clip(at, 0, n - 1), jnp.ones_like(inside)
-    places = lax.broadcasted_iota(np.int32, x.shape, last)
-    return (places == jnp.where(inside, at, -1).astype(np.int32)), inside
+    return jnp.where(inside, at, -1).astype(np.int32), inside
 
 
-def _picked(eqn: JaxprEqn) -> Callable[..., list[Any]]:
-    def found(x: Any, indices: Any) -> list[Any]:
-        here, inside = _here(eqn, x, indices)
-        floating = jnp.issubdtype(x.dtype, jnp.floating)
-        least = jnp.asarray(-jnp.inf if floating else jnp.iinfo(x.dtype).min, x.dtype)
-        value = jnp.max(jnp.where(here, x, least), x.ndim - 1, keepdims=True)  # as it is, NaN and zeros' signs too
-        outside = value if eqn.params["fill_value"] is None else jnp.asarray(eqn.params["fill_value"], x.dtype)
-        return [jnp.where(inside, value, outside)]
+def _is_here(x: Any, at: Any) -> Any:
+    return lax.broadcasted_iota(np.int32, x.shape, x.ndim - 1) == at
 
-    return found
+
+def _picked(graph: Graph, eqn: JaxprEqn, value: Callable[[Any], Any]) -> Any:
+    """One number of each row, made of those at its place."""
+    row, n = eqn.invars[0], eqn.invars[0].aval.shape[-1]
+    at, inside = _position(eqn, value(eqn.invars[1]), n)
+    known: dict[Any, Any] = {}
+
+    def one(atom: Any) -> Any:
+        if isinstance(atom, Literal) or atom.aval.shape[-1:] != (n,):  # the same along the row
+            return jnp.asarray(value(atom), atom.aval.dtype)
+        if atom not in known:
+            known[atom] = made(atom)
+        return known[atom]
+
+    def made(var: Any) -> Any:
+        maker = graph.made_by(var)
+        if maker is not None and elementwise.is_elementwise(maker):
+            return maker.primitive.bind(*map(one, maker.invars), **maker.params)
+        if maker is not None and maker.primitive.name == "broadcast_in_dim":
+            x, axes = maker.invars[0], maker.params["broadcast_dimensions"]
+            if x.aval.ndim == 0 or axes[-1] < var.aval.ndim - 1 or x.aval.shape[-1] == 1:
+                return lax.broadcast_in_dim(value(x), (*var.aval.shape[:-1], 1), axes)
+        elif maker is not None and maker.primitive.name in IN_ROWS:
+            return _by_place(value(var), at)
+        return jnp.take_along_axis(value(var), jnp.maximum(at, 0), var.aval.ndim - 1, mode="promise_in_bounds")
+
+    fill = eqn.params["fill_value"]
+    return one(row) if fill is None else jnp.where(inside, one(row), jnp.asarray(fill, row.aval.dtype))
+
+
+def _by_place(x: Any, at: Any) -> Any:
+    """As it is, NaN and zeros' signs too."""
+    floating = jnp.issubdtype(x.dtype, jnp.floating)
+    least = jnp.asarray(-jnp.inf if floating else (False if x.dtype == np.bool_ else jnp.iinfo(x.dtype).min), x.dtype)
+    return jnp.max(jnp.where(_is_here(x, at), x, least), x.ndim - 1, keepdims=True)
 
 
 def _added(eqn: JaxprEqn) -> Callable[..., list[Any]]:
-    return lambda x, indices, more: [jnp.where(_here(eqn, x, indices)[0], x + more, x)]
+    def added(x: Any, indices: Any, more: Any) -> list[Any]:
+        at, _ = _position(eqn, indices, x.shape[-1])
+        return [jnp.where(_is_here(x, at), x + more, x)]
+
+    return added
