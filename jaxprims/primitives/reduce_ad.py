@@ -281,7 +281,7 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
-            out = scan_xla.REDUCTIONS[name](x, axis)
+            out = reduce_p.bind(*primals, **params)[0]
             met = (x == jnp.expand_dims(out, axis)).astype(x.dtype)
             dot = jnp.sum(met * tangents[0], axis) / jnp.sum(met, axis)
         else:
