@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..operators.classify import why_no_identity
+from ..operators.commutes import commutes
 from ..operators.operator import passing
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
@@ -53,8 +54,8 @@ def _one_pass(call: Ordered) -> bool:
     return any(call.elements.is_position) or call.operator.represent().finish is not None
 
 
-LONG = 4096
-"""Elements along an axis from which on a reduction of its own costs nothing."""
+LONG = 16
+"""Elements along an axis from which on a reduction of its own costs little."""
 
 
 def _sharded_alone(x: Any, axes: Sequence[int]) -> frozenset[int]:
@@ -83,8 +84,11 @@ def _by_runs(
     """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
     runs = _runs(axes, alone)
+    if alone and not static.operator.large and commutes(static.operator.program):  # what devices combine is what is left: little
+        runs.sort(key=lambda run: math.prod(leaves[0].shape[run[0] : sum(run)]), reverse=True)
     left = len(axes)
-    for first, count in runs:
+    for k, (place, count) in enumerate(runs):
+        first = place - sum(n for at, n in runs[:k] if at < place)
         left -= count
         last = left == 0
         leaves = [_merged(x, first, count) for x in leaves]

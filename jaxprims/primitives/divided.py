@@ -24,6 +24,10 @@ from jax.sharding import PartitionSpec as P
 
 from .devices import Names
 
+LONG = 16
+"""Elements for each pair of devices from which on an axis may be filled up though a part of the devices divides it: if it is
+sharded over those alone, as many elements as there are devices move to a neighbour."""
+
 Factors = tuple[str | None, ...]
 Room = tuple[int, int, int]
 """Along an axis: the first place that is taken, how many are, and how many there are."""
@@ -91,15 +95,18 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
 
 
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
-    """Of factors that no number of these devices divides; others may be divided already."""
+    """Of factors that no number of these devices divides, and of many elements that all of them together do not."""
     if layout.fills is None:
         return {}
     sizes = {f: n for x, factors in zip(avals, layout.operands, strict=True) for n, f in zip(x.shape, factors, strict=True)}
-    return {
-        f: (0, n, n + -n % count)
-        for f, n in sizes.items()
-        if f is not None and f[0] in "bln" and n > 1 and math.gcd(n, count) == 1
-    }
+
+    def fits(f: str | None, n: Any) -> bool:
+        """Is it that, or may the axis be divided as it is?"""
+        if f is None or f[0] not in "bln" or n % count == 0:
+            return True
+        return n == 1 or (math.gcd(n, count) > 1 and not (f == "n" and n >= LONG * count**2))
+
+    return {f: (0, n, n + -n % count) for f, n in sizes.items() if not fits(f, n)}
 
 
 def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:

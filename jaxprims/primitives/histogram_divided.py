@@ -37,7 +37,7 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
         if k < call.num_arrays:
             known += [n, *own(elements[k])]
         elif k < len(elements):
-            known += [None if f is None else f"={f}" for f in own(elements[k])]
+            known += own_axes.after(own(elements[k]), map(own, elements[: call.num_arrays]))
         elif (at := k - len(avals) + len(dests)) >= 0:
             known += [bins, *dests[at]]
         return (*known, *(None,) * (len(aval.shape) - len(known)))

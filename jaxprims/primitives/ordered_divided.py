@@ -110,7 +110,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
             known += lanes
         if own is not None:
             mine = own(elements[k])
-            known += mine if k < call.num_arrays else tuple(None if f is None else f"={f}" for f in mine)
+            known += mine if k < call.num_arrays else own_axes.after(mine, map(own, elements[: call.num_arrays]))
         return known + (None,) * (len(aval.shape) - len(known))
 
     steps: tuple[str | None, ...] = {"scan": (n,), "reduce": (), "segments": ("h",)}[call.kind]
