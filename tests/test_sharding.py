@@ -264,7 +264,7 @@ def test_segments_on_explicit_axes(name: str) -> None:
     rng = np.random.default_rng(len(name))
     rows = bool(rng.integers(2)) or name == "prod"
     v, i = data(400)
-    v = np.stack([v, v * i], 1) if rows else v
+    v = np.stack([v, v[::-1] if name == "prod" else v * i], 1) if rows else v
     m, f = mesh(4, 2, explicit=True), getattr(jp, f"segment_{name}")
 
     def both(v: Any, i: Any) -> Any:

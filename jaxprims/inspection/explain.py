@@ -160,10 +160,10 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
     taken = other is None or target.takes(problem)
     explanation = target.explain(problem) if taken else Explanation(other.strategy, other.reason)
     summary = family.summary(problem, explanation, **eqn.params)
+    over = family.over_devices(avals, jax.device_count(), **eqn.params) if jax.device_count() > 1 else ""
     if other is not None:
-        return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
+        return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where, devices=over)
     e, hint = explanation, _hint(eqn) if where == "cpu" else ""
-    over = family.over_devices(avals, **eqn.params) if jax.device_count() > 1 else ""
     return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where, hint, over)
 
 

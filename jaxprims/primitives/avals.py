@@ -19,7 +19,8 @@ def result_aval(like: Any, shape: tuple[int, ...], dtype: Any, axes: Sequence[in
 
     def names(n: Any, a: int | None) -> Any:
         found = None if a is None else sharding.spec[a]
-        parts = math.prod(sharding.mesh.shape[name] for name in (found if isinstance(found, tuple) else (found,) if found else ()))
+        every = found if isinstance(found, tuple) else (found,) if found else ()
+        parts = math.prod(sharding.mesh.shape[name] for name in every)
         return found if isinstance(n, int) and n % parts == 0 else None
 
     spec = (*map(names, shape, axes), *(None,) * (len(shape) - len(axes)))

@@ -94,19 +94,32 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
 
 
+def in_words(avals: Sequence[Any], layout: Layout, count: int) -> str:
+    """What is moved where this many devices have parts of the elements, or of the grid."""
+    filled, sizes = _uneven(avals, layout, count), _sizes(avals, layout)
+    left = [n for f, n in sizes.items() if f[0] in "ng" and f not in filled and isinstance(n, int) and n % count]
+    if not left or not layout.communication:
+        return layout.communication
+    return f"{layout.communication}; {count} devices do not divide {left[0]}: over so many of them, that axis is gathered"
+
+
+def _sizes(avals: Sequence[Any], layout: Layout) -> dict[str, Any]:
+    """Of the axes that may be sharded."""
+    every = (pair for x, factors in zip(avals, layout.operands, strict=True) for pair in zip(factors, x.shape, strict=True))
+    return {f: n for f, n in every if f is not None}
+
+
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
     """Of factors that no number of these devices divides, and of many elements that all of them together do not."""
     if layout.fills is None:
         return {}
-    sizes = {f: n for x, factors in zip(avals, layout.operands, strict=True) for n, f in zip(x.shape, factors, strict=True)}
 
-    def fits(f: str | None, n: Any) -> bool:
-        """Is it that, or may the axis be divided as it is?"""
-        if f is None or f[0] not in "bln" or n % count == 0:
-            return True
-        return n == 1 or (math.gcd(n, count) > 1 and not (f == "n" and n >= LONG * count**2))
+    def uneven(f: str, n: Any) -> bool:
+        if f[0] not in "bln" or n % count == 0:
+            return False
+        return math.gcd(n, count) == 1 < n or (f == "n" and n >= LONG * count**2)
 
-    return {f: (0, n, n + -n % count) for f, n in sizes.items() if not fits(f, n)}
+    return {f: (0, n, n + -n % count) for f, n in _sizes(avals, layout).items() if uneven(f, n)}
 
 
 def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:

@@ -92,10 +92,10 @@ class Family(abc.ABC):
         """The same in plain XLA."""
         return over_batch(functools.partial(self.plain_one, **params), *self.batch(operands, **params))(*operands)
 
-    def over_devices(self, avals: Sequence[Any], **params: Any) -> str:
+    def over_devices(self, avals: Sequence[Any], count: int, **params: Any) -> str:
         """What it takes, in words, where several devices have parts of the elements."""
         layout = divided.layouts.get(self.primitive)
-        return "the elements are gathered" if layout is None else layout(avals, **params).communication
+        return "the elements are gathered" if layout is None else divided.in_words(avals, layout(avals, **params), count)
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         another = self.another_way(ctx, operands, target, **params)

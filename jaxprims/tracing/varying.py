@@ -64,12 +64,6 @@ def beside(x: Any, data: Any) -> Any:
     return placed_as(x, aval.update(sharding=place.update(spec=spec)))
 
 
-def together(arrays: Sequence[Any]) -> list[Any]:
-    """Arrays of the same elements, each where the first is that has a place on explicit axes."""
-    first = next((x for x in arrays if 0 in sharded_axes(x)), None)
-    return list(arrays) if first is None else [beside(x, first) for x in arrays]
-
-
 def by_partitioner(fn: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> list[Any]:
     """``fn(*arrays)``, with results where their types say; in it explicit axes of a mesh are as automatic ones, so that XLA's
     partitioner says where things are, in derivatives too."""
