@@ -391,6 +391,37 @@ def test_lengths_that_share_a_factor_with_the_devices(sizes: tuple[int, ...], cu
         assert moved(compiled) <= 64
 
 
+MADE: dict[str, Callable[..., Any]] = {
+    "pairs": lambda x, i, t: jp.genhist(lambda a, b: ((a, b), 1), (i[1:], i[:-1]), jp.Bins((9, 9))),
+    "two histograms": lambda x, i, t: jp.genhist(
+        lambda p, x, i: ((p % 7, t[i] * x), (jnp.stack([i, i + 1]), jnp.stack([x, 1.0]))), (jp.positions, x[1:], i[1:]),
+        (jp.Bins(7, jnp.maximum), jp.Bins(9, dest=jnp.ones(9))),
+    ),
+    "small indices": lambda x, i, t: jp.genhist(lambda x, i: (i.astype(jnp.int8), x), (x[1:], i[1:]), jp.Bins(120)),
+    "members": lambda x, i, t: jax.vmap(lambda s: jp.genhist(lambda x, i: (i, s * x * x), (x[1:], i[1:]), jp.Bins(9)))(t),
+    "reduction": lambda x, i, t: jp.reduce(x[1:], jnp.logaddexp, map=lambda v: 2 * v),
+    "of positions": lambda x, i, t: jp.reduce((x[1:], jp.positions), map=lambda v, p: v * jnp.cos(p)),
+    "reversed scan": lambda x, i, t: jnp.sum(jp.scan(x[1:], jnp.maximum, map=jnp.sin, reverse=True) ** 2),
+    "recurrence": lambda x, i, t: jnp.mean(jp.scan(x[1:], affine, map=maps, identity=ONE, reverse=True)[1] ** 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_uneven_elements_that_functions_make(name: str) -> None:
+    """What fills up an axis goes through the user's function too: it is of no bin, or the identity."""
+    f, table = MADE[name], jnp.linspace(0.5, 1.5, 9)
+    i = RNG.integers(0, 9, N).astype(np.int32)
+    placed = [jax.device_put(a, NamedSharding(mesh(8), P("x"))) for a in (X, i)]
+    compiled = jax.jit(f).lower(*placed, table).compile()
+    assert_close(compiled(*placed, table), jax.tree.map(np.asarray, jax.jit(f)(X, i, table)), 1e-4)
+    assert moved(compiled) <= 120
+    if name not in ("pairs", "small indices"):
+        back = jax.jit(jax.grad(lambda x, i, t: sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(f(x, i, t)))))
+        assert_close(back(*placed, table), np.asarray(back(X, i, table)), 1e-3)
+    plan = jp.explain(lambda x, i: f(x, i, table))(X, i)
+    assert all("gathered" not in call.devices for call in plan.calls)
+
+
 def test_gradients_of_sharded_features_move_nothing() -> None:
     """Rows that are gathered from a table lie where the table's features do."""
     x = jax.device_put(X.reshape(-1, 16), NamedSharding(mesh(8), P(None, "x")))

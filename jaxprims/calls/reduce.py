@@ -56,8 +56,8 @@ def _one_pass(call: Ordered) -> bool:
 
 
 LONG, LONG_OF_MADE = 16, 4096
-"""Elements along an axis from which on a reduction of its own costs little; where a function makes them, which ``fuse`` may do in one
-pass with what makes its operands."""
+"""Elements along an axis from which on a reduction of its own costs little; where a function makes them, which ``fuse`` may do
+in one pass with what makes its operands."""
 
 
 def _sharded_alone(x: Any, axes: Sequence[int], least: int) -> frozenset[int]:

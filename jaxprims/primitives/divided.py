@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
@@ -22,6 +23,8 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ..operators.operator import Traced, traced_alike
+from ..tracing.jaxprs import capturing
 from .devices import Names
 
 LONG = 16
@@ -45,9 +48,14 @@ class Layout:
     communication: str  # in words
     fills: tuple[Any, ...] | None = None
     """Of each operand, a number that elements behind the last may be; None: there may be none."""
+    marked: Callable[[], Marked] | None = None
+    """The call of one operand more, which says which elements there are: where nothing else can."""
     windows: Mapping[str, Room] = dataclasses.field(default_factory=dict)
     """Of results, where they are among what ``on_devices`` makes along an axis that is sharded."""
 
+
+Marked = tuple[int, Layout, Callable[..., Any]]
+"""The operand's place, the layout, and the call."""
 
 layouts: dict[Primitive, Callable[..., Layout]] = {}
 """For primitives that can be divided: from the operands' avals and the primitive's parameters. Of any other, each device does its
@@ -75,9 +83,15 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     """``whole``: the call as it was. XLA's partitioner gives devices parts of one size: where that takes more elements (lanes,
     members of a batch) than there are, the layout says of what; nothing is moved for that."""
     devices = tuple(jax.devices()[:count])  # only their number matters: shardings are in terms of their order
-    rooms = _uneven(ctx.avals_in, layout, count)
+    add = lambda xs: xs  # noqa: E731
+    if layout.marked and _is_left(ctx.avals_in, layout, count):
+        n = _sizes(ctx.avals_in, layout)["n"]
+        at, layout, whole = layout.marked()
+        add = lambda xs: (*xs[:at], jnp.ones(n, jnp.bool_), *xs[at:])  # noqa: E731
+    avals = add([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_in])
+    rooms = _uneven(avals, layout, count)
     of_operands, of_results = (layout.operands, rooms), (layout.results, {**rooms, **layout.windows})
-    fills, zeros = layout.fills or (0,) * len(operands), (0,) * len(layout.results)
+    fills, zeros = layout.fills or (0,) * len(avals), (0,) * len(layout.results)
     call = custom_partitioning(lambda *xs: _placed(whole(*_taken(xs, *of_operands)), *of_results, zeros))
     rule, private = _rule(layout)
     call.def_partition(
@@ -90,14 +104,14 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
-    run = lambda *xs: list(_taken(call(*_placed(xs, *of_operands, fills)), *of_results))  # noqa: E731
+    run = lambda *xs: list(_taken(call(*_placed(add(xs), *of_operands, fills)), *of_results))  # noqa: E731
     return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
 
 
 def in_words(avals: Sequence[Any], layout: Layout, count: int) -> str:
     """What is moved where this many devices have parts of the elements, or of the grid."""
-    filled, sizes = _uneven(avals, layout, count), _sizes(avals, layout)
-    left = [n for f, n in sizes.items() if f[0] in "ng" and f not in filled and isinstance(n, int) and n % count]
+    filled = _uneven(avals, layout, count) or ("n" if layout.marked and _is_left(avals, layout, count) else "")
+    left = [n for f, n in _sizes(avals, layout).items() if f[0] in "ng" and f not in filled and isinstance(n, int) and n % count]
     if not left or not layout.communication:
         return layout.communication
     return f"{layout.communication}; {count} devices do not divide {left[0]}: over so many of them, that axis is gathered"
@@ -107,6 +121,26 @@ def _sizes(avals: Sequence[Any], layout: Layout) -> dict[str, Any]:
     """Of the axes that may be sharded."""
     every = (pair for x, factors in zip(avals, layout.operands, strict=True) for pair in zip(factors, x.shape, strict=True))
     return {f: n for f, n in every if f is not None}
+
+
+def _is_left(avals: Sequence[Any], layout: Layout, count: int) -> bool:
+    """Would elements be filled up, if it were known with what?"""
+    return layout.fills is None and "n" in _uneven(avals, dataclasses.replace(layout, fills=()), count)
+
+
+def where_there(f: Traced, otherwise: Mapping[int, Any]) -> Traced:
+    """f of one argument more, the last: is the element there? Where it is not, these results are these numbers."""
+    held = len(f.jaxpr.constvars)
+
+    def flat(*args: Any) -> list[Any]:
+        out = list(f(args[:held], *args[held:-1]))
+        for k, number in otherwise.items():
+            out[k] = jnp.where(args[-1], out[k], number)
+        return out
+
+    variables = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*f.jaxpr.constvars, *f.jaxpr.invars)]
+    made = jax.make_jaxpr(flat)(*variables, jax.ShapeDtypeStruct((), jnp.bool_)).jaxpr
+    return traced_alike(capturing(made, held))
 
 
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
