@@ -137,7 +137,7 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
             yield _planned(family, eqn, target, where)
         if eqn.primitive is transposed_p:
             form, avals = eqn.params["form"], [v.aval for v in eqn.invars]
-            over = transposed.layout(avals, form).communication
+            over = transposed.layout(avals, form)[0].communication
             for call in _calls(jax.make_jaxpr(form.whole)(*avals).jaxpr, where, sites):
                 yield dataclasses.replace(call, devices=over if call.devices else "")
         if eqn.primitive is fused_p:

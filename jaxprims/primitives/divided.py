@@ -79,20 +79,21 @@ def devices_at_once(ctx: Any) -> int:
     return 1 if count == 1 else min(count, jax.local_device_count("cpu"))
 
 
-def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int) -> Any:
-    """``whole``: the call as it was. XLA's partitioner gives devices parts of one size: where that takes more elements (lanes,
-    members of a batch) than there are, the layout says of what; nothing is moved for that."""
+def lower(
+    ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int, before: Callable[..., Any] = tuple
+) -> Any:
+    """``whole``: the call as it was, of what ``before`` makes of the operands. XLA's partitioner gives devices parts of one size:
+    where that takes more elements (lanes, members of a batch) than there are, the layout says of what; for that nothing moves."""
     devices = tuple(jax.devices()[:count])  # only their number matters: shardings are in terms of their order
-    add = lambda xs: xs  # noqa: E731
     if layout.marked and _is_left(ctx.avals_in, layout, count):
         n = _sizes(ctx.avals_in, layout)["n"]
         at, layout, whole = layout.marked()
-        add = lambda xs: (*xs[:at], jnp.ones(n, jnp.bool_), *xs[at:])  # noqa: E731
-    avals = add([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_in])
+        before = lambda xs: (*xs[:at], jnp.ones(n, jnp.bool_), *xs[at:])  # noqa: E731
+    avals = jax.eval_shape(before, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_in])
     rooms = _uneven(avals, layout, count)
     of_operands, of_results = (layout.operands, rooms), (layout.results, {**rooms, **layout.windows})
     fills, zeros = layout.fills or (0,) * len(avals), (0,) * len(layout.results)
-    call = custom_partitioning(lambda *xs: _placed(whole(*_taken(xs, *of_operands)), *of_results, zeros))
+    call = custom_partitioning(lambda *xs: placed(whole(*taken(xs, *of_operands)), *of_results, zeros))
     rule, private = _rule(layout)
     call.def_partition(
         partition=lambda _, operands, results: _partition(layout, devices, rooms, operands, results),
@@ -104,7 +105,7 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
-    run = lambda *xs: list(_taken(call(*_placed(add(xs), *of_operands, fills)), *of_results))  # noqa: E731
+    run = lambda *xs: list(taken(call(*placed(before(xs), *of_operands, fills)), *of_results))  # noqa: E731
     return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
 
 
@@ -156,7 +157,7 @@ def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]
     return {f: (0, n, n + -n % count) for f, n in _sizes(avals, layout).items() if uneven(f, n)}
 
 
-def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
+def taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
     """What is in the places that are taken."""
     everywhere = slice(None)
 
@@ -167,17 +168,17 @@ def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[
     return tuple(map(part, arrays, factors_of))
 
 
-def _placed(
+def placed(
     arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room], fills: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The other way round."""
 
-    def placed(x: Any, factors: Factors, fill: Any) -> Any:
+    def one(x: Any, factors: Factors, fill: Any) -> Any:
         found = [rooms.get(f or "", (0, 0, 0)) for f in factors]
         around = [(first, total - first - n, 0) for first, n, total in found]
         return jax.lax.pad(x, np.array(fill, x.dtype), around) if any(map(any, around)) else x
 
-    return tuple(map(placed, arrays, factors_of, fills))
+    return tuple(map(one, arrays, factors_of, fills))
 
 
 def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
@@ -208,13 +209,13 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
             if f is not None and f[0] != "=":
                 sizes[f] = size
                 axes[f] = axes.get(f) or names
-    taken: set[str] = set()
+    used: set[str] = set()
     for f in sorted(axes, key=lambda f: (f == "h", f)):  # the batch, lanes, elements; bins, which may be where elements are
         parts = math.prod(mesh.shape[name] for name in axes[f])
-        free = taken - set(axes.get("n", ())) if f == "h" else taken
+        free = used - set(axes.get("n", ())) if f == "h" else used
         if free & set(axes[f]) or sizes[f] % parts:
             axes[f] = ()
-        taken |= set(axes[f])
+        used |= set(axes[f])
 
     if not axes.get("n"):
         axes["h"] = ()  # each device makes all bins
@@ -228,8 +229,8 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
 
     def on_device(*parts: Any) -> Any:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
-            made = layout.on_devices(axes, *_taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
-            return _placed(made, layout.results, whole, (0,) * len(made))
+            made = layout.on_devices(axes, *taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
+            return placed(made, layout.results, whole, (0,) * len(made))
 
     return mesh, on_device, outs, ins
 
