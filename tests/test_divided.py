@@ -302,6 +302,154 @@ def test_explicit_axes(spec: P) -> None:
             assert_close(np.asarray(got), np.asarray(jax.jit(f)(ROWS)), 1e-4)
 
 
+def blur(t: Any) -> Any:
+    return 0.3 * t[-1, 0] * t[0, 1] + 0.5 * t[0, 0] + 0.2 * t[1, -1]
+
+
+@pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None), P(("y", "x"), None)])
+@pytest.mark.parametrize("boundary", ["wrap", "edge", "constant", "valid"])
+def test_stencils_on_explicit_axes(spec: P, boundary: str) -> None:
+    """Grids stay where they are, in their types too, where the devices divide the results; gradients are where the grid is."""
+    m = mesh(4, 2, explicit=True)
+    grid = X.reshape(40, 48)
+    steps = 3 if boundary == "wrap" else 1
+
+    def both(x: Any) -> Any:
+        step = lambda x: jp.stencil(blur, x, boundary=boundary, steps=steps)  # noqa: E731
+        return step(x), jax.grad(lambda x: jnp.sum(jnp.sin(step(x))))(x)
+
+    wanted = jax.tree.map(np.asarray, jax.jit(both)(grid))
+    with jax.set_mesh(m):
+        x = jax.device_put(grid, NamedSharding(m, spec))
+        compiled = jax.jit(both).lower(x).compile()
+        out, grad = compiled(x)
+        assert jax.typeof(grad) == jax.typeof(x)
+        assert_close(jax.tree.map(np.asarray, (out, grad)), wanted, 1e-4)
+        if boundary != "valid":
+            assert jax.typeof(out) == jax.typeof(x) and moved(compiled) < x.size / 2
+
+
+@pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P(("y", "x"), None), P(None, None)])
+def test_gradients_of_grids_that_shrink(spec: P) -> None:
+    """Cotangents lie among those of all cells that devices make: only halos move."""
+    grid = RNG.standard_normal((160, 256)).astype(np.float32)
+    x = jax.device_put(grid, NamedSharding(mesh(4, 2), spec))
+
+    def f(x: Any) -> Any:
+        return jnp.sum(jnp.sin(jp.stencil(blur, x, boundary="valid"))) + jnp.sum(
+            jp.stencil(blur, x, boundary=("valid", "wrap")) ** 2
+        )
+
+    compiled = jax.jit(jax.grad(f)).lower(x).compile()
+    assert_close(compiled(x), np.asarray(jax.jit(jax.grad(f))(grid)), 1e-4)
+    assert moved(compiled) <= 260
+    twice = jax.jit(lambda x: jax.jvp(jax.grad(f), (x,), (x,))[1])
+    assert_close(twice(x), np.asarray(twice(grid)), 1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None)])
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.add, jnp.logaddexp, further, jnp.multiply], ids=lambda op: op.__name__)
+def test_gradients_on_explicit_axes(op: Any, spec: P, axis: int) -> None:
+    """Of scans and reductions along axes that are sharded and along others, by operators with a rule and without."""
+    m = mesh(4, 2, explicit=True)
+    f = lambda x: jnp.sum(jp.scan(x, op, axis=axis) ** 2) + jnp.sum(jnp.sin(jp.reduce(x, op, axis=axis)))  # noqa: E731
+    wanted = np.asarray(jax.jit(jax.grad(f))(ROWS))
+    with jax.set_mesh(m):
+        x = jax.device_put(ROWS, NamedSharding(m, spec))
+        got = jax.jit(jax.grad(f))(x)
+        assert jax.typeof(got) == jax.typeof(x)
+        assert_close(np.asarray(got), wanted, 1e-3)
+
+
+SMALL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "maximum": (lambda x: jp.reduce(x, jnp.maximum, axis=-1), lambda x: jnp.max(x, -1)),
+    "minimum of all": (lambda x: jp.reduce(x, jnp.minimum), jnp.min),
+    "maximum of columns": (lambda x: jp.reduce(x, jnp.maximum, axis=0), lambda x: jnp.max(x, 0)),
+    "argmax": (lambda x: jp.argmax(x, axis=0), lambda x: jnp.argmax(x, 0)),
+    "cumulative maximum": (lambda x: jp.cummax(x, axis=0), lambda x: jax.lax.cummax(x, 0)),
+    "five points": (
+        lambda x: jp.stencil(lambda t: t[-1, 0] + t[1, 0] + t[0, -1] + t[0, 1], x, boundary="wrap"),
+        lambda x: sum(jnp.roll(x, k, a) for k in (-1, 1) for a in (0, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 40), (64, 64), (400, 32)])
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_left_to_xla_is_divided(name: str, shape: tuple[int, int]) -> None:
+    """Small calls that XLA does as well, and their gradients: right, NaN too, and no more is moved than in plain JAX."""
+    ours, plain = SMALL[name]
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x[3, 5] = np.nan
+    for spec in (P("x"), P(None, "x"), P("y", "x"), P(("y", "x"), None)):
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        programs = [jax.jit(f).lower(placed).compile() for f in (ours, plain)]
+        assert_close(programs[0](placed), np.asarray(jax.jit(ours)(x)), 1e-5)
+        assert moved(programs[0]) <= max(64, 1.1 * moved(programs[1])), spec  # a halo's corners are exchanged with it
+        if name != "argmax":
+            back = jax.grad(lambda x: jnp.sum(jnp.sin(ours(x))))
+            assert_close(jax.jit(back)(placed), np.asarray(jax.jit(back)(x)), 1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 2)])
+@pytest.mark.parametrize("cut", [2, 4])
+def test_lengths_that_share_a_factor_with_the_devices(sizes: tuple[int, ...], cut: int) -> None:
+    """Nothing large is moved where all devices divide no axis, nor where a part of them does."""
+    n = 8 * 500 + (4 if len(sizes) == 2 else 0)
+    x, i = RNG.standard_normal(n).astype(np.float32), RNG.integers(0, 9, n).astype(np.int32)
+    for f in (
+        lambda x, i: jp.segment_sum(x[cut:], i[cut:], 9),
+        lambda x, i: jp.reduce(x[cut:], jnp.logaddexp),
+        lambda x, i: jp.scan(x, jnp.maximum, reverse=True),
+    ):
+        placed = [jax.device_put(a, NamedSharding(mesh(*sizes), P("x"))) for a in (x, i)]
+        compiled = jax.jit(f).lower(*placed).compile()
+        assert_close(compiled(*placed), np.asarray(jax.jit(f)(x, i)), 1e-4)
+        assert moved(compiled) <= 64
+
+
+MADE: dict[str, Callable[..., Any]] = {
+    "pairs": lambda x, i, t: jp.genhist(lambda a, b: ((a, b), 1), (i[1:], i[:-1]), jp.Bins((9, 9))),
+    "two histograms": lambda x, i, t: jp.genhist(
+        lambda p, x, i: ((p % 7, t[i] * x), (jnp.stack([i, i + 1]), jnp.stack([x, 1.0]))), (jp.positions, x[1:], i[1:]),
+        (jp.Bins(7, jnp.maximum), jp.Bins(9, dest=jnp.ones(9))),
+    ),
+    "small indices": lambda x, i, t: jp.genhist(lambda x, i: (i.astype(jnp.int8), x), (x[1:], i[1:]), jp.Bins(120)),
+    "members": lambda x, i, t: jax.vmap(lambda s: jp.genhist(lambda x, i: (i, s * x * x), (x[1:], i[1:]), jp.Bins(9)))(t),
+    "reduction": lambda x, i, t: jp.reduce(x[1:], jnp.logaddexp, map=lambda v: 2 * v),
+    "of positions": lambda x, i, t: jp.reduce((x[1:], jp.positions), map=lambda v, p: v * jnp.cos(p)),
+    "reversed scan": lambda x, i, t: jnp.sum(jp.scan(x[1:], jnp.maximum, map=jnp.sin, reverse=True) ** 2),
+    "recurrence": lambda x, i, t: jnp.mean(jp.scan(x[1:], affine, map=maps, identity=ONE, reverse=True)[1] ** 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_uneven_elements_that_functions_make(name: str) -> None:
+    """What fills up an axis goes through the user's function too: it is of no bin, or the identity."""
+    f, table = MADE[name], jnp.linspace(0.5, 1.5, 9)
+    i = RNG.integers(0, 9, N).astype(np.int32)
+    placed = [jax.device_put(a, NamedSharding(mesh(8), P("x"))) for a in (X, i)]
+    compiled = jax.jit(f).lower(*placed, table).compile()
+    assert_close(compiled(*placed, table), jax.tree.map(np.asarray, jax.jit(f)(X, i, table)), 1e-4)
+    assert moved(compiled) <= 120
+    if name not in ("pairs", "small indices"):
+        back = jax.jit(jax.grad(lambda x, i, t: sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(f(x, i, t)))))
+        assert_close(back(*placed, table), np.asarray(back(X, i, table)), 1e-3)
+    plan = jp.explain(lambda x, i: f(x, i, table))(X, i)
+    assert all("gathered" not in call.devices for call in plan.calls)
+
+
+def test_gradients_of_sharded_features_move_nothing() -> None:
+    """Rows that are gathered from a table lie where the table's features do."""
+    x = jax.device_put(X.reshape(-1, 16), NamedSharding(mesh(8), P(None, "x")))
+    ids = IDS[: len(x)]
+    f = jax.grad(lambda x: jnp.sum(jnp.sin(jp.segment_sum(x, ids, H))))
+    compiled = jax.jit(f).lower(x).compile()
+    assert moved(compiled) == 0
+    assert_close(compiled(x), np.asarray(jax.jit(f)(X.reshape(-1, 16))), 1e-4)
+
+
 NAMED = {
     "reduce": (lambda n: lambda x, i: jp.reduce(maps(x), affine, init=ONE, axis_name=n)),
     "positions": (lambda n: lambda x, i: jp.reduce((x, jp.positions), jp.monoids.argmax, axis_name=n)),

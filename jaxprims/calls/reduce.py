@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..operators.classify import why_no_identity
+from ..operators.commutes import commutes
 from ..operators.operator import passing
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
@@ -43,7 +44,8 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
         call.elements.moved_together()
     static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
     operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
-    alone = frozenset() if once else _sharded_alone(call.elements.given[0], call.elements.axes)
+    least = LONG_OF_MADE if call.f.jaxpr.eqns else LONG
+    alone = frozenset() if once else _sharded_alone(call.elements.given[0], call.elements.axes, least)
     return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
 
 
@@ -53,14 +55,15 @@ def _one_pass(call: Ordered) -> bool:
     return any(call.elements.is_position) or call.operator.represent().finish is not None
 
 
-LONG = 4096
-"""Elements along an axis from which on a reduction of its own costs nothing."""
+LONG, LONG_OF_MADE = 16, 4096
+"""Elements along an axis from which on a reduction of its own costs little; where a function makes them, which ``fuse`` may do
+in one pass with what makes its operands."""
 
 
-def _sharded_alone(x: Any, axes: Sequence[int]) -> frozenset[int]:
+def _sharded_alone(x: Any, axes: Sequence[int], least: int) -> frozenset[int]:
     """Axes that may be sharded where those in front of them are not: as one axis with these they would be gathered."""
     explicit = sharded_axes(x)
-    long = [a for a in axes if isinstance(x.shape[a], int) and x.shape[a] >= LONG] if jax.device_count() > 1 else []
+    long = [a for a in axes if isinstance(x.shape[a], int) and x.shape[a] >= least] if jax.device_count() > 1 else []
     return frozenset({*long, *(a for a in axes if a in explicit)})
 
 
@@ -83,8 +86,11 @@ def _by_runs(
     """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
     runs = _runs(axes, alone)
+    if alone and not static.operator.large and commutes(static.operator.program):  # what devices combine is what is left: little
+        runs.sort(key=lambda run: math.prod(leaves[0].shape[run[0] : sum(run)]), reverse=True)
     left = len(axes)
-    for first, count in runs:
+    for k, (place, count) in enumerate(runs):
+        first = place - sum(n for at, n in runs[:k] if at < place)
         left -= count
         last = left == 0
         leaves = [_merged(x, first, count) for x in leaves]

@@ -137,7 +137,7 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
             yield _planned(family, eqn, target, where)
         if eqn.primitive is transposed_p:
             form, avals = eqn.params["form"], [v.aval for v in eqn.invars]
-            over = transposed.layout(avals, form).communication
+            over = transposed.layout(avals, form)[0].communication
             for call in _calls(jax.make_jaxpr(form.whole)(*avals).jaxpr, where, sites):
                 yield dataclasses.replace(call, devices=over if call.devices else "")
         if eqn.primitive is fused_p:
@@ -160,10 +160,10 @@ def _planned(family: Any, eqn: Any, target: Target, where: str) -> PlannedCall:
     taken = other is None or target.takes(problem)
     explanation = target.explain(problem) if taken else Explanation(other.strategy, other.reason)
     summary = family.summary(problem, explanation, **eqn.params)
+    over = family.over_devices(avals, jax.device_count(), **eqn.params) if jax.device_count() > 1 else ""
     if other is not None:
-        return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where)
+        return PlannedCall(family.title, summary, other.strategy, other.reason, 0, target=where, devices=over)
     e, hint = explanation, _hint(eqn) if where == "cpu" else ""
-    over = family.over_devices(avals, **eqn.params) if jax.device_count() > 1 else ""
     return PlannedCall(family.title, summary, e.strategy, e.reason, e.workspace_bytes, problem.spec, e.variant, where, hint, over)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
@@ -22,7 +23,13 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ..operators.operator import Traced, traced_alike
+from ..tracing.jaxprs import capturing
 from .devices import Names
+
+LONG = 16
+"""Elements for each pair of devices from which on an axis may be filled up though a part of the devices divides it: if it is
+sharded over those alone, as many elements as there are devices move to a neighbour."""
 
 Factors = tuple[str | None, ...]
 Room = tuple[int, int, int]
@@ -41,9 +48,14 @@ class Layout:
     communication: str  # in words
     fills: tuple[Any, ...] | None = None
     """Of each operand, a number that elements behind the last may be; None: there may be none."""
+    marked: Callable[[], Marked] | None = None
+    """The call of one operand more, which says which elements there are: where nothing else can."""
     windows: Mapping[str, Room] = dataclasses.field(default_factory=dict)
     """Of results, where they are among what ``on_devices`` makes along an axis that is sharded."""
 
+
+Marked = tuple[int, Layout, Callable[..., Any]]
+"""The operand's place, the layout, and the call."""
 
 layouts: dict[Primitive, Callable[..., Layout]] = {}
 """For primitives that can be divided: from the operands' avals and the primitive's parameters. Of any other, each device does its
@@ -67,14 +79,21 @@ def devices_at_once(ctx: Any) -> int:
     return 1 if count == 1 else min(count, jax.local_device_count("cpu"))
 
 
-def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int) -> Any:
-    """``whole``: the call as it was. XLA's partitioner gives devices parts of one size: where that takes more elements (lanes,
-    members of a batch) than there are, the layout says of what; nothing is moved for that."""
+def lower(
+    ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[..., Any], count: int, before: Callable[..., Any] = tuple
+) -> Any:
+    """``whole``: the call as it was, of what ``before`` makes of the operands. XLA's partitioner gives devices parts of one size:
+    where that takes more elements (lanes, members of a batch) than there are, the layout says of what; for that nothing moves."""
     devices = tuple(jax.devices()[:count])  # only their number matters: shardings are in terms of their order
-    rooms = _uneven(ctx.avals_in, layout, count)
+    if layout.marked and _is_left(ctx.avals_in, layout, count):
+        n = _sizes(ctx.avals_in, layout)["n"]
+        at, layout, whole = layout.marked()
+        before = lambda xs: (*xs[:at], jnp.ones(n, jnp.bool_), *xs[at:])  # noqa: E731
+    avals = jax.eval_shape(before, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_in])
+    rooms = _uneven(avals, layout, count)
     of_operands, of_results = (layout.operands, rooms), (layout.results, {**rooms, **layout.windows})
-    fills, zeros = layout.fills or (0,) * len(operands), (0,) * len(layout.results)
-    call = custom_partitioning(lambda *xs: _placed(whole(*_taken(xs, *of_operands)), *of_results, zeros))
+    fills, zeros = layout.fills or (0,) * len(avals), (0,) * len(layout.results)
+    call = custom_partitioning(lambda *xs: placed(whole(*taken(xs, *of_operands)), *of_results, zeros))
     rule, private = _rule(layout)
     call.def_partition(
         partition=lambda _, operands, results: _partition(layout, devices, rooms, operands, results),
@@ -86,23 +105,59 @@ def lower(ctx: Any, operands: Sequence[Any], layout: Layout, whole: Callable[...
     context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
-    run = lambda *xs: list(_taken(call(*_placed(xs, *of_operands, fills)), *of_results))  # noqa: E731
+    run = lambda *xs: list(taken(call(*placed(before(xs), *of_operands, fills)), *of_results))  # noqa: E731
     return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
 
 
+def in_words(avals: Sequence[Any], layout: Layout, count: int) -> str:
+    """What is moved where this many devices have parts of the elements, or of the grid."""
+    filled = _uneven(avals, layout, count) or ("n" if layout.marked and _is_left(avals, layout, count) else "")
+    left = [n for f, n in _sizes(avals, layout).items() if f[0] in "ng" and f not in filled and isinstance(n, int) and n % count]
+    if not left or not layout.communication:
+        return layout.communication
+    return f"{layout.communication}; {count} devices do not divide {left[0]}: over so many of them, that axis is gathered"
+
+
+def _sizes(avals: Sequence[Any], layout: Layout) -> dict[str, Any]:
+    """Of the axes that may be sharded."""
+    every = (pair for x, factors in zip(avals, layout.operands, strict=True) for pair in zip(factors, x.shape, strict=True))
+    return {f: n for f, n in every if f is not None}
+
+
+def _is_left(avals: Sequence[Any], layout: Layout, count: int) -> bool:
+    """Would elements be filled up, if it were known with what?"""
+    return layout.fills is None and "n" in _uneven(avals, dataclasses.replace(layout, fills=()), count)
+
+
+def where_there(f: Traced, otherwise: Mapping[int, Any]) -> Traced:
+    """f of one argument more, the last: is the element there? Where it is not, these results are these numbers."""
+    held = len(f.jaxpr.constvars)
+
+    def flat(*args: Any) -> list[Any]:
+        out = list(f(args[:held], *args[held:-1]))
+        for k, number in otherwise.items():
+            out[k] = jnp.where(args[-1], out[k], number)
+        return out
+
+    variables = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*f.jaxpr.constvars, *f.jaxpr.invars)]
+    made = jax.make_jaxpr(flat)(*variables, jax.ShapeDtypeStruct((), jnp.bool_)).jaxpr
+    return traced_alike(capturing(made, held))
+
+
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:
-    """Of factors that no number of these devices divides; others may be divided already."""
+    """Of factors that no number of these devices divides, and of many elements that all of them together do not."""
     if layout.fills is None:
         return {}
-    sizes = {f: n for x, factors in zip(avals, layout.operands, strict=True) for n, f in zip(x.shape, factors, strict=True)}
-    return {
-        f: (0, n, n + -n % count)
-        for f, n in sizes.items()
-        if f is not None and f[0] in "bln" and n > 1 and math.gcd(n, count) == 1
-    }
+
+    def uneven(f: str, n: Any) -> bool:
+        if f[0] not in "bln" or n % count == 0:
+            return False
+        return math.gcd(n, count) == 1 < n or (f == "n" and n >= LONG * count**2)
+
+    return {f: (0, n, n + -n % count) for f, n in _sizes(avals, layout).items() if uneven(f, n)}
 
 
-def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
+def taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
     """What is in the places that are taken."""
     everywhere = slice(None)
 
@@ -113,17 +168,17 @@ def _taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[
     return tuple(map(part, arrays, factors_of))
 
 
-def _placed(
+def placed(
     arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room], fills: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The other way round."""
 
-    def placed(x: Any, factors: Factors, fill: Any) -> Any:
+    def one(x: Any, factors: Factors, fill: Any) -> Any:
         found = [rooms.get(f or "", (0, 0, 0)) for f in factors]
         around = [(first, total - first - n, 0) for first, n, total in found]
         return jax.lax.pad(x, np.array(fill, x.dtype), around) if any(map(any, around)) else x
 
-    return tuple(map(placed, arrays, factors_of, fills))
+    return tuple(map(one, arrays, factors_of, fills))
 
 
 def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
@@ -154,13 +209,13 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
             if f is not None and f[0] != "=":
                 sizes[f] = size
                 axes[f] = axes.get(f) or names
-    taken: set[str] = set()
+    used: set[str] = set()
     for f in sorted(axes, key=lambda f: (f == "h", f)):  # the batch, lanes, elements; bins, which may be where elements are
         parts = math.prod(mesh.shape[name] for name in axes[f])
-        free = taken - set(axes.get("n", ())) if f == "h" else taken
+        free = used - set(axes.get("n", ())) if f == "h" else used
         if free & set(axes[f]) or sizes[f] % parts:
             axes[f] = ()
-        taken |= set(axes[f])
+        used |= set(axes[f])
 
     if not axes.get("n"):
         axes["h"] = ()  # each device makes all bins
@@ -174,8 +229,8 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
 
     def on_device(*parts: Any) -> Any:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
-            made = layout.on_devices(axes, *_taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
-            return _placed(made, layout.results, whole, (0,) * len(made))
+            made = layout.on_devices(axes, *taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
+            return placed(made, layout.results, whole, (0,) * len(made))
 
     return mesh, on_device, outs, ins
 

@@ -34,9 +34,6 @@ class Instead:
 class Family(abc.ABC):
     """A family of calls. ``title``: in explanations; ``call_target``: the custom call's name."""
 
-    xla_divides = True
-    """What is left to XLA, can its partitioner be left to divide?"""
-
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
         self.lowered = primitive
@@ -95,10 +92,10 @@ class Family(abc.ABC):
         """The same in plain XLA."""
         return over_batch(functools.partial(self.plain_one, **params), *self.batch(operands, **params))(*operands)
 
-    def over_devices(self, avals: Sequence[Any], **params: Any) -> str:
+    def over_devices(self, avals: Sequence[Any], count: int, **params: Any) -> str:
         """What it takes, in words, where several devices have parts of the elements."""
         layout = divided.layouts.get(self.primitive)
-        return "the elements are gathered" if layout is None else layout(avals, **params).communication
+        return "the elements are gathered" if layout is None else divided.in_words(avals, layout(avals, **params), count)
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         another = self.another_way(ctx, operands, target, **params)
@@ -109,7 +106,7 @@ class Family(abc.ABC):
         masks, rank = self.batch(ctx.avals_in, **params)
         count = divided.devices_of(ctx)
         layout = divided.layouts.get(self.primitive) if count > 1 else None
-        if layout is not None and not (self.xla_divides and self.instead(target, ctx.avals_in, **params)):
+        if layout is not None:
             whole = lambda *xs: tuple(self.primitive.bind(*xs, **params))  # noqa: E731
             return lambda: divided.lower(ctx, operands, layout(ctx.avals_in, **params), whole, count)
         full = ((1 << rank) - 1,) * len(masks)

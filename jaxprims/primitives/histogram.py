@@ -20,7 +20,7 @@ from jax.interpreters import batching
 
 from ..operators.operator import passing, simple_operator
 from ..tracing.lower import Unsupported
-from ..tracing.varying import axes_of, together, vary
+from ..tracing.varying import axes_of, by_partitioner, vary
 from . import histogram_xla
 from .avals import result_aval
 from .batches import batch_shape, new_primitive, outermost
@@ -34,10 +34,9 @@ def bind(call: HistogramCall, operands: Sequence[Any]) -> list[jax.Array]:
     operands = [jnp.asarray(x) for x in operands]
     axes = axes_of(operands)
     first = call.num_arrays
-    operands = [*together(operands[:first]), *operands[first:]]
     last = first + call.f.captured + sum(p.captured for p in call.parts)  # f and the operators make their captured arrays vary
     operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
-    return histogram_p.bind(*operands, call=call, masks=(0,) * len(operands), rank=0)
+    return by_partitioner(functools.partial(histogram_p.bind, call=call, masks=(0,) * len(operands), rank=0), operands)
 
 
 def by_index(

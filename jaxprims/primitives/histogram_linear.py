@@ -23,7 +23,7 @@ from jax.interpreters import ad
 from ..operators.operator import make_traced, simple_operator, slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.parameters import INDEX_MODES
-from ..tracing.varying import axes_of, element_aval, placed
+from ..tracing.varying import axes_of, element_aval
 from .batches import over_batch
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
@@ -200,7 +200,7 @@ class Pullback:
         given, n = iter(arrays), arrays[0].shape[0]
         full = [next(given) if p is None else lax.iota(p, n) for p in self.positions]
         for f, rows in self.written:
-            if rows is not None and n < 2**31 - 1 and not placed(arrays):
+            if rows is not None and n < 2**31 - 1:
                 parts = tuple(dataclasses.replace(p, num_bins=n) for p in rows.call.parts)
                 out += bind(dataclasses.replace(rows.call, parts=parts), [*arrays, *rows.captured(*captured)])
                 continue

@@ -24,8 +24,6 @@ from .operations import in_loop
 class Histograms(LookingBack):
     """Generalized histograms."""
 
-    xla_divides = False  # its scatters of parts of unequal sizes, of which several devices have copies, come out wrong
-
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
         call, masks, rank = params["call"], params["masks"], params["rank"]
         spec = call_spec(call, avals, masks, target)

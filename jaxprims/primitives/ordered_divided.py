@@ -110,7 +110,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
             known += lanes
         if own is not None:
             mine = own(elements[k])
-            known += mine if k < call.num_arrays else tuple(None if f is None else f"={f}" for f in mine)
+            known += mine if k < call.num_arrays else own_axes.after(mine, map(own, elements[: call.num_arrays]))
         return known + (None,) * (len(aval.shape) - len(known))
 
     steps: tuple[str | None, ...] = {"scan": (n,), "reduce": (), "segments": ("h",)}[call.kind]
@@ -128,8 +128,23 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     else:
         words = devices.in_words(call.operator.leaf_names, call.operator.dtypes)
     on_devices = functools.partial(_on_devices, call, masks, rank)
-    fills = _fills(avals, call)
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, fills)
+    fills, operands, marked = _fills(avals, call), tuple(factors(k, aval) for k, aval in enumerate(avals)), None
+    if n and call.kind != "segments" and call.operator.identity is not None and not (call.inner_rank or call.operator.large):
+        marked = functools.partial(_marked, avals, call, masks, rank)
+    return divided.Layout(operands, results, on_devices, words, fills, marked)
+
+
+def _marked(avals: Sequence[Any], call: OrderedCall, masks: tuple[int, ...], rank: int) -> divided.Marked:
+    """Where an element is not there, f makes the identity."""
+    f, k = divided.where_there(call.f, dict(enumerate(identity_leaves(call.operator)))), call.num_arrays
+    there = jax.ShapeDtypeStruct((avals[0].shape[masks[0].bit_count()],), np.bool_)
+    mine, masks = dataclasses.replace(call, f=f, positions=(*call.positions, None)), (*masks[:k], 0, *masks[k:])
+    found = layout((*avals[:k], there, *avals[k:]), call=mine, masks=masks, rank=rank)
+    whole = functools.partial(_PRIMITIVES[call.kind].bind, call=mine, masks=masks, rank=rank)
+    return k, dataclasses.replace(found, fills=(0,) * (len(avals) + 1)), whole
+
+
+_PRIMITIVES = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}
 
 
 def _fills(avals: Sequence[Any], call: OrderedCall) -> tuple[Any, ...] | None:
@@ -159,8 +174,7 @@ def _on_devices(
     if any(names for f, names in axes.items() if f[0] == "r"):
         return _parts_of_elements(Part(call, masks, rank, axes, operands))
     if not axes.get("n"):
-        primitive = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}[call.kind]
-        return list(primitive.bind(*operands, call=call, masks=masks, rank=rank))
+        return list(_PRIMITIVES[call.kind].bind(*operands, call=call, masks=masks, rank=rank))
     part = Part(call, masks, rank, axes, operands)
     if call.is_map:
         return part.run(scan_p, part.whole)
@@ -278,5 +292,5 @@ def _restarting_scan(part: Part) -> list[Any]:
     return call.results_of(scan_xla.where(met, alone, continued), part.rank + 1 + call.inner_rank)
 
 
-for primitive in (scan_p, reduce_p, segments_p):
+for primitive in _PRIMITIVES.values():
     divided.layouts[primitive] = layout

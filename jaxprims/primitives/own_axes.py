@@ -7,7 +7,7 @@ with an all-reduce of a number for each row between them. The rows themselves, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,6 +68,12 @@ def factors(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
     numbers = {x: k for k, x in enumerate(dict.fromkeys(top(x) for x in axes(*every)))}
     kept = {x: f"r{k}" for x, k in numbers.items() if x not in {top(x) for x in whole}}
     return lambda v: tuple(kept.get(top((v, a))) if (v, a) in axes(v) else None for a in range(len(v.aval.shape)))
+
+
+def after(captured: divided.Factors, elements: Iterable[divided.Factors]) -> divided.Factors:
+    """Of an array that is captured: where elements have a factor too, the array is moved to where they are."""
+    given = {f for factors in elements for f in factors}
+    return tuple(f"={f}" if f is not None and f in given else f for f in captured)
 
 
 def _sources(eqn: JaxprEqn, axis: int) -> Sequence[tuple[int, int]]:

@@ -281,7 +281,7 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
-            out = _extreme(name, x, axis)
+            out = reduce_p.bind(*primals, **params)[0]
             met = (x == jnp.expand_dims(out, axis)).astype(x.dtype)
             dot = jnp.sum(met * tangents[0], axis) / jnp.sum(met, axis)
         else:
@@ -289,12 +289,6 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         return [out], [dot]
 
     return with_wholes
-
-
-def _extreme(name: str, x: Any, axis: int) -> Any:
-    """Along an axis, the others being a batch."""
-    op = jnp.maximum if name == "max" else jnp.minimum
-    return over_batch(lambda v: All().combine([op], [v])[0], [(1 << axis) - 1], axis)(x)
 
 
 def _few(x: jax.Array) -> bool:
@@ -321,7 +315,8 @@ def _terms_stay(x: jax.Array, axis: int) -> bool:
 def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
     """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
     own are 1, as their weights are."""
-    top = _extreme("max", jax.lax.stop_gradient(x), axis)  # a NaN, of NaN
+    greatest = over_batch(lambda v: All().combine([jnp.maximum], [v])[0], [(1 << axis) - 1], axis)  # a NaN, of NaN
+    top = greatest(jax.lax.stop_gradient(x))
     below = x - jnp.expand_dims(top, axis)
     terms = jnp.exp(jnp.where(below != below, 0, below))  # an infinity below itself
     total = jnp.where(jnp.isfinite(top), jnp.sum(terms, axis), jnp.where(top != top, top, 1))

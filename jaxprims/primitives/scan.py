@@ -5,6 +5,7 @@ Operands: see ``call``. Results: the leaves ``[*batch, N, *inner, *element]``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax.interpreters import batching
 from ..operators.operator import identity_leaves
 from ..targets import ffi
 from ..targets.registry import register_family
-from ..tracing.varying import axes_of, together, vary
+from ..tracing.varying import axes_of, by_partitioner, vary
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, new_primitive, outermost
@@ -37,12 +38,10 @@ def bind(
     operands = [jnp.asarray(x) for x in operands]
     axes = axes_of(operands)
     first = call.num_arrays + bool(call.segmented_by)
-    if not rank:
-        elements = call.num_arrays + (call.segmented_by in ("flags", "ids"))
-        operands = [*together(operands[:elements]), *operands[elements:]]
     last = first + call.f.captured + call.captured
     operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
-    return list(primitive.bind(*operands, call=call, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+    masks = tuple(masks or (0,) * len(operands))
+    return by_partitioner(functools.partial(primitive.bind, call=call, masks=masks, rank=rank), operands)
 
 
 def result_avals(avals: Sequence[Any], call: OrderedCall, masks: Sequence[int], rank: int, steps: tuple[Any, ...]) -> list[Any]:

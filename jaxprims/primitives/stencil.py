@@ -15,7 +15,7 @@ from ..specs.problems import StencilProblem
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
-from ..tracing.varying import axes_of, vary
+from ..tracing.varying import axes_of, by_partitioner, vary
 from . import stencil_xla
 from .avals import result_aval
 from .batches import batch_shape, new_primitive, outermost
@@ -30,14 +30,18 @@ def bind(call: StencilCall, operands: Sequence[Any], masks: Sequence[int] | None
     operands = [jnp.asarray(x) for x in operands]
     axes = axes_of(operands)
     operands = [vary(x, axes) if k < call.num_arrays else x for k, x in enumerate(operands)]
-    return list(stencil_p.bind(*operands, call=call, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+    masks = tuple(masks or (0,) * len(operands))
+    return by_partitioner(functools.partial(stencil_p.bind, call=call, masks=masks, rank=rank), operands)
 
 
 @stencil_p.def_abstract_eval
 def _abstract_eval(*avals: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
     shapes = result_shapes(call, avals, masks, rank)
-    axes = range(rank) if masks[0] == (1 << rank) - 1 else ()
-    return [result_aval(avals[0], shape, dtype, axes) for shape, (_, dtype) in zip(shapes, call.results, strict=True)]
+    like = next((k for k in range(call.num_arrays) if any(avals[k].sharding.spec)), 0)
+    batch = [(masks[like] & (1 << a) - 1).bit_count() if masks[like] >> a & 1 else None for a in range(rank)]
+    first = masks[like].bit_count()
+    axes = (*batch, *range(first, first + call.rank + call.lanes_rank))
+    return [result_aval(avals[like], shape, dtype, axes) for shape, (_, dtype) in zip(shapes, call.results, strict=True)]
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:

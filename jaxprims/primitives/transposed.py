@@ -7,7 +7,7 @@ within. One by one they would be divided badly. As one call, each device transpo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,8 @@ transposed_p = new_primitive("transposed")
 
 Rule = Callable[..., list[Any]]
 """``rule(cotangents, *operands, **params)``, as of any primitive; what it gives for what is transposed are arrays."""
+
+Rooms = tuple[Sequence[divided.Factors], Mapping[str, divided.Room]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,19 +66,19 @@ def _abstract_eval(*avals: Any, form: Form) -> list[Any]:
     return [aval for aval in form.linear if aval is not None]
 
 
-def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
-    """The call's, the other way round."""
+def layout(avals: Sequence[Any], form: Form) -> tuple[divided.Layout, Rooms]:
+    """The call's, the other way round; and where cotangents are to be among those of all that devices make (0 for others)."""
     given = [k for k, zero in enumerate(form.zeros) if zero is None]
     moved = [k for k, aval in enumerate(form.linear) if aval is not None]
     known = iter(avals[len(given) :])
     every = [next(known) if aval is None else aval for aval in form.linear]
     forward = divided.layouts[form.primitive](every, **dict(form.params))
-
-    def divides(factors: divided.Factors) -> divided.Factors:
-        """Not what has a result of another size."""
-        return tuple(None if f in forward.windows else f for f in factors)
+    rooms: Rooms = [forward.results[k] for k in given], forward.windows
 
     def on_devices(axes: dict[str, Any], *parts: Any) -> list[Any]:
+        whole = {f: room for f, room in forward.windows.items() if not axes.get(f)}  # the call makes those wanted alone
+        parts = (*divided.taken(parts[: len(given)], rooms[0], whole), *parts[len(given) :])
+
         def call(*xs: Any) -> list[Any]:
             known, linear = iter(parts[len(given) :]), iter(xs)
             results = forward.on_devices(axes, *(next(known) if aval is None else next(linear) for aval in form.linear))
@@ -92,16 +94,22 @@ def layout(avals: Sequence[Any], form: Form) -> divided.Layout:
             out.append(jax.lax.psum(ct, others) if others else ct)
         return out
 
-    factors = [forward.results[k] for k in given] + [forward.operands[k] for k, aval in enumerate(form.linear) if aval is None]
-    results = tuple(divides(forward.operands[k]) for k in moved)
-    return divided.Layout(tuple(map(divides, factors)), results, on_devices, forward.communication)
+    factors = (*rooms[0], *(forward.operands[k] for k, aval in enumerate(form.linear) if aval is None))
+    return divided.Layout(factors, tuple(forward.operands[k] for k in moved), on_devices, forward.communication), rooms
 
 
 def _lower(ctx: Any, *args: Any, form: Form) -> Any:
     count = divided.devices_of(ctx)
     if count == 1:
         return mlir.lower_fun(form.whole)(ctx, *args)
-    return divided.lower(ctx, args, layout(ctx.avals_in, form), lambda *xs: tuple(form.whole(*xs)), count)
+    found, (factors, windows) = layout(ctx.avals_in, form)
+    n = len(factors)
+
+    def before(xs: Sequence[Any]) -> tuple[Any, ...]:
+        return (*divided.placed(xs[:n], factors, windows, (0,) * n), *xs[n:])
+
+    whole = lambda *xs: tuple(form.whole(*divided.taken(xs[:n], factors, windows), *xs[n:]))  # noqa: E731
+    return divided.lower(ctx, args, found, whole, count, before)
 
 
 def _batch(args: Sequence[Any], dims: Sequence[Any], *, form: Form) -> tuple[list[Any], list[int]]:

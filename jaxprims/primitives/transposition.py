@@ -20,7 +20,7 @@ from jax.interpreters import ad
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import Operator, slots_of
-from ..tracing.varying import axes_of, placed_as, vary
+from ..tracing.varying import axes_of, vary
 from .elements import ElementFunctionCall
 from .tangents import Leaves, is_inexact, replaced
 
@@ -37,12 +37,10 @@ def transpose_rule(
     def rule(cotangents: Sequence[Any], *operands: Any, call: Any, masks: tuple[int, ...], rank: int) -> Leaves:
         linear = [ad.is_undefined_primal(x) for x in operands]
         if is_sum(call, linear):
-            out = of_sums(cotangents, *operands, call=call, masks=masks, rank=rank)
-        elif is_linear(call, linear):
-            out = pulled_back(cotangents, operands, lambda xs: primitive.bind(*xs, call=call, masks=masks, rank=rank))
-        else:
-            raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
-        return [placed_as(x, o.aval) if ad.is_undefined_primal(o) else x for x, o in zip(out, operands, strict=True)]
+            return of_sums(cotangents, *operands, call=call, masks=masks, rank=rank)
+        if is_linear(call, linear):
+            return pulled_back(cotangents, operands, lambda xs: primitive.bind(*xs, call=call, masks=masks, rank=rank))
+        raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
 
     return rule
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from ..operators.operator import passing, simple_operator, slots_of
 from ..tracing.lower import Unsupported
-from ..tracing.varying import axes_of, placed
+from ..tracing.varying import axes_of
 from .histogram import bind, narrowed
 from .histogram_call import HistogramCall, Part
 from .histogram_linear import pays
@@ -27,7 +27,7 @@ def weighed(weigh: Callable[..., Any], index: Any, value: Any, x: Any, dot: Any,
     """``weigh(value, x[index]) * dot`` summed by index, of rows; None where there is no kernel of it, or it would not pay."""
     arrays = [index, value] if dot is None else [index, value, dot]
     sizes = [*value.shape, *x.shape]
-    if value.ndim == 1 or axes_of([*arrays, x]) or placed(arrays) or not all(isinstance(n, int) for n in sizes):
+    if value.ndim == 1 or axes_of([*arrays, x]) or not all(isinstance(n, int) for n in sizes):
         return None
     if not pays(value.shape[0], math.prod(value.shape[1:])) or 0 in x.shape:
         return None

@@ -6,7 +6,7 @@ over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -64,7 +64,12 @@ def beside(x: Any, data: Any) -> Any:
     return placed_as(x, aval.update(sharding=place.update(spec=spec)))
 
 
-def together(arrays: Sequence[Any]) -> list[Any]:
-    """Arrays of the same elements, each where the first is that has a place on explicit axes."""
-    first = next((x for x in arrays if 0 in sharded_axes(x)), None)
-    return list(arrays) if first is None else [beside(x, first) for x in arrays]
+def by_partitioner(fn: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> list[Any]:
+    """``fn(*arrays)``, with results where their types say; in it explicit axes of a mesh are as automatic ones, so that XLA's
+    partitioner says where things are, in derivatives too."""
+    if not placed(arrays):
+        return list(fn(*arrays))
+    mesh = next(jax.typeof(x).sharding.mesh for x in arrays if sharded_axes(x))
+    with jax.sharding.use_abstract_mesh(mesh):
+        out_sharding = [x.sharding for x in jax.eval_shape(lambda *xs: list(fn(*xs)), *arrays)]
+        return list(jax.sharding.auto_axes(lambda *xs: list(fn(*xs)), out_sharding=out_sharding)(*arrays))
