@@ -1,5 +1,5 @@
 """Operators that are no others' examples: with branches, roots, ties, integers beside floats, rules of their own. By name: the
-operator, the dtypes of an element's leaves, its identity, and how :class:`random_calls.Array` draws them."""
+operator, the dtypes of an element's leaves, its identity, and how :class:`random_calls.program.Array` draws them."""
 
 from __future__ import annotations
 

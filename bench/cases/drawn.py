@@ -74,8 +74,11 @@ def _along(rng: np.random.Generator, kind: str, most: int) -> Call:
     axis = int(rng.integers(len(shape)))
     name = str(rng.choice([k for k in everyday.ALONG if k != "argmax" or kind != GRADIENT]))
     plain, ours = everyday.ALONG[name]
-    title = f"{name} {'x'.join(map(str, shape))} along {axis}"
-    return Call(title, everyday.floats(*shape), everyday.along(plain, axis), everyday.along(ours, axis))
+    halves = ["float16", "bfloat16"] * (name in ("sum", "max", "cummax", "logsumexp", "argmax"))
+    whole = ["int32", "uint8"] * (name in ("max", "cummax", "argmax") and kind != GRADIENT)
+    dtype = str(rng.choice(["float32"] * 6 + halves + whole))
+    title = f"{name} {dtype} {'x'.join(map(str, shape))} along {axis}"
+    return Call(title, everyday.floats(*shape, dtype=dtype), everyday.along(plain, axis), everyday.along(ours, axis))
 
 
 def _histogram(rng: np.random.Generator, kind: str, most: int) -> Call:

@@ -119,7 +119,9 @@ def _step(fn: Fn, carry: Any, x: Any, rest: Sequence[Any]) -> Any:
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Callable[[np.random.Generator], Inputs]:
-    return lambda rng: {"x": rng.normal(size=shape).astype(dtype)}
+    dtype = jnp.dtype(dtype)
+    whole = dtype.kind in "iu"
+    return lambda rng: {"x": (rng.normal(size=shape) * (10 if whole else 1)).astype("int32" if whole else dtype).astype(dtype)}
 
 
 def with_ids(

@@ -1,0 +1,7 @@
+"""``python -m tests.random_calls``."""
+
+import sys
+
+from .running import main
+
+sys.exit(main())
