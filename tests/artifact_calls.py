@@ -24,7 +24,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 import jaxprims as jp
-from jaxprims.operators.operator import make_traced
+from jaxprims.operators.traced import make_traced
 from jaxprims.primitives.walk import Walk, walk
 from jaxprims.specs.kernel import key_of
 from jaxprims.targets.plans import AnyKernel, forced

@@ -12,7 +12,7 @@ import pytest
 from references import BY_NAME, Case, assert_close, sample
 
 import jaxprims as jp
-from jaxprims.operators.operator import make_traced
+from jaxprims.operators.traced import make_traced
 from jaxprims.primitives import fold_walks, histogram_folds
 from jaxprims.primitives.walk import Walk, walk, walk_p
 from jaxprims.targets.registry import family_of

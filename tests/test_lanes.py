@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import jaxprims as jp
 from jaxprims.ir.lanes import Lanes, Row, lanes_of
-from jaxprims.operators.operator import slots_of
+from jaxprims.operators.traced import slots_of
 from jaxprims.specs.kernel import parse
 from jaxprims.tracing.lower import hoist, to_program
 

@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir, xla
 
 import jaxprims as jp
 from jaxprims.ir.program import Program, numpy_dtype
-from jaxprims.operators.operator import Traced, make_traced
+from jaxprims.operators.traced import Traced, make_traced
 from jaxprims.primitives.batches import batch_shape, over_batch
 from jaxprims.primitives.family import Family
 from jaxprims.specs.kernel import KernelSpec, parse, register_kind

@@ -19,7 +19,7 @@ import numpy as np
 from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
-from ..operators.operator import SameObject
+from ..operators.traced import SameObject
 
 LARGEST_CONSTANT = 1024
 """Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from ..arguments.bins import Bins
 from ..arguments.checks import sizes_of
 from ..arguments.warnings import NoKernel, nothing_but_kernels
-from ..operators.operator import Operator, identity_leaves, make_traced, passing, scalar_name, slots_of
+from ..operators.operator import Operator, identity_leaves, passing, scalar_name
+from ..operators.traced import make_traced, slots_of
 from ..primitives import devices, histogram_xla
 from ..primitives.histogram import bind
 from ..primitives.histogram_call import HistogramCall, Part, can_fuse

@@ -19,17 +19,8 @@ from jax.extend.core import ClosedJaxpr
 from ..arguments.warnings import FallbackWarning, warn_user
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
-from ..operators.operator import (
-    MAX_STRUCT_SLOTS,
-    Operator,
-    large_operator,
-    make_large,
-    make_operators,
-    make_traced,
-    passing,
-    scalar_name,
-    slots_of,
-)
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, large_operator, make_operators, passing, scalar_name
+from ..operators.traced import make_large, make_traced, slots_of
 from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..operators.operator import make_traced
+from ..operators.traced import make_traced
 from ..primitives.ordered_call import last
 from ..tracing.varying import element_aval
 from .check_ordered import check_ordered

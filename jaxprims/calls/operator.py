@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 
 from ..arguments.checks import as_array, called
 from ..arguments.monoid import Monoid
-from ..operators.operator import trace
+from ..operators.traced import trace
 from ..tracing.varying import Axes, element_aval, vary
 
 

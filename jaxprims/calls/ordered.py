@@ -13,7 +13,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..arguments.checks import as_array
 from ..arguments.monoid import Monoid
-from ..operators.operator import Operator, Traced, identity_leaves
+from ..operators.operator import Operator, identity_leaves
+from ..operators.traced import Traced
 from ..tracing.varying import Axes, vary
 from .along_axis import Elements, Values, normal_axis
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from ..arguments.checks import as_array
 from ..operators.classify import why_no_identity
-from ..operators.operator import Traced, identity_leaves
+from ..operators.operator import identity_leaves
+from ..operators.traced import Traced
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind, scan_p

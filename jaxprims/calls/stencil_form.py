@@ -12,7 +12,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from ..arguments.warnings import FallbackWarning, warn_user
-from ..operators.operator import MAX_STRUCT_SLOTS, NO_PROGRAM, Traced, make_traced, scalar_name, slots_of
+from ..operators.operator import MAX_STRUCT_SLOTS, scalar_name
+from ..operators.traced import NO_PROGRAM, Traced, make_traced, slots_of
 from ..primitives import stencil_xla
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
-from ..operators.operator import make_traced
+from ..operators.traced import make_traced
 from ..primitives.avals import typed
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of

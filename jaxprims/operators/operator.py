@@ -1,213 +1,29 @@
-"""A user's function, traced: its Program for the kernels, its jaxpr for everything that JAX does itself (derivatives, fallbacks).
-
-Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew. Those that
-carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show, are equal if their
-jaxprs are, with the same functions for rules.
-"""
+"""An operator: a traced function of two elements, with its identity, what it is recognised as, and its better forms."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from ..ir.arrays import ArrayProgram
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
-from ..tracing.jaxprs import RULES, capturing, without_mesh
+from ..tracing.jaxprs import capturing
 from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
-from ..tracing.nests import to_arrays
-from ..tracing.varying import Axes, axes_of, element_aval, vary
+from ..tracing.varying import axes_of, element_aval, vary
 from . import classify
 from .representation import Representation, represent
+from .traced import NO_PROGRAM, Traced, make_large, make_traced, slots_of
 
 MAX_STRUCT_SLOTS = 32
 """A bin of more scalars than this is an array: its operator has to be vectorised (``map ⊕``) or run on plain XLA."""
-
-_RULES = RULES | {"stop_gradient"}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Traced:
-    """A traced function of flat arguments; captured arrays are its first arguments (``captured`` of them)."""
-
-    jaxpr: Jaxpr
-    program: Program
-    key: Any
-    arrays: ArrayProgram | None = None  # in place of the Program, where values have too many scalars
-
-    @functools.cached_property
-    def has_rules(self) -> bool:
-        """Does it carry differentiation rules of its own?"""
-        return _has_rules(self.jaxpr)
-
-    @property
-    def captured(self) -> int:
-        return len(self.jaxpr.constvars)
-
-    def positive(self, results: Iterable[int]) -> frozenset[int]:
-        """Which of these results, by their place among them, are a positive constant, wherever they are arrays."""
-        if self.arrays is not None:
-            return frozenset()
-        counts = [slots_of(v.aval.shape, v.aval.dtype) for v in self.jaxpr.outvars]
-        body, out = self.program.body, set()
-        for place, k in enumerate(results):
-            first = sum(counts[:k])
-            made = [body[r] for r in self.program.results[first : first + counts[k]]]
-            if made and all(i.op == "const" and from_bits(i.attr, i.dtype) > 0 for i in made):
-                out.add(place)
-        return frozenset(out)
-
-    @functools.cached_property
-    def _axes(self) -> Axes:
-        return axes_of(v.aval for v in (*self.jaxpr.constvars, *self.jaxpr.invars))
-
-    @functools.cached_property
-    def _elsewhere(self) -> Jaxpr:
-        """For what does not vary over devices."""
-        return without_mesh(self.jaxpr) if self._axes else self.jaxpr
-
-    def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
-        given = [*captured, *args]
-        if not axes_of(given):
-            return jaxpr_as_fun(ClosedJaxpr(self._elsewhere, list(captured)))(*args)
-        given = [vary(x, self._axes) for x in given]
-        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, given[: len(captured)]))(*given[len(captured) :])
-
-    def __repr__(self) -> str:
-        if self.arrays is not None:
-            return f"{len(self.jaxpr.eqns)} operations on large elements"
-        params, results = ", ".join(self.program.params), ", ".join(self.program.result_dtypes)
-        return f"({params}) -> ({results})" if len(params) + len(results) < 200 else f"{len(self.program.params)} slots"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Traced) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def _has_rules(jaxpr: Jaxpr) -> bool:
-    return any(eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns)
-
-
-class SameObject:
-    """Compares by being the same object, which it keeps alive."""
-
-    def __init__(self, thing: object):
-        self.thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameObject) and self.thing is other.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-
-def make_traced(jaxpr: Jaxpr, program: Program | None = None, arrays: ArrayProgram | None = None) -> Traced:
-    """``program``: as the jaxpr says, which raises Unsupported where it cannot."""
-    program = to_program(jaxpr) if program is None else program
-    if not axes_of(v.aval for v in (*jaxpr.constvars, *jaxpr.invars)):
-        jaxpr = without_mesh(jaxpr)  # what varies over devices is typed with them
-    signature = tuple((v.aval.shape, str(v.aval.dtype)) for v in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars))
-    own: Any = None
-    if axes_of(v.aval for v in jaxpr.invars):
-        own = SameObject(jaxpr)
-    elif _has_rules(jaxpr):
-        own = _structure(jaxpr)
-    return Traced(jaxpr, program, (program, arrays, signature, own), arrays)
-
-
-def _structure(jaxpr: Jaxpr) -> tuple[Any, ...]:
-    """Equal for jaxprs that differ in the names of their variables only."""
-    numbers: dict[Any, int] = {v: k for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
-
-    def atom(x: Any) -> Any:
-        return (np.asarray(x.val, x.aval.dtype).tobytes(), str(x.aval)) if isinstance(x, Literal) else numbers[x]
-
-    eqns = []
-    for eqn in jaxpr.eqns:
-        read = tuple(map(atom, eqn.invars))
-        for v in eqn.outvars:
-            numbers[v] = len(numbers)
-        params = tuple((k, _comparable(v)) for k, v in sorted(eqn.params.items()))
-        eqns.append((eqn.primitive, read, tuple(str(v.aval) for v in eqn.outvars), params))
-    return (tuple(eqns), tuple(map(atom, jaxpr.outvars)))
-
-
-def _comparable(x: Any) -> Any:
-    """A parameter of an equation: a jaxpr by its structure, what has a hash by that, anything else by being the same object."""
-    if isinstance(x, ClosedJaxpr):
-        return (_structure(x.jaxpr), tuple(map(SameObject, x.consts)))
-    if isinstance(x, Jaxpr):
-        return _structure(x)
-    if isinstance(x, (tuple, list)):
-        return tuple(map(_comparable, x))
-    try:
-        hash(x)
-    except TypeError:
-        return SameObject(x)
-    return x
-
-
-class _Alike:
-    """A jaxpr that compares by its structure, and the types of its arguments."""
-
-    def __init__(self, jaxpr: Jaxpr):
-        self.jaxpr = jaxpr
-        self.key = (tuple(str(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)), len(jaxpr.constvars), _structure(jaxpr))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alike) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def traced_alike(jaxpr: Jaxpr) -> Traced:
-    """Of scalars and small arrays; made once for jaxprs that are alike. Raises Unsupported."""
-    return _traced_alike(_Alike(jaxpr))
-
-
-@functools.lru_cache(maxsize=512)
-def _traced_alike(alike: _Alike) -> Traced:
-    return make_traced(alike.jaxpr)
-
-
-def make_large(jaxpr: Jaxpr) -> Traced:
-    """Of arrays, which stay such."""
-    return make_traced(jaxpr, NO_PROGRAM, to_arrays(jaxpr))
-
-
-NO_PROGRAM = Program((), (), ())
-
-
-_traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
-    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for a plain ``fn``: it closes over nothing, or is jax.numpy's.
-
-    ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
-    """
-    plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
-    remembered = _traces.setdefault(fn, {}) if plain else {}
-    context = (bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh())  # which functions inside have noted
-    full = (key, tuple((a.shape, str(a.dtype)) for a in avals), *context)
-    if full not in remembered:
-        closed = jax.make_jaxpr(flat)(*avals)
-        if any(isinstance(c, jax.core.Tracer) for c in closed.consts):
-            return closed
-        remembered[full] = closed
-    return remembered[full]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,11 +114,6 @@ def scalar_name(dtype: Any) -> str:
     """The Program's dtype of a leaf's scalars: of its parts, if it is complex. KeyError if kernels do not know it."""
     d = np.dtype(dtype)
     return {"complex64": "f32", "complex128": "f64"}.get(d.name) or dtype_name(d)
-
-
-def slots_of(shape: Sequence[int], dtype: Any) -> int:
-    """Scalars in an array."""
-    return int(np.prod(shape, dtype=np.int64)) * (2 if np.dtype(dtype).kind == "c" else 1)
 
 
 def leaf_bits(value: Any, shape: tuple[int, ...], dtype: Any) -> list[int]:

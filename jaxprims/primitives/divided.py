@@ -23,7 +23,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..operators.operator import Traced, traced_alike
+from ..operators.traced import Traced, traced_alike
 from ..tracing.jaxprs import capturing
 from .devices import Names
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..ir.program import Instr
-from ..operators.operator import Traced, slots_of
+from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
 
 Element = tuple[tuple[int, ...], Any]

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ir.program import Program
-from ..operators.operator import Operator, Traced, make_traced, slots_of
+from ..operators.operator import Operator
+from ..operators.traced import Traced, make_traced, slots_of
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import axes_of
 from .elements import mapped

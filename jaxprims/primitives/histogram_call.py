@@ -12,8 +12,9 @@ import numpy as np
 from ..ir.folds import rolled
 from ..ir.lanes import Lanes, lanes_of
 from ..ir.program import Builder, Program, chained, shifted_loads
-from ..operators.operator import Operator, scalar_name, slots_of
+from ..operators.operator import Operator, scalar_name
 from ..operators.representation import Representation
+from ..operators.traced import slots_of
 from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec, last_of
 from ..specs.problems import HistogramProblem
 from ..targets.plans import Plan, forced_plans

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..operators.operator import Traced, narrowed, traced_alike
+from ..operators.operator import narrowed
+from ..operators.traced import Traced, traced_alike
 from . import devices, divided, own_axes
 from .batches import over_batch
 from .elements import mapped

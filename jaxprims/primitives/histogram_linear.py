@@ -20,7 +20,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
-from ..operators.operator import make_traced, simple_operator, slots_of
+from ..operators.operator import simple_operator
+from ..operators.traced import make_traced, slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.parameters import INDEX_MODES
 from ..tracing.varying import axes_of, element_aval

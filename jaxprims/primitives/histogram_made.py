@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 
-from ..operators.operator import make_traced
+from ..operators.traced import make_traced
 from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist
 from .histogram_call import HistogramCall, Part, can_fuse

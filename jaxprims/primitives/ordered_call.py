@@ -20,19 +20,9 @@ import numpy as np
 from ..ir.folds import rolled
 from ..ir.program import Builder, Program, numpy_dtype, shifted_loads
 from ..operators.commutes import commutes
-from ..operators.operator import (
-    MAX_STRUCT_SLOTS,
-    Operator,
-    Traced,
-    make_operators,
-    make_traced,
-    of_arrays,
-    passing,
-    scalar_name,
-    simple_operator,
-    slots_of,
-)
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, of_arrays, passing, scalar_name, simple_operator
 from ..operators.representation import Representation
+from ..operators.traced import Traced, make_traced, slots_of
 from ..specs.histogram import ArraySpec
 from ..specs.large import LargeSpec, large_spec
 from ..specs.ordered import OrderedSpec

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..operators.commutes import commutes
-from ..operators.operator import identity_leaves, make_large
+from ..operators.operator import identity_leaves
+from ..operators.traced import make_large
 from ..tracing.jaxprs import looked, pruned, with_arguments
 from . import devices, divided, own_axes, scan_xla
 from .batches import batch_shape, batched_alike, over_batch

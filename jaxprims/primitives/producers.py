@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from ..operators.operator import Traced, traced_alike
+from ..operators.traced import Traced, traced_alike
 from ..tracing.jaxprs import capturing
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of

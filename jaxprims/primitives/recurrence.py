@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching, mlir
 
-from ..operators.operator import Operator, Traced, make_traced, of_arrays, passing
+from ..operators.operator import Operator, of_arrays, passing
+from ..operators.traced import Traced, make_traced
 from ..tracing.jaxprs import capturing, with_arguments
 from ..tracing.lower import Unsupported, to_program
 from ..tracing.varying import Axes, axes_of, element_aval, vary

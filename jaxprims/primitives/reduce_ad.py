@@ -17,7 +17,8 @@ from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
 from ..ir.program import Builder
-from ..operators.operator import Operator, make_traced, of_arrays, passing
+from ..operators.operator import Operator, of_arrays, passing
+from ..operators.traced import make_traced
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of, of_rows, vary
 from . import scan_xla

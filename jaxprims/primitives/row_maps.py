@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..operators.operator import make_traced, simple_operator, slots_of
+from ..operators.operator import simple_operator
+from ..operators.traced import make_traced, slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, placed
 from .histogram import bind

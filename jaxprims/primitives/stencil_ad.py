@@ -18,7 +18,7 @@ from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
-from ..operators.operator import NO_PROGRAM, slots_of
+from ..operators.traced import NO_PROGRAM, slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from . import stencil_xla

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.operator import Traced, scalar_name, slots_of
+from ..operators.operator import scalar_name
+from ..operators.traced import Traced, slots_of
 from ..specs.stencil import Read, StencilSpec
 from ..targets.plans import Plan, forced_plans
 from .batches import batch_shape

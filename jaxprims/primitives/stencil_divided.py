@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..operators.operator import Traced, make_traced
+from ..operators.traced import Traced, make_traced
 from ..tracing.jaxprs import capturing
 from ..tracing.varying import vary
 from . import devices, divided

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..operators.operator import make_traced
+from ..operators.traced import make_traced
 from ..tracing.jaxprs import looked, pruned, with_arguments
 from ..tracing.lower import Unsupported
 from .stencil import bind

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from ..operators.operator import Traced, make_traced
+from ..operators.traced import Traced, make_traced
 from ..specs.problems import StencilReduceProblem
 from ..targets import ffi
 from ..targets.plans import Plan

@@ -19,7 +19,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
-from ..operators.operator import Operator, slots_of
+from ..operators.operator import Operator
+from ..operators.traced import slots_of
 from ..tracing.varying import axes_of, vary
 from .elements import ElementFunctionCall
 from .tangents import Leaves, is_inexact, replaced

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import batching
 
-from ..operators.operator import Traced, scalar_name, slots_of
+from ..operators.operator import scalar_name
+from ..operators.traced import Traced, slots_of
 from ..specs.problems import WalkProblem
 from ..specs.walk import WalkSpec
 from ..targets import ffi

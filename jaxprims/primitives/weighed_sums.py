@@ -13,7 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..operators.operator import passing, simple_operator, slots_of
+from ..operators.operator import passing, simple_operator
+from ..operators.traced import slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from .histogram import bind, narrowed
