@@ -29,15 +29,8 @@ from .dropins.jraph_segment import (
 from .dropins.lax_scans import associative_scan, cumlogsumexp, cummax, cummin, cumprod, cumsum
 from .dropins.numpy_reduceat import reduceat
 from .dropins.ops_segment import segment_max, segment_min, segment_prod, segment_sum
-from .dropins.segment_statistics import (
-    segment_argmax,
-    segment_argmin,
-    segment_count,
-    segment_logsumexp,
-    segment_mean,
-    segment_softmax,
-    segment_var,
-)  # fmt: skip
+from .dropins.segment_exponentials import segment_logsumexp, segment_softmax
+from .dropins.segment_statistics import segment_argmax, segment_argmin, segment_count, segment_mean, segment_var
 from .fusion.fuse import fuse
 from .inspection.check_monoid import check_monoid
 from .inspection.compile_check import CompiledKernel, KernelError, compile_check

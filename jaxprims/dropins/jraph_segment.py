@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike
 from .ops_segment import over_columns, segment_max, segment_min
-from .segment_statistics import checked, mean, rows_of_segments, segment_count, segment_softmax, variance
+from .segment_exponentials import segment_softmax
+from .segment_statistics import mean, rows_of_segments, segment_count, variance
+from .segments import checked
 
 __all__ = ["partition_softmax", "segment_max_or_constant", "segment_min_or_constant", "segment_normalize", "segment_variance"]
 
