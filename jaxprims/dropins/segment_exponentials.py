@@ -15,7 +15,7 @@ from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
-from ..primitives.row_maps import made_rows, rows_pay
+from ..primitives.row_maps import is_narrow, made_rows, rows_pay
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
 from .ops_segment import over_columns
@@ -73,7 +73,14 @@ def _is_constant(data: jax.Array, n: Any) -> bool:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
     top = _top(data, ids, n, is_sorted)
+    if is_narrow(data.shape):
+        return _level(top, combined(None, _terms(top, ids, data, n), ids, n, jnp.add, is_sorted))
     return _level(top, genhist(lambda i, x: (i, _above(top, i, x)), (ids, data), Bins(n, jnp.add, identity=0)))
+
+
+def _terms(top: jax.Array, ids: jax.Array, data: jax.Array, n: int) -> jax.Array:
+    """Of the sum, all of them."""
+    return jnp.where(rows(inside(ids, n), data), _above(top, ids, data), 0)
 
 
 def _top(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
@@ -96,7 +103,7 @@ def _logsumexp_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tupl
     """Of a segment the mean of its elements' tangents, weighed by their terms of the sum, which are made once."""
     data, ids = primals
     top, ids = _top(data, ids, n, is_sorted), beside(ids, data)
-    terms = jnp.where(rows(inside(ids, n), data), _above(top, ids, data), 0)
+    terms = _terms(top, ids, data, n)
     sums = combined(None, terms, ids, n, jnp.add, is_sorted)
     weighed = combined(None, terms * tangents[0], ids, n, jnp.add, is_sorted)
     return _level(top, sums), (weighed / jnp.where(sums == 0, 1, sums)).astype(data.dtype)

@@ -150,7 +150,7 @@ def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]
         return {}
 
     def uneven(f: str, n: Any) -> bool:
-        if f[0] not in "bln" or n % count == 0:
+        if f[0] not in "bln" or not isinstance(n, int) or n % count == 0:
             return False
         return math.gcd(n, count) == 1 < n or (f == "n" and n >= LONG * count**2)
 

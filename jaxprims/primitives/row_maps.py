@@ -36,7 +36,13 @@ def rows_pay(shape: Sequence[Any]) -> bool:
     """Are kernels ahead of XLA for elements [N, ...]?"""
     if len(shape) < 2 or not all(isinstance(n, int) for n in shape):
         return False
-    return math.prod(shape[1:]) >= NARROW or (math.prod(shape[1:]) > 1 and math.prod(shape) >= FEWEST)
+    row = math.prod(shape[1:])
+    return row >= NARROW or (row > 1 and not is_narrow(shape) and math.prod(shape) >= FEWEST)
+
+
+def is_narrow(shape: Sequence[Any]) -> bool:
+    """Are rows [N, ...] of two or three numbers? They leave most of a vector empty: XLA's functions of them are ahead."""
+    return len(shape) > 1 and all(isinstance(n, int) for n in shape[1:]) and math.prod(shape[1:]) in (2, 3)
 
 
 def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
