@@ -167,7 +167,7 @@ def by_producers(rng: Rng, p: Program) -> Program:
         for a in p.arrays
     ]
     mine = lambda *xs: p.mine(*(x if m is None else m(jnp.asarray(x)) for m, x in zip(chosen, xs, strict=True)))  # noqa: E731
-    nan = tuple(x for x in p.odd if np.isnan(x))  # what is added to an infinity cannot be taken from it
+    nan = tuple(x for x in p.odd if x != x)  # what is added to an infinity cannot be taken from it
     return p.around("made before", mine, p.plain, odd=nan)
 
 
