@@ -39,3 +39,46 @@ def test_a_maximum_has_a_gradient(fn: Callable[..., Any], order: str) -> None:
         x = jnp.asarray(np.random.default_rng(seed).normal(size=400_000).astype(np.float32))
         got, expected = np.abs(compiled(x)), np.abs(jax.jit(jax.grad(fn))(x))
         np.testing.assert_allclose(got.max(), expected.max(), rtol=1e-2)
+
+
+DENSITIES: list[Callable[[Any], Any]] = [
+    lambda x: jnp.exp(-((x - 0.7) ** 2)) / x,
+    lambda x: jnp.log(x) * x + 1.7,
+    lambda x: x * x * 0.3 + x * 1.1 - 0.2,
+    lambda x: jnp.tanh(x) * jnp.sqrt(x),
+]
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("extreme", [jnp.max, jnp.min, lambda y: jax.lax.cummax(y, 1)])
+def test_a_function_that_is_kept_is_compared_where_it_is_kept(
+    density: Callable[[Any], Any], extreme: Callable[..., Any]
+) -> None:
+    """The derivative makes again what it takes the extreme of, and is given that: rows of a kernel, which are compared by XLA."""
+
+    def row(x: Any, w: Any) -> Any:
+        y = density(x) * w
+        return jnp.sum(extreme(y[None])) + jnp.sum(jax.scipy.special.erf(y) * x) / len(x)
+
+    for seed in range(4):
+        x, w = (jnp.asarray(a, jnp.float32) for a in np.random.default_rng(seed).uniform(0.1, 2, (2, 3, 8000)))
+        got, expected = (jax.jit(jax.vmap(jax.grad(f, (0, 1))))(x, w) for f in (jp.fuse(row), row))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(jnp.sum(jnp.abs(a), 1), jnp.sum(jnp.abs(b), 1), rtol=1e-4)
+            np.testing.assert_allclose(jnp.max(jnp.abs(a), 1), jnp.max(jnp.abs(b), 1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_any_comparison_with_an_extreme(density: Callable[[Any], Any]) -> None:
+    """One is no less than the maximum, one no greater than the minimum."""
+
+    @jp.fuse
+    def compared(x: Any) -> Any:
+        y = density(x)
+        return y >= y.max(), y < y.max(), y <= y.min(), y > y.min(), y <= jnp.sort(y)[:5].max()
+
+    for seed in range(4):
+        x = jnp.asarray(np.random.default_rng(seed).uniform(0.1, 2, 100_003), jnp.float32)
+        top, below, bottom, above, few = (int(m.sum()) for m in compared(x))
+        assert (top > 0, bottom > 0, few >= 5) == (True, True, True)
+        assert (top + below, bottom + above) == (x.size, x.size)

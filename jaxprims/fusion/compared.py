@@ -1,4 +1,4 @@
-"""What is compared with its own extreme has the same bits in both places.
+"""What is compared with its own extreme, or its own order, has the same bits in both places.
 
 A gradient of a maximum goes where the array equals it, a position of one is where it does. XLA's logarithms are not the kernels'
 to the last bit, and it rounds a * b + c once: if one of them makes the array for the maximum, and the other makes it again to
@@ -19,7 +19,9 @@ from .graph import Graph
 
 _EXTREMES = frozenset(
     f"{what}{which}" for what in ("reduce_", "reduce_window_", "cum", "scatter-", "scatter_") for which in ("max", "min")
-)
+) | {"sort", "top_k"}
+
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _ALIKE = frozenset(
     "abs add and ceil clamp convert_element_type div eq floor ge gt is_finite le lt max min mul ne neg not or rem round select_n "
@@ -36,7 +38,7 @@ def compared(graph: Graph) -> list[Compared]:
     of = {k: {_source(graph, v) for v in graph.eqns[k].invars} for k in extremes}
     out = []
     for index, eqn in enumerate(graph.eqns):
-        if eqn.primitive.name in ("eq", "ne") and extremes and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
+        if eqn.primitive.name in _COMPARISONS and extremes and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
             for x, extreme in (eqn.invars, eqn.invars[::-1]):
                 source, bits = _source(graph, x), graph.needs([extreme])
                 if source is not None and source in graph.producer:
@@ -48,22 +50,23 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
     """What one of these bodies makes in its own way, and another, or XLA, has in XLA's."""
     read = set[Var]()
     for var, *places in found:
-        ways = {_has_its_own_way(b, var) for b in bodies if (b.taken | {s.index for s in b.sites}) & set(places)}
+        ways = {has_its_own_way(graph, var, b.taken) for b in bodies if (b.taken | {s.index for s in b.sites}) & set(places)}
         if len(ways | {False} if any(k in plain for k in places) else ways) > 1:
             read.add(var)
     return frozenset(read)
 
 
-def _has_its_own_way(body: Body, var: Var) -> bool:
-    todo, seen = [body.graph.producer[var]], set[int]()
+def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
+    """Are its bits those of whoever computes these equations?"""
+    todo, seen = [graph.producer[var]], set[int]()
     while todo:
         k = todo.pop()
-        if k in body.taken and k not in seen:
+        if k in taken and k not in seen:
             seen.add(k)
-            eqn = body.graph.eqns[k]
-            if not _is_alike(body.graph, eqn):
+            eqn = graph.eqns[k]
+            if not _is_alike(graph, eqn):
                 return True
-            todo += [body.graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in body.graph.producer]
+            todo += [graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in graph.producer]
     return False
 
 

@@ -12,6 +12,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
 from .body import operations
+from .compared import compared, has_its_own_way
 from .cut import KEPT, read_or_made
 from .graph import Graph, depending_on
 from .sites import MOST_OWN
@@ -61,13 +62,14 @@ def _residuals(
 
 class _Prices:
     """In additions: of a variable that is kept for the tangents' function, or computed again by it. What checkpoints have put
-    behind barriers is not kept."""
+    behind barriers is not kept. What is compared with its own extreme is so where that is made: both here or both there."""
 
     def __init__(self, graph: Graph, results: Sequence[Any]):
         self.graph, self.results = graph, {v for v in results if not isinstance(v, Literal)}
         barriers = [v for e in graph.eqns if e.primitive.name == "optimization_barrier" for v in e.outvars]
         needed = graph.needs(results)
         self.behind = {v for v in depending_on(graph.jaxpr, barriers) if barriers and not needed >> graph.producer[v] & 1}
+        self.here, self.there = _compared(graph)
         cheap = [e for e in graph.eqns if _may_be_again(e)]
         self.shifted = {v for e in cheap if e.primitive.name in _SHIFTS for v in e.outvars}
         for e in cheap:
@@ -78,7 +80,7 @@ class _Prices:
                 self.shifted.update(v for v in e.invars if not isinstance(v, Literal))
 
     def kept(self, v: Var) -> float:
-        if v in self.behind:
+        if v in self.behind or v in self.there:
             return math.inf
         return 0 if v in self.results or _is_small(v) else KEPT * _numbers(v) * v.aval.dtype.itemsize
 
@@ -86,10 +88,25 @@ class _Prices:
         eqn = self.graph.eqns[self.graph.producer[v]]
         if v in self.behind:
             return 0
-        if _is_small(v) or not _may_be_again(eqn):
+        if v in self.here or (_is_small(v) and v not in self.there) or not _may_be_again(eqn):
             return math.inf
         each = SHIFTED if eqn.primitive.name in _SHIFTS else operations(eqn)
         return each * max(map(_numbers, (v, *eqn.invars))) * (AT_SEVERAL if v in self.shifted else 1)
+
+
+def _compared(graph: Graph) -> tuple[set[Var], set[Var]]:
+    """What is not made again, since it compares what one has in other bits then; what is not kept, since it is compared with
+    what is made again."""
+    here, there = set[Var](), set[Var]()
+    cheap = {k for k, eqn in enumerate(graph.eqns) if _may_be_again(eqn)}
+    for source, extreme, index in compared(graph):
+        if has_its_own_way(graph, source, cheap):
+            between = {k for k in range(extreme, index) if graph.ancestors[index] >> k & graph.ancestors[k] >> extreme & 1}
+            if between <= cheap:
+                there.update(graph.eqns[k].outvars[0] for k in between)
+            else:
+                here.update(graph.eqns[index].outvars)
+    return here, there - here
 
 
 def _may_be_again(eqn: JaxprEqn) -> bool:
