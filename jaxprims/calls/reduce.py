@@ -86,8 +86,10 @@ def _by_runs(
     """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
     runs = _runs(axes, alone)
-    if alone and not static.operator.large and commutes(static.operator.program):  # what devices combine is what is left: little
-        runs.sort(key=lambda run: math.prod(leaves[0].shape[run[0] : sum(run)]), reverse=True)
+    sizes = {run: math.prod(leaves[0].shape[run[0] : sum(run)]) for run in runs}
+    known = all(isinstance(n, int) for n in sizes.values())
+    if alone and known and not static.operator.large and commutes(static.operator.program):
+        runs.sort(key=sizes.__getitem__, reverse=True)  # what devices combine is what is left: little
     left = len(axes)
     for k, (place, count) in enumerate(runs):
         first = place - sum(n for at, n in runs[:k] if at < place)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -96,13 +97,23 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pul
 
 def _within(kept: Any, x: Any, window: Sequence[Window], pulled: bool) -> Any:
     """``x`` among what is kept: chosen cell by cell, which XLA does in the loop that makes x; set there, it would be a second. Of
-    a choice x's cotangents would be one too, of a sum they are a slice; -0 changes no number that it is added to."""
+    a choice x's cotangents would be one too, of a sum they are a slice. That is of tangents: XLA adds 0 for what is nearly 0."""
     widths = [(*w.keep, 0) for w in window] + [(0, 0, 0)] * (x.ndim - len(window))
-    zero = vary(jnp.zeros((), x.dtype), axes_of([x]))
-    there = _computed(kept.shape, window)
-    if pulled and jnp.issubdtype(x.dtype, jnp.inexact):
-        return lax.pad(x, -zero, widths) + jnp.where(there, -zero, kept)
-    return jnp.where(there, lax.pad(x, zero, widths), kept)
+
+    def padded(x: Any) -> Any:
+        return lax.pad(x, vary(jnp.zeros((), x.dtype), axes_of([x])), widths)
+
+    def chosen(kept: Any, x: Any) -> Any:
+        return jnp.where(_computed(kept.shape, window), padded(x), kept)
+
+    def tangents(primals: Any, dots: Any) -> Any:
+        return chosen(*primals), padded(dots[1]) + jnp.where(_computed(kept.shape, window), 0, dots[0])
+
+    if not pulled or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return chosen(kept, x)
+    with_sum = jax.custom_jvp(chosen)
+    with_sum.defjvp(tangents)
+    return with_sum(kept, x)
 
 
 def _computed(shape: tuple[Any, ...], window: Sequence[Window]) -> Any:

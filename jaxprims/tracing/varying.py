@@ -71,5 +71,5 @@ def by_partitioner(fn: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> l
         return list(fn(*arrays))
     mesh = next(jax.typeof(x).sharding.mesh for x in arrays if sharded_axes(x))
     with jax.sharding.use_abstract_mesh(mesh):
-        out_sharding = [x.sharding for x in jax.eval_shape(lambda *xs: list(fn(*xs)), *arrays)]
+        out_sharding = [x.sharding for x in jax.make_jaxpr(lambda *xs: list(fn(*xs)))(*arrays).out_avals]
         return list(jax.sharding.auto_axes(lambda *xs: list(fn(*xs)), out_sharding=out_sharding)(*arrays))
