@@ -431,3 +431,12 @@ def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: i
         }
         for name, way in ways.items():
             assert np.isnan(way(jnp.asarray(x))).all(), (op, name)
+
+
+def test_symbolic_sizes_beside_known_ones() -> None:
+    """Of several devices' axes the longest is reduced first, if it is known which that is."""
+    (n,) = jax.export.symbolic_shape("n")
+    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
+    fn = jax.jit(lambda x: jp.reduce(x, axis=(0, 1)))
+    exported = jax.export.export(fn, disabled_checks=checks)(jax.ShapeDtypeStruct((n, 40), jnp.float32))
+    assert exported.call(jnp.ones((7, 40))) == 280

@@ -624,9 +624,9 @@ def test_few_cells_around() -> None:
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_kept_while_it_is_differentiated(steps: int) -> None:
-    """The same bits as otherwise, signs of zeros and NaN among them."""
+    """The same bits as otherwise, signs of zeros, NaN and numbers that are nearly 0 among them."""
     x = floats(6, 7)
-    x[0], x[2, 2:5], x[-1, 0], x[:, -1] = -0.0, -0.0, np.nan, -np.inf
+    x[0], x[2, 2:5], x[-1, 0], x[:, -1], x[-1, 1:4] = -0.0, -0.0, np.nan, -np.inf, -1e-40
     run = functools.partial(jp.stencil, lambda a: a[0, 1] * a[0, 0], boundary="keep", steps=steps)
     value = jax.jit(lambda x: jax.vjp(run, x)[0])(x)
     np.testing.assert_array_equal(np.asarray(value).view(np.uint32), np.asarray(jax.jit(run)(x)).view(np.uint32))
