@@ -132,6 +132,8 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
+        if len(site.sizes) - site.kept > 1 and any(var in body.cut for var, _ in body.streamed):
+            return "XLA would make what others want once more, to lay it out for a kernel"
     if len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
