@@ -86,13 +86,17 @@ def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | 
     for index in sorted(counts, reverse=True):
         (var,) = graph.eqns[index].outvars
         if (counts[index] > 1 or var in written) and var not in own and work(graph, index):
-            behind = graph.ancestors[index]
-            each = sum(work(graph, k) for k in counts if behind >> k & 1)
+            each = work_behind(graph, counts, index)
             if var in written and (each >= WRITTEN or _is_of_several(cells, index)):
                 return var
             if (counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
                 return var
     return None
+
+
+def work_behind(graph: Graph, taken: Collection[int], index: int) -> float:
+    """Additions for a number of an equation's result, with all that is taken in for it."""
+    return sum(work(graph, k) for k in taken if graph.ancestors[index] >> k & 1)
 
 
 def _is_of_several(cells: Cells, index: int) -> bool:
