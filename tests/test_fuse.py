@@ -196,6 +196,20 @@ def test_sums_by_index_that_are_wanted_themselves_stay() -> None:
     same(shared(*args), jp.fuse(shared)(*args), atol=1e-4)
 
 
+def test_what_others_want_is_not_made_again_for_one_reduction() -> None:
+    """XLA would make it once more, to lay it out for the kernel."""
+    image = jnp.asarray(np.random.default_rng(1).normal(size=(90, 200, 3)), jnp.float32)
+
+    def centred(x: Any) -> Any:
+        y = 1 / (1 + jnp.abs(x)) / (2 + x * x)
+        less = jnp.sum(-y, (0, 1)) / 18_000
+        return jnp.tanh(y + less) + jnp.sum(y * x, 2, keepdims=True)
+
+    assert kernels(centred, image) == []
+    assert kernels(lambda x: (jnp.sum(-x, (0, 1)), x), image) == ["reduce-sum"]
+    same(jax.jit(centred)(image), jp.fuse(centred)(image))
+
+
 @pytest.mark.parametrize("rows", [3000, 60_000])
 def test_what_would_be_written_for_a_kernel_is_reduced_by_xla(rows: int) -> None:
     """Columns of what lies the other way; rows that are gathered in a batch."""
@@ -444,6 +458,10 @@ LANES: dict[str, tuple[Callable[..., Any], bool]] = {
     "numbers for all lanes": (lambda x: jax.vmap(RECURRENCES["returns"][0], (0, None))(x, x[0] > 1), True),
     "lanes of lanes": (lambda x: jax.vmap(jax.vmap(RECURRENCES["mean"][0]))(x.reshape(2, 3, -1)), True),
     "mixed": (lambda x: jax.lax.scan(lambda c, y: (c[::-1] * 0.5 + y,) * 2, jnp.zeros(6), x.T)[1].T, False),
+    "a batch of lanes side by side": (
+        lambda x: jax.vmap(lambda x: jax.lax.scan(lambda c, y: (c * 0.5 + y,) * 2, jnp.zeros(2), x)[1])(x.reshape(3, -1, 2)),
+        False,
+    ),
     "lanes side by side": (lambda x: jax.lax.scan(lambda c, y: (c * 0.5 + y,) * 2, jnp.zeros(6), x.reshape(-1, 6))[1], False),
 }
 
