@@ -86,15 +86,18 @@ def test_numbers_for_each_of_short_rows(width: int) -> None:
 
 
 @pytest.mark.strategies
-def test_what_is_dear_and_xla_wants_twice_is_read() -> None:
-    """XLA writes it, then, whether a kernel could make it again or not."""
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_what_is_dear_and_xla_wants_twice_is_read(name: str) -> None:
+    """XLA writes it, then, whether a kernel could make it again or not; or a kernel of rows does, once."""
 
     def groups(x: Any, i: Any) -> Any:
-        y = jnp.log1p(x / x.sum(1, keepdims=True))
+        y = getattr(jnp, name)(x / x.sum(1, keepdims=True))
         return jax.ops.segment_sum(y, i, 8), jax.ops.segment_sum(jnp.ones(len(i)), i, 8), y.var(0)
 
-    kernels = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten.kernels
-    assert kernels and not any(k.body.graph.eqns[e].primitive.name == "log1p" for k in kernels for e in k.body.taken)
+    found = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten
+    makers = [k for k in found.kernels if any(k.body.graph.eqns[e].primitive.name == name for e in k.body.taken)]
+    assert found.kernels and all(k.body.of_rows for k in makers)
+    assert len(makers) + sum(e.primitive.name == name for e in found.closed.jaxpr.eqns) == 1
 
 
 def test_without_kernels_a_program_is_as_it_was() -> None:
