@@ -87,9 +87,8 @@ def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | 
         (var,) = graph.eqns[index].outvars
         if (counts[index] > 1 or var in written) and var not in own and work(graph, index):
             each = work_behind(graph, counts, index)
-            if var in written and (each >= WRITTEN or _is_of_several(cells, index)):
-                return var
-            if (counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
+            anyway = var in written and (each >= WRITTEN or _is_of_several(cells, index))
+            if anyway or ((counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid):
                 return var
     return None
 
