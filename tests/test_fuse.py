@@ -86,15 +86,18 @@ def test_numbers_for_each_of_short_rows(width: int) -> None:
 
 
 @pytest.mark.strategies
-def test_what_is_dear_and_xla_wants_twice_is_read() -> None:
-    """XLA writes it, then, whether a kernel could make it again or not."""
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_what_is_dear_and_xla_wants_twice_is_read(name: str) -> None:
+    """XLA writes it, then, whether a kernel could make it again or not; or a kernel of rows does, once."""
 
     def groups(x: Any, i: Any) -> Any:
-        y = jnp.log1p(x / x.sum(1, keepdims=True))
+        y = getattr(jnp, name)(x / x.sum(1, keepdims=True))
         return jax.ops.segment_sum(y, i, 8), jax.ops.segment_sum(jnp.ones(len(i)), i, 8), y.var(0)
 
-    kernels = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten.kernels
-    assert kernels and not any(k.body.graph.eqns[e].primitive.name == "log1p" for k in kernels for e in k.body.taken)
+    found = Fused(jax.make_jaxpr(groups)(jnp.ones((800, 50)), IDS[:800])).rewritten
+    makers = [k for k in found.kernels if any(k.body.graph.eqns[e].primitive.name == name for e in k.body.taken)]
+    assert found.kernels and all(k.body.of_rows for k in makers)
+    assert len(makers) + sum(e.primitive.name == name for e in found.closed.jaxpr.eqns) == 1
 
 
 def test_without_kernels_a_program_is_as_it_was() -> None:
@@ -194,6 +197,20 @@ def test_sums_by_index_that_are_wanted_themselves_stay() -> None:
 
     args = X[:5000], jnp.arange(5000) % 37, jnp.arange(5000) % 41
     same(shared(*args), jp.fuse(shared)(*args), atol=1e-4)
+
+
+def test_what_others_want_is_not_made_again_for_one_reduction() -> None:
+    """XLA would make it once more, to lay it out for the kernel."""
+    image = jnp.asarray(np.random.default_rng(1).normal(size=(90, 200, 3)), jnp.float32)
+
+    def centred(x: Any) -> Any:
+        y = 1 / (1 + jnp.abs(x)) / (2 + x * x)
+        less = jnp.sum(-y, (0, 1)) / 18_000
+        return jnp.tanh(y + less) + jnp.sum(y * x, 2, keepdims=True)
+
+    assert kernels(centred, image) == []
+    assert kernels(lambda x: (jnp.sum(-x, (0, 1)), x), image) == ["reduce-sum"]
+    same(jax.jit(centred)(image), jp.fuse(centred)(image))
 
 
 @pytest.mark.parametrize("rows", [3000, 60_000])
@@ -444,6 +461,10 @@ LANES: dict[str, tuple[Callable[..., Any], bool]] = {
     "numbers for all lanes": (lambda x: jax.vmap(RECURRENCES["returns"][0], (0, None))(x, x[0] > 1), True),
     "lanes of lanes": (lambda x: jax.vmap(jax.vmap(RECURRENCES["mean"][0]))(x.reshape(2, 3, -1)), True),
     "mixed": (lambda x: jax.lax.scan(lambda c, y: (c[::-1] * 0.5 + y,) * 2, jnp.zeros(6), x.T)[1].T, False),
+    "a batch of lanes side by side": (
+        lambda x: jax.vmap(lambda x: jax.lax.scan(lambda c, y: (c * 0.5 + y,) * 2, jnp.zeros(2), x)[1])(x.reshape(3, -1, 2)),
+        False,
+    ),
     "lanes side by side": (lambda x: jax.lax.scan(lambda c, y: (c * 0.5 + y,) * 2, jnp.zeros(6), x.reshape(-1, 6))[1], False),
 }
 

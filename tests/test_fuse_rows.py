@@ -314,6 +314,24 @@ def test_transformations() -> None:
          jax.grad(lambda x: jnp.sum(jnp.sin(jp.fuse(jax.checkpoint(layer_norm))(x, SCALE, SHIFT))))(X), 5e-4)  # fmt: skip
 
 
+def test_what_loops_elsewhere_make_again_is_made_of_what_is_written() -> None:
+    """XLA does not reduce the rows once more for the sums of columns."""
+
+    def density(points: Any, at: Any) -> Any:
+        weight = jnp.exp(-((at[:, None] - points) ** 2))
+        return jnp.sum(jnp.mean(weight, 1) ** 2 + jnp.max(weight, 1))
+
+    both = jax.grad(density, (0, 1))
+    points, at = normal(700), normal(64)
+    rewritten = Fused(jax.make_jaxpr(both)(points, at)).rewritten
+    assert any("rows" in line for line in rewritten.in_words())
+    wide = [
+        e for e in rewritten.closed.jaxpr.eqns if e.primitive.name.startswith("reduce") and e.invars[0].aval.shape == (64, 700)
+    ]
+    assert all(e.params["axes"] == (0,) for e in wide)
+    same(jax.jit(both)(points, at), jp.fuse(both)(points, at))
+
+
 @pytest.mark.strategies
 def test_what_xla_makes_in_the_loop_that_wants_it() -> None:
     """Of a mean of squares: nothing is to be written before a gate's halves are multiplied."""

@@ -277,6 +277,39 @@ def test_what_xla_needs_too_is_written_once_if_it_is_dear() -> None:
     same(jax.jit(means)(U), jp.fuse(means)(U), 1e-5, 1e-6)
 
 
+def test_what_several_stencils_compute_is_written_once_if_it_is_dear() -> None:
+    """None of its functions by itself, nor at several places, as the weights of a bilateral filter."""
+
+    def weighted(u: Any) -> Any:
+        total = sum(jnp.exp(-((jnp.roll(u, s, a) - u) ** 2)) for s in (1, -1) for a in (0, 1))
+        return total * u, 1 / (1 + total), jnp.sqrt(total)
+
+    check(weighted, U, rtol=1e-4)
+
+
+def test_results_are_read_in_place_of_several_arrays() -> None:
+    """Which XLA would have to write."""
+
+    def steps(u: Any, v: Any) -> Any:
+        w = u[:, ::2] - v
+        return w, jnp.sum(jnp.abs(jnp.diff(w, axis=0)) > 0.5)
+
+    (found,) = stencils(steps, BIG, BIG[:, 1::2])
+    assert len(found.leaves) == 1
+    same(jax.jit(steps)(BIG, BIG[:, 1::2]), jp.fuse(steps)(BIG, BIG[:, 1::2]))
+
+
+def test_what_a_reduction_reads_at_several_places_is_made_once_if_it_is_dear() -> None:
+    def spins(u: Any) -> Any:
+        s = jnp.tanh(u)
+        return jnp.sum(s * (jnp.roll(s, 1, 0) + jnp.roll(s, 1, 1))), s.mean()
+
+    assert "reduce of stencil" in kinds(spins, BIG)
+    (found,) = stencils(spins, BIG)
+    assert not any(found.graph.eqns[k].primitive.name == "tanh" for k in found.taken)
+    same(jax.jit(spins)(BIG), jp.fuse(spins)(BIG), 1e-4)
+
+
 def test_far_reads_along_rows_are_left_to_xla() -> None:
     def far(x: Any) -> Any:
         return jnp.roll(x, 150) + x

@@ -53,7 +53,7 @@ def folded(
     if not made or found is None or len({v.aval.shape for v in made}) > 1:
         return None
     reduction, order, reshapes = found
-    stencil = Stencil(graph, [Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made], ())
+    stencil = Stencil(graph, [Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made], (), graph.jaxpr.outvars)
     if not folds(stencil) or _is_written_anyway(body, stencil):
         return None
     making = jax.make_jaxpr(lambda *xs: stencil.run(xs))(*(v.aval for v in stencil.leaves))

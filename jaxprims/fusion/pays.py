@@ -61,6 +61,12 @@ def _is_written_for(body: Body, var: Var) -> bool:
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
+def _is_made_in_loops(body: Body, var: Var) -> bool:
+    """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows?"""
+    made = sum(1 << body.graph.producer[v] for v in body.given)
+    return var in body.cut and not body.graph.needs([var]) & made
+
+
 def _has_channels_first(eqn: JaxprEqn) -> bool:
     """XLA convolves with channels last: it writes the result once more for who does not read it in a loop of its own."""
     out = eqn.params["dimension_numbers"].out_spec
@@ -132,6 +138,8 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
+        if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
+            return "XLA would make what others want once more, to lay it out for a kernel"
     if len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None

@@ -107,9 +107,24 @@ def _lie_in_rows(graph: Graph, eqn: JaxprEqn) -> bool:
     consts, carries = scan_counts(eqn)
     read = [v for v in eqn.invars[consts + carries :] if v.aval.ndim > 1]
     made = [v for v in eqn.outvars[carries:] if v in graph.users]
-    transposed = sum((by := graph.made_by(v)) is not None and by.primitive.name == "transpose" for v in read)
-    transposed += sum(all(u != OUTSIDE and graph.eqns[u].primitive.name == "transpose" for u in graph.users[v]) for v in made)
-    return 2 * transposed > len(read) + len(made)
+    in_rows = sum(_comes_in_rows(graph, v) for v in read) + sum(_goes_in_rows(graph, v, 0) for v in made)
+    return 2 * in_rows > len(read) + len(made)
+
+
+def _comes_in_rows(graph: Graph, v: Any) -> bool:
+    """Is the steps' axis, the first one, the innermost of what was transposed?"""
+    axis = 0
+    while (eqn := graph.made_by(v)) is not None and eqn.primitive.name == "transpose":
+        (v,), axis = eqn.invars, eqn.params["permutation"][axis]
+    return axis == v.aval.ndim - 1
+
+
+def _goes_in_rows(graph: Graph, v: Any, axis: int) -> bool:
+    """Is the steps' axis the innermost of all that this is transposed to?"""
+    users = [graph.eqns[u] for u in graph.users[v] if u != OUTSIDE]
+    if len(users) < len(graph.users[v]) or any(e.primitive.name != "transpose" for e in users):
+        return axis == v.aval.ndim - 1
+    return all(_goes_in_rows(graph, e.outvars[0], e.params["permutation"].index(axis)) for e in users)
 
 
 def _moved(xs: Sequence[Any], first: int, axis: int, to: int) -> list[Any]:

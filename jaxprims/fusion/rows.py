@@ -81,26 +81,30 @@ class Rows:
 
     def roots(self, elsewhere: Collection[int]) -> list[int]:
         """What others want of it. What loops of other sites and other functions of rows make again (``elsewhere``), if that is
-        cheap, is not written for them."""
-        out = []
-        for k in sorted(self.members):
+        cheap, is not written for them; what that is made of is, if anything is."""
+        out, again = set[int](), set[int]()
+        for k in self.members:
             users = set(self.graph.users[self.graph.eqns[k].outvars[0]]) - self.members
-            if users and not (self.own(k) > 1 and users.issubset(elsewhere) and self._is_cheap(k)):
-                out.append(k)
-        return out
+            made_of = self._made_again_of(k) if self.own(k) > 1 and users.issubset(elsewhere) else None
+            if users and made_of is None:
+                out.add(k)
+            elif users:
+                again.update(made_of or ())
+        return sorted(out | again) if out else []
 
-    def _is_cheap(self, index: int) -> bool:
-        """To be made again of what reductions make and what is read."""
-        total, todo, seen = 0.0, [index], set[int]()
+    def _made_again_of(self, index: int) -> set[int] | None:
+        """What reductions make, of which it is made again, with what is read; None if that is not cheap."""
+        total, todo, seen, ends = 0.0, [index], set[int](), set[int]()
         while todo and total < DEAR:
             k = todo.pop()
             eqn = self.graph.eqns[k]
-            if k in seen or self.own(k) == 1 or eqn.primitive.name in REDUCTIONS:
-                continue
-            seen.add(k)
-            total += operations(eqn)
-            todo += [self.graph.producer[v] for v in eqn.invars if self.has(v)]
-        return total < DEAR
+            if self.own(k) == 1 or eqn.primitive.name in REDUCTIONS:
+                ends.add(k)
+            elif k not in seen:
+                seen.add(k)
+                total += operations(eqn)
+                todo += [self.graph.producer[v] for v in eqn.invars if self.has(v)]
+        return ends if total < DEAR else None
 
     def goes_again(self, roots: Sequence[int]) -> bool:
         """Does it go through the same rows again, after a reduction of them?"""

@@ -12,7 +12,7 @@ from jax.extend.core import Literal, Var
 
 from .cells import Unclear, work
 from .graph import Graph
-from .stencils import AGAIN, TAKEN, Root, Stencil
+from .stencils import AGAIN, TAKEN, Root, Stencil, work_behind
 
 
 def find_stencils(
@@ -42,15 +42,19 @@ def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], st
 
 
 def _dear_again(stencils: Sequence[Stencil], by_xla: Collection[int]) -> set[Var]:
-    """Windows that several stencils compute, or one and XLA."""
+    """Windows that several stencils compute, or one and XLA; else the last of what several stencils compute, if that takes
+    longer than to read it."""
     times = collections.Counter([*by_xla, *(k for s in stencils for k in s.taken)])
-    found = set[Var]()
+    found, again = set[Var](), dict[int, Var]()
     for s in stencils:
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
-            if times[k] > 1 and work(s.graph, k) >= AGAIN and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
-                found.add(var)
-    return found
+            if times[k] > 1 and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+                if work(s.graph, k) >= AGAIN:
+                    found.add(var)
+                elif (times[k] - 1) * work_behind(s.graph, s.taken, k) >= AGAIN:
+                    again[k] = var
+    return found or {again[k] for k in sorted(again)[-1:]}
 
 
 def _stencils(

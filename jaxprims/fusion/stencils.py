@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..operators.traced import make_traced
 from ..primitives.avals import typed
@@ -86,13 +86,23 @@ def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | 
     for index in sorted(counts, reverse=True):
         (var,) = graph.eqns[index].outvars
         if (counts[index] > 1 or var in written) and var not in own and work(graph, index):
-            behind = graph.ancestors[index]
-            each = sum(work(graph, k) for k in counts if behind >> k & 1)
-            if var in written and each >= WRITTEN:
-                return var
-            if (counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
+            each = work_behind(graph, counts, index)
+            anyway = var in written and (each >= WRITTEN or _is_of_several(cells, index))
+            if anyway or ((counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid):
                 return var
     return None
+
+
+def work_behind(graph: Graph, taken: Collection[int], index: int) -> float:
+    """Additions for a number of an equation's result, with all that is taken in for it."""
+    return sum(work(graph, k) for k in taken if graph.ancestors[index] >> k & 1)
+
+
+def _is_of_several(cells: Cells, index: int) -> bool:
+    """Is it made of more than one array that would have to be read in its place?"""
+    graph, behind = cells.graph, cells.graph.ancestors[index]
+    operands = [v for k in cells.counts if behind >> k & 1 for v in graph.eqns[k].invars if not isinstance(v, Literal)]
+    return len({v for v in operands if v.aval.ndim and graph.producer.get(v) not in cells.counts}) > 1
 
 
 # --- how a kernel reads what it reads -------------------------------------------------------------------------------------------
