@@ -51,9 +51,7 @@ DENSITIES: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("extreme", [jnp.max, jnp.min, lambda y: jax.lax.cummax(y, 1)])
-def test_a_function_that_is_kept_is_compared_where_it_is_kept(
-    density: Callable[[Any], Any], extreme: Callable[..., Any]
-) -> None:
+def test_a_function_that_is_kept_is_compared_where_it_is_kept(density: Callable[[Any], Any], extreme: Callable[..., Any]) -> None:
     """The derivative makes again what it takes the extreme of, and is given that: rows of a kernel, which are compared by XLA."""
 
     def row(x: Any, w: Any) -> Any:

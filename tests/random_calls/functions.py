@@ -97,7 +97,7 @@ def a_scan(rng: Rng, x64: bool) -> Program:
     k = len(op.dtypes)
     exclusive, reverse, init, cut = (bool(rng.random() < p) for p in (0.3, 0.3, 0.25, 0.25))
     options = op.options(rng, exclusive)
-    mapped = bool(rng.random() < 0.2) and k == 1 and op.dtypes[0] in ("float32", "float64", "int32")
+    mapped = bool(rng.random() < 0.2) and k == 1 and op.dtypes[0] in ("float32", "float64", "int32") and op.kind != "unit"
     arrays = [*op.values(shape)]
     arrays += op.values(inner, "between" if op.kind == "distinct" else None) if init else []
     arrays += [Array((n,), "bool")] if cut else []

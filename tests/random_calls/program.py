@@ -66,8 +66,10 @@ class Array:
             return (np.abs(rng.standard_normal(shape)) + 0.5).astype(t)
         if self.kind == "slow":  # beside the speed of light, three times as fast, too; and all of them together
             return (rng.uniform(-0.1, 0.1, shape) / max(1, np.prod(shape) / 100) ** 0.5).astype(t)
-        if self.kind in ("normal", "fine"):
-            return (rng.standard_normal(shape) * (1 if self.kind == "normal" else 0.1)).astype(t)
+        if self.kind == "normal":
+            return rng.standard_normal(shape).astype(t)
+        if self.kind == "fine":  # so that what is combined of all neither grows nor comes to rest
+            return (rng.standard_normal(shape) * 0.1 / max(1, np.prod(shape) / 100) ** 0.5).astype(t)
         if t.kind in "iu" and rng.random() < 0.3:
             info = np.iinfo(t)
             return rng.integers(info.min, info.max, shape, t, endpoint=True)
