@@ -82,7 +82,7 @@ def rewritten(graph: Graph) -> Rewritten:
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
-            more = _finished(graph, kernel, kernels)
+            more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
             if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
     avals = [v.aval for v in graph.jaxpr.invars]
