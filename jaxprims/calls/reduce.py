@@ -115,4 +115,4 @@ def _merged(x: Any, first: int, count: int) -> Any:
 def _of_states(static: OrderedCall) -> OrderedCall:
     """The same operator on what it returned: no f."""
     elements = tuple(zip(static.operator.shapes, static.operator.dtypes, strict=True))
-    return dataclasses.replace(static, f=passing(elements), positions=(None,) * len(elements))
+    return dataclasses.replace(static, f=passing(elements, static.operator.large), positions=(None,) * len(elements))
