@@ -6,6 +6,7 @@ Here an operator takes two lists of leaves with a leading axis, ``op(a, b) -> le
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -124,19 +125,22 @@ def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axis: fn(x, axis, dtype=x.dtype if jnp.issubdtype(x.dtype, jnp.integer) else None)
 
 
-SHORT_ROW = 24
-"""Floats of a row whose extreme XLA finds sooner by comparisons, one row in each lane of a vector, than as integers."""
+SHORT_ROW, FEW_ROWS = 24, 12
+"""Floats of a row, and rows across which an extreme is found, up to which XLA finds it sooner by comparisons than as integers."""
 
 
 def _extreme_of(name: str) -> Callable[..., Any]:
     """A maximum or minimum: of floats by comparisons, or of integers in their order, as XLA's own, on CPUs, loses a NaN."""
-    of_integers = jnp.max if name == "max" else jnp.min
+    of_integers, greater = (jnp.max, jnp.maximum) if name == "max" else (jnp.min, jnp.minimum)
 
     def reduced(x: Any, axis: int) -> Any:
         n, axis = x.shape[axis], axis % x.ndim
         if not jnp.issubdtype(x.dtype, jnp.floating) or n == 0:
             return of_integers(x, axis)
-        if n >= SHORT_ROW or axis != x.ndim - 1:
+        words, rows = not is_half(x.dtype), axis == x.ndim - 1
+        if axis == 0 and not rows and words and n <= FEW_ROWS:  # elementwise, which keeps a NaN
+            return functools.reduce(greater, [x[k] for k in range(n)])
+        if n >= SHORT_ROW if rows else not words or n > FEW_ROWS:
             return _from_key(of_integers(_key(x, name), axis), x.dtype)
 
         def op(a: Any, b: Any) -> Any:
