@@ -75,9 +75,10 @@ CUMULATIVE: dict[str | None, Callable[..., Any]] = {
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
     rounded once in any case."""
-    few = x.shape[axis] <= 2
-    if name == "logaddexp" and few:  # of which XLA makes exponentials and logarithms of each
-        return jax.lax.associative_scan(jnp.logaddexp, x, reverse, axis)
+    n = x.shape[axis]
+    few = n <= 2
+    if name == "logaddexp" and few and n > 0:  # of which XLA makes exponentials and logarithms of each
+        return written_out(x, name, axis, reverse)
     wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and not few else x
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
@@ -94,7 +95,7 @@ STEPS: dict[str | None, Callable[..., Any]] = {
 def written_out(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan of a few elements along ``axis``, step by step; of two of them XLA's own, which it makes a sum of two windows."""
     n = x.shape[axis]
-    if n <= 2:
+    if n == 0 or (n <= 2 and name != "logaddexp"):
         return cumulative(x, name, axis, reverse)
     first, *rest = (jax.lax.slice_in_dim(x, k, k + 1, axis=axis) for k in (range(n - 1, -1, -1) if reverse else range(n)))
     out = [first]

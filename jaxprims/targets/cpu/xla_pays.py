@@ -10,7 +10,7 @@ from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from .stencil.kernel import vector_width
 
-SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 600, 4096, 8192
+SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
 where bins are many, so that a row seldom waits for the one before; and rows are narrow."""
 
@@ -196,7 +196,7 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
     every = problem.n * problem.lanes * problem.members
     state = problem.spec.state[0]
     if operation == "logaddexp":
-        return _FEW if every <= FEW_IN_LONG_ROWS else None
+        return _FEW if every <= (FEW_IN_LOOP if in_loop else FEW_IN_LONG_ROWS) else None
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
     rows, floats = problem.lanes == 1 and problem.members > 1, state in FLOATS
