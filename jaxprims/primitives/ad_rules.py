@@ -250,11 +250,10 @@ def by_fields(groups: Groups, operator: Operator, inv: Invariant, values: Leaves
     return combined(inv.fields, at(t, own), [None if p is None else next(sums) for p in parts])
 
 
-_WEIGHTED = {
-    "logaddexp": _result_rule(_logaddexp_weight),
-    "logaddexp2": _result_rule(_logaddexp2_weight),
-    "hypot": _result_rule(_hypot_weight),
-}
+WEIGHTS = {"logaddexp": _logaddexp_weight, "logaddexp2": _logaddexp2_weight, "hypot": _hypot_weight}
+"""The derivative by an element, given that and the result."""
+
+_WEIGHTED = {name: _result_rule(weigh) for name, weigh in WEIGHTS.items()}
 
 _RULES: dict[str, Callable[..., Leaves]] = {
     "add": _add_rule, "select": _select_rule, "mul": _mul_rule, "arg": _arg_rule,

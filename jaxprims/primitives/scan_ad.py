@@ -26,6 +26,7 @@ from ..ir.program import Program, is_float
 from ..operators.operator import Operator
 from ..tracing.varying import axes_of, vary
 from . import scan_xla
+from .ad_rules import WEIGHTS
 from .ordered_call import OrderedCall, simple
 from .recurrence import Derivative, Product, Recurrence, recurrence
 from .scan import SCANS, bind, scan_p
@@ -148,8 +149,11 @@ class Steps:
         return recurrence(r, [*arrays, *([] if self.flags is None else [self.flags]), *consts])
 
     def number(self, k: int, moved: dict[int, Any]) -> Any:
-        """Leaf k, with a number for J."""
-        x = self.values[k]
+        """Leaf k, with a number for J: by the result if that says it, by the operator once more if not."""
+        x, y, dot = self.values[k], self.outs[k], self.dots[k]
+        weigh = next((WEIGHTS.get(g.name or "") for g in self.call.operator.derivative_groups if g.leaves == (k,)), None)
+        if weigh is not None and dot is not None and self.init is None and not self.call.exclusive:
+            return self.recurrence(Product(), x.ndim - 1, [weigh(self.states[k], y), weigh(x, y) * dot])[0]
         ones: Leaves = [None] * (2 * len(self.values) + len(self.consts))
         ones[k] = vary(jnp.ones(x.shape, x.dtype), axes_of([x]))
         return self.recurrence(Product(), x.ndim - 1, [self.pushed(ones)[k], self.added(moved)[k]])[0]
