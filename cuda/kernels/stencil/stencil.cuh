@@ -179,7 +179,7 @@ struct LookedUp {
 
 // What f is told of a coordinate: of a lane, that of its cell.
 JP_DEVICE i32 Told(int axis, i64 x) {
-  if (spec::kUnit > 1 && axis == kInner) x = (x - jaxprims::Modulo<i64>(x, spec::kUnit)) / spec::kUnit;
+  if (spec::kUnit > 1 && axis == kInner) x = (x - jaxprims::Modulo(x, spec::kUnit)) / spec::kUnit;
   return static_cast<i32>(x);
 }
 
