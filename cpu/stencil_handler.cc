@@ -1,8 +1,5 @@
 // The stencil's FFI handler.
 
-#include <string_view>
-#include <unordered_map>
-
 #include "handlers.h"
 #include "stencil.h"
 #include "stencil_plan.h"
@@ -10,19 +7,6 @@
 
 namespace jaxprims {
 namespace {
-
-// A plan takes longer to make than a small grid: it is kept for calls of the same sizes.
-const StencilPlan& Planned(const StencilEntry& entry, const StencilProblem& problem, const Machine& machine) {
-  struct Last {
-    StencilProblem problem;
-    Machine machine;
-    StencilPlan plan;
-  };
-  thread_local std::unordered_map<const StencilEntry*, Last> last;
-  Last& own = last[&entry];
-  if (own.problem != problem || own.machine != machine) own = {problem, machine, MakeStencilPlan(problem, machine)};
-  return own.plan;
-}
 
 ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const StencilAttributes& attributes) {
   return Guarded([&] {
@@ -35,7 +19,7 @@ ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     const StencilProblem problem = grid.Problem();
     const Machine machine = ShareOf(pool, attributes.devices);
     const auto forced = SpanOf(attributes.plan);
-    const StencilPlan plan = forced.empty() ? Planned(entry, problem, machine) : PlanOf(problem, machine, forced);
+    const StencilPlan plan = forced.empty() ? KeptStencilPlan(&entry, problem, machine) : PlanOf(problem, machine, forced);
     XlaPool assistants{pool};
     RunStencil(assistants, entry.shape, call, grid, problem, KernelOf(entry, 0), plan);
     return ffi::Error::Success();

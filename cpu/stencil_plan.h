@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "hist_plan.h"
@@ -64,6 +65,8 @@ struct StencilPlan {
   bool alone = false;     // rows that are in memory are made one at a time
   bool ahead = false;     // what later steps want of memory is asked for while others are made
   int threads = 1;
+
+  bool operator==(const StencilPlan&) const = default;
 };
 
 // --- memory
@@ -292,6 +295,21 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   best.ahead = best.depth > 1 && p.Cells() * p.Bytes() > machine.l2;
   best.stream = best.depth == 1 && p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
   return best;
+}
+
+// The plan that `kernel` ran last on this thread, for a grid of these sizes: to make one takes longer than a small grid does.
+inline const StencilPlan& KeptStencilPlan(const void* kernel, const StencilProblem& problem, const Machine& machine) {
+  constexpr size_t kMost = 128;
+  struct Last {
+    StencilProblem problem;
+    Machine machine;
+    StencilPlan plan;
+  };
+  thread_local std::unordered_map<const void*, Last> kept;
+  if (kept.size() >= kMost && !kept.contains(kernel)) kept.clear();
+  Last& own = kept[kernel];
+  if (own.problem != problem || own.machine != machine) own = {problem, machine, MakeStencilPlan(problem, machine)};
+  return own.plan;
 }
 
 // What the steps change of a member of the batch, array by array, between two passes.

@@ -235,8 +235,26 @@ def test_positions() -> None:
     got = jp.stencil(lanes, (x, jp.positions), axes=1)
     (wanted,) = stencil(lambda a, at: a[0] * at[0][:, None, None] + a[-1], [np.moveaxis(x, 1, 0)], "edge", rank=1, places=True)
     assert_same(got, np.ascontiguousarray(np.moveaxis(wanted, 0, 1)))
+    told = lambda a, at: a[0, 1] * at[1] + a[-1, 0] * at[0]  # noqa: E731
+    aside = lambda a, at: told(a, [p[..., None] for p in at])  # noqa: E731
+    for n, b in itertools.product((1, 3, 5), BOUNDARIES):  # of lanes beside each other
+        y = integers(6, 37, n)
+        got = jp.stencil(told, (y, jp.positions), axes=(0, 1), boundary=b, steps=2)
+        assert_same(got, *stencil(aside, [y], b, rank=2, steps=2, places=True))
     (alone,) = jp.stencil(lambda p, a: [p[0] * 10 + p[1]], [jp.positions, jnp.zeros((2, 3))])
     assert alone.tolist() == [[0, 1, 2], [10, 11, 12]]
+
+
+@pytest.mark.parametrize("boundary", list(itertools.permutations(("valid", "keep", "wrap"))))
+def test_nothing_is_left(boundary: Any) -> None:
+    """After steps that leave out more cells than there are, beside axes that keep theirs; by a kernel and by XLA."""
+    shrinking = boundary.index("valid")
+    for n, steps in itertools.product((0, 1, 3, 5), (1, 2, 4)):
+        shape = tuple(n if a == shrinking else 9 for a in range(3))
+        for plans in ((AnyKernel(),), ()):
+            with forced(*plans):
+                got = jp.stencil(NEAR[3], integers(*shape), boundary=boundary, steps=steps)
+            assert_same(got, *stencil(NEAR[3], [integers(*shape)], boundary, steps=steps))
 
 
 # --- steps and plans -----------------------------------------------------------------------------------------------------------

@@ -166,17 +166,18 @@ def test_several_results_and_integers() -> None:
         assert_close(mine(x), other(x))
 
 
-def test_cells() -> None:
-    """Lane by lane, and where f mixes a cell's numbers; a captured matrix."""
-    x, m = doubles(5, 3, 8), doubles(3, 3, seed=1)
+@pytest.mark.parametrize("axes", [(0, 2), (0, 1), (1, 2)])
+def test_cells(axes: tuple[int, int]) -> None:
+    """Lane by lane, wherever the lanes are, and where f mixes a cell's numbers; a captured matrix."""
+    x, m = np.moveaxis(doubles(5, 8, 3), (0, 1), axes), doubles(3, 3, seed=1)
     lanes = lambda a, m: a[0, 1] * a[-1, 0] + 0.1 * a[1, 1]  # noqa: E731
     product = lambda a, m: a[0, 1] @ m + jnp.tanh(a[-1, 0])  # noqa: E731
     for g in (lanes, product):
         for b, steps in (("edge", 1), ("wrap", 2), ("keep", 1), ("valid", 2)):
-            ours = lambda x, m: total(jp.stencil(lambda a: g(a, m), x, axes=(0, 2), boundary=b, steps=steps))  # noqa: E731
-            plain = lambda x, m: total(  # noqa: E731
-                jnp.moveaxis(stencil(lambda a: g(a, m), [jnp.moveaxis(x, 2, 1)], b, steps=steps, rank=2, xp=jnp)[0], 1, 2)
-            )
+            ours = lambda x, m: total(jp.stencil(lambda a: g(a, m), x, axes=axes, boundary=b, steps=steps))  # noqa: E731
+            first = lambda x: jnp.moveaxis(x, axes, (0, 1))  # noqa: E731
+            made = lambda x, m: stencil(lambda a: g(a, m), [first(x)], b, steps=steps, rank=2, xp=jnp)[0]  # noqa: E731
+            plain = lambda x, m: total(jnp.moveaxis(made(x, m), (0, 1), axes))  # noqa: E731
             assert_close(jax.jit(jax.grad(ours, (0, 1)))(x, m), jax.jit(jax.grad(plain, (0, 1)))(x, m))
 
 

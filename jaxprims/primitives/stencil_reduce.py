@@ -60,7 +60,8 @@ def fits(stencil: StencilCall, arrays: Sequence[Any], reduce: OrderedCall) -> bo
     """May the two be one call? Cells are of one number each. ``arrays``: the avals of the stencil's."""
     one_step = stencil.steps == 1 and not stencil.keeps
     numbers = not any(shape for shape, _ in stencil.results)
-    counts = stencil.rank - 1 in stencil.coordinates and reduce.num_arrays < len(reduce.positions)  # along the rows in two ways
+    two_ways = stencil.lanes_rank > 0 or reduce.num_arrays < len(reduce.positions)
+    counts = stencil.rank - 1 in stencil.coordinates and two_ways  # along the rows
     sizes = [max(x.shape[axis] for x in arrays) for axis in range(stencil.rank)]
     within = all(w.size <= 2 * n + MOST_OUTSIDE for w, n in zip(stencil.window, sizes, strict=True))
     plain = not reduce.operator.large and not reduce.init and reduce.inner_rank == 0

@@ -14,7 +14,7 @@ from jax import lax
 
 from ..tracing.varying import axes_of, vary
 from .elements import mapped
-from .stencil_call import Bounds, Fill, StencilCall, Window
+from .stencil_call import Bounds, Fill, StencilCall, Window, result_shapes
 
 MOST_LISTED = 1 << 16
 """Cells of a grid of which a constant says which are computed."""
@@ -23,6 +23,9 @@ MOST_LISTED = 1 << 16
 def stencil(call: StencilCall, *operands: Any, pulled: bool = False) -> list[Any]:
     """An unbatched call. ``pulled``: one that is differentiated."""
     arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
+    if any(isinstance(w.size, int) and w.size <= 0 for w in call.window):  # where the arrays' cells may be too few for any step
+        shapes = result_shapes(call, operands, (0,) * len(operands), 0)
+        return [vary(jnp.zeros(s, d), axes_of(arrays)) for s, (_, d) in zip(shapes, call.results, strict=True)]
     if call.steps == 1:
         return _step(call, arrays, captured, pulled)
     changed, constant = arrays[: call.changed], arrays[call.changed :]
@@ -55,10 +58,7 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pul
     rank, lanes = call.rank, arrays[0].shape[call.rank : call.rank + call.lanes_rank]
     kept = [own_cells(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
     if any(isinstance(end - begin, int) and end <= begin for begin, end in inner):
-        if call.keeps:
-            return kept[: len(call.results)]
-        shapes = [(*(w.size for w in call.window), *lanes, *shape) for shape, _ in call.results]
-        return [jnp.zeros(s, d) for s, (_, d) in zip(shapes, call.results, strict=True)]
+        return kept[: len(call.results)]
     axes = axes_of(arrays)
     args: list[Any] = []
     whole = {}

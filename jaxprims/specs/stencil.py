@@ -52,8 +52,6 @@ class StencilSpec(KernelSpec):
                 raise ValueError(f"a read of array {array} at {offsets}")
         if any(not 0 <= axis < self.rank for axis in self.coordinates):
             raise ValueError(f"coordinates on axes {self.coordinates}")
-        if self.unit > 1 and self.rank - 1 in self.coordinates:
-            raise ValueError("lanes have no coordinates of their own")
         check_dtypes(self.uniforms)
         params = [t for array, _ in self.reads for t in slots[array]] + ["s32"] * len(self.coordinates)
         check_program(self.f, params, scalars_of(self.leaves), self.uniforms, "f")

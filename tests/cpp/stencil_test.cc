@@ -3,10 +3,12 @@
 #include "stencil.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -397,6 +399,29 @@ TEST(RingsLeaveRoomInTheSecondLevelCache) {
   CHECK(InUse(p, plan.tile, plan.depth) <= machine.l2 * 3 / 4);
   machine.l3 = 64 << 20;
   CHECK(MakeStencilPlan(p, machine).tile == plan.tile);
+}
+
+TEST(KeptPlansAreThoseThatAreMade) {
+  // By several threads at once, of more kernels than are kept, whose grids change.
+  std::vector<std::thread> threads;
+  std::atomic<int> others{0};
+  const std::vector<char> kernels(300);
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::minstd_rand random(seed);
+      for (int call = 0; call < 2000; ++call) {
+        StencilProblem p;
+        p.widest = p.size = {1 + static_cast<int64_t>(random() % 3), 8 * (1 + static_cast<int64_t>(random() % 3))};
+        p.halo = p.span = p.wraps = {0, 0};
+        p.array_bytes = p.leaf_bytes = {4};
+        const Machine machine{1 + static_cast<int>(random() % 2)};
+        const size_t kernel = call % 2 == 0 ? random() % 3 : random() % kernels.size();
+        if (KeptStencilPlan(&kernels[kernel], p, machine) != MakeStencilPlan(p, machine)) ++others;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(others.load(), 0);
 }
 
 TEST(RowsInMemoryAreMadeAloneWhereAPageHasSeveral) {

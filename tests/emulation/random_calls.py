@@ -619,6 +619,11 @@ def _looked_up(a: Any) -> Any:
     return a[0, 1] - (jnp.asarray(_TABLE) if isinstance(k, jax.Array) else _TABLE)[k]
 
 
+def _of_lanes(at: Any) -> Any:
+    """A coordinate, of a cell or of all of a grid, beside the lanes of cells."""
+    return at[..., None] if np.ndim(at) else at
+
+
 STENCILS = (
     Near(2, ("float32",), lambda a: a[-1, 0] + a[1, 0] - a[0, -1] + a[0, 1] - a[0, 0]),
     Near(1, ("int32",), lambda a: a[-3] + 3 * a[0] - a[1]),
@@ -636,6 +641,7 @@ STENCILS = (
     Near(4, ("bool",), lambda a: a[0, 0, 0, 1] ^ a[0, 1, 0, 0] ^ a[-1, 0, 0, -1] ^ a[0, 0, 1, 0]),
     Near(2, ("int32",), lambda a, w: a[-40, 3] + w[25, -60] - a[0, 17], ("int32",)),
     Near(3, ("float32",), lambda a: abs(a[0, 0, 0] - a[1, 0, 0]) + a[0, 0, -1] * 0, cell=(2, 2)),
+    Near(2, ("int32",), lambda a, at: a[0, -1] + _of_lanes(at[1]) * a[1, 0], cell=(3,), places=True),
 )
 
 

@@ -177,6 +177,12 @@ struct LookedUp {
 
 // --- columns -------------------------------------------------------------------------------------------------------------------
 
+// What f is told of a coordinate: of a lane, that of its cell.
+JP_DEVICE i32 Told(int axis, i64 x) {
+  if (spec::kUnit > 1 && axis == kInner) x = (x - jaxprims::Modulo(x, spec::kUnit)) / spec::kUnit;
+  return static_cast<i32>(x);
+}
+
 // A cell anywhere: on axes that wrap around perhaps beyond the ends, of which f is told where within it is.
 template <bool kTiled>
 JP_DEVICE spec::Result LookUp(const From<kTiled>& from, const i64 (&at)[kRank]) {
@@ -189,7 +195,7 @@ JP_DEVICE spec::Result LookUp(const From<kTiled>& from, const i64 (&at)[kRank]) 
     made = made && axis.made.Holds(at[a]);
     i64 x = at[a];
     if (spec::kTold && from.p.grid[a].wraps) x = Mapped(Boundary::kWrap, x, axis.after.lo, axis.after.hi);
-    told[a] = static_cast<i32>(x);
+    told[a] = Told(a, x);
   }
   if (!made) {
 #pragma unroll
@@ -212,7 +218,7 @@ JP_DEVICE void MakeNear(const From<kTiled>& from, const i64 (&at)[kRank], i64 st
   for (int i = 0; i < kCount; ++i) {
     i32 told[kRank];
 #pragma unroll
-    for (int a = 0; a < kRank; ++a) told[a] = static_cast<i32>(at[a] + (a == kWalk ? i * step : 0));
+    for (int a = 0; a < kRank; ++a) told[a] = Told(a, at[a] + (a == kWalk ? i * step : 0));
     made[i] = spec::F(from.uniforms, Near<kTiled>{from, lane, i * step}, told);
   }
 #pragma unroll

@@ -125,16 +125,20 @@ class _Arguments(Sequence[ir.Value]):
         return self.loaded[array, offsets]
 
     def _coordinate(self, axis: int, row: int) -> ir.Value:
-        """The same in all lanes, which stays a scalar, but on the innermost axis."""
+        """The same in all lanes, which stays a scalar, but on the innermost axis, where it is that of a lane's cell."""
         cells, b = self.cells, self.cells.b
         first = cells.at[row][cells.spec.coordinates.index(axis)]
         if axis < cells.spec.rank - 1:
             return first
-        own = b.add(first, b.trunc(self.j, I32))
+        unit = i64(cells.spec.unit)
+        cell = b.trunc(b.udiv(self.j, unit), I32)
         if self.width == 1:
-            return own
+            return b.add(first, cell)
         ahead = ir.Constant(ir.VectorType(I32, self.width), list(range(self.width)))
-        return b.add(splat(b, own, self.width), ahead)
+        if cells.spec.unit > 1:  # of the cell's lanes, how many are before
+            before = splat(b, b.trunc(b.urem(self.j, unit), I32), self.width)
+            ahead = b.udiv(b.add(before, ahead), splat(b, ir.Constant(I32, cells.spec.unit), self.width))
+        return b.add(splat(b, b.add(first, cell), self.width), ahead)
 
 
 def kept_type(dtype: str) -> str:
