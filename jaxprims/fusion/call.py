@@ -28,6 +28,7 @@ from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
 from .steps import as_steps
 from .sums import added_in_turn
+from .unrounded import unrounded
 
 fused_p = Primitive("fused")
 fused_p.multiple_results = True
@@ -59,7 +60,7 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
-        for earlier in (added_in_turn, picked_first):
+        for earlier in (unrounded, added_in_turn, picked_first):
             found_earlier = earlier(plain)
             plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
         known = intervals(plain)
