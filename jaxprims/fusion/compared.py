@@ -51,12 +51,14 @@ def compared(graph: Graph) -> list[Compared]:
 
 
 def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body]) -> frozenset[Var]:
-    """What one of these bodies would make in its own way."""
+    """What one of these bodies would make in its own way. (Positions among a few numbers of an element are its own.)"""
     read = set[Var]()
-    for var, *places in found:
-        inside = (b.taken for b in bodies if any(s.index in places for s in b.sites) or not b.taken.isdisjoint(places))
-        if any(has_its_own_way(graph, var, taken) for taken in inside):
-            read.add(var)
+    for var, extreme, compares in found:
+        for b in bodies:
+            sites = {s.index for s in b.sites if s.positioned or extreme != compares}
+            places = sites if extreme == compares else sites | b.taken
+            if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
+                read.add(var)
     return frozenset(read)
 
 

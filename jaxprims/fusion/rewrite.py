@@ -283,7 +283,8 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     """With what is elementwise of its results, if it is of scans."""
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
-    body = finished(kernel.body, _evaluated(graph, _reads(kernels)))
+    others = {v for k in kernels if k is not kernel for v in k.inputs}
+    body = finished(kernel.body, _evaluated(graph, _reads(kernels)), others)
     made = kernel if body is None else _made(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
 
