@@ -55,7 +55,7 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
     read = set[Var]()
     for var, extreme, compares in found:
         for b in bodies:
-            sites = {s.index for s in b.sites if s.positioned or extreme != compares}
+            sites = {s.index for s in b.sites if s.family != "map"}
             places = sites if extreme == compares else sites | b.taken
             if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
                 read.add(var)
