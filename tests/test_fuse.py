@@ -309,6 +309,18 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], Any, str]] = {
 }
 
 
+def test_what_a_kernel_reads_of_a_scan_is_written() -> None:
+    """Its epilogue and a reduction make the same of it: the reduction reads the scan, which XLA is not to make again."""
+
+    def longest(x: Any) -> Any:
+        at = jnp.arange(len(x))
+        gap = at - jax.lax.cummax(jnp.where(x > 0, -1, at))
+        return jnp.max(gap), jnp.where(x > 0, gap, 0), jnp.sum(gap * x)
+
+    same(jax.jit(longest)(X), jax.jit(jp.fuse(longest))(X), 2e-4)
+    assert "reduce_window" not in jax.jit(jp.fuse(longest)).lower(X).as_text()
+
+
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_what_is_made_of_scans(name: str) -> None:
     """It is made in their loops, and nothing but it is written."""

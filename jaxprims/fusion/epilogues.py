@@ -30,7 +30,9 @@ class Finished:
     def __init__(self, scans: Body, inside: Sequence[int], again: Sequence[int], read: Collection[Var]):
         graph, site = scans.graph, scans.sites[0]
         made = [s.eqn.outvars[0] for s in scans.sites] + [graph.eqns[k].outvars[0] for k in inside]
-        self.sites = tuple(Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside, read))
+        self.sites = tuple(
+            Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside, read)
+        )
         inside = sorted({*inside, *again})
         made += [graph.eqns[k].outvars[0] for k in again]
         self.graph, self.scans, self.inside = graph, scans, inside
@@ -62,8 +64,8 @@ class Finished:
 
 
 def finished(scans: Body, outside: Collection[int], read: Collection[Var]) -> Finished | None:
-    """With what is elementwise of the scans' results among the equations ``outside`` of kernels; None if that is nothing. ``read``:
-    what other kernels do."""
+    """With what is elementwise of the scans' results among the equations ``outside`` of kernels; None if that is nothing.
+    ``read``: what other kernels do."""
     graph = scans.graph
     results = [s.eqn.outvars[0] for s in scans.sites]
     shape, known, bits = results[0].aval.shape, set(results), sum(1 << s.index for s in scans.sites)

@@ -62,11 +62,11 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     name, out = eqn.primitive.name, eqn.outvars[0]
     if name == "convert_element_type":
         return _unrounded(graph, eqn)
-    if name not in ("add", "sub", "mul", "div") or out.aval.dtype not in (np.float32, np.float64):
+    if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
     combine = np.add if name in ("add", "sub") else np.multiply
     base, constants = _chain(graph, out, combine)
-    if len(constants) > 1 or (name == "div" and constants):
+    if len(constants) > 1:
         total = combine.reduce(constants)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
@@ -76,7 +76,7 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[Any]]:
     """What constants are added to, or multiplied with, one after the other, and these."""
     names = {"add": False, "sub": True} if combine is np.add else {"mul": False, "div": True}
     eqn = graph.made_by(var)
-    if eqn is None or eqn.primitive.name not in names:
+    if eqn is None or eqn.primitive.name not in names or var.aval.dtype == jnp.bfloat16:  # rounded between
         return var, []
     inverse, (x, y) = names[eqn.primitive.name], eqn.invars
     if not inverse and _constant(graph, x) is not None:
@@ -86,9 +86,13 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[Any]]:
         return var, []
     base, before = _chain(graph, x, combine)
     if inverse:
-        with np.errstate(divide="ignore"):
-            constant = -constant if combine is np.add else 1 / constant
+        constant = -constant if combine is np.add else _reciprocal(constant)
     return base, [*before, constant]
+
+
+def _reciprocal(constant: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.reciprocal(constant)
 
 
 def _constant(graph: Graph, atom: Any) -> Any:
@@ -104,15 +108,30 @@ def _constant(graph: Graph, atom: Any) -> Any:
 
 def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     (x, y), out = eqn.invars, eqn.outvars[0].aval
-    if y.aval.shape != out.shape:  # one number for all
-        return lambda value: value(x) * (1 / value(y))
-    made = graph.made_by(y)
-    if made is None or made.primitive.name != "broadcast_in_dim" or made.invars[0].aval.size == y.aval.size:
+    in_bf16 = out.dtype == jnp.bfloat16
+    wide = jnp.float32 if in_bf16 else out.dtype
+    constant, made = _constant(graph, y), graph.made_by(y)
+    if constant is not None:
+        inverse = _reciprocal(constant.astype(wide))
+        return lambda value: lax.convert_element_type(value(x), wide) * inverse
+    spread = made is not None and made.primitive.name == "broadcast_in_dim" and made.invars[0].aval.size < y.aval.size
+    if not spread and y.aval.shape == out.shape:
         return None
-    return lambda value: value(x) * run_equation(made, [1 / value(made.invars[0]), *map(value, made.invars[1:])])[0]
+    shared, *sizes = made.invars if made is not None and spread else [y]
+
+    def product(value: Callable[[Any], Any]) -> Any:
+        divisor = lax.convert_element_type(value(shared), wide)
+        inverse = 1 / (lax.reduce_precision(divisor, 8, 7) if in_bf16 else divisor)  # or XLA would not round what it makes
+        if made is not None and spread:
+            inverse = made.primitive.bind(inverse, *map(value, sizes), **made.params)
+        return lax.convert_element_type(value(x), wide) * inverse
+
+    return product
 
 
 def _choice(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    if eqn.outvars[0].aval.dtype not in (np.float32, np.float64):
+        return None
     for x, mask in (eqn.invars[::-1], eqn.invars):
         made = graph.made_by(mask)
         if made is not None and made.primitive.name == "convert_element_type" and made.invars[0].aval.dtype == np.bool_:
