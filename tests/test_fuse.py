@@ -302,11 +302,23 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "integers": (lambda x: jnp.cumsum((4 * x).astype(jnp.int32)) % 7 == 0, X, "rem"),
     "complex": (lambda x: jnp.cumsum(x + 1j * x) * jnp.conj(x + 2j), X, "convert_element_type, add, conj, mul"),
     "returned too": (lambda x: (lambda c: (c, jnp.exp(-c * c)))(jnp.cumsum(x)), X, "neg, mul, exp"),
-    "rows": (lambda r: jnp.cumsum(r * r, 1) / jnp.sum(r * r, 1, keepdims=True), X.reshape(40, -1), "div"),
-    "columns": (lambda r: jnp.cumsum(r, 0) / r[:1] * r[:, :1] + r.mean(), X.reshape(-1, 40), "div, mul, add"),
+    "rows": (lambda r: jnp.cumsum(r * r, 1) / jnp.sum(r * r, 1, keepdims=True), X.reshape(40, -1), "mul"),
+    "columns": (lambda r: jnp.cumsum(r, 0) / r[:1] * r[:, :1] + r.mean(), X.reshape(-1, 40), "mul, mul, add"),
     "parts": (lambda r: jax.lax.cummax(r, 2) - r[:, :1] * r[:1], X.reshape(10, 4, -1), "mul, sub"),
     "batch": (jax.vmap(lambda x: x - jax.lax.cummin(x)), X.reshape(4, -1), "sub"),
 }
+
+
+def test_what_a_kernel_reads_of_a_scan_is_written() -> None:
+    """Its epilogue and a reduction make the same of it: the reduction reads the scan, which XLA is not to make again."""
+
+    def longest(x: Any) -> Any:
+        at = jnp.arange(len(x))
+        gap = at - jax.lax.cummax(jnp.where(x > 0, -1, at))
+        return jnp.max(gap), jnp.where(x > 0, gap, 0), jnp.sum(gap * x)
+
+    same(jax.jit(longest)(X), jax.jit(jp.fuse(longest))(X), 2e-4)
+    assert "reduce_window" not in jax.jit(jp.fuse(longest)).lower(X).as_text()
 
 
 @pytest.mark.parametrize("name", EPILOGUES)

@@ -91,3 +91,30 @@ def test_records_are_found(density: Callable[[Any], Any]) -> None:
 
     for x in np.random.default_rng(0).uniform(0.1, 2, (4, 100_003)).astype(np.float32):
         np.testing.assert_array_equal(jax.jit(jp.fuse(records))(x), jax.jit(records)(x))
+
+
+FLAT: dict[str, Callable[[Any], Any]] = {
+    "sines": jnp.sin,
+    "saturated": lambda x: jnp.tanh(4 * x),
+    "a parabola": lambda x: x * x * 0.3 - (x - 0.5) ** 2,
+    "a bell": lambda x: x * jnp.exp(-x * x),
+    "roots": lambda x: jax.lax.rsqrt(1 + x * x),
+    "divided": lambda x: jnp.round(x * 1000) / 7,
+    "neighbours": lambda x: jnp.sin(x[1:] - 0.3 * x[:-1]),
+}
+
+
+@pytest.mark.parametrize("n", [3001, 200_000])
+@pytest.mark.parametrize("flat", FLAT)
+def test_positions_are_those_of_xla(flat: str, n: int) -> None:
+    """Of many that are nearly the greatest, the same one; whether it is alone, one of several results, or of each row."""
+
+    def positions(x: Any) -> Any:
+        y = FLAT[flat](x)
+        return jnp.argmax(y), (jnp.argmin(y), jnp.argmax(y), jnp.mean(y * y))[:-1], jnp.argmax(y[: n // 5 * 4].reshape(4, -1), 1)
+
+    alone = [lambda x: jnp.argmax(FLAT[flat](x)), positions]
+    for fn in alone:
+        plain, fused = jax.jit(fn), jax.jit(jp.fuse(fn))
+        for x in np.random.default_rng(0).normal(size=(6, n)).astype(np.float32):
+            jax.tree.map(np.testing.assert_array_equal, fused(x), plain(x))

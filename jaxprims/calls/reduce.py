@@ -52,7 +52,7 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
 def _one_pass(call: Ordered) -> bool:
     """Positions count along all axes at once, and what is rounded is rounded once."""
     assert call.operator is not None
-    return any(call.elements.is_position) or call.operator.represent().finish is not None
+    return any(call.elements.is_position) or call.operator.represent(in_order=True).finish is not None
 
 
 LONG, LONG_OF_MADE = 16, 4096

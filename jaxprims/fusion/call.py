@@ -22,10 +22,10 @@ from .extremes import found_by_value
 from .graph import Graph, flat_graph
 from .intervals import Interval, interval, intervals
 from .linearize import divided
-from .masks import chosen_by_mask
 from .picks import added_by_place, picked_first
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
+from .simplified import simplified
 from .steps import as_steps
 from .sums import added_in_turn
 
@@ -59,12 +59,12 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
-        for earlier in (added_in_turn, picked_first):
+        for earlier in (simplified, added_in_turn, picked_first):
             found_earlier = earlier(plain)
             plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
         known = intervals(plain)
         instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
-        found = found_by_value(plain) | added_by_place(plain) | chosen_by_mask(plain)
+        found = found_by_value(plain) | added_by_place(plain)
         instead |= {id(plain.eqns[k]): instead_of_it for k, instead_of_it in found.items()}
         if not any(instead.values()):
             return plain

@@ -1,8 +1,8 @@
-"""What is compared with its own extreme, or its own order, has the same bits in both places.
+"""What is compared with its own extreme, or its own order, has the same bits in both places, and those that XLA gives it.
 
 A gradient of a maximum goes where the array equals it, a position of one is where it does. XLA's logarithms are not the kernels'
 to the last bit, and it rounds a * b + c once: if one of them makes the array for the maximum, and the other makes it again to
-compare, nothing may be equal. Then kernels read what XLA has made.
+compare, nothing may be equal; and of many sines that are nearly 1, another is the greatest. So kernels read what XLA has made.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _ALIKE = frozenset(
 )
 """What has the same bits, whoever computes it, but for sums of products."""
 
+_POSITIONS = ("argmax", "argmin")
+
 Compared = tuple[Var, int, int]
-"""A variable, the equation that makes an extreme of it, and the one that compares the two."""
+"""A variable, the equation that makes an extreme of it, and the one that compares the two: of a position both are one."""
 
 
 def compared(graph: Graph) -> list[Compared]:
@@ -38,6 +40,8 @@ def compared(graph: Graph) -> list[Compared]:
     of = {k: {_source(graph, v) for v in graph.eqns[k].invars} for k in extremes}
     out = []
     for index, eqn in enumerate(graph.eqns):
+        if eqn.primitive.name in _POSITIONS and (source := _source(graph, eqn.invars[0])) in graph.producer:
+            out.append((source, index, index))
         if eqn.primitive.name in _COMPARISONS and extremes and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
             for x, extreme in (eqn.invars, eqn.invars[::-1]):
                 source, bits = _source(graph, x), graph.needs([extreme])
@@ -46,13 +50,15 @@ def compared(graph: Graph) -> list[Compared]:
     return out
 
 
-def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], plain: Collection[int]) -> frozenset[Var]:
-    """What one of these bodies makes in its own way, and another, or XLA, has in XLA's."""
+def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body]) -> frozenset[Var]:
+    """What one of these bodies would make in its own way. (Positions among a few numbers of an element are its own.)"""
     read = set[Var]()
-    for var, *places in found:
-        ways = {has_its_own_way(graph, var, b.taken) for b in bodies if (b.taken | {s.index for s in b.sites}) & set(places)}
-        if len(ways | {False} if any(k in plain for k in places) else ways) > 1:
-            read.add(var)
+    for var, extreme, compares in found:
+        for b in bodies:
+            sites = {s.index for s in b.sites if s.family != "map"}
+            places = sites if extreme == compares else sites | b.taken
+            if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
+                read.add(var)
     return frozenset(read)
 
 

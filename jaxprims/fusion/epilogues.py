@@ -27,10 +27,12 @@ class Finished:
     What these read besides goes through the scans with the elements, as it is.
     """
 
-    def __init__(self, scans: Body, inside: Sequence[int], again: Sequence[int]):
+    def __init__(self, scans: Body, inside: Sequence[int], again: Sequence[int], read: Collection[Var]):
         graph, site = scans.graph, scans.sites[0]
         made = [s.eqn.outvars[0] for s in scans.sites] + [graph.eqns[k].outvars[0] for k in inside]
-        self.sites = tuple(Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside))
+        self.sites = tuple(
+            Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made if _is_wanted(graph, v, inside, read)
+        )
         inside = sorted({*inside, *again})
         made += [graph.eqns[k].outvars[0] for k in again]
         self.graph, self.scans, self.inside = graph, scans, inside
@@ -41,8 +43,9 @@ class Finished:
         for v in self.beside:
             mine = (k if n == m else OWN for n, m, k in zip(v.aval.shape, made[0].aval.shape, labels, strict=False))
             passed.append(Site(graph.producer.get(v, 0), site.eqn, "scan", last, ((v, tuple(mine)),), *site.form[1:]))
-        read = (v for v in self.beside if _is_wanted(graph, v, inside) or v.aval.shape != made[0].aval.shape)
-        cut = {v for v, _ in scans.leaves}.union(read)
+        apart = (v for v in self.beside if _is_wanted(graph, v, inside, read) or v.aval.shape != made[0].aval.shape)
+        loaded = (v for v in apart if (eqn := graph.made_by(v)) is None or eqn.primitive.name != "iota")
+        cut = {v for v, _ in scans.leaves}.union(loaded)
         self.body = Body(graph, [*scans.sites, *passed], cut, scans.given)
         self.leaves = [v for v, _ in self.body.leaves if not isinstance(v, Literal)]
         self.taken = {*self.body.taken, *inside, *(s.index for s in scans.sites)}
@@ -60,8 +63,9 @@ class Finished:
         return [env[s.eqn.outvars[0]] for s in self.sites]
 
 
-def finished(scans: Body, outside: Collection[int]) -> Finished | None:
-    """With what is elementwise of the scans' results among the equations ``outside`` of kernels; None if that is nothing."""
+def finished(scans: Body, outside: Collection[int], read: Collection[Var]) -> Finished | None:
+    """With what is elementwise of the scans' results among the equations ``outside`` of kernels; None if that is nothing.
+    ``read``: what other kernels do."""
     graph = scans.graph
     results = [s.eqn.outvars[0] for s in scans.sites]
     shape, known, bits = results[0].aval.shape, set(results), sum(1 << s.index for s in scans.sites)
@@ -79,11 +83,11 @@ def finished(scans: Body, outside: Collection[int]) -> Finished | None:
         if alike and any(v in known for v in eqn.invars if not isinstance(v, Literal)) and all(map(fits, eqn.invars)):
             inside.append(k)
             known.update(eqn.outvars)
-    while inside and _written(graph, results, inside) > _written(graph, results, ()):
+    while inside and _written(graph, results, inside, read) > _written(graph, results, (), read):
         inside.pop()
     if not inside:
         return None
-    return Finished(scans, inside, _made_again(graph, inside, known, outside))
+    return Finished(scans, inside, _made_again(graph, inside, known, outside), read)
 
 
 def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outside: Collection[int]) -> list[int]:
@@ -106,13 +110,13 @@ def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outs
     return [graph.producer[v] for v in read_or_made(wanted, operands, reading, making)[1]]
 
 
-def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int]) -> int:
+def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int], read: Collection[Var]) -> int:
     """Bytes of what is for others alone: what the program returns is written anyway."""
     made = [*results, *(graph.eqns[k].outvars[0] for k in inside)]
-    for_others = [v for v in made if _is_wanted(graph, v, inside) and OUTSIDE not in graph.users[v]]
+    for_others = [v for v in made if _is_wanted(graph, v, inside, read) and OUTSIDE not in graph.users[v]]
     return sum(v.aval.size * v.aval.dtype.itemsize for v in for_others)
 
 
-def _is_wanted(graph: Graph, v: Var, inside: Collection[int]) -> bool:
-    """By anything but the equations inside?"""
-    return any(u not in inside for u in graph.users[v])
+def _is_wanted(graph: Graph, v: Var, inside: Collection[int], read: Collection[Var]) -> bool:
+    """By anything but the equations inside? A kernel that makes some of these again reads what they are of."""
+    return v in read or any(u not in inside for u in graph.users[v])

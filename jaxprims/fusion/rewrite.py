@@ -18,7 +18,7 @@ from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .body import Body
 from .chains import chained
-from .compared import Compared, compared, read_in_any_case
+from .compared import Compared, compared, has_its_own_way, read_in_any_case
 from .epilogues import Finished, finished
 from .folded import Folded, folded
 from .graph import Graph
@@ -219,7 +219,7 @@ class _Plan:
         cuts = _cuts(self.graph, [self._body(g) for g in groups])
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
-            alike = read_in_any_case(self.graph, self.compared, bodies, _evaluated(self.graph, _reads_of(bodies)))
+            alike = read_in_any_case(self.graph, self.compared, bodies)
             if all(alike <= cut for cut in cuts):
                 return bodies
             cuts = [cut | alike for cut in cuts]
@@ -283,14 +283,18 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     """With what is elementwise of its results, if it is of scans."""
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
-    body = finished(kernel.body, _evaluated(graph, _reads(kernels)))
+    others = {v for k in kernels if k is not kernel for v in k.inputs}
+    body = finished(kernel.body, _evaluated(graph, _reads(kernels)), others)
     made = kernel if body is None else _made(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
 
 
 def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
-    """Does it combine what is compared with its result elsewhere? That is to be the same, and so has to be written."""
-    return any(s.index == k for s in kernel.body.sites for _, k, _ in plan.compared)
+    """Does it combine what is compared with its result elsewhere? That is to be the same, and so has to be written, where not
+    everybody makes the same of it."""
+    mine = {s.index for s in kernel.body.sites}
+    every = range(len(plan.graph.eqns))
+    return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, _ in plan.compared)
 
 
 def _folded(kernel: Kernel) -> Kernel:

@@ -55,13 +55,15 @@ class Operator:
         """Dtype of a scalar and number of slots (in a lane), by leaf."""
         return tuple((scalar_name(d), slots_of(s, d) // self.lanes) for s, d in zip(self.shapes, self.dtypes, strict=True))
 
-    def represent(self, position: int | None = None, keyed: bool = False, unfinished: bool = False) -> Representation:
+    def represent(
+        self, position: int | None = None, keyed: bool = False, unfinished: bool = False, in_order: bool = False
+    ) -> Representation:
         """What working copies hold. ``position``: the slot that is the element's own position; ``keyed``: floats may be integers
-        of the same order; ``unfinished``: no copy is a result yet."""
+        of the same order; ``unfinished``: no copy is a result yet; ``in_order``: none begins with what lies in a result."""
         dtypes = tuple(t for t, n in self.leaf_slots for _ in range(n))
         if self.large:
             return Representation(dtypes, self.program, self.identity)
-        return represent(self.program, dtypes, self.identity, position, keyed, unfinished)
+        return represent(self.program, dtypes, self.identity, position, keyed, unfinished, in_order)
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str | None, ...]:

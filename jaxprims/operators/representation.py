@@ -38,10 +38,12 @@ def represent(
     position: int | None = None,
     keyed: bool = False,
     unfinished: bool = False,
+    in_order: bool = False,
 ) -> Representation:
     """The form for an operator. ``position``: the struct's slot that is the element's own position, below 2^31 - 1, if one is.
     ``keyed``: maxima and minima of floats are to be integers of the same order: worth it where an element is compared several
-    times. ``unfinished``: no form is taken back before all elements are combined."""
+    times. ``unfinished``: no form is taken back before all elements are combined. ``in_order``: it begins with an element, where
+    there is no identity, not with what lies where the result will."""
     dtypes = tuple(dtypes)
     of_nothing = identity is None or from_bits(identity[0], dtypes[0]) == -np.inf
     if unfinished and len(dtypes) == 1 and of_nothing and classify.recognise(op) == "logaddexp":
@@ -51,8 +53,8 @@ def represent(
         name, alone = classify.recognise(classify.restrict(op, (slot,))), identity and identity[slot : slot + 1]
         if keyed and name in ("max", "min") and dtypes[slot] in _KEYS:
             forms[slot] = _keyed(name, dtypes[slot], alone)
-        elif name in WIDE and dtypes[slot] in ("f16", "bf16") and alone is not None:
-            forms[slot] = _wide(name, dtypes[slot], alone)  # without an identity, bins start from dest, where the result lies
+        elif name in WIDE and dtypes[slot] in ("f16", "bf16") and (in_order or alone is not None):
+            forms[slot] = _wide(name, dtypes[slot], alone)
     if position is not None and identity is not None:
         form = packed.form_of(op, dtypes, position, identity)
         if form is not None:
@@ -83,14 +85,14 @@ def _by_slot(
     return Representation(held, b.finish(results), neutral, each(dtypes, "start"), each(held, "finish"))
 
 
-def _wide(name: str, dtype: str, identity: tuple[int, ...]) -> Representation:
+def _wide(name: str, dtype: str, identity: tuple[int, ...] | None) -> Representation:
     """Sums of f16 and bf16 in f32."""
     start, finish = Builder((dtype,)), Builder(("f32",))
     op = next(k for k in known.rows(("f32",)) if k.name == name)
     return Representation(
         ("f32",),
         op.program(("f32",)),
-        (to_bits(from_bits(identity[0], dtype), "f32"),),
+        None if identity is None else (to_bits(from_bits(identity[0], dtype), "f32"),),
         start.finish([start.emit("convert", "f32", start.arg(0))]),
         finish.finish([finish.emit("convert", dtype, finish.arg(0))]),
     )

@@ -230,7 +230,10 @@ def _form(call: OrderedCall) -> Representation:
     position = call.position_among([program.body[r] for r in program.results])
     unfinished = call.kind != "scan" and not call.init
     return call.operator.represent(
-        position if unfinished else None, keyed=call.kind != "reduce" and not call.init, unfinished=unfinished
+        position if unfinished else None,
+        keyed=call.kind != "reduce" and not call.init,
+        unfinished=unfinished,
+        in_order=True,
     )
 
 

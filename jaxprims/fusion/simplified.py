@@ -1,0 +1,156 @@
+"""Arithmetic that XLA on CPUs writes in another form before it compiles, in that form: kernels have the same bits, and integers
+that are made of them are the same.
+
+A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
+multiplied, or added, before; a product with a mask is a choice, which does not see what is infinite where the mask is false; what
+is converted to f32 straight after arithmetic in bf16 is not rounded between.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+
+from ..primitives.avals import typed
+from ..tracing import elementwise
+from ..tracing.jaxprs import interpret, run_equation
+from .graph import Graph
+
+_OF_BITS = frozenset(("convert_element_type", "bitcast_convert_type", "reduce_precision", "nextafter"))
+"""What is not the same function in f32."""
+
+Rule = Callable[[Callable[[Any], Any]], Any]
+"""An equation's result, from the values of atoms before it."""
+
+
+def simplified(graph: Graph) -> ClosedJaxpr | None:
+    """The function in these forms; None if it has them already."""
+    rules = {id(e): rule for e in graph.eqns if len(e.outvars) == 1 and (rule := _rule(graph, e)) is not None}
+    if not rules:
+        return None
+
+    def function(*args: Any) -> list[Any]:
+        known: dict[Var, Any] = {}
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else known[atom]
+
+        def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+            known.update((v, x) for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal))
+            rule = rules.get(id(eqn))
+            out = run_equation(eqn, operands) if rule is None else [_as(eqn.outvars[0].aval, rule(value))]
+            known.update(zip(eqn.outvars, out, strict=True))
+            return out
+
+        return interpret(graph.jaxpr, graph.consts, args, equation)
+
+    return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
+
+
+def _as(aval: Any, x: Any) -> Any:
+    return typed(jnp.broadcast_to(x, aval.shape), aval)
+
+
+def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    name, out = eqn.primitive.name, eqn.outvars[0]
+    if name == "convert_element_type":
+        return _unrounded(graph, eqn)
+    if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+        return None
+    combine = np.add if name in ("add", "sub") else np.multiply
+    base, constants = _chain(graph, out, combine)
+    if len(constants) > 1:
+        total = combine.reduce(constants)
+        return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
+    return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
+
+
+def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[Any]]:
+    """What constants are added to, or multiplied with, one after the other, and these."""
+    names = {"add": False, "sub": True} if combine is np.add else {"mul": False, "div": True}
+    eqn = graph.made_by(var)
+    if eqn is None or eqn.primitive.name not in names or var.aval.dtype == jnp.bfloat16:  # rounded between
+        return var, []
+    inverse, (x, y) = names[eqn.primitive.name], eqn.invars
+    if not inverse and _constant(graph, x) is not None:
+        x, y = y, x
+    constant = _constant(graph, y)
+    if constant is None or _constant(graph, x) is not None:
+        return var, []
+    base, before = _chain(graph, x, combine)
+    if inverse:
+        constant = -constant if combine is np.add else _reciprocal(constant)
+    return base, [*before, constant]
+
+
+def _reciprocal(constant: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.reciprocal(constant)
+
+
+def _constant(graph: Graph, atom: Any) -> Any:
+    """The number that all of it is, as a NumPy scalar; None if that is not known."""
+    if isinstance(atom, Literal):
+        return np.asarray(atom.val, atom.aval.dtype)[()] if np.ndim(atom.val) == 0 else None
+    eqn = graph.made_by(atom)
+    if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
+        return None
+    constant = _constant(graph, eqn.invars[0])
+    return None if constant is None else constant.astype(atom.aval.dtype)
+
+
+def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    (x, y), out = eqn.invars, eqn.outvars[0].aval
+    in_bf16 = out.dtype == jnp.bfloat16
+    wide = jnp.float32 if in_bf16 else out.dtype
+    constant, made = _constant(graph, y), graph.made_by(y)
+    if constant is not None:
+        inverse = _reciprocal(constant.astype(wide))
+        return lambda value: lax.convert_element_type(value(x), wide) * inverse
+    spread = made is not None and made.primitive.name == "broadcast_in_dim" and made.invars[0].aval.size < y.aval.size
+    if not spread and y.aval.shape == out.shape:
+        return None
+    shared, *sizes = made.invars if made is not None and spread else [y]
+
+    def product(value: Callable[[Any], Any]) -> Any:
+        divisor = lax.convert_element_type(value(shared), wide)
+        inverse = 1 / (lax.reduce_precision(divisor, 8, 7) if in_bf16 else divisor)  # or XLA would not round what it makes
+        if made is not None and spread:
+            inverse = made.primitive.bind(inverse, *map(value, sizes), **made.params)
+        return lax.convert_element_type(value(x), wide) * inverse
+
+    return product
+
+
+def _choice(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    if eqn.outvars[0].aval.dtype not in (np.float32, np.float64):
+        return None
+    for x, mask in (eqn.invars[::-1], eqn.invars):
+        made = graph.made_by(mask)
+        if made is not None and made.primitive.name == "convert_element_type" and made.invars[0].aval.dtype == np.bool_:
+            return functools.partial(_chosen, x, mask)
+    return None
+
+
+def _chosen(x: Any, mask: Any, value: Callable[[Any], Any]) -> Any:
+    return jnp.where(value(mask) != 0, value(x), jnp.zeros_like(value(x)))
+
+
+def _unrounded(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    made = graph.made_by(eqn.invars[0])
+    if eqn.params["new_dtype"] != jnp.float32 or made is None or made.primitive.name not in elementwise.NAMES - _OF_BITS:
+        return None
+    if any(v.aval.dtype != jnp.bfloat16 for v in (*made.invars, *made.outvars)):
+        return None
+
+    def wide(value: Callable[[Any], Any]) -> Any:
+        return made.primitive.bind(*(lax.convert_element_type(value(v), jnp.float32) for v in made.invars), **made.params)
+
+    return wide

@@ -1,0 +1,62 @@
+"""``fuse``: arithmetic in the form that XLA gives it, so that integers that are made of it are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims.fusion.graph import flat_graph
+from jaxprims.fusion.simplified import simplified
+
+N = 300_000
+X = jnp.asarray(np.random.default_rng(0).normal(size=N).astype(np.float32))
+
+FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "a constant below": (lambda x: x / 7, 0),
+    "constants in turn": (lambda x: x / 7 * 300, 0),
+    "sums in turn": (lambda x: x + 0.1 - 0.3, 0),
+    "one for all": (lambda x: x / x[3], 1),
+    "one for a row": (lambda x: x.reshape(-1, 100) / x[:3000, None], 1),
+    "each its own": (lambda x: x / (1 + x * x), 1),
+    "above a constant": (lambda x: 3 / (x * 2), 1),
+    "nothing below": (lambda x: x / 0.0, 0),
+    "a mask": (lambda x: x * (x > 0), 0),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str) -> None:
+    """Quotients that are left, and results to the bit."""
+    fn, quotients = FORMS[name]
+    closed = jax.make_jaxpr(fn)(X)
+    made = simplified(flat_graph(closed)) or closed
+    left = [e.outvars[0].aval.size for e in flat_graph(made).eqns if e.primitive.name == "div"]
+    assert len(left) == quotients and (name in ("each its own", "above a constant") or max(left, default=0) < N)
+    np.testing.assert_array_equal(jax.jit(jax.extend.core.jaxpr_as_fun(made))(X)[0], jax.jit(fn)(X))
+
+
+BINS: dict[str, Callable[[Any], Any]] = {
+    "a width": lambda x: jnp.floor(x / 0.1) + 50,
+    "a width and a number of bins": lambda x: x / 7 * 300 + 50,
+    "between extremes": lambda x: (x - x.min()) / (x.max() - x.min()) * 100,
+    "of rows": lambda x: (x.reshape(-1, 100) / jnp.abs(x.reshape(-1, 100)).max(1, keepdims=True) * 50).ravel() + 50,
+    "twice shifted": lambda x: (x + 0.1 + 2.3) * 20,
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("name", BINS)
+def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:
+    def counts(x: Any) -> Any:
+        index = jnp.clip(BINS[name](x).astype(jnp.int32), 0, 100)
+        return jnp.zeros(101, jnp.int32).at[index].add(1), jnp.sum(index), jnp.max(index)
+
+    plain, fused = jax.jit(counts), jax.jit(jp.fuse(counts))
+    for x in np.random.default_rng(1).normal(size=(4, N)):
+        jax.tree.map(np.testing.assert_array_equal, fused(jnp.asarray(x, dtype)), plain(jnp.asarray(x, dtype)))
