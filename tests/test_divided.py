@@ -252,6 +252,19 @@ def test_several_axes() -> None:
     check(lambda x: jp.reduce(x, jnp.logaddexp), (x,), mesh(8), P(None, "x"), 8 * 8)
 
 
+@pytest.mark.strategies
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "symmetric", "constant", "keep"])
+def test_steps_that_read_to_one_side(boundary: str) -> None:
+    """Left to XLA: the last device's first step has cells before it that it received and are not there, and loses none later."""
+    x = RNG.integers(-4, 5, (24, 32)).astype(np.float32)
+    for f in (lambda a: a[0, 2] - a[2, 0], lambda a: a[-1, -1] + a[0, 0]):
+        for steps, spec in ((2, P("x", "y")), (3, P(None, "y")), (9, P("x"))):
+            call = lambda x, f=f, steps=steps: jp.stencil(f, x, boundary=boundary, steps=steps)  # noqa: E731
+            check(call, (x,), mesh(4, 2), spec, 32 * 8)
+            gradient = jax.grad(lambda x, call=call: jnp.sum(jnp.sin(call(x) * 0.01)))
+            check(gradient, (x,), mesh(4, 2), spec, 2 * x.size)  # XLA's
+
+
 def test_six_devices() -> None:
     """Axes of a mesh that are not powers of two, in either order."""
     for sizes in ((2, 3), (3, 2)):
@@ -281,6 +294,51 @@ def test_many_bins_are_combined_by_shares() -> None:
     compiled = jax.jit(f).lower(*placed).compile()
     assert "all-to-all" in compiled.as_text() and moved(compiled) == 17_600
     assert_close(compiled(*placed), np.asarray(jax.jit(f)(X, ids)), 1e-4)
+
+
+TWICE: dict[str, Callable[..., Any]] = {
+    "two bins": lambda x, i: jp.reduce_by_index(x, (i, i), (3, 3)),
+    "captured": lambda x, i: jp.genhist(lambda i, x: (i, x * jnp.linspace(1, 2, H)[i]), (i, x), jp.Bins(H)),
+    "maxima": lambda x, i: jp.segment_max(x, i, H),
+    "affine": lambda x, i: jp.reduce(maps(x), affine),
+    "scan": lambda x, i: jp.scan(maps(x), affine),
+    "segments": lambda x, i: jp.segment_reduce(x, i, jnp.multiply, num_segments=H),
+    "stencil": lambda x, i: jp.stencil(lambda a: a[0] * a[1], x, steps=2),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_eager_derivatives_on_explicit_axes(name: str) -> None:
+    """Tangents, gradients of gradients and of a batch, without ``jit``: what is kept for them is on automatic axes."""
+    x, i = X[:40] * 0.1 + 1, np.sort(IDS[:40])
+    loss = lambda x, i: sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(TWICE[name](x, i)))  # noqa: E731
+    for f, batch in (
+        (lambda x, i: jax.jvp(lambda x: TWICE[name](x, i), (x,), (x,)), ()),
+        (lambda x, i: jax.grad(lambda x: jnp.sum(jnp.sin(jax.grad(loss)(x, i))))(x), ()),
+        (lambda x, i: jax.vmap(lambda x: jax.grad(loss)(x, i))(x), (2,)),
+    ):
+        m, given = mesh(8, explicit=True), np.broadcast_to(x, (*batch, 40))
+        wanted = jax.tree.map(np.asarray, jax.jit(f)(given, i))
+        with jax.set_mesh(m):
+            placed = jax.device_put(given, NamedSharding(m, P(*(None,) * len(batch), "x")))
+            assert_close(jax.tree.map(np.asarray, f(placed, jax.device_put(i, NamedSharding(m, P("x"))))), wanted, 1e-3)
+
+
+def test_explicit_axes_that_are_reduced_as_one() -> None:
+    """Positions count along all axes at once, halves are rounded once: wherever these axes are sharded."""
+    x = RNG.integers(-3, 4, (2, 16, 24)).astype(np.float32)
+    for axes in ((0, 1), (1, 2), (0, 2), None):
+        for spec in (P(None, "x"), P(None, None, "x"), P(None, "x", "y")):
+            m = mesh(4, 2, explicit=True)
+            for f in (
+                lambda x, axes=axes: jp.reduce(x.astype(jnp.bfloat16), axis=axes),
+                lambda x, axes=axes: jp.reduce((x, jp.positions), axis=axes, map=lambda x, p: x * (p % 5)),
+            ):
+                wanted = np.asarray(jax.jit(f)(x))
+                with jax.set_mesh(m):
+                    placed = jax.device_put(x, NamedSharding(m, spec))
+                    assert_close(np.asarray(jax.jit(f)(placed)), wanted)
+                    assert_close(np.asarray(f(placed)), wanted)
 
 
 @pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None)])

@@ -109,7 +109,11 @@ def _by_runs(
 def _merged(x: Any, first: int, count: int) -> Any:
     """With ``count`` axes as one."""
     before, run, behind = x.shape[:first], x.shape[first : first + count], x.shape[first + count :]
-    return x.reshape(*before, math.prod(run), *behind)
+    spec = jax.typeof(x).sharding.spec
+    place = None  # on explicit axes, where the first of the axes is
+    if any(spec[first + 1 : first + count]):
+        place = jax.sharding.PartitionSpec(*spec[:first], None, *spec[first + count :])
+    return x.reshape(*before, math.prod(run), *behind, out_sharding=place)
 
 
 def _of_states(static: OrderedCall) -> OrderedCall:

@@ -36,7 +36,7 @@ def bind(call: HistogramCall, operands: Sequence[Any]) -> list[jax.Array]:
     first = call.num_arrays
     last = first + call.f.captured + sum(p.captured for p in call.parts)  # f and the operators make their captured arrays vary
     operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
-    return by_partitioner(functools.partial(histogram_p.bind, call=call, masks=(0,) * len(operands), rank=0), operands)
+    return by_partitioner(histogram_p, operands, call=call, masks=(0,) * len(operands), rank=0)
 
 
 def by_index(

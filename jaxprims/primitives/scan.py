@@ -5,7 +5,6 @@ Operands: see ``call``. Results: the leaves ``[*batch, N, *inner, *element]``.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ def bind(
     last = first + call.f.captured + call.captured
     operands = [x if first <= k < last else vary(x, axes) for k, x in enumerate(operands)]
     masks = tuple(masks or (0,) * len(operands))
-    return by_partitioner(functools.partial(primitive.bind, call=call, masks=masks, rank=rank), operands)
+    return by_partitioner(primitive, operands, call=call, masks=masks, rank=rank)
 
 
 def result_avals(avals: Sequence[Any], call: OrderedCall, masks: Sequence[int], rank: int, steps: tuple[Any, ...]) -> list[Any]:

@@ -31,7 +31,7 @@ def bind(call: StencilCall, operands: Sequence[Any], masks: Sequence[int] | None
     axes = axes_of(operands)
     operands = [vary(x, axes) if k < call.num_arrays else x for k, x in enumerate(operands)]
     masks = tuple(masks or (0,) * len(operands))
-    return by_partitioner(functools.partial(stencil_p.bind, call=call, masks=masks, rank=rank), operands)
+    return by_partitioner(stencil_p, operands, call=call, masks=masks, rank=rank)
 
 
 @stencil_p.def_abstract_eval

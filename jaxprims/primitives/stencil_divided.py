@@ -48,13 +48,14 @@ def by_side(
     """``branch(sides)`` for this device's place along each of these mesh axes; a grid that wraps around has no ends."""
     at: Any = jnp.zeros((), jnp.int32)
     for name, wrap in zip(names, wraps, strict=True):
-        index, count = lax.axis_index(name), lax.axis_size(name)
-        at = at * 3 + (INNER if wrap else jnp.where(index == 0, FIRST, jnp.where(index == count - 1, LAST, INNER)))
+        if not wrap:
+            index, count = lax.axis_index(name), lax.axis_size(name)
+            at = at * 3 + jnp.where(index == 0, FIRST, jnp.where(index == count - 1, LAST, INNER))
     branches = [
         lambda sides=sides: [vary(x, axes) for x in branch(sides)]
-        for sides in itertools.product((FIRST, INNER, LAST), repeat=len(names))
+        for sides in itertools.product(*((INNER,) if wrap else (FIRST, INNER, LAST) for wrap in wraps))
     ]
-    return branches[0]() if not names else list(lax.switch(at, branches))
+    return branches[0]() if len(branches) == 1 else list(lax.switch(at, branches))
 
 
 def shard(bounds: Bounds, window: Window, steps: int, ends: tuple[int, int], side: int) -> tuple[Bounds, Window]:

@@ -29,7 +29,8 @@ def stencil(call: StencilCall, *operands: Any, pulled: bool = False) -> list[Any
     if call.steps == 1:
         return _step(call, arrays, captured, pulled)
     changed, constant = arrays[: call.changed], arrays[call.changed :]
-    if any(w.shrink != (0, 0) for w in call.window):
+    whole = all(b == Bounds(b.mode) for own in call.bounds[: call.changed] for b in own)  # no cell was received that is not there
+    if not whole or any(w.shrink != (0, 0) for w in call.window):
         for k in range(1, call.steps + 1):
             changed = _step(part(call, k, 1), [*changed, *constant], captured, pulled)
         return changed

@@ -6,11 +6,13 @@ over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
 
 Axes = frozenset[str]
 
@@ -64,12 +66,21 @@ def beside(x: Any, data: Any) -> Any:
     return placed_as(x, aval.update(sharding=place.update(spec=spec)))
 
 
-def by_partitioner(fn: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> list[Any]:
-    """``fn(*arrays)``, with results where their types say; in it explicit axes of a mesh are as automatic ones, so that XLA's
-    partitioner says where things are, in derivatives too."""
+def by_partitioner(primitive: Primitive, arrays: Sequence[Any], **params: Any) -> list[Any]:
+    """``primitive.bind(*arrays, **params)``, with results where their types say; in it explicit axes of a mesh are as automatic
+    ones, so that XLA's partitioner says where things are, in derivatives too: those of eager calls are taken of a jitted one, for
+    what they keep is on these axes."""
     if not placed(arrays):
-        return list(fn(*arrays))
+        return list(primitive.bind(*arrays, **params))
     mesh = next(jax.typeof(x).sharding.mesh for x in arrays if sharded_axes(x))
+    return _by_partitioner(list(arrays), primitive=primitive, params=tuple(params.items()), mesh=mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("primitive", "params", "mesh"))
+def _by_partitioner(arrays: list[Any], *, primitive: Primitive, params: tuple[tuple[str, Any], ...], mesh: Any) -> list[Any]:
+    def fn(*xs: Any) -> list[Any]:
+        return list(primitive.bind(*xs, **dict(params)))
+
     with jax.sharding.use_abstract_mesh(mesh):
-        out_sharding = [x.sharding for x in jax.make_jaxpr(lambda *xs: list(fn(*xs)))(*arrays).out_avals]
-        return list(jax.sharding.auto_axes(lambda *xs: list(fn(*xs)), out_sharding=out_sharding)(*arrays))
+        out_sharding = [x.sharding for x in jax.make_jaxpr(fn)(*arrays).out_avals]
+        return list(jax.sharding.auto_axes(fn, out_sharding=out_sharding)(*arrays))
