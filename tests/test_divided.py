@@ -702,12 +702,26 @@ def test_reductions_of_sharded_grids() -> None:
         (lambda u: (jnp.sum((u[2:] - u[:-2]) ** 2), jnp.min(u[2:] - u[:-2])), P(("x", "y")), True),
         (lambda u: jnp.sum(jnp.gradient(u, axis=1) ** 2), P("x", "y"), True),
         (lambda u: jnp.sum((u[600:] - u[:-600]) ** 2), P("x", None), False),
-        (lambda u: jnp.sum((u[:, 2:] - u[:, :-2]) ** 2, 1), P(None, "x"), False),
+        (lambda u: jnp.sum((u[:, 2:] - u[:, :-2]) ** 2, 1), P(None, "x"), True),
+        (lambda u: jnp.max(jnp.roll(u, 1, 0) - u, 1), P("x", "y"), True),
+        (lambda u: jnp.min(u[2:, 2:] - u[:-2, :-2], 1), P("y", "x"), False),
     ):
         placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
         compiled = jax.jit(jp.fuse(f)).lower(placed).compile()
         assert not kept or ("jaxprims_stencil_reduce" in compiled.as_text() and moved(compiled) <= 4 * 1024)
         assert_close(compiled(placed), jax.tree.map(np.asarray, jax.jit(f)(x)), 1e-5)
+
+
+def test_what_is_made_of_a_matrix_is_not_gathered_to_be_combined() -> None:
+    """Whichever axes are sharded, short or long, what ``fuse`` or ``map`` makes."""
+    x = RNG.standard_normal((256, 128)).astype(np.float32)
+    for spec in (P(None, "x"), P("x", "y"), P("y", None)):
+        placed = jax.device_put(x, NamedSharding(mesh(4, 2), spec))
+        fused = jp.fuse(lambda x: (jnp.sum(x * x), jnp.max(jnp.abs(x))))
+        for f in (fused, jax.grad(lambda x: fused(x)[0]), lambda x: jp.reduce(x, jnp.maximum, map=lambda v: v * v)):
+            compiled = jax.jit(f).lower(placed).compile()
+            assert "all-gather" not in compiled.as_text() and moved(compiled) <= 256
+            assert_close(compiled(placed), jax.tree.map(np.asarray, jax.jit(f)(x)), 1e-5)
 
 
 def test_cells_that_know_where_they_are() -> None:

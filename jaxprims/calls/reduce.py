@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -44,8 +46,7 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
         call.elements.moved_together()
     static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
     operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
-    least = LONG_OF_MADE if call.f.jaxpr.eqns else LONG
-    alone = frozenset() if once else _sharded_alone(call.elements.given[0], call.elements.axes, least)
+    alone = frozenset() if once or _at_once.get() else _sharded_alone(call.elements.given[0], call.elements.axes)
     return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
 
 
@@ -55,15 +56,27 @@ def _one_pass(call: Ordered) -> bool:
     return any(call.elements.is_position) or call.operator.represent(in_order=True).finish is not None
 
 
-LONG, LONG_OF_MADE = 16, 4096
-"""Elements along an axis from which on a reduction of its own costs little; where a function makes them, which ``fuse`` may do
-in one pass with what makes its operands."""
+_at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("axes at once", default=False)
 
 
-def _sharded_alone(x: Any, axes: Sequence[int], least: int) -> frozenset[int]:
+@contextlib.contextmanager
+def axes_at_once() -> Iterator[None]:
+    """Reductions that are traced inside are of neighbouring axes as one: nobody writes, or gathers, what they combine."""
+    token = _at_once.set(True)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
+
+
+LONG = 16
+"""Elements along an axis from which on a reduction of its own costs little."""
+
+
+def _sharded_alone(x: Any, axes: Sequence[int]) -> frozenset[int]:
     """Axes that may be sharded where those in front of them are not: as one axis with these they would be gathered."""
     explicit = sharded_axes(x)
-    long = [a for a in axes if isinstance(x.shape[a], int) and x.shape[a] >= least] if jax.device_count() > 1 else []
+    long = [a for a in axes if isinstance(x.shape[a], int) and x.shape[a] >= LONG] if jax.device_count() > 1 else []
     return frozenset({*long, *(a for a in axes if a in explicit)})
 
 

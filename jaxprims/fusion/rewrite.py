@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from ..arguments.warnings import kernels_or_nothing
+from ..calls.reduce import axes_at_once
 from ..primitives.elements import operands_as_they_are
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
@@ -300,10 +301,12 @@ def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
 def _folded(kernel: Kernel) -> Kernel:
     """With the stencil that makes what it combines, if it is a reduction of one."""
     body = kernel.body
-    if not isinstance(body, Body) or body.sites[0].family != "reduce":
+    if not isinstance(body, Body) or body.sites[0].family != "reduce" or not body.given:
         return kernel
-    found = folded(body, kernel.call, kernel.inputs)
-    made = kernel if found is None else _made(*found)
+    with axes_at_once():
+        whole = _kernel(body)
+        found = folded(body, whole.call, whole.inputs) if isinstance(whole, Kernel) else None
+        made = kernel if found is None else _made(*found)
     return made if isinstance(made, Kernel) else kernel
 
 

@@ -67,7 +67,8 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     combine = np.add if name in ("add", "sub") else np.multiply
     base, constants = _chain(graph, out, combine)
     if len(constants) > 1:
-        total = combine.reduce(constants)
+        with np.errstate(all="ignore"):
+            total = combine.reduce(constants)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
 

@@ -19,36 +19,40 @@ from .stencil_reduce import StencilReduceCall, stencil_reduce_p
 
 
 def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
-    """Of cells among those of arrays of one size, which may be combined in any order; else nothing is divided."""
-    s, reduce = from_first(call.stencil), call.reduce
+    """Of cells among those of arrays of one size, which may be combined in any order; else nothing is divided. Axes that are
+    kept are where there is a result for each cell."""
+    s, reduce, kept = from_first(call.stencil), call.reduce, call.kept
     sizes = {tuple(aval.shape[: s.rank]) for aval in avals[: s.num_arrays]}
     plain = all(b == Bounds(b.mode) for own in s.bounds for b in own) and len(sizes) == 1
-    inside = plain and all(w.start >= 0 and w.start + w.size <= n for w, n in zip(s.window, *sizes, strict=True))
-    free = call.kept == 0 and all(p is None for p in reduce.positions) and commutes(reduce.operator.program)
-    grid = tuple(f"g{a}" for a in range(s.rank)) if inside and free else (None,) * s.rank
+    cells = list(zip(s.window, min(sizes), strict=True))
+    inside = plain and all(w.start >= 0 and w.start + w.size <= n for w, n in cells)
+    free = inside and all(p is None for p in reduce.positions) and commutes(reduce.operator.program)
+    own = [free and (a >= kept or (w.start, w.size) == (0, n)) for a, (w, n) in enumerate(cells)]
+    grid = tuple(f"g{a}" if divides else None for a, divides in enumerate(own))
 
     def factors(k: int, aval: Any) -> divided.Factors:
         known = (*grid, *(f"l{a}" for a in range(s.lanes_rank))) if k < s.num_arrays else ()
         return (*known, *(None,) * (len(aval.shape) - len(known)))
 
     words = f"halos of 1 step are exchanged; {devices.in_words(reduce.operator.leaf_names, reduce.operator.dtypes)}"
-    results = tuple((None,) * len(shape) for shape, _ in reduce.results)
+    results = tuple((*grid[:kept], *(None,) * len(shape)) for shape, _ in reduce.results)
     on_devices = functools.partial(_on_devices, dataclasses.replace(call, stencil=s))
-    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, words if grid[0] else "")
+    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, words if any(grid) else "")
 
 
 def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
     s, reduce = call.stencil, call.reduce
     names = {a: axes[f"g{a}"] for a in range(s.rank) if axes.get(f"g{a}")}
-    every = tuple(name for mine in axes.values() for name in mine)
+    combined = tuple(name for factor, mine in axes.items() if factor not in {f"g{a}" for a in range(call.kept)} for name in mine)
     arrays, rest, ends = list(operands[: s.num_arrays]), list(operands[s.num_arrays :]), s.ends(range(s.num_arrays))
-    if not every:
+    if not any(axes.values()):
         return list(stencil_reduce_p.bind(*operands, call=call))
     whole = [n * lax.axis_size(names[a]) if a in names else n for a, n in enumerate(arrays[0].shape[: s.rank])]
     left = [(w.start, n - w.start - w.size) for w, n in zip(s.window, whole, strict=True)]
     for a in [a for a in names if max(*ends[a], max(left[a]) + 1) > arrays[0].shape[a]]:  # reads beyond the next device
         arrays = [lax.all_gather(x, names[a], axis=a, tiled=True) for x in arrays]
-        return _on_devices(call, axes | {f"g{a}": ()}, *arrays, *rest)
+        out = _on_devices(call, axes | {f"g{a}": ()}, *arrays, *rest)
+        return [devices.own_share(x, a, names[a]) for x in out] if a < call.kept else out
     told = [a for a in s.coordinates if a in names]
     if told:
         firsts = [lax.axis_index(names[a]) * np.int32(arrays[0].shape[a]) for a in told]
@@ -71,8 +75,9 @@ def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operan
 
     endless = [wraps(s, a) == {True} and left[a] == (0, 0) for a in names]
     out = by_side(list(names.values()), endless, branch)
-    op = devices.on_pairs(reduce.combine(rest[len(rest) - reduce.captured :], 0))
-    out = devices.together(op, out, every, reduce.operator.leaf_names, None)
+    if combined:
+        op = devices.on_pairs(reduce.combine(rest[len(rest) - reduce.captured :], call.kept))
+        out = devices.together(op, out, combined, reduce.operator.leaf_names, 0 if call.kept else None)
     return out if reduce.wanted is None else [out[k] for k in reduce.wanted]
 
 
