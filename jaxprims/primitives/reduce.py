@@ -45,7 +45,7 @@ class Reductions(OrderedFamily):
 
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
-        plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuVb"
+        plain = call.passes_on and not call.init and len(call.operator.dtypes) == 1 and call.operator.dtypes[0].kind in "fiuVbc"
         return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
     def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:

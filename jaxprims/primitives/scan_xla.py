@@ -171,7 +171,7 @@ def _turned(bits: Any) -> Any:
 
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
     "add": _in_its_own_type(jnp.sum), "mul": _in_its_own_type(jnp.prod), "min": _extreme_of("min"), "max": _extreme_of("max"),
-    "logaddexp": logsumexp,
+    "logaddexp": logsumexp, "complex_mul": _in_its_own_type(jnp.prod),
     "and": lambda x, axis: jax.lax.reduce_and(x, (axis,)), "or": lambda x, axis: jax.lax.reduce_or(x, (axis,)),
     "xor": lambda x, axis: jax.lax.reduce_xor(x, (axis,)),
 }  # fmt: skip

@@ -216,7 +216,7 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
     of_words = floats or problem.n % 2 == 0  # an odd number of halves is none that XLA's vectors take
     quick = (operation == "add" and (floats or state in HALVES)) or (extreme and (floats or not (in_loop and of_words)))
     short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
-    if in_loop and short and extreme and of_words:
+    if in_loop and ((short and extreme and of_words) or (len(problem.spec.state) > 1 and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
