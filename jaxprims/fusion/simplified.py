@@ -94,8 +94,8 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[b
 
 def _combined(links: Sequence[tuple[bool, Any]], combine: np.ufunc) -> Any:
     """All constants, in XLA's order, which halves show: it goes through them again and again, and combines each with the one before
-    that it has not combined yet; the first time no difference is a sum yet, and no quotient's constant is combined with others
-    before it."""
+    that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not combined with
+    another before it."""
     values: list[Any] = []
     is_free = False
     for inverse, constant in links:
