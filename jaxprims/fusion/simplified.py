@@ -93,8 +93,8 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[b
 
 
 def _combined(links: Sequence[tuple[bool, Any]], combine: np.ufunc) -> Any:
-    """All constants, in XLA's order, which halves show: it goes through them again and again, and combines each with the one before
-    that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not combined with
+    """All constants, in XLA's order, which halves show: it goes through them again and again, and combines each with the one
+    before that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not combined with
     another before it."""
     values: list[Any] = []
     is_free = False
