@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
@@ -27,6 +28,9 @@ FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "above a constant": (lambda x: 3 / (x * 2), 1),
     "nothing below": (lambda x: x / 0.0, 0),
     "a mask": (lambda x: x * (x > 0), 0),
+    "a mask, and nothing below": (lambda x: (x > 0).astype(x.dtype) / 0.0, 0),
+    "a mask, and what is infinite": (lambda x: (x > 0).astype(x.dtype) * np.inf * 2, 0),
+    "what does not fit": (lambda x: x * lax.convert_element_type(jnp.full(N, 300.7), np.int8).astype(x.dtype), 0),
 }
 
 
@@ -47,6 +51,9 @@ BINS: dict[str, Callable[[Any], Any]] = {
     "between extremes": lambda x: (x - x.min()) / (x.max() - x.min()) * 100,
     "of rows": lambda x: (x.reshape(-1, 100) / jnp.abs(x.reshape(-1, 100)).max(1, keepdims=True) * 50).ravel() + 50,
     "twice shifted": lambda x: (x + 0.1 + 2.3) * 20,
+    "four constants": lambda x: x / 2 * 0.77 / 3 * 170,
+    "a difference below": lambda x: (x + 3) / 2 * 17,
+    "shifted four times": lambda x: (x + 1.39 - 5.53 + 4.19 + 2.31) * 20,
 }
 
 

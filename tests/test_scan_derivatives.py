@@ -374,3 +374,19 @@ def _one_by_one(op: Any, xs: Any) -> Any:
     for k in range(1, xs[0].shape[1]):
         states.append(op(states[-1], tuple(x[:, k] for x in xs)))
     return [jnp.stack(s, 1) for s in zip(*states, strict=True)]
+
+
+@pytest.mark.parametrize("op", [jnp.hypot, jnp.logaddexp])
+@pytest.mark.parametrize("first", [0.0, -2.0, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_first_result_is_the_element_itself(op: Any, first: float, reverse: bool) -> None:
+    """Of a segment too, whatever the operator would make of it; what is infinite makes no other tangent one that is no number."""
+    starts = np.array([True, False, False, True, False, False])
+    x = np.array([1, 2, 3, 4, 5, 6], np.float32)
+    met_first = [5, 3, 0] if reverse else [0, 3]
+    x[met_first] = first
+    moved = jax.jvp(lambda x: jp.scan(x, op, segment_starts=starts, reverse=reverse), (x,), (np.arange(1, 7, dtype=np.float32),))[
+        1
+    ]
+    np.testing.assert_array_equal(moved[np.array(met_first)], np.array(met_first) + 1)
+    assert np.isnan(first) or jnp.isfinite(moved).all()

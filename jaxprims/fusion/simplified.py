@@ -65,16 +65,17 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
     combine = np.add if name in ("add", "sub") else np.multiply
-    base, constants = _chain(graph, out, combine)
+    with np.errstate(all="ignore"):
+        base, constants = _chain(graph, out, combine)
+        total = _combined(constants, combine)
     if len(constants) > 1:
-        with np.errstate(all="ignore"):
-            total = combine.reduce(constants)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
 
 
-def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[Any]]:
-    """What constants are added to, or multiplied with, one after the other, and these."""
+def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[bool, Any]]]:
+    """What constants are added to, or multiplied with, one after the other, and these, each with whether it was written as its
+    inverse."""
     names = {"add": False, "sub": True} if combine is np.add else {"mul": False, "div": True}
     eqn = graph.made_by(var)
     if eqn is None or eqn.primitive.name not in names or var.aval.dtype == jnp.bfloat16:  # rounded between
@@ -83,12 +84,28 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[Any]]:
     if not inverse and _constant(graph, x) is not None:
         x, y = y, x
     constant = _constant(graph, y)
-    if constant is None or _constant(graph, x) is not None:
+    if constant is None or _constant(graph, x) is not None or (combine is np.multiply and _is_mask(graph, x)):
         return var, []
     base, before = _chain(graph, x, combine)
     if inverse:
         constant = -constant if combine is np.add else _reciprocal(constant)
-    return base, [*before, constant]
+    return base, [*before, (inverse, constant)]
+
+
+def _combined(links: Sequence[tuple[bool, Any]], combine: np.ufunc) -> Any:
+    """All constants, in XLA's order, which halves show: it goes through them again and again, and combines each with the one
+    before that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not combined with
+    another before it."""
+    values: list[Any] = []
+    is_free = False
+    for inverse, constant in links:
+        if is_free and not inverse:
+            values[-1], is_free = combine(values[-1], constant), False
+        else:
+            values, is_free = [*values, constant], not inverse or combine is np.multiply
+    while len(values) > 1:
+        values = [functools.reduce(combine, values[k : k + 2]) for k in range(0, len(values), 2)]
+    return values[0] if values else None
 
 
 def _reciprocal(constant: Any) -> Any:
@@ -103,45 +120,57 @@ def _constant(graph: Graph, atom: Any) -> Any:
     eqn = graph.made_by(atom)
     if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
         return None
+    if atom.aval.dtype.kind in "biuc" and atom.aval.dtype != eqn.invars[0].aval.dtype:  # NumPy has others of what does not fit
+        return None
     constant = _constant(graph, eqn.invars[0])
     return None if constant is None else constant.astype(atom.aval.dtype)
 
 
 def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     (x, y), out = eqn.invars, eqn.outvars[0].aval
-    in_bf16 = out.dtype == jnp.bfloat16
-    wide = jnp.float32 if in_bf16 else out.dtype
+    wide = jnp.float32 if out.dtype == jnp.bfloat16 else out.dtype
     constant, made = _constant(graph, y), graph.made_by(y)
     if constant is not None:
         inverse = _reciprocal(constant.astype(wide))
-        return lambda value: lax.convert_element_type(value(x), wide) * inverse
+        if _is_mask(graph, x):
+            return functools.partial(_chosen, inverse, x)
+        return lambda value: _widened(value(x)) * inverse
     spread = made is not None and made.primitive.name == "broadcast_in_dim" and made.invars[0].aval.size < y.aval.size
     if not spread and y.aval.shape == out.shape:
         return None
     shared, *sizes = made.invars if made is not None and spread else [y]
 
     def product(value: Callable[[Any], Any]) -> Any:
-        divisor = lax.convert_element_type(value(shared), wide)
-        inverse = 1 / (lax.reduce_precision(divisor, 8, 7) if in_bf16 else divisor)  # or XLA would not round what it makes
+        inverse = 1 / _widened(value(shared))
         if made is not None and spread:
             inverse = made.primitive.bind(inverse, *map(value, sizes), **made.params)
-        return lax.convert_element_type(value(x), wide) * inverse
+        return _widened(value(x)) * inverse
 
     return product
 
 
+def _widened(x: Any) -> Any:
+    """bf16 in f32; XLA would not round what it makes just before, without being told to."""
+    return lax.reduce_precision(lax.convert_element_type(x, jnp.float32), 8, 7) if x.dtype == jnp.bfloat16 else x
+
+
 def _choice(graph: Graph, eqn: JaxprEqn) -> Rule | None:
-    if eqn.outvars[0].aval.dtype not in (np.float32, np.float64):
-        return None
     for x, mask in (eqn.invars[::-1], eqn.invars):
-        made = graph.made_by(mask)
-        if made is not None and made.primitive.name == "convert_element_type" and made.invars[0].aval.dtype == np.bool_:
-            return functools.partial(_chosen, x, mask)
+        if _is_mask(graph, mask):
+            return lambda value: _chosen(value(x), mask, value)
     return None
 
 
+def _is_mask(graph: Graph, atom: Any) -> bool:
+    """Of the types that XLA has arithmetic on."""
+    made = graph.made_by(atom)
+    if made is None or made.primitive.name != "convert_element_type" or atom.aval.dtype not in (np.float32, np.float64):
+        return False
+    return bool(made.invars[0].aval.dtype == np.bool_)
+
+
 def _chosen(x: Any, mask: Any, value: Callable[[Any], Any]) -> Any:
-    return jnp.where(value(mask) != 0, value(x), jnp.zeros_like(value(x)))
+    return jnp.where(value(mask) != 0, x, jnp.zeros_like(x))
 
 
 def _unrounded(graph: Graph, eqn: JaxprEqn) -> Rule | None:

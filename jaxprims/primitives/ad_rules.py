@@ -207,7 +207,8 @@ def _logaddexp_weight(value: Any, x: Any) -> Any:
 
 
 def _hypot_weight(value: Any, x: Any) -> Any:
-    return jnp.where(x == 0, 0, value / jnp.where(x == 0, 1, x))
+    none = (x == 0) | jnp.isinf(x)
+    return jnp.where(none, 0, value / jnp.where(none, 1, x))
 
 
 def _logaddexp2_weight(value: Any, x: Any) -> Any:

@@ -153,7 +153,8 @@ class Steps:
         x, y, dot = self.values[k], self.outs[k], self.dots[k]
         weigh = next((WEIGHTS.get(g.name or "") for g in self.call.operator.derivative_groups if g.leaves == (k,)), None)
         if weigh is not None and dot is not None and self.init is None and not self.call.exclusive:
-            return self.recurrence(Product(), x.ndim - 1, [weigh(self.states[k], y), weigh(x, y) * dot])[0]
+            alone = without_first(weigh(x, y) * dot, self.flags, self.call.reverse, dot)  # the first result is the element itself
+            return self.recurrence(Product(), x.ndim - 1, [weigh(self.states[k], y), alone])[0]
         ones: Leaves = [None] * (2 * len(self.values) + len(self.consts))
         ones[k] = vary(jnp.ones(x.shape, x.dtype), axes_of([x]))
         return self.recurrence(Product(), x.ndim - 1, [self.pushed(ones)[k], self.added(moved)[k]])[0]
