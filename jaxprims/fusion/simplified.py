@@ -2,7 +2,7 @@
 that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
-multiplied, or added, before; a product with a mask is a choice, which does not see what is infinite where the mask is false; what
+multiplied, or added, before, if this XLA does that; a product with a mask is a choice, which does not see what is infinite where the mask is false; what
 is converted to f32 straight after arithmetic in bf16 is not rounded between.
 """
 
@@ -68,9 +68,16 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     with np.errstate(all="ignore"):
         base, constants = _chain(graph, out, combine)
         total = _combined(constants, combine)
-    if len(constants) > 1:
+    if len(constants) > 1 and _xla_combines():
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
+
+
+@functools.cache
+def _xla_combines() -> bool:
+    """Does the installed XLA combine constants that follow each other? Newer ones leave them: 2^24 + 1 is rounded to 2^24."""
+    x = np.float32(2**24)
+    return bool(jax.jit(lambda x: x + 1 - 1).lower(x).compile()(x) == x)
 
 
 def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[bool, Any]]]:
