@@ -2,8 +2,8 @@
 that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
-multiplied, or added, before, where the installed XLA does so; a product with a mask is a choice, which does not see what is infinite
-where the mask is false; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
+multiplied, or added, before, where the installed XLA does so; a product with a mask is a choice, which does not see what is
+infinite where the mask is false; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
 """
 
 from __future__ import annotations
