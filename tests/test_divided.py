@@ -710,6 +710,9 @@ def test_reductions_of_sharded_grids() -> None:
         compiled = jax.jit(jp.fuse(f)).lower(placed).compile()
         assert not kept or ("jaxprims_stencil_reduce" in compiled.as_text() and moved(compiled) <= 4 * 1024)
         assert_close(compiled(placed), jax.tree.map(np.asarray, jax.jit(f)(x)), 1e-5)
+    of_two_sizes = lambda u, v: jnp.sum((u[2:] - u[:-2]) * v, 1)  # noqa: E731
+    placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+    assert_close(jax.jit(jp.fuse(of_two_sizes))(placed, x[1:-1]), np.asarray(of_two_sizes(x, x[1:-1])), 1e-4)
 
 
 def test_what_is_made_of_a_matrix_is_not_gathered_to_be_combined() -> None:

@@ -120,10 +120,10 @@ def _by_runs(
 
 
 def _merged(x: Any, first: int, count: int) -> Any:
-    """With ``count`` axes as one."""
+    """With ``count`` axes as one, which is on every device where one behind the first is sharded explicitly."""
     before, run, behind = x.shape[:first], x.shape[first : first + count], x.shape[first + count :]
     spec = jax.typeof(x).sharding.spec
-    place = None  # on explicit axes, where the first of the axes is
+    place = None
     if any(spec[first + 1 : first + count]):
         place = jax.sharding.PartitionSpec(*spec[:first], None, *spec[first + count :])
     return x.reshape(*before, math.prod(run), *behind, out_sharding=place)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
-from ..arguments.warnings import kernels_or_nothing
-from ..calls.reduce import axes_at_once
-from ..primitives.elements import operands_as_they_are
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
@@ -20,9 +17,9 @@ from . import loops
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared, has_its_own_way, read_in_any_case
-from .epilogues import Finished, finished
-from .folded import Folded, folded
+from .epilogues import finished
 from .graph import Graph
+from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .pays import folds, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
@@ -33,31 +30,6 @@ from .written import read_of
 _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {
     f"reduce_window_{how}" for how in ("sum", "max", "min")
 }
-
-_UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Kernel:
-    """Sites of one kernel: a function of the arrays that it reads and adds to."""
-
-    body: Body | Stencil | Finished | Folded
-    inputs: tuple[Var, ...]
-    call: ClosedJaxpr
-
-    def in_words(self) -> str:
-        if isinstance(self.body, (Stencil, Folded)):
-            return self.body.in_words()
-        if isinstance(self.body, Finished):
-            made = ", ".join(self.body.graph.eqns[k].primitive.name for k in self.body.inside)
-            return f"{dataclasses.replace(self, body=self.body.scans).in_words()}; makes {made} of it"
-        sites = self.body.sites
-        names = ", ".join(s.eqn.primitive.name for s in sites)
-        inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
-        taken = ", ".join(dict.fromkeys(n for n in inside if n not in _UNSEEN))
-        reads = ", ".join(v.aval.str_short(short_dtypes=True) for v in self.inputs)
-        around = f"of {list(sites[0].sizes)} rows" if self.body.of_rows else f"over {list(sites[0].sizes)}"
-        return f"{names} {around}: one kernel, reads {reads}" + (f"; takes in {taken}" if taken else "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +51,7 @@ def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph, compared=compared(graph))
     rows = plan.rows()
     plan.find_moved()
-    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _folded(k) for k in plan.kernels()]
+    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else with_stencil(k) for k in plan.kernels()]
     kernels += plan.stencils(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
@@ -179,7 +151,7 @@ class _Plan:
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = _evaluated(self.graph, _reads(kernels))
         found, left = find_stencils(self.graph, outside, wanted, self._why_no_stencil)
-        made = [_made(s, s.leaves, s.run) for s in found]
+        made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
         return [m for m in made if isinstance(m, Kernel)]
@@ -244,7 +216,7 @@ class _Plan:
     def _kernel(self, body: Body) -> Kernel | str:
         key = tuple((s.index, s.family, s.sizes) for s in body.sites), frozenset(body.taken), tuple(body.leaves)
         if key not in self.made:
-            self.made[key] = _kernel(body)
+            self.made[key] = kernel_of(body)
         return self.made[key]
 
     def _merged(self, sites: Sequence[Site]) -> list[Sequence[Site]]:
@@ -265,28 +237,13 @@ class _Plan:
         return groups
 
 
-def _kernel(body: Body) -> Kernel | str:
-    """Why not, in words, where the library's kernels do not express the body."""
-    into = loops.targets(body)
-    leaves = [v for v, _ in body.leaves]
-    given = [x for x in into if x is not None]
-    inputs = tuple(dict.fromkeys(x for x in (*leaves, *given) if not isinstance(x, Literal)))
-
-    def call(*xs: Any) -> list[Any]:
-        env = dict(zip(inputs, xs, strict=True))
-        value = [None if x is None else x.val if isinstance(x, Literal) else env[x] for x in (*leaves, *into)]
-        return loops.run(body, value[: len(leaves)], value[len(leaves) :])
-
-    return _made(body, inputs, lambda xs: call(*xs))
-
-
 def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel:
     """With what is elementwise of its results, if it is of scans."""
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
     others = {v for k in kernels if k is not kernel for v in k.inputs}
     body = finished(kernel.body, _evaluated(graph, _reads(kernels)), others)
-    made = kernel if body is None else _made(body, body.leaves, body.run)
+    made = kernel if body is None else kernel_from(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
 
 
@@ -296,32 +253,6 @@ def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
     mine = {s.index for s in kernel.body.sites}
     every = range(len(plan.graph.eqns))
     return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, _ in plan.compared)
-
-
-def _folded(kernel: Kernel) -> Kernel:
-    """With the stencil that makes what it combines, if it is a reduction of one."""
-    body = kernel.body
-    if not isinstance(body, Body) or body.sites[0].family != "reduce" or not body.given:
-        return kernel
-    with axes_at_once():
-        whole = _kernel(body)
-        found = folded(body, whole.call, whole.inputs) if isinstance(whole, Kernel) else None
-        made = kernel if found is None else _made(*found)
-    return made if isinstance(made, Kernel) else kernel
-
-
-def _made(
-    body: Body | Stencil | Finished | Folded, inputs: Sequence[Var], call: Callable[[Sequence[Any]], list[Any]]
-) -> Kernel | str:
-    try:
-        with kernels_or_nothing(), operands_as_they_are(isinstance(body, Body) and bool(body.cut)):
-            closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))
-    except Exception as e:
-        return f"no kernel: {e}".splitlines()[0][:200]
-    wanted = [s.eqn.outvars[0].aval for s in body.sites]
-    if [(a.shape, a.dtype, a.weak_type) for a in closed.out_avals] != [(a.shape, a.dtype, a.weak_type) for a in wanted]:
-        return "no kernel: its results have other types"
-    return Kernel(body, tuple(inputs), closed)
 
 
 def _is_moved(graph: Graph, var: Var) -> bool:

@@ -58,6 +58,7 @@ def _as(aval: Any, x: Any) -> Any:
     return typed(jnp.broadcast_to(x, aval.shape), aval)
 
 
+@np.errstate(all="ignore")
 def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     name, out = eqn.primitive.name, eqn.outvars[0]
     if name == "convert_element_type":
@@ -65,10 +66,9 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
     combine = np.add if name in ("add", "sub") else np.multiply
-    with np.errstate(all="ignore"):
-        base, constants = _chain(graph, out, combine)
-        total = _combined(constants, combine)
+    base, constants = _chain(graph, out, combine)
     if len(constants) > 1 and _xla_combines():
+        total = _combined(constants, combine)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
 
@@ -95,14 +95,14 @@ def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[b
         return var, []
     base, before = _chain(graph, x, combine)
     if inverse:
-        constant = -constant if combine is np.add else _reciprocal(constant)
+        constant = -constant if combine is np.add else np.reciprocal(constant)
     return base, [*before, (inverse, constant)]
 
 
 def _combined(links: Sequence[tuple[bool, Any]], combine: np.ufunc) -> Any:
-    """All constants, in XLA's order, which halves show: it goes through them again and again, and combines each with the one
-    before that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not combined with
-    another before it."""
+    """All of them, at least one, in XLA's order, which halves show: it goes through them again and again, and combines each with
+    the one before that it has not combined yet. The first time a difference is no sum yet, and a quotient's constant is not
+    combined with another before it."""
     values: list[Any] = []
     is_free = False
     for inverse, constant in links:
@@ -112,12 +112,7 @@ def _combined(links: Sequence[tuple[bool, Any]], combine: np.ufunc) -> Any:
             values, is_free = [*values, constant], not inverse or combine is np.multiply
     while len(values) > 1:
         values = [functools.reduce(combine, values[k : k + 2]) for k in range(0, len(values), 2)]
-    return values[0] if values else None
-
-
-def _reciprocal(constant: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return np.reciprocal(constant)
+    return values[0]
 
 
 def _constant(graph: Graph, atom: Any) -> Any:
@@ -138,7 +133,7 @@ def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     wide = jnp.float32 if out.dtype == jnp.bfloat16 else out.dtype
     constant, made = _constant(graph, y), graph.made_by(y)
     if constant is not None:
-        inverse = _reciprocal(constant.astype(wide))
+        inverse = np.reciprocal(constant.astype(wide))
         if _is_mask(graph, x):
             return functools.partial(_chosen, inverse, x)
         return lambda value: _widened(value(x)) * inverse

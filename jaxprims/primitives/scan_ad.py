@@ -151,7 +151,7 @@ class Steps:
     def number(self, k: int, moved: dict[int, Any]) -> Any:
         """Leaf k, with a number for J: by the result if that says it, by the operator once more if not."""
         x, y, dot = self.values[k], self.outs[k], self.dots[k]
-        weigh = next((WEIGHTS.get(g.name or "") for g in self.call.operator.derivative_groups if g.leaves == (k,)), None)
+        weigh = WEIGHTS.get(self.call.operator.leaf_names[k] or "")
         if weigh is not None and dot is not None and self.init is None and not self.call.exclusive:
             alone = without_first(weigh(x, y) * dot, self.flags, self.call.reverse, dot)  # the first result is the element itself
             return self.recurrence(Product(), x.ndim - 1, [weigh(self.states[k], y), alone])[0]

@@ -77,7 +77,7 @@ def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     rounded once in any case."""
     n = x.shape[axis]
     few = n <= 2
-    if name == "logaddexp" and few and n > 0:  # of which XLA makes exponentials and logarithms of each
+    if name == "logaddexp" and 0 < n <= 2:  # of which XLA makes exponentials and logarithms of each
         return written_out(x, name, axis, reverse)
     wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and not few else x
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
@@ -138,11 +138,12 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         n, axis = x.shape[axis], axis % x.ndim
         if not jnp.issubdtype(x.dtype, jnp.floating) or n == 0:
             return of_integers(x, axis)
-        words, rows = not is_half(x.dtype), axis == x.ndim - 1
-        if axis == 0 and not rows and words and n <= FEW_ROWS:  # elementwise, which keeps a NaN
-            return functools.reduce(greater, [x[k] for k in range(n)])
-        if n >= SHORT_ROW if rows else not words or n > FEW_ROWS:
+        along = axis == x.ndim - 1
+        few = n < SHORT_ROW if along else n <= FEW_ROWS and not is_half(x.dtype)
+        if not few:
             return _from_key(of_integers(_key(x, name), axis), x.dtype)
+        if axis == 0 and not along:  # elementwise, which keeps a NaN
+            return functools.reduce(greater, [x[k] for k in range(n)])
 
         def op(a: Any, b: Any) -> Any:
             return jnp.where((a > b if name == "max" else a < b) | (a != a), a, b)

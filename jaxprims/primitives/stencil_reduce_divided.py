@@ -24,11 +24,11 @@ def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
     s, reduce, kept = from_first(call.stencil), call.reduce, call.kept
     sizes = {tuple(aval.shape[: s.rank]) for aval in avals[: s.num_arrays]}
     plain = all(b == Bounds(b.mode) for own in s.bounds for b in own) and len(sizes) == 1
-    cells = list(zip(s.window, min(sizes), strict=True))
+    cells = list(zip(s.window, *sizes, strict=True)) if plain else []
     inside = plain and all(w.start >= 0 and w.start + w.size <= n for w, n in cells)
     free = inside and all(p is None for p in reduce.positions) and commutes(reduce.operator.program)
-    own = [free and (a >= kept or (w.start, w.size) == (0, n)) for a, (w, n) in enumerate(cells)]
-    grid = tuple(f"g{a}" if divides else None for a, divides in enumerate(own))
+    divides = [free and (a >= kept or (w.start, w.size) == (0, n)) for a, (w, n) in enumerate(cells)] or [False] * s.rank
+    grid = tuple(f"g{a}" if so else None for a, so in enumerate(divides))
 
     def factors(k: int, aval: Any) -> divided.Factors:
         known = (*grid, *(f"l{a}" for a in range(s.lanes_rank))) if k < s.num_arrays else ()
@@ -43,7 +43,8 @@ def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
 def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
     s, reduce = call.stencil, call.reduce
     names = {a: axes[f"g{a}"] for a in range(s.rank) if axes.get(f"g{a}")}
-    combined = tuple(name for factor, mine in axes.items() if factor not in {f"g{a}" for a in range(call.kept)} for name in mine)
+    kept = {f"g{a}" for a in range(call.kept)}
+    combined = tuple(name for factor, mine in axes.items() if factor not in kept for name in mine)
     arrays, rest, ends = list(operands[: s.num_arrays]), list(operands[s.num_arrays :]), s.ends(range(s.num_arrays))
     if not any(axes.values()):
         return list(stencil_reduce_p.bind(*operands, call=call))

@@ -56,12 +56,13 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 :data:`LONG_ROW`; where they have :data:`FEW_STEPS`."""
 
 LONG_ROW = 40
-"""Elements to a row of those that are long."""
+"""Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
 
 HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
 
 EXTREMES, FEW_TO_FIND, FEW_IN_LOOP = ("argmax", "argmin"), 256, 1024
-"""Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value; in a loop."""
+"""Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value; in a loop, where
+of so many it has the logsumexp, too."""
 
 LOGIC = ("and", "or", "xor")
 """What XLA folds a boolean at a time where all are one row: few of them are no reason to leave them to it."""
@@ -216,7 +217,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
     of_words = floats or problem.n % 2 == 0  # an odd number of halves is none that XLA's vectors take
     quick = (operation == "add" and (floats or state in HALVES)) or (extreme and (floats or not (in_loop and of_words)))
     short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
-    if in_loop and ((short and extreme and of_words) or (len(problem.spec.state) > 1 and problem.n < LONG_ROW)):
+    is_complex = len(problem.spec.state) > 1
+    if in_loop and ((short and extreme and of_words) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
