@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -170,6 +171,10 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.maximum, axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), jnp.multiply, axis=1), many) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) != ["plain XLA"]  # many at once
+    for op in (jnp.add, jnp.minimum):
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 8), op, axis=1), many) == ["plain XLA"]
+        halves = many.astype(jnp.float16)
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 10), op, axis=1), halves) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), own, axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.scan(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
@@ -188,6 +193,23 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
+def test_short_rows(n: int, dtype: Any) -> None:
+    """Sums in float32, and extremes that keep NaN, of many rows and of few; under each transformation."""
+    x = rng.normal(size=(3000, n)).astype(dtype)
+    x[7, n // 2], x[8, n - 1] = np.nan, -np.inf
+    wide = x.astype(np.float32)
+    for op, wanted in ((jnp.add, wide.sum(1)), (jnp.maximum, wide.max(1)), (jnp.minimum, wide.min(1))):
+        for rows in (3000, 20):
+            call = functools.partial(jp.reduce, op=op, axis=-1)
+            given, expected = jnp.asarray(x[:rows]), wanted[:rows].astype(dtype).astype(np.float32)
+            tolerance = float(jnp.finfo(dtype).eps)
+            for got in (jax.jit(call)(given), jax.vmap(call)(given), jax.vmap(call)(given[None])[0]):
+                assert got.dtype == dtype
+                np.testing.assert_allclose(got.astype(jnp.float32), expected, rtol=tolerance, atol=1e-5)
+
+
 def test_loops_make_what_they_reduce() -> None:
     """In a loop's body XLA reads short rows where it makes them; by itself, and of many steps, the same call is a kernel."""
 
@@ -198,7 +220,7 @@ def test_loops_make_what_they_reduce() -> None:
         fn = (lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, length=3)[0]) if loops else step
         return jax.jit(fn).lower(0.0).as_text().count("custom_call @jaxprims")
 
-    rows = [(8, 3000, (3000, 8), 1), (300, 300, (300, 300), 1)]
+    rows = [(15, 3000, (3000, 15), 1), (300, 300, (300, 300), 1)]
     for n, m, shape, axis in rows:
         short = n < xla_pays.SHORT_ROW_IN_LOOP
         assert n * m > xla_pays.FEW_IN_SHORT_ROWS

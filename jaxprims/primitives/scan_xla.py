@@ -127,7 +127,21 @@ def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 SHORT_ROW, FEW_ROWS = 24, 12
-"""Floats of a row, and rows across which an extreme is found, up to which XLA finds it sooner by comparisons than as integers."""
+"""Floats of a row up to which XLA combines them sooner by a function that it does not know than by its own operation, or, of
+extremes, as integers; and rows across which an extreme is found by comparisons."""
+
+
+def _by_function(x: Any, axis: int, start: float, op: Callable[[Any, Any], Any]) -> Any:
+    """Of real floats; of halves in f32."""
+    wide = x.astype(np.float32) if is_half(x.dtype) else x
+    first = vary(jnp.asarray(start, wide.dtype), axes_of([x]))
+    return jax.lax.reduce(wide, first, op, (axis,)).astype(x.dtype)
+
+
+def _sum(x: Any, axis: int) -> Any:
+    if not jnp.issubdtype(x.dtype, jnp.floating) or axis % x.ndim < x.ndim - 1 or x.shape[axis] >= SHORT_ROW:
+        return _in_its_own_type(jnp.sum)(x, axis)
+    return _by_function(x, axis % x.ndim, 0, lambda a, b: b - (-a))
 
 
 def _extreme_of(name: str) -> Callable[..., Any]:
@@ -148,8 +162,7 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         def op(a: Any, b: Any) -> Any:
             return jnp.where((a > b if name == "max" else a < b) | (a != a), a, b)
 
-        worst = vary(jnp.asarray(-jnp.inf if name == "max" else jnp.inf, x.dtype), axes_of([x]))
-        return jax.lax.reduce(x, worst, op, (axis,))
+        return _by_function(x, axis, -jnp.inf if name == "max" else jnp.inf, op)
 
     return reduced
 
@@ -171,7 +184,7 @@ def _turned(bits: Any) -> Any:
 
 
 REDUCTIONS: dict[str | None, Callable[..., Any]] = {
-    "add": _in_its_own_type(jnp.sum), "mul": _in_its_own_type(jnp.prod), "min": _extreme_of("min"), "max": _extreme_of("max"),
+    "add": _sum, "mul": _in_its_own_type(jnp.prod), "min": _extreme_of("min"), "max": _extreme_of("max"),
     "logaddexp": logsumexp, "complex_mul": _in_its_own_type(jnp.prod),
     "and": lambda x, axis: jax.lax.reduce_and(x, (axis,)), "or": lambda x, axis: jax.lax.reduce_or(x, (axis,)),
     "xor": lambda x, axis: jax.lax.reduce_xor(x, (axis,)),

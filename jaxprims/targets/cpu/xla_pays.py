@@ -71,8 +71,11 @@ STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
 """Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
 has written the elements for a kernel."""
 
-SHORT_ROW_IN_LOOP = 12
-"""Elements of a row of floats whose maximum XLA has found, in a loop's body, when their maker has written them for a kernel."""
+SHORT_ROW_IN_LOOP = 20
+"""Elements of a row of floats whose extreme XLA has found, in a loop's body, when their maker has written them for a kernel."""
+
+SHORT_ROW_OF_HALVES = 8
+"""Elements of a row of halves (of other floats: :data:`FEW_STEPS`) whose sum or extreme XLA makes, rows side by side."""
 
 ROW_OF_FACTORS = 128
 """Elements of a row of halves whose product XLA makes faster."""
@@ -214,11 +217,12 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
         return _FEW
     if not rows:
         return None
-    of_words = floats or problem.n % 2 == 0  # an odd number of halves is none that XLA's vectors take
-    quick = (operation == "add" and (floats or state in HALVES)) or (extreme and (floats or not (in_loop and of_words)))
-    short = problem.n < SHORT_ROW_IN_LOOP and every > FEW_IN_SHORT_ROWS
     is_complex = len(problem.spec.state) > 1
-    if in_loop and ((short and extreme and of_words) or (is_complex and problem.n < LONG_ROW)):
+    quick = extreme or (operation == "add" and state in HALVES + FLOATS)
+    halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
+    if quick and not is_complex and problem.n < (SHORT_ROW_OF_HALVES + 1 if halves else FEW_STEPS):
+        return "short rows: XLA makes them side by side"
+    if in_loop and ((extreme and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
