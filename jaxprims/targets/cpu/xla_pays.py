@@ -17,12 +17,14 @@ where bins are many, so that a row seldom waits for the one before; and rows are
 SMALL_SEGMENTS = 2048
 """The same of segments by sorted ids."""
 
-FEW_MAPPED, FEW_MAPPED_ROWS, FEW_MAPPED_NARROW = 2048, 400, 8192
-"""Updates, and operations that make them, likewise; of rows their numbers; of narrow ones, which fill no vector, where bins are
-many."""
+FEW_MAPPED, FEW_MAPPED_ROWS = 2048, 400
+"""Updates, and operations that make them, likewise; of rows their numbers."""
 
-NARROW, ROWS_OF_FEW = 8, 8
-"""Numbers in a narrow row; rows for a bin below which bins are many."""
+FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST, FEW_MAPPED_NARROWEST_OF_MANY = 8192, 16_384, 32_768
+"""The same of narrow rows, which fill no vector; of those of :data:`NARROWEST`; where bins are many."""
+
+NARROW, NARROWEST, ROWS_OF_FEW = 8, 4, 8
+"""Numbers in a narrow row; in the narrowest; rows for a bin below which bins are many."""
 
 FEW_TO_SCAN, FEW_TO_FOLD, FEW_TO_SCAN_IN_ALL = 800, 8192, 4096
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
@@ -171,7 +173,7 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
         if all(b.lanes > 1 for b in problem.spec.bins) and problem.n >= ROWS_OF_FEW * max(problem.bins):
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
-        if _narrow(problem) and problem.n * problem.members * updates <= FEW_MAPPED_NARROW:
+        if _narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes, least = problem.spec.bins[0].lanes, SMALL
@@ -184,10 +186,16 @@ def _map_of_rows(problem: HistogramProblem) -> str | None:
     """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
     part = problem.spec.bins[0]
     numbers = problem.n * problem.members * part.lanes
-    if numbers <= (FEW_MAPPED_NARROW if _narrow(problem) else FEW_MAPPED):
+    if numbers <= (_few_narrow(problem) if _narrow(problem) else FEW_MAPPED):
         return _FEW
     cheap = part.value is not None and work(part.value) <= CHEAP
     return "narrow rows: XLA's loop over all numbers" if cheap and part.lanes < NARROW and numbers > MANY else None
+
+
+def _few_narrow(problem: HistogramProblem) -> int:
+    if any(b.lanes > NARROWEST for b in problem.spec.bins):
+        return FEW_MAPPED_NARROW
+    return FEW_MAPPED_NARROWEST_OF_MANY if problem.n < ROWS_OF_FEW * max(problem.bins) else FEW_MAPPED_NARROWEST
 
 
 def _narrow(problem: HistogramProblem) -> bool:
