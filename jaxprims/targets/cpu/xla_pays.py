@@ -211,7 +211,7 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
         return _FEW if every <= (FEW_IN_LOOP if in_loop else FEW_IN_LONG_ROWS) else None
     if operation in LOGIC and state == "b1" and problem.lanes > 1:
         return "columns of booleans: XLA makes them where it folds them"
-    rows, floats = problem.lanes == 1 and problem.members > 1, state in FLOATS
+    rows = problem.lanes == 1 and problem.members > 1
     if operation in LOGIC:
         return "short rows, each reduced by itself" if rows and (problem.n < FEW_STEPS or every <= FEW_IN_ALL) else None
     if operation in EXTREMES:
