@@ -14,6 +14,9 @@ SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
 where bins are many, so that a row seldom waits for the one before; and rows are narrow."""
 
+SMALL_NARROW = 3200
+"""The same of narrow rows, but of halves, of which XLA makes floats one by one where they fill no vector."""
+
 SMALL_SEGMENTS = 2048
 """The same of segments by sorted ids."""
 
@@ -177,6 +180,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
             return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes, least = problem.spec.bins[0].lanes, SMALL
+    if 1 < lanes <= NARROW and (lanes == NARROW or problem.spec.bins[0].leaves[0][0] not in HALVES):
+        least = SMALL_NARROW
     if problem.n < ROWS_OF_FEW * problem.bins[0]:
         least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     return _FEW if problem.n * problem.members * lanes <= least else None
