@@ -42,7 +42,8 @@ def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
         return jp.reduce_by_index(x, ids, 7, op)
 
     narrow = 1 < math.prod(shape[1:]) <= xla_pays.NARROW and dtype is not np.float16
-    pays = math.prod(shape) <= (xla_pays.SMALL_NARROW if narrow else xla_pays.SMALL) and not (name == "add" and dtype is np.float16)
+    least = xla_pays.SMALL_NARROW if narrow else xla_pays.SMALL
+    pays = math.prod(shape) <= least and not (name == "add" and dtype is np.float16)
     assert (strategies(call, x, ids) == ["plain XLA"]) == pays
     got = jax.jit(call)(x, ids)
     with forced(AnyKernel()):
