@@ -183,8 +183,10 @@ def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
     """XLA's own extreme, of which JAX knows the Taylor series, as it does not of bits and of comparisons."""
 
     def reduced(x: Any, axis: int) -> Any:
-        lost = jnp.any(jnp.isnan(jax.lax.stop_gradient(x)), axis)
-        return jnp.where(lost, jnp.asarray(jnp.nan, x.dtype), fn(x, axis)) if jnp.issubdtype(x.dtype, jnp.floating) else fn(x, axis)
+        found = fn(x, axis)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return found
+        return jnp.where(jnp.any(jnp.isnan(jax.lax.stop_gradient(x)), axis), jnp.asarray(jnp.nan, x.dtype), found)
 
     return reduced
 
