@@ -104,6 +104,34 @@ def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> 
     assert_close(got, references.scan(x, op, axis, starts=starts, **options, **given), 1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"exclusive": True}, {"init": True}, {"init": True, "reverse": True}, {"starts": True}])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int16"])
+def test_leaves_whose_numbers_are_combined_in_several_ways(dtype: str, options: dict[str, bool]) -> None:
+    """Sums of halves are wide, maxima of floats integers, and products neither: in one leaf, alone and side by side."""
+
+    def each(a: Any, b: Any) -> Any:
+        return jnp.stack([jnp.maximum(a[0], b[0]), a[1] + b[1], a[2] * b[2]])
+
+    rng = np.random.default_rng(0)
+    first = np.asarray([-99, 0, 1], np.float32).astype(dtype)
+    for shape, op in (((300, 3), each), ((40, 2, 3), jax.vmap(each)), ((40, 70, 3), jax.vmap(each))):
+        x = rng.integers(-2, 3, shape)
+        x[..., 2] = np.where(rng.random(shape[:-1]) < 0.2, -1, 1)
+        start = np.broadcast_to(first, shape[1:])
+        starts = rng.random(shape[0]) < 0.1 if options.get("starts") else None
+        given = {"init": start} if options.get("init") else {"identity": start}
+        ways = {k: options.get(k, False) for k in ("exclusive", "reverse")}
+        wide = x.astype(np.float32)
+        want = references.scan(wide, op, starts=starts, **ways, **{k: v.astype(np.float32) for k, v in given.items()})
+        got = jp.scan(jnp.asarray(x, dtype), op, segment_starts=starts, **ways, **given)
+        np.testing.assert_array_equal(np.asarray(got, np.float32), want)
+        if not options:
+            np.testing.assert_array_equal(np.asarray(jp.reduce(jnp.asarray(x, dtype), op, axis=0), np.float32), want[-1])
+            cuts = jp.Offsets(np.array([0, 3, 3, shape[0]]))
+            parts = jp.segment_reduce(jnp.asarray(x, dtype), cuts, op, identity=start)
+            np.testing.assert_array_equal(np.asarray(parts[0], np.float32), want[2])
+
+
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [

@@ -15,6 +15,7 @@ import jaxprims as jp
 
 IDS = np.array([0, 0, 1, 2, 2, 2])
 RNG = np.random.default_rng(0)
+MORE = RNG.normal(size=40)
 X, *TERMS = RNG.uniform(0.5, 1.5, 6), *RNG.normal(size=(3, 6))
 
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -26,6 +27,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "reduction of exp": lambda x: jp.reduce(x, map=jnp.exp),
     "reduction by an operator": lambda x: jp.reduce(x, lambda a, b: a + b + a * b),
     "logsumexp": lambda x: jp.reduce(x, jnp.logaddexp),
+    "maximum of few": lambda x: jp.reduce(x, jnp.maximum),
+    "minimum of many": lambda x: jp.reduce(jnp.outer(x, MORE).ravel(), jnp.minimum),
+    "maxima of rows": lambda x: jp.reduce(jnp.outer(x, MORE), jnp.maximum, axis=1),
+    "greatest, and where": lambda x: jp.reduce((jnp.outer(x, MORE).ravel(), jp.positions), jp.monoids.argmax)[0],
     "segment_sum": lambda x: jp.segment_sum(x, IDS, 3),
     "segment_mean": lambda x: jp.segment_mean(x, IDS, 3),
     "genhist": lambda x: jp.genhist(lambda i, x: (i, (jnp.sin(x), x * x)), (IDS, x), jp.Bins(3, jp.monoids.add)),

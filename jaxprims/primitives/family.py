@@ -37,7 +37,7 @@ class Family(abc.ABC):
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
         self.lowered = primitive
-        taylor_by(primitive, self.plain)
+        taylor_by(primitive, self.series)
 
     @abc.abstractmethod
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> Problem:
@@ -46,6 +46,10 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         """An unbatched call in plain XLA."""
+
+    def series_one(self, *operands: Any, **params: Any) -> list[Any]:
+        """The same of operations whose Taylor series JAX knows."""
+        return self.plain_one(*operands, **params)
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         """What the handler is told beside the spec."""
@@ -91,6 +95,10 @@ class Family(abc.ABC):
     def plain(self, *operands: Any, **params: Any) -> list[Any]:
         """The same in plain XLA."""
         return over_batch(functools.partial(self.plain_one, **params), *self.batch(operands, **params))(*operands)
+
+    def series(self, *operands: Any, **params: Any) -> list[Any]:
+        """``plain``, for ``jet``."""
+        return over_batch(functools.partial(self.series_one, **params), *self.batch(operands, **params))(*operands)
 
     def over_devices(self, avals: Sequence[Any], count: int, **params: Any) -> str:
         """What it takes, in words, where several devices have parts of the elements."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -225,30 +226,42 @@ def spec_of(
 
 
 def _form(call: OrderedCall) -> Representation:
-    """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there."""
+    """What states hold. A scan writes every state, a start value is no packed one: only halves have another form there, and those
+    of a leaf that ``init`` has as one array must have the same one."""
     program = call.f.program
     position = call.position_among([program.body[r] for r in program.results])
     unfinished = call.kind != "scan" and not call.init
-    return call.operator.represent(
+    form = call.operator.represent(
         position if unfinished else None,
         keyed=call.kind != "reduce" and not call.init,
         unfinished=unfinished,
         in_order=True,
     )
+    if call.init and _mixes(form, call.operator.leaf_slots):
+        dtypes = tuple(t for t, n in call.operator.leaf_slots for _ in range(n))
+        return Representation(dtypes, call.operator.program, call.operator.identity)
+    return form
 
 
 Leaves = Sequence[tuple[str, int]]
 
 
 def _state_leaves(form: Representation, leaves: Leaves) -> list[tuple[str, int]]:
-    """A state's slots by leaf: the result's leaves, or one by one where the form has other slots."""
-    if len(form.dtypes) != sum(n for _, n in leaves):
+    """A state's slots by leaf: the result's leaves, or one by one where the form has other slots, or not one dtype in a leaf."""
+    if len(form.dtypes) != sum(n for _, n in leaves) or _mixes(form, leaves):
         return [(t, 1) for t in form.dtypes]
-    out, at = [], 0
-    for _, n in leaves:
-        out.append((form.dtypes[at], n))
-        at += n
-    return out
+    return [(kinds[0], len(kinds)) for kinds in _by_leaf(form, leaves)]
+
+
+def _by_leaf(form: Representation, leaves: Leaves) -> list[tuple[str, ...]]:
+    """The dtypes of each leaf's slots, of a form that has as many."""
+    ends = [0, *itertools.accumulate(n for _, n in leaves)]
+    return [form.dtypes[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def _mixes(form: Representation, leaves: Leaves) -> bool:
+    """Have some slots of a leaf another form than others?"""
+    return any(len(set(kinds)) > 1 for kinds in _by_leaf(form, leaves))
 
 
 def _places(leaves: Leaves, lanes: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ Results: the leaves ``[*batch, *inner, *element]``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,6 +59,12 @@ class Reductions(OrderedFamily):
         return call.operator.name if alone and in_order and call.operator.name in scan_xla.EXTREMES else None
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        return self._of_xla(scan_xla.REDUCTIONS, *operands, **params)
+
+    def series_one(self, *operands: Any, **params: Any) -> list[Any]:
+        return self._of_xla(scan_xla.WITH_SERIES, *operands, **params)
+
+    def _of_xla(self, known: Mapping[str | None, Callable[..., Any]], *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
         arrays, _, captured, consts, init = call.split(operands)
         name = self.extreme(call)
@@ -68,8 +74,8 @@ class Reductions(OrderedFamily):
         values = call.values(arrays, captured)
         if values[0].shape[0] == 0:
             return neutral_leaves(call, values) if init is None else init
-        if call.operator.name in scan_xla.REDUCTIONS and len(values) == 1 and init is None:
-            return [scan_xla.REDUCTIONS[call.operator.name](values[0], axis=0).astype(values[0].dtype)]
+        if call.operator.name in known and len(values) == 1 and init is None:
+            return [known[call.operator.name](values[0], axis=0).astype(values[0].dtype)]
         return scan_xla.reduce(call.combine(consts, 1 + call.inner_rank), values, init)
 
 

@@ -191,12 +191,28 @@ REDUCTIONS: dict[str | None, Callable[..., Any]] = {
 }  # fmt: skip
 """What XLA knows, by the operator's name."""
 
+
+def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """XLA's own extreme, of which JAX knows the Taylor series, as it does not of bits and of comparisons."""
+
+    def reduced(x: Any, axis: int) -> Any:
+        found = fn(x, axis)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return found
+        return jnp.where(jnp.any(jnp.isnan(jax.lax.stop_gradient(x)), axis), jnp.asarray(jnp.nan, x.dtype), found)
+
+    return reduced
+
+
+WITH_SERIES = REDUCTIONS | {"max": _keeping_nan(jnp.max), "min": _keeping_nan(jnp.min)}
+"""The same for ``jet``."""
+
 EXTREMES = {"argmax": jnp.argmax, "argmin": jnp.argmin}
 
 
 def extreme(x: Any, name: str, dtype: Any) -> tuple[Any, Any]:
     """The greatest or the least of x [N, ...], and the position where it is first met, of this dtype."""
-    at = EXTREMES[name](x, axis=0)
+    at = EXTREMES[name](jax.lax.stop_gradient(x), axis=0)
     return jnp.take_along_axis(x, at[None], axis=0, mode="promise_in_bounds")[0], at.astype(dtype)
 
 
