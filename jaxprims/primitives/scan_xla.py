@@ -204,7 +204,7 @@ def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
     return reduced
 
 
-WITH_SERIES = REDUCTIONS | {"max": _keeping_nan(jnp.max), "min": _keeping_nan(jnp.min)}
+WITH_SERIES = REDUCTIONS | {"add": _in_its_own_type(jnp.sum), "max": _keeping_nan(jnp.max), "min": _keeping_nan(jnp.min)}
 """The same for ``jet``."""
 
 EXTREMES = {"argmax": jnp.argmax, "argmin": jnp.argmin}
