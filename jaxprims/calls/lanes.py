@@ -49,6 +49,7 @@ def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) 
             raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
     given, concrete = checked_identity(call.monoid, call.values)
     mapped = _find_lanes(call, map, given if concrete else None, whole, rows)
+    assert call.operator is not None
     if given is not None and concrete and not call.captured and call.operator.identity is not None:
         wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
         if wrong is not None:
@@ -65,8 +66,8 @@ def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) 
 
 
 def _find_lanes(call: Ordered, map: Any, identity: list[Any] | None, whole: bool, rows: bool) -> bool:
-    """The operator on elements, with as many axes of lanes as may be; fewer where map mixes these, if an element is then still one
-    of scalars. Is map on such elements, too?"""
+    """The operator on elements, with as many axes of lanes as may be; fewer where map mixes these, if an element is then still
+    one of scalars. Is map on such elements, too?"""
     at, shapes = call.elements.at, call.values.shapes
     most = 0 if whole else min(len(s) for s in shapes)
     failure: Unsupported | None = None
