@@ -233,6 +233,18 @@ def test_batches_of_histograms_are_one_kernel() -> None:
     assert kernels(*(SHAPES["batched updates"][0], *SHAPES["batched updates"][1])) == ["scatter-add"]
 
 
+@pytest.mark.parametrize(("updates", "bins", "taken"), [(1, 16, False), (16, 16, False), (40, 16, True), (40, 100, False)])
+def test_few_updates_of_a_batchs_bins_are_left_to_xla(updates: int, bins: int, taken: bool) -> None:
+    rng = np.random.default_rng(0)
+    at, x = rng.integers(0, bins, (3000, updates)), rng.normal(size=(3000, updates)).astype(np.float32)
+
+    def counted(at: Any, x: Any) -> Any:
+        return jax.vmap(lambda at, x: jnp.zeros(bins).at[at].add(x))(at, x)
+
+    assert kernels(counted, at, x) == ["scatter-add"] * taken
+    same(counted(at, x), jp.fuse(counted)(at, x))
+
+
 def test_small_inner_arrays_are_not_written() -> None:
     points, centres = X.reshape(-1, 2), jnp.linspace(0, 1, 16).reshape(8, 2)
 

@@ -45,6 +45,19 @@ def test_forms(name: str) -> None:
     np.testing.assert_array_equal(jax.jit(jax.extend.core.jaxpr_as_fun(made))(X)[0], jax.jit(fn)(X))
 
 
+def test_what_is_one_number_is_no_reduction() -> None:
+    def fn(x: Any) -> Any:
+        row = x[None]
+        return jnp.sum(row, 0), jnp.max(row, 0), jnp.tensordot(x[0], x, 0), jnp.sum(x[:0])
+
+    made = simplified(flat_graph(jax.make_jaxpr(fn)(X)))
+    assert made is not None
+    left = [e.primitive.name for e in made.jaxpr.eqns if e.primitive.name.startswith(("reduce", "dot"))]
+    assert left == ["reduce_sum"]  # of nothing
+    for a, b in zip(jax.jit(jax.extend.core.jaxpr_as_fun(made))(X), jax.jit(fn)(X), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 BINS: dict[str, Callable[[Any], Any]] = {
     "a width": lambda x: jnp.floor(x / 0.1) + 50,
     "a width and a number of bins": lambda x: x / 7 * 300 + 50,

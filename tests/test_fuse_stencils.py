@@ -265,6 +265,20 @@ def test_what_several_want_is_written_once_if_it_is_dear() -> None:
     same(jax.jit(similarity)(U), jp.fuse(similarity)(U), 1e-5, 1e-6)
 
 
+def test_what_most_would_make_again_is_written() -> None:
+    """The exponential, which a product with it is made of and derivatives want as well."""
+
+    def weighted(u: Any) -> Any:
+        p = jnp.pad(u, 1, mode="edge")
+        views = [p[i : i + u.shape[0], j : j + u.shape[1]] for i in range(3) for j in range(3)]
+        weights = [jnp.exp(-((q - u) ** 2)) * 0.5 for q in views]
+        return jnp.sum((sum(w * q for w, q in zip(weights, views, strict=True)) / sum(weights)) ** 2)
+
+    made = [g.primitive.name for s in stencils(jax.grad(weighted), U) for k in s.taken for g in [s.graph.eqns[k]]]
+    assert made.count("exp") < 9
+    same(jax.jit(jax.grad(weighted))(U), jp.fuse(jax.grad(weighted))(U), 1e-4, 1e-5)
+
+
 def test_what_xla_needs_too_is_written_once_if_it_is_dear() -> None:
     """A window in a kernel and in a sort of XLA's."""
 

@@ -159,7 +159,7 @@ def test_sums_are_as_good_as_numpys(dtype: str) -> None:
 
 
 def test_map() -> None:
-    """In the kernel, with captured arrays and positions; on slices that it mixes, by XLA; results of another structure."""
+    """In the kernel, with captured arrays and positions; on slices that it mixes, too; results of another structure."""
     rng = np.random.default_rng(0)
     x, weights = rng.standard_normal((50, 8)).astype(np.float32), rng.standard_normal(50).astype(np.float32)
 
@@ -177,6 +177,26 @@ def test_map() -> None:
     assert_close(counted, {"s": weights.sum(), "n": np.int32(50)}, 1e-5)
     assert_close(mixed, np.sort(x, 1).sum(0), 1e-5)
     assert_close(squares, 1 + np.square(x).sum(), 1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_map_that_mixes_few_numbers_is_in_the_kernel(axis: int) -> None:
+    """These are one element, which nobody writes; many, or along an axis in front, are XLA's."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((300, 200, 3)).astype(np.float32) for _ in range(2))
+
+    def run(x: Any, y: Any) -> Any:
+        return jp.reduce((x, y), jp.monoids.add, axis=axis, map=jnp.cross), jp.scan(
+            (x, y), jp.monoids.max, axis=axis, map=jnp.cross
+        )
+
+    total, largest = jax.jit(run)(x, y)
+    assert_close(total, np.cross(x, y).sum(axis), 1e-4)
+    assert_close(largest, np.maximum.accumulate(np.cross(x, y), axis), 1e-5)
+    long = [v.reshape(-1, 3) for v in (x, y)]
+    summed = jax.jit(lambda x, y: jp.reduce((x, y), jp.monoids.add, axis=0, map=jnp.cross)).lower(*long).compile()
+    assert summed.memory_analysis().temp_size_in_bytes < x.nbytes / 50
+    assert_close(summed(*long), np.cross(*long).sum(0), 1e-4)
 
 
 def test_empty() -> None:

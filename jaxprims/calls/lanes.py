@@ -48,31 +48,14 @@ def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) 
         except KeyError:
             raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
     given, concrete = checked_identity(call.monoid, call.values)
-    at = call.elements.at
-    shapes = call.values.shapes
-    most = 0 if whole else min(len(s) for s in shapes)
-    failure: Unsupported | None = None
-    for lanes in [k for k in range(most, -1, -1) if len({s[:k] for s in shapes}) == 1]:
-        if lanes < most and not any(shapes):
-            continue
-        try:
-            operator, captured = _operator_on_elements(call, lanes, given if concrete else None, rows)
-        except Unsupported as e:
-            failure = e
-            continue
-        if lanes < at:
-            call.elements.moved_to_front()
-        call.lanes, call.operator, call.captured = lanes, operator, captured
-        break
-    else:
-        assert failure is not None
-        raise failure
+    mapped = _find_lanes(call, map, given if concrete else None, whole, rows)
+    assert call.operator is not None
     if given is not None and concrete and not call.captured and call.operator.identity is not None:
         wrong = classify.wrong_identity(call.operator.program, call.operator.identity)
         if wrong is not None:
             warn_identity(wrong)
     call.identity = given
-    if not _map_on_elements(call, map):
+    if not mapped:
         # map by XLA: its results are the elements
         values = [jnp.moveaxis(v, 0, call.elements.at) for v in call.plain_values()]
         before = call.elements
@@ -82,10 +65,49 @@ def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) 
         _map_on_elements(call, None)
 
 
+def _find_lanes(call: Ordered, map: Any, identity: list[Any] | None, whole: bool, rows: bool) -> bool:
+    """The operator on elements, with as many axes of lanes as may be; fewer where map mixes these, if an element is then still
+    one of scalars. Is map on such elements, too?"""
+    at, shapes = call.elements.at, call.values.shapes
+    most = 0 if whole else min(len(s) for s in shapes)
+    failure: Unsupported | None = None
+    first: tuple[int, Operator, list[Any]] | None = None
+    for lanes in [k for k in range(most, -1, -1) if len({s[:k] for s in shapes}) == 1]:
+        if lanes < most and not any(shapes):
+            continue
+        if first is not None and (lanes < at or _slots(call, lanes) > MAX_STRUCT_SLOTS):
+            break
+        try:
+            operator, captured = _operator_on_elements(call, lanes, identity, rows)
+        except Unsupported as e:
+            failure = e
+            continue
+        if lanes < at:
+            call.elements.moved_to_front()
+        call.lanes, call.operator, call.captured = lanes, operator, captured
+        first = first or (lanes, operator, captured)
+        try:
+            if _map_on_elements(call, map):
+                return True
+        except Unsupported as e:
+            warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
+            break
+    if first is None:
+        assert failure is not None
+        raise failure
+    call.lanes, call.operator, call.captured = first
+    return False
+
+
+def _slots(call: Ordered, lanes: int) -> int:
+    """Scalars of an element."""
+    return sum(slots_of(s[lanes:], d) for s, d in zip(call.values.shapes, call.values.dtypes, strict=True))
+
+
 def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, arrays: bool) -> tuple[Operator, list[Any]]:
     shapes, dtypes = call.values.shapes, call.values.dtypes
     inside = [s[lanes:] for s in shapes]
-    slots = sum(slots_of(s, d) for s, d in zip(inside, dtypes, strict=True))
+    slots = _slots(call, lanes)
     if slots > MAX_LARGE_SLOTS:
         raise Unsupported("operator", f"an element of {slots} scalars; {MAX_LARGE_SLOTS} is the most")
     if slots == 0:
@@ -202,7 +224,7 @@ def _repeated(program: Program, counts: Sequence[int], lanes: int) -> Program:
 
 
 def _map_on_elements(call: Ordered, map: Any) -> bool:
-    """f, on elements; False where map cannot be compiled, or not lane by lane."""
+    """f, on elements; False where map is not one of these. Raises Unsupported where it cannot be compiled."""
     slices, lanes = call.elements.slices(), call.lanes
     inside = [s[lanes:] for s, _ in slices]
     if any(s and p for s, p in zip(inside, call.elements.is_position, strict=True)):
@@ -224,19 +246,15 @@ def _map_on_elements(call: Ordered, map: Any) -> bool:
             closed = jax.make_jaxpr(flat)(*avals)
         except Exception:  # of map on other shapes than the call's
             return False
-    try:
-        if [tuple(o.shape) for o in closed.out_avals] != wanted:
-            return False
-        if outer and all(s == () for s in (*inside, *wanted)):
-            if not _on_numbers(call.mapped, closed, to_program(hoist(closed)[1].jaxpr), outer):
-                return False
-        elif outer:
-            return False
-        pre, inner = hoist(closed)
-        large = call.operator is not None and call.operator.large
-        call.f = make_large(inner.jaxpr) if large else make_traced(inner.jaxpr)
-        call.f_captured = list(pre(*closed.consts))
-    except Unsupported as e:
-        warn_user(f"map cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)
+    if [tuple(o.shape) for o in closed.out_avals] != wanted:
         return False
+    if outer and all(s == () for s in (*inside, *wanted)):
+        if not _on_numbers(call.mapped, closed, to_program(hoist(closed)[1].jaxpr), outer):
+            return False
+    elif outer:
+        return False
+    pre, inner = hoist(closed)
+    large = call.operator is not None and call.operator.large
+    call.f = make_large(inner.jaxpr) if large else make_traced(inner.jaxpr)
+    call.f_captured = list(pre(*closed.consts))
     return True

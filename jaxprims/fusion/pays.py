@@ -13,6 +13,7 @@ from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
 from .body import Body, Leaf, operations, own_numbers
 from .graph import OUTSIDE
+from .sites import Site
 from .stencils import Stencil
 
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
@@ -21,6 +22,9 @@ updates of bins, positions of extremes, functions; of a scan, through which it g
 
 FEWEST_IN_ROWS_OF_BINS = 2**13
 """The same of updates of rows."""
+
+FEWEST_OF_BATCH = 32
+"""Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
 
 SHORT_ROW, SHORT_ROW_OF_POSITIONS = 512, 128
 """Elements of a row below which XLA reduces the rows, one by one, as fast; where it is told the position too."""
@@ -97,12 +101,20 @@ def _fewest(body: Body) -> int:
     return FEWEST_DEAR if one_by_one or dear else FEWEST
 
 
+def _are_few_for_bins(site: Site) -> bool:
+    """Are a batch's bins, each of which a kernel goes through, more than what is added to them?"""
+    each = math.prod(site.sizes[site.kept :]) * len(site.roots) // 2
+    return each < max(FEWEST_OF_BATCH, math.prod(site.eqn.invars[0].aval.shape[site.kept :]))
+
+
 def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
     if (math.prod(site.sizes) if of_bins else site.elements) < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
+    if of_bins and site.kept and _are_few_for_bins(site):
+        return "few updates for each of a batch's bins"
     gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
         return "one sum of rows, which XLA adds as vectors, too"

@@ -3,7 +3,8 @@ that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
 multiplied, or added, before, where the installed XLA does so; a product with a mask is a choice, which does not see what is
-infinite where the mask is false; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
+infinite where the mask is false; a reduction along axes of one number is that number, and what is multiplied as matrices with a
+single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..primitives.avals import typed
 from ..tracing import elementwise
 from ..tracing.jaxprs import interpret, run_equation
+from ..tracing.labels import REDUCTIONS
 from .graph import Graph
 
 _OF_BITS = frozenset(("convert_element_type", "bitcast_convert_type", "reduce_precision", "nextafter"))
@@ -63,6 +65,14 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     name, out = eqn.primitive.name, eqn.outvars[0]
     if name == "convert_element_type":
         return _unrounded(graph, eqn)
+    if name in REDUCTIONS and eqn.invars[0].aval.size == out.aval.size:
+        return lambda value: lax.squeeze(value(eqn.invars[0]), eqn.params["axes"])
+    if (
+        name == "dot_general"
+        and any(v.aval.ndim == 0 for v in eqn.invars)
+        and len({v.aval.dtype for v in (*eqn.invars, out)}) == 1
+    ):
+        return lambda value: jnp.multiply(*map(value, eqn.invars))
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
     combine = np.add if name in ("add", "sub") else np.multiply

@@ -42,19 +42,20 @@ def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], st
 
 
 def _dear_again(stencils: Sequence[Stencil], by_xla: Collection[int]) -> set[Var]:
-    """Windows that several stencils compute, or one and XLA; else the last of what several stencils compute, if that takes
-    longer than to read it."""
+    """Windows that several stencils compute, or one and XLA; else of what several stencils compute, and takes longer than to read
+    it, that by which most is saved: the last of such."""
     times = collections.Counter([*by_xla, *(k for s in stencils for k in s.taken)])
-    found, again = set[Var](), dict[int, Var]()
+    found, saved = set[Var](), dict[int, tuple[float, Var]]()
     for s in stencils:
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
             if times[k] > 1 and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+                again = (times[k] - 1) * work_behind(s.graph, s.taken, k)
                 if work(s.graph, k) >= AGAIN:
                     found.add(var)
-                elif (times[k] - 1) * work_behind(s.graph, s.taken, k) >= AGAIN:
-                    again[k] = var
-    return found or {again[k] for k in sorted(again)[-1:]}
+                elif again >= AGAIN:
+                    saved[k] = again, var
+    return found or {saved[k][1] for k in sorted(saved, key=lambda k: (saved[k][0], k))[-1:]}
 
 
 def _stencils(

@@ -138,16 +138,26 @@ class Kit:
         return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), n
 
     def log_of(self, f: ir.Value, n: ir.Value) -> ir.Value:
-        """log(2^n (1 + f)) by the series of 2 atanh(f / (2 + f)), small terms first."""
-        s = self.div(f, self.add(f, 2.0))
-        z = self.mul(s, s)
-        terms = 11 if self.double else 5
-        series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(terms, 0, -1)]))
+        """log(2^n (1 + f)), small terms first: f - f^2 / 2 and what is left, as a polynomial (Cephes' logf) or, in f64, by the
+        series of 2 atanh(f / (2 + f))."""
         half_square = self.mul(0.5, self.mul(f, f))
+        if self.double:
+            s = self.div(f, self.add(f, 2.0))
+            z = self.mul(s, s)
+            series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(11, 0, -1)]))
+            rest = self.mul(s, self.add(half_square, series))
+        else:
+            rest = self.mul(self.mul(f, self.mul(f, f)), self.horner(f, _LOGARITHM))
         high, low = self.ln2
         whole = self.b.sitofp(n, self.t)
-        small = self.mul_add(whole, low, self.mul(s, self.add(half_square, series)))
-        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, small)))
+        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, self.mul_add(whole, low, rest))))
+
+
+_LOGARITHM = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+"""(log(1 + f) - f + f^2 / 2) / f^3 for 1 + f between sqrt(1/2) and sqrt(2), in f32."""
 
 
 def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
