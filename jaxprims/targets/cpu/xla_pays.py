@@ -89,7 +89,8 @@ read alike are one grid (``primitives/stencil.py``), others are not."""
 
 SHORT_ROW_OF_CELLS, WIDEST = 40, 64
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach; and bytes of the widest
-vector: of rows that fill none all cells are made one by one. Twice as many where steps go on beyond the ends of rows that wrap around."""
+vector: of rows that fill none all cells are made one by one. Twice as many numbers where rows wrap around, beyond whose ends
+steps go on."""
 
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
