@@ -302,8 +302,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   const int64_t least_row = least_lane * best.tile.back();
   // Prefetchers follow one stream in a page of memory; two rows at a time are two.
   best.alone = p.Cells() * p.Bytes() > machine.l2 && LongestRow(p) < kPage;
-  best.ahead = best.depth > 1 && p.Cells() * p.Bytes() > machine.l2;
   best.stream = best.depth == 1 && p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
+  // Of a single step, whose kernel asks if it has several stages: only the first reads memory, which would wait for the others.
+  best.ahead = best.stream || (best.depth > 1 && p.Cells() * p.Bytes() > machine.l2);
   return best;
 }
 
