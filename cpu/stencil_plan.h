@@ -196,8 +196,8 @@ inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_
                                                          : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > machine.l2 ? ByteBetween(static_cast<double>(all) / static_cast<double>(l3), machine)
-                                       : stencil_cost::kByteL2;
+  const double byte =
+      all > machine.l2 ? ByteBetween(static_cast<double>(all) / static_cast<double>(l3), machine) : stencil_cost::kByteL2;
   // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
   double around = 1, side_by_side = row;
   bool cut = tile.back() < p.size.back();
@@ -282,8 +282,8 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           const int64_t rounds = (tasks + threads - 1) / threads;
           const double share = (static_cast<double>(rounds) + kSlowed) / static_cast<double>(tasks);
           const double meet = threads > 1 ? stencil_cost::kPass * static_cast<double>(passes) : 0;
-          const double cost = Cost(p, plan.tile, depth, machine) * share +
-                              meet / (static_cast<double>(p.Cells()) * static_cast<double>(p.steps));
+          const double cost =
+              Cost(p, plan.tile, depth, machine) * share + meet / (static_cast<double>(p.Cells()) * static_cast<double>(p.steps));
           if (least < 0 || cost < least * 0.97) {
             least = cost;
             best = plan;
