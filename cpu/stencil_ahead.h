@@ -1,5 +1,5 @@
-// What later rows of a stencil want of memory is asked for while others are made: in a pass of several steps most of these read
-// and write what is in the caches, and memory would wait meanwhile.
+// What later rows of a stencil want of memory is asked for while others are made: in a pass of several steps, or of a kernel in
+// several stages, most of these read and write what is in the caches, and memory would wait meanwhile.
 #pragma once
 
 #include <algorithm>

@@ -143,6 +143,7 @@ inline constexpr double kByteMemory = 0.1;
 inline constexpr double kWaits = 0.25;     // the part of memory's time in which nothing else is done
 inline constexpr double kFreshByte = 0.2;  // of memory between passes, which the system clears
 inline constexpr double kTile = 5000;      // what a tile costs beside its cells
+inline constexpr double kPass = 10000;     // what it takes several threads to meet
 inline constexpr double kRow = 15;         // of cells, beside them
 
 }  // namespace stencil_cost
@@ -167,6 +168,12 @@ inline int64_t InUse(const StencilProblem& p, const PerAxis<int64_t>& tile, int6
 // How much of the third-level cache there is, whatever a machine says: a virtual one names its host's.
 inline int64_t UsableL3(const Machine& machine) { return std::min<int64_t>(machine.l3, int64_t{64} << 20); }
 
+// Nanoseconds for a byte of what passes read and write, `part` times as many as there is third-level cache: the more of it they
+// take, the less of it is still there when the next pass comes, for it is not theirs alone, and goes through all of it in order.
+inline double ByteBetween(double part, const Machine& machine) {
+  return std::lerp(machine.byte_l3, stencil_cost::kByteMemory, std::clamp((part - 0.25) / 1.25, 0.0, 1.0));
+}
+
 // Nanoseconds for a step of a cell.
 inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_t depth, const Machine& machine) {
   double cells = 1, computed = 0;
@@ -189,7 +196,8 @@ inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_
                                                          : 0);
   }
   const int64_t all = p.Cells() * p.Bytes();
-  const double byte = all > l3 ? stencil_cost::kByteMemory : all > machine.l2 ? machine.byte_l3 : stencil_cost::kByteL2;
+  const double byte =
+      all > machine.l2 ? ByteBetween(static_cast<double>(all) / static_cast<double>(l3), machine) : stencil_cost::kByteL2;
   // Of memory, what is around a tile is read as well. Hardware prefetchers start anew where what lies side by side ends.
   double around = 1, side_by_side = row;
   bool cut = tile.back() < p.size.back();
@@ -272,8 +280,10 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
           const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
           const int64_t threads = std::min<int64_t>(wanted, machine.threads);
           const int64_t rounds = (tasks + threads - 1) / threads;
+          const double share = (static_cast<double>(rounds) + kSlowed) / static_cast<double>(tasks);
+          const double meet = threads > 1 ? stencil_cost::kPass * static_cast<double>(passes) : 0;
           const double cost =
-              Cost(p, plan.tile, depth, machine) * (static_cast<double>(rounds) + kSlowed) / static_cast<double>(tasks);
+              Cost(p, plan.tile, depth, machine) * share + meet / (static_cast<double>(p.Cells()) * static_cast<double>(p.steps));
           if (least < 0 || cost < least * 0.97) {
             least = cost;
             best = plan;
@@ -292,8 +302,9 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   const int64_t least_row = least_lane * best.tile.back();
   // Prefetchers follow one stream in a page of memory; two rows at a time are two.
   best.alone = p.Cells() * p.Bytes() > machine.l2 && LongestRow(p) < kPage;
-  best.ahead = best.depth > 1 && p.Cells() * p.Bytes() > machine.l2;
   best.stream = best.depth == 1 && p.Cells() * p.Bytes() > machine.l3 && least_row >= (lines ? kStreamedLines : kStreamedRow);
+  // Of a single step, whose kernel asks if it has several stages: only the first reads memory, which would wait for the others.
+  best.ahead = best.stream || (best.depth > 1 && p.Cells() * p.Bytes() > machine.l2);
   return best;
 }
 

@@ -35,7 +35,7 @@ class StencilRows {
         inputs_(pipeline.inputs()),
         stream_(plan.stream),
         alone_(plan.alone),
-        asks_(plan.ahead && !plan.stream),
+        asks_(plan.ahead),
         axis_(grid.rank - 1) {
     const size_t leaves = shape.leaf_bytes.size(), rows = rows_.size();
     bases_.resize(rows);
@@ -225,7 +225,7 @@ class StencilRows {
     for (size_t leaf = 0; leaf < last.to.size(); ++leaf) {
       const int64_t plane = front - (made - 1) * grid_.halo[0];
       const Interval planes = last.region[0];
-      const bool wanted = planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
+      const bool wanted = !stream_ && planes.holds(plane) && planes.holds(plane + (axis_ == 1 ? count - 1 : 0));
       ask(last.to[leaf], last.region[axis_], shape_.leaf_bytes[leaf] * shape_.unit, plane, wanted);
     }
   }

@@ -343,3 +343,27 @@ def test_reverse_mode_remembers_few_grids(boundary: str) -> None:
     for steps, most in ((17, 12), (100, 36)):
         gradient = jax.jit(jax.grad(lambda x: jnp.sum(jp.stencil(heat, x, boundary=boundary, steps=steps) ** 2)))
         assert gradient.lower(x).compile().memory_analysis().temp_size_in_bytes <= most * 2**18
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("shape", [(40, 30, 18), (700, 30), (2000, 8, 3)])
+@pytest.mark.parametrize("boundary", ["constant", "keep"])
+def test_steps_of_short_rows_are_one_loop(shape: tuple[int, ...], boundary: str) -> None:
+    """XLA makes the cells of all steps before anew for each if these are not in a loop."""
+    centre = (0,) * (len(shape) - (shape[-1] == 3))
+    near = [(*centre[:k], s, *centre[k + 1 :]) for k in range(len(centre)) for s in (-1, 1)]
+    axes = tuple(range(len(centre)))
+
+    def f(a: Any) -> Any:
+        return a[centre] + 0.1 * jnp.tanh(sum(a[o] for o in near) - len(near) * a[centre])
+
+    x = jnp.asarray(np.random.default_rng(0).random(shape, np.float32))
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(jp.stencil(f, x, boundary=boundary, axes=axes, steps=5) ** 2)))
+    assert " while(" in gradient.lower(x).compile().as_text()
+
+    def by_steps(x: Any) -> Any:
+        for _ in range(5):
+            x = jp.stencil(f, x, boundary=boundary, axes=axes)
+        return jnp.sum(x**2)
+
+    np.testing.assert_allclose(gradient(x), jax.grad(by_steps)(x), rtol=2e-5, atol=1e-5)

@@ -233,3 +233,16 @@ def test_loops_make_what_they_reduce() -> None:
         for loops in (False, True):
             found = kernels(lambda x: jp.cumsum(x, 0), jnp.ones(shape, jnp.float32), loops)
             assert found == (0 if loops and few else 1), (shape, loops)
+
+
+@pytest.mark.parametrize(("boundary", "row", "pays"), [("wrap", 50, True), ("constant", 50, False), ("wrap", 90, False)])
+def test_steps_of_short_rows_that_wrap_around(boundary: str, row: int, pays: bool) -> None:
+    x = jnp.asarray(rng.random((400, row), np.float32))
+
+    def steps(x: jax.Array) -> Any:
+        return jp.stencil(lambda a: 0.5 * a[0, 0] + 0.25 * (a[0, -1] + a[1, 0]), x, boundary=boundary, steps=12)
+
+    assert (strategies(steps, x) == ["plain XLA"]) == pays
+    got = jax.jit(steps)(x)
+    with forced(AnyKernel()):
+        np.testing.assert_allclose(jax.jit(lambda x: steps(x))(x), got, rtol=1e-5)

@@ -25,7 +25,7 @@ from . import stencil_xla
 from .batches import over_batch
 from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
-from .stencil_call import Bounds, StencilCall, Window
+from .stencil_call import Bounds, StencilCall, Window, lanes_of
 from .stencil_made import step
 from .tangents import along, is_inexact, jvp_of, replaced
 from .transposed import transposed
@@ -37,6 +37,10 @@ ONE_BY_ONE = 16
 SMALL, FEW_STEPS = 16_384, 100
 """Cells of a grid whose derivatives are XLA's, of no more steps: of the kernels' pieces each would cost more than all of it."""
 
+SHORT_ROW = 40
+"""Numbers to a row of a grid of any size of which that holds if steps are differentiated one by one: kernels leave such rows to
+XLA, which would make each step's cells again for the next one if it had them all in one program, and not in a loop."""
+
 MOST_CAPTURED = 64
 """Numbers of a captured array whose derivative is made cell by cell, and summed."""
 
@@ -47,7 +51,8 @@ MOST_CAPTURED = 64
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], rank: int) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    if _small(call, jax.typeof(primals[0]).shape[: masks[0].bit_count()], call.steps):
+    avals = [jax.typeof(x) for x in primals]
+    if _small(call, avals[0].shape[: masks[0].bit_count()], call.steps, math.prod(lanes_of(call, avals, masks))):
         return jvp_of(_plain(call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
     return outs, (_tangents if call.steps == 1 else _tangents_of_steps)(primals, dots, outs, call, masks, rank)
@@ -58,10 +63,13 @@ def _plain(call: StencilCall, masks: Sequence[int], rank: int) -> Callable[..., 
     return over_batch(functools.partial(stencil_xla.stencil, call, pulled=True), masks, rank)
 
 
-def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1) -> bool:
+def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1, lanes: int = 1) -> bool:
     """Is all of it XLA's? Of several steps it remembers each."""
     sizes = [*batch, *(w.size for w in call.window)]
-    return all(isinstance(n, int) for n in sizes) and not call.plans and math.prod(sizes) <= SMALL and steps <= FEW_STEPS
+    if call.plans or not all(isinstance(n, int) for n in sizes):
+        return False
+    short = 1 < steps <= ONE_BY_ONE and sizes[-1] * lanes <= SHORT_ROW
+    return short or (math.prod(sizes) <= SMALL and steps <= FEW_STEPS)
 
 
 def _tangents(

@@ -66,8 +66,8 @@ def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pul
     for k, offsets in call.reads:
         if k not in whole:
             # What wraps around and is all computed is rolled, read by read, which XLA fuses with what reads it; along several
-            # axes at once it is slower than what is around the grid, made once.
-            star = all(sum(map(bool, o)) <= 1 for j, o in call.reads if j == k)
+            # axes at once, or farther than to the next cell, it is slower than what is around the grid, made once.
+            star = all(sum(map(abs, o)) <= 1 for j, o in call.reads if j == k)
             rolls = [
                 star and b.mode == "wrap" and (b.lo - b.origin, n - b.hi - b.origin) == i
                 for b, n, i in zip(call.bounds[k], arrays[k].shape, inner, strict=False)

@@ -401,6 +401,44 @@ TEST(RingsLeaveRoomInTheSecondLevelCache) {
   CHECK(MakeStencilPlan(p, machine).tile == plan.tile);
 }
 
+TEST(ThirdLevelCachesAreNotReadOnceAStep) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 100; ++round) {
+    StencilProblem p;
+    const int64_t rows = Draw(random, 1500, 4000);
+    p.widest = p.size = {rows, Draw(random, 1500, 4000)};
+    p.halo = {1, 1};
+    p.span = {2, 2};
+    p.wraps = {0, 0};
+    p.steps = Draw(random, 10, 60);
+    p.array_bytes = p.leaf_bytes = {4};
+    p.changed = 1;
+    p.work = Draw(random, 10, 20);
+    p.width = 16;
+    Machine machine{static_cast<int>(Draw(random, 1, 4))};
+    machine.l2 = 1 << 20;
+    machine.l3 = p.Cells() * p.Bytes() * Draw(random, 6, 12) / 8;  // which nearly holds both grids, or does
+    machine.byte_l3 = 0.0075;
+    CHECK(MakeStencilPlan(p, machine).depth >= 4);
+  }
+}
+
+TEST(ThreadsSeldomMeetOnSmallGrids) {
+  for (const int64_t n : {64, 128, 256, 512}) {
+    StencilProblem p;
+    p.widest = p.size = {n, n};
+    p.halo = {1, 1};
+    p.span = {2, 2};
+    p.wraps = {0, 0};
+    p.steps = 50;
+    p.array_bytes = p.leaf_bytes = {4};
+    p.changed = 1;
+    p.work = 14;
+    p.width = 16;
+    CHECK(MakeStencilPlan(p, Machine{2}).depth >= 5);
+  }
+}
+
 TEST(KeptPlansAreThoseThatAreMade) {
   // By several threads at once, of more kernels than are kept, whose grids change.
   std::vector<std::thread> threads;

@@ -97,7 +97,8 @@ read alike are one grid (``primitives/stencil.py``), others are not."""
 
 SHORT_ROW_OF_CELLS, WIDEST = 40, 64
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach; and bytes of the widest
-vector: of rows that fill none all cells are made one by one."""
+vector: of rows that fill none all cells are made one by one. Twice as many numbers where rows wrap around, beyond whose ends
+steps go on."""
 
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
@@ -258,5 +259,6 @@ def _stencil(problem: StencilProblem, operation: str) -> str | None:
         return "small members of a batch: XLA makes them all in one loop"
     row, offsets = problem.size[-1], [o[-1] for _, o in spec.reads]
     inside = row - max(offsets, default=0) + min(offsets, default=0)
-    short = row * spec.unit <= SHORT_ROW_OF_CELLS or inside * spec.unit < vector_width(spec, WIDEST)
+    around = 2 if problem.steps > 1 and problem.wraps[-1:] == (True,) else 1
+    short = row * spec.unit <= SHORT_ROW_OF_CELLS * around or inside * spec.unit < vector_width(spec, WIDEST)
     return "short rows" if short else None

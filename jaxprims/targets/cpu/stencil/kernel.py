@@ -277,7 +277,7 @@ class _Rows:
                 first = b.select(streams, start, last) if streaming else b.select(streams, last, start)
             several = AT_ONCE * together * width
             with loop(b, first, last, several) as begins:
-                if streams is not None and not streaming:
+                if streams is not None and (self.kept or not streaming):
                     self.ahead.fetch(numbers, begins, several)
                 ends = b.add(begins, i64(several))
                 with loop(b, begins, least(b, ends, last), together * width) as j:
