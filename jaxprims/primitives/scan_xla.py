@@ -132,13 +132,15 @@ extremes, as integers; and rows across which an extreme is found by comparisons.
 
 
 def _by_function(x: Any, axis: int, start: float, op: Callable[[Any, Any], Any]) -> Any:
-    """Of real floats; of halves in f32."""
+    """Of real floats; of halves in f32. What XLA knows, it hands on to a library, whose call takes longer than a few short rows,
+    and whose maxima lose a NaN."""
     wide = x.astype(np.float32) if is_half(x.dtype) else x
     first = vary(jnp.asarray(start, wide.dtype), axes_of([x]))
     return jax.lax.reduce(wide, first, op, (axis,)).astype(x.dtype)
 
 
 def _sum(x: Any, axis: int) -> Any:
+    """Of short rows by ``a + b`` in a form that XLA does not know."""
     if not jnp.issubdtype(x.dtype, jnp.floating) or axis % x.ndim < x.ndim - 1 or x.shape[axis] >= SHORT_ROW:
         return _in_its_own_type(jnp.sum)(x, axis)
     return _by_function(x, axis % x.ndim, 0, lambda a, b: b - (-a))
