@@ -28,8 +28,8 @@ F = Callable[..., Any]
 """``f(held arrays, *element)`` gives a row; a function of a module, since calls are remembered by it."""
 
 
-FEWEST, NARROW = 8192, 8
-"""Numbers from which on such kernels pay, and of a row which does with fewer: XLA makes what several of them need once."""
+FEWEST, FEWEST_OF_WIDE, NARROW = 8192, 2048, 8
+"""Numbers from which on such kernels pay: XLA makes what several of them need once; of rows of so many numbers."""
 
 
 def rows_pay(shape: Sequence[Any]) -> bool:
@@ -37,7 +37,7 @@ def rows_pay(shape: Sequence[Any]) -> bool:
     if len(shape) < 2 or not all(isinstance(n, int) for n in shape):
         return False
     row = math.prod(shape[1:])
-    return row >= NARROW or (row > 1 and not is_narrow(shape) and math.prod(shape) >= FEWEST)
+    return row > 1 and not is_narrow(shape) and math.prod(shape) >= (FEWEST if row < NARROW else FEWEST_OF_WIDE)
 
 
 def is_narrow(shape: Sequence[Any]) -> bool:
