@@ -325,6 +325,29 @@ def test_eager_transformations_of_rules_compile_once(name: str, transformation: 
     assert "Finished XLA compilation" in caplog.text
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_eager_histograms_are_compiled_for_no_range(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Their edges are those of ``jax.numpy``, and one program makes all of a kind."""
+    x = X.astype(dtype)
+    ranges: list[Any] = [(0.1, 7.3), (0.7 + 2**-13, 3.3), [np.float64(1.7), 2], np.array([0.1, 9.7]), (jnp.float32(0.3), 5), None]
+    for call, plain in ((jp.histogram, jnp.histogram), (jp.histogram_bin_edges, jnp.histogram_bin_edges)):
+        for r in ranges:
+            for got, want in zip(jax.tree.leaves(call(x, 7, r)), jax.tree.leaves(plain(x, 7, r)), strict=True):
+                np.testing.assert_array_equal(got, want)
+                assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type)
+    with jax.log_compiles():
+        for lo in (0.3, 1.1, 2):
+            jp.histogram(x, 7, (lo, 9.9))
+            jp.histogram(x + x.dtype.type(1), 7, None)
+    assert "Finished XLA compilation of jit(_" not in caplog.text
+    for wrong in ("ab", (1.0, 2.0, 3.0), 5, (1j, 2.0), (None, 1.0)):
+        with pytest.raises((TypeError, ValueError)) as said:
+            jnp.histogram(x, 7, wrong)
+        with pytest.raises(said.type) as ours:
+            jp.histogram(x, 7, wrong)
+        assert str(ours.value) == str(said.value)
+
+
 def test_types_of_results(x64: None) -> None:
     for x in (X, np.arange(12), X.astype(jnp.bfloat16), jnp.asarray(3.0) * jnp.ones(4)):
         got, plain = jp.scan(x), jax.jit(jp.scan)(x)
