@@ -251,8 +251,8 @@ def test_inside_transformations() -> None:
 
 
 def test_rules_of_their_own_are_told_apart_by_what_they_are() -> None:
-    """Operators of functions of ``jax.numpy`` that have ``custom_jvp`` inside are equal from trace to trace, so that eager
-    gradients and batches of them compile once; with another rule they are not, though their Programs are."""
+    """Operators that have ``custom_jvp`` inside are equal from trace to trace, so that eager gradients and batches of them
+    compile once; with another rule they are not, though their Programs are; nor where only a rule's own rule is another."""
 
     def call(op: Any) -> Any:
         (eqn,) = (
@@ -260,21 +260,92 @@ def test_rules_of_their_own_are_told_apart_by_what_they_are() -> None:
         )
         return eqn.params["call"]
 
-    def with_rule(scale: float) -> Any:
+    def doubling(scale: float, then: Any = None) -> Any:
         @jax.custom_jvp
         def double(x: Any) -> Any:
             return 2 * x
 
-        double.defjvp(lambda p, t: (double(*p), scale * t[0]))
+        double.defjvp(lambda p, t: ((then or double)(*p), scale * t[0] * (then or double)(p[0] * 0 + 0.5)))
+        return double
+
+    def with_rule(scale: float, then: Any = None) -> Any:
+        double = doubling(scale, then)
         return lambda a, b: jnp.maximum(double(a), double(b)) / 2
 
-    for make in (lambda: jnp.logaddexp, lambda: lambda a, b: jnp.logaddexp(a, b)):
+    made = (
+        lambda: jnp.logaddexp,
+        lambda: lambda a, b: jnp.logaddexp(a, b),
+        lambda: lambda a, b: jnp.maximum(a, b) + 0 * (jax.nn.relu(a) - jax.nn.relu6(b)),
+        lambda: with_rule(2),
+        lambda: with_rule(2, doubling(5)),
+    )
+    for make in made:
         assert call(make()) == call(make()) and hash(call(make())) == hash(call(make()))
     two, three = with_rule(2), with_rule(3)
     assert call(two) != call(three)
+    assert call(with_rule(2, doubling(5))) != call(with_rule(2, doubling(6)))
+    assert call(with_rule(2, doubling(5))) != call(with_rule(2))
     for op, want in ((two, 1), (three, 1.5), (two, 1)):
         got = jax.grad(lambda x, op=op: jp.reduce_by_index(x, IDS[:2] * 0, 1, op, identity=-np.inf)[0])(X[:2])
         np.testing.assert_allclose(got, [0, want])
+
+
+CLIPPED: dict[str, Callable[[Any], Any]] = {
+    "genhist": lambda x: jp.genhist(lambda i, v: (i, jax.nn.relu(v)), (IDS, x), jp.Bins(3, jnp.add)),
+    "by index": lambda x: jp.reduce_by_index(x, IDS, 3, lambda a, b: jax.nn.relu(a + b), identity=0),
+    "map": lambda x: jp.reduce(x, map=lambda v: jax.nn.silu(v) * jax.nn.relu6(v)),
+    "reduce": lambda x: jp.reduce(x, lambda a, b: jax.nn.relu(a + b)),
+    "scan": lambda x: jp.scan(x, lambda a, b: jax.nn.relu(a) + b, map=lambda v: jax.nn.relu(v)),
+    "segments": lambda x: jp.segment_reduce(
+        x, jp.Offsets(jnp.array([0, 5, 12])), jp.Monoid(lambda a, b: jax.nn.relu(jnp.logaddexp(a, b)), -np.inf)
+    ),
+    "stencil": lambda x: jp.stencil(lambda a: jax.nn.relu(a[-1] + a[1]), x),
+    "captured": lambda x: jp.reduce(X, map=lambda v: jax.nn.relu(v * x[1])),
+}
+EAGERLY: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda f: jax.grad(lambda x: f(x).sum())(X),
+    "vmap": lambda f: jax.vmap(f)(jnp.stack([X, -X])),
+    "jvp": lambda f: jax.jvp(f, (X,), (X,)),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(lambda x: f(x).sum()))(jnp.stack([X, -X])),
+}
+
+
+@pytest.mark.parametrize("transformation", EAGERLY)
+@pytest.mark.parametrize("name", CLIPPED)
+def test_eager_transformations_of_rules_compile_once(name: str, transformation: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = lambda: jax.tree.leaves(EAGERLY[transformation](CLIPPED[name]))  # noqa: E731
+    first = run()
+    run()
+    with jax.log_compiles():
+        again = run()
+        for got, want in zip(again, first, strict=True):
+            np.testing.assert_array_equal(got, want)
+        assert "Finished XLA compilation" not in caplog.text
+        jax.jit(lambda x: x + len(first))(X)
+    assert "Finished XLA compilation" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_eager_histograms_are_compiled_for_no_range(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Their edges are those of ``jax.numpy``, and one program makes all of a kind."""
+    x = X.astype(dtype)
+    ranges: list[Any] = [(0.1, 7.3), (0.7 + 2**-13, 3.3), [np.float64(1.7), 2], np.array([0.1, 9.7]), (jnp.float32(0.3), 5), None]
+    for call, plain in ((jp.histogram, jnp.histogram), (jp.histogram_bin_edges, jnp.histogram_bin_edges)):
+        for r in ranges:
+            for got, want in zip(jax.tree.leaves(call(x, 7, r)), jax.tree.leaves(plain(x, 7, r)), strict=True):
+                np.testing.assert_array_equal(got, want)
+                assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type)
+    with jax.log_compiles():
+        for lo in (0.3, 1.1, 2):
+            jp.histogram(x, 7, (lo, 9.9))
+            jp.histogram(x + x.dtype.type(1), 7, None)
+    assert "Finished XLA compilation of jit(_" not in caplog.text
+    for wrong in ("ab", (1.0, 2.0, 3.0), 5, (1j, 2.0), (None, 1.0)):
+        with pytest.raises((TypeError, ValueError)) as said:
+            jnp.histogram(x, 7, wrong)
+        with pytest.raises(said.type) as ours:
+            jp.histogram(x, 7, wrong)
+        assert str(ours.value) == str(said.value)
 
 
 def test_types_of_results(x64: None) -> None:

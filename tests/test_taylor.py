@@ -55,3 +55,15 @@ def test_series(name: str) -> None:
     for k, (value, series) in enumerate(zip(first, rest, strict=True) if isinstance(first, tuple) else [(first, rest)]):
         for got, want in zip([value, *series], [jax.tree.leaves(w)[k] for w in wanted], strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+
+
+UNKNOWN: dict[str, Callable[[Any], Any]] = {
+    "maxima by index": lambda x: jp.reduce_by_index(x, IDS, 3, jnp.maximum),
+    "products by index": lambda x: jp.reduce_by_index(x, IDS, 3, jnp.multiply),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_has_no_series_says_so(name: str) -> None:
+    with pytest.raises(NotImplementedError, match="jet has no rule for"):
+        jet(UNKNOWN[name], (X,), (TERMS,))

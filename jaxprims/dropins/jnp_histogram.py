@@ -275,7 +275,9 @@ def _is_scalar(v: Any) -> bool:
 
 
 def _flat(v: Any) -> jax.Array:
-    return jnp.asarray(v) if np.ndim(v) == 1 else jnp.ravel(v)  # which copies
+    if np.ndim(v) == 1:  # ravel copies
+        return v if isinstance(v, jax.Array) else jnp.asarray(v)
+    return jnp.ravel(v)
 
 
 def is_number(v: Any) -> bool:
@@ -298,7 +300,12 @@ def _weighable(weights: Any, shape: tuple[int, ...]) -> bool:
 def _promoted(*arrays: Any) -> np.dtype:
     """The inexact dtype to which ``jax.numpy`` promotes them."""
     dtype = jnp.result_type(*(a for a in arrays if a is not None))
-    return dtype if jnp.issubdtype(dtype, np.inexact) else jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), dtype)).dtype
+    return dtype if jnp.issubdtype(dtype, np.inexact) else _inexact(dtype, bool(jax.config.jax_enable_x64))
+
+
+@functools.cache
+def _inexact(dtype: Any, x64: bool) -> Any:
+    return jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), dtype)).dtype
 
 
 def _spec(bins: Any) -> int | jax.Array | None:
@@ -306,7 +313,7 @@ def _spec(bins: Any) -> int | jax.Array | None:
     try:
         num_bins = operator.index(bins)
     except TypeError:  # not an integer, or one that is traced
-        return jnp.asarray(bins) if is_real(bins) and np.ndim(bins) == 1 and len(bins) > 1 else None
+        return _flat(bins) if is_real(bins) and np.ndim(bins) == 1 and len(bins) > 1 else None
     return num_bins if num_bins > 0 else None
 
 
@@ -318,13 +325,37 @@ def _specs(bins: Any, axes: int) -> list[Any] | None:
 
 def _edges(columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequence[Any], dtype: np.dtype) -> tuple[jax.Array, ...]:
     """The edges of each axis: ``jax.numpy``'s own, but for the range, which it finds slowly."""
-    if columns[0].shape[0] and builtins.any(isinstance(s, int) and r is None for s, r in zip(specs, ranges, strict=True)):
+    nums = tuple(s if isinstance(s, int) else None for s in specs)
+
+    edges = [None if isinstance(s, int) else s for s in specs]
+    ranges = [None if n is None else r for n, r in zip(nums, ranges, strict=True)]
+    if not builtins.all(r is None or _is_pair(r) for r in ranges):  # jax.numpy says what is wrong
+        return _edges_of.__wrapped__(columns, edges, ranges, nums, dtype)
+    # rounded once, to the edges' dtype, and no constants, for which there would be other programs
+    ranges = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x, dtype), ranges)
+    return _edges_of(columns, edges, ranges, nums, dtype)
+
+
+def _is_pair(r: Any) -> bool:
+    """Two real numbers or an array of them."""
+    if isinstance(r, (jax.Array, np.ndarray)):
+        return r.shape == (2,) and is_real(r)
+    return type(r) in (tuple, list) and len(r) == 2 and builtins.all(type(x) in (int, float) or is_real(x) for x in r)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4), inline=EARLY)
+def _edges_of(
+    columns: tuple[jax.Array, ...], edges: Sequence[Any], ranges: Sequence[Any], nums: tuple[int | None, ...], dtype: np.dtype
+) -> tuple[jax.Array, ...]:
+    """Those that are given, or of ``nums`` equal bins."""
+    n = columns[0].shape[0]
+    if n and builtins.any(k is not None and r is None for k, r in zip(nums, ranges, strict=True)):
         extent = _extent(columns)
         ranges = [extent[i] if r is None else r for i, r in enumerate(ranges)]
-    unused = jnp.zeros(columns[0].shape[:1] if columns[0].shape[0] == 0 else 1, dtype)
+    unused = jnp.zeros(columns[0].shape[:1] if n == 0 else 1, dtype)
     return tuple(
-        jnp.histogram_bin_edges(unused, s, r) if isinstance(s, int) else s.astype(dtype)
-        for s, r in zip(specs, ranges, strict=True)
+        e.astype(dtype) if k is None else jnp.histogram_bin_edges(unused, k, r)
+        for e, r, k in zip(edges, ranges, nums, strict=True)
     )
 
 

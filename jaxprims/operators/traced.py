@@ -2,7 +2,7 @@
 
 Two traced functions are equal when their Programs are, so that a lambda written in a loop does not compile anew. Those that
 carry differentiation rules of their own (``custom_jvp``, ``stop_gradient``), which a Program does not show, are equal if their
-jaxprs are, with the same functions for rules.
+jaxprs are, and those of the rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
@@ -124,8 +124,8 @@ def make_traced(jaxpr: Jaxpr, program: Program | None = None, arrays: ArrayProgr
     return Traced(jaxpr, program, (program, arrays, signature, own), arrays)
 
 
-def _structure(jaxpr: Jaxpr) -> tuple[Any, ...]:
-    """Equal for jaxprs that differ in the names of their variables only."""
+def _structure(jaxpr: Jaxpr, inside: int = 0) -> tuple[Any, ...]:
+    """Equal for jaxprs that differ in the names of their variables only. ``inside``: so many rules it is of."""
     numbers: dict[Any, int] = {v: k for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
 
     def atom(x: Any) -> Any:
@@ -136,19 +136,40 @@ def _structure(jaxpr: Jaxpr) -> tuple[Any, ...]:
         read = tuple(map(atom, eqn.invars))
         for v in eqn.outvars:
             numbers[v] = len(numbers)
-        params = tuple((k, _comparable(v)) for k, v in sorted(eqn.params.items()))
-        eqns.append((eqn.primitive, read, tuple(str(v.aval) for v in eqn.outvars), params))
+        params = {k: _comparable(v, inside) for k, v in sorted(eqn.params.items())}
+        if eqn.primitive.name == "custom_jvp_call":
+            params["jvp_jaxpr_fun"] = _rule(eqn, inside)
+        eqns.append((eqn.primitive, read, tuple(str(v.aval) for v in eqn.outvars), tuple(params.items())))
     return (tuple(eqns), tuple(map(atom, jaxpr.outvars)))
 
 
-def _comparable(x: Any) -> Any:
+NESTED = 2
+"""So many rules inside each other are looked at. Most compute the function itself, which has the rule again."""
+
+
+def _rule(eqn: JaxprEqn, inside: int) -> Any:
+    """The rule of a ``custom_jvp`` as what it computes: JAX hands out another function for each trace. One inside ``NESTED``
+    others, which only a derivative of that order meets, is known by where it was written."""
+    rule, n = eqn.params["jvp_jaxpr_fun"], len(eqn.invars) - eqn.params["num_consts"]
+    if inside == NESTED:
+        return str(rule.debug_info.func_src_info)
+    if eqn.params["symbolic_zeros"]:  # it may ask which tangents are none
+        return rule
+    try:
+        jaxpr, consts, zeros = rule.call_wrapped(*[False] * n)
+        return (_structure(jaxpr, inside + 1), tuple(map(SameObject, consts)), tuple(zeros))
+    except Exception:  # the user's own, who may never differentiate it
+        return rule
+
+
+def _comparable(x: Any, inside: int) -> Any:
     """A parameter of an equation: a jaxpr by its structure, what has a hash by that, anything else by being the same object."""
     if isinstance(x, ClosedJaxpr):
-        return (_structure(x.jaxpr), tuple(map(SameObject, x.consts)))
+        return (_structure(x.jaxpr, inside), tuple(map(SameObject, x.consts)))
     if isinstance(x, Jaxpr):
-        return _structure(x)
+        return _structure(x, inside)
     if isinstance(x, (tuple, list)):
-        return tuple(map(_comparable, x))
+        return tuple(_comparable(item, inside) for item in x)
     try:
         hash(x)
     except TypeError:

@@ -141,6 +141,11 @@ def taylor_by(primitive: Primitive, plain: Callable[..., Leaves]) -> None:
     """A primitive's Taylor series, for ``jax.experimental.jet``: those of what does the same in JAX's own primitives."""
 
     def rule(primals: Sequence[Any], series: Sequence[Any], **params: Any) -> Any:
-        return jet.jet(functools.partial(plain, **params), primals, series, factorial_scaled=False)
+        try:
+            return jet.jet(functools.partial(plain, **params), primals, series, factorial_scaled=False)
+        except KeyError as e:  # a primitive of JAX's
+            raise NotImplementedError(
+                f"jet has no rule for {e.args[0]}, by which {params.get('call', primitive)!r} is done"
+            ) from e
 
     jet.jet_rules[primitive] = rule
