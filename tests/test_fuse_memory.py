@@ -124,6 +124,26 @@ def test_what_is_there_is_read() -> None:
             np.testing.assert_allclose(b, a, rtol=2e-4)
 
 
+@pytest.mark.parametrize("how", ["set", "add", "multiply"])
+@pytest.mark.parametrize("lo, hi", [((1, 1), (19, 14)), ((0, 2), (20, 9)), ((3, 0), (4, 15))])
+def test_constants_are_not_kept(how: str, lo: tuple[int, int], hi: tuple[int, int]) -> None:
+    """Of a loop's updates where it is known: the gradient's function is given no indices."""
+    window = tuple(map(slice, lo, hi))
+
+    def step(x: Any) -> Any:
+        return getattr(x.at[window], how)(0.3 * jnp.roll(x, 1, 0)[window])
+
+    def loss(x: Any, wrapped: Callable[..., Any] = lambda f: f) -> Any:
+        return jnp.sum(wrapped(lambda x: jax.lax.fori_loop(0, 3, lambda _, v: step(v), x))(x) ** 2)
+
+    x = X[:300].reshape(20, 15)
+    made = jax.make_jaxpr(jax.grad(lambda x: loss(x, jp.fuse)))(x)
+    calls = [e for e in made.jaxpr.eqns if e.primitive.name == "jit"]
+    assert calls and all(jnp.issubdtype(v.aval.dtype, jnp.floating) for e in calls for v in (*e.invars, *e.outvars))
+    got = jax.grad(lambda x: loss(x, jp.fuse))(x)
+    np.testing.assert_allclose(got, jax.grad(loss)(x), rtol=1e-5)
+
+
 def test_what_xla_writes_is_read() -> None:
     """Of rows of tables, gathered, and what XLA returns: neither fuse nor the lowering makes it again in the kernel."""
 

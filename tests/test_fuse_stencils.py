@@ -47,6 +47,7 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(folded, "folds", lambda stencil: True)
             patch.setattr(steps, "FEWEST_CELLS_OF_STEPS", 0)
             patch.setattr(steps, "SHORT_ROW_OF_CELLS", 0)
+            patch.setattr(steps, "are_short_rows", lambda layout: False)
         yield
     assert found == []
 
@@ -361,6 +362,16 @@ def test_what_pays() -> None:
     inner, padded = (functools.partial(box, how=how) for how in ("VALID", "SAME"))
     assert found(inner, 70, 70) == 1 and found(padded, 70, 70) == 0 and found(padded, 300, 300) == 1
     assert "custom_call @jaxprims" in jax.jit(jp.fuse(inner)).lower(jnp.ones((70, 70))).as_text()
+    # rows of bytes that fill no vector, in one step and in each of several
+
+    def around(u: Any) -> Any:
+        return functools.reduce(jnp.maximum, [jnp.roll(u, (i, j), (1, 2)) for i in (-1, 0, 1) for j in (-1, 0, 1)])
+
+    for dtype, row, kernels in (jnp.uint8, 53, 0), (jnp.uint8, 100, 1), (jnp.float32, 53, 1):
+        grid = jax.ShapeDtypeStruct((64, 52, row), dtype)
+        assert len(stencils(around, grid)) == kernels
+        (line,) = inside(lambda u: lax.fori_loop(0, 3, lambda _, v: around(v), u), grid)
+        assert ("several steps" in line) == bool(kernels)
     energy = lambda u: jnp.sum((u[1:] - u[:-1]) ** 2)  # noqa: E731
     assert found(energy, 300, 300) == 1 and found(jax.grad(energy), 300, 300) == 0
     box = lambda u: jnp.sum(lax.reduce_window(u, 0.0, lax.add, (3, 3), (1, 1), "SAME") ** 2)  # noqa: E731

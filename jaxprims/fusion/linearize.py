@@ -38,17 +38,17 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
     results_of = list(jaxpr.outvars[:results])
     dots = list(jaxpr.outvars[results:])
     wanted = [v for eqn in linear for v in eqn.invars] + dots
-    residuals, again = _residuals(graph, wanted, moving, {*arguments, *jaxpr.constvars}, results_of)
+    residuals, again = _residuals(graph, wanted, moving, arguments, results_of)
     within = sorted(again | {graph.producer[e.outvars[0]] for e in linear})
     forward = _closed(graph, arguments, [*results_of, *residuals], _needed_for(graph, [*results_of, *residuals]))
     return forward, _closed(graph, [*arguments, *residuals, *tangents], dots, [graph.eqns[k] for k in within])
 
 
 def _residuals(
-    graph: Graph, wanted: Sequence[Any], moving: set[Var], given: set[Var], results: Sequence[Any]
+    graph: Graph, wanted: Sequence[Any], moving: set[Var], arguments: Sequence[Var], results: Sequence[Any]
 ) -> tuple[list[Var], set[int]]:
     """What is kept, and the equations that are computed again: the cheapest way to have what is wanted."""
-    prices = _Prices(graph, results)
+    prices, given = _Prices(graph, arguments, results), {*arguments, *graph.jaxpr.constvars}
 
     def missing(atoms: Sequence[Any]) -> list[Var]:
         return [v for v in atoms if not (isinstance(v, Literal) or v in given or v in moving)]
@@ -62,15 +62,18 @@ def _residuals(
 
 class _Prices:
     """In additions: of a variable that is kept for the tangents' function, or computed again by it. What checkpoints have put
-    behind barriers is not kept. What is compared with its own extreme is so where that is made: both here or both there."""
+    behind barriers is not kept. What is compared with its own extreme is so where that is made: both here or both there. Small
+    constants stay constants: XLA makes slices of what is gathered or scattered at indices that it knows."""
 
-    def __init__(self, graph: Graph, results: Sequence[Any]):
+    def __init__(self, graph: Graph, arguments: Sequence[Var], results: Sequence[Any]):
         self.graph, self.results = graph, {v for v in results if not isinstance(v, Literal)}
         barriers = [v for e in graph.eqns if e.primitive.name == "optimization_barrier" for v in e.outvars]
         needed = graph.needs(results)
         self.behind = {v for v in depending_on(graph.jaxpr, barriers) if barriers and not needed >> graph.producer[v] & 1}
         self.here, self.there = _compared(graph)
         cheap = [e for e in graph.eqns if _may_be_again(e)]
+        unknown = depending_on(graph.jaxpr, [*arguments, *(v for e in graph.eqns if not _may_be_again(e) for v in e.outvars)])
+        self.constant = {v for e in cheap for v in e.outvars if v not in unknown and _is_small(v)}
         self.shifted = {v for e in cheap if e.primitive.name in _SHIFTS for v in e.outvars}
         for e in cheap:
             if any(v in self.shifted for v in e.invars if not isinstance(v, Literal)):
@@ -80,7 +83,7 @@ class _Prices:
                 self.shifted.update(v for v in e.invars if not isinstance(v, Literal))
 
     def kept(self, v: Var) -> float:
-        if v in self.behind or v in self.there:
+        if v in self.behind or v in self.there or v in self.constant:
             return math.inf
         return 0 if v in self.results or _is_small(v) else KEPT * _numbers(v) * v.aval.dtype.itemsize
 
@@ -88,7 +91,7 @@ class _Prices:
         eqn = self.graph.eqns[self.graph.producer[v]]
         if v in self.behind:
             return 0
-        if v in self.here or (_is_small(v) and v not in self.there) or not _may_be_again(eqn):
+        if v in self.here or (_is_small(v) and v not in self.there | self.constant) or not _may_be_again(eqn):
             return math.inf
         each = SHIFTED if eqn.primitive.name in _SHIFTS else operations(eqn)
         return each * max(map(_numbers, (v, *eqn.invars))) * (AT_SEVERAL if v in self.shifted else 1)

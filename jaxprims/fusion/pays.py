@@ -14,7 +14,7 @@ from ..tracing.lanewise import OWN
 from .body import Body, Leaf, operations, own_numbers
 from .graph import OUTSIDE
 from .sites import Site
-from .stencils import Stencil
+from .stencils import Layout, Stencil
 
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
@@ -209,6 +209,9 @@ MOST_AT_ENDS = 1 / 16
 SHORT_ROW_OF_CELLS = 40
 """Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
 
+WIDEST = 64
+"""Bytes of the widest vector: of rows that fill none a kernel makes all cells one by one."""
+
 _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynamic_update_slice".split())
 """What XLA does in a loop of its own."""
 
@@ -229,6 +232,16 @@ def folds(stencil: Stencil) -> bool:
     return len(layout.places) <= MOST_FOLDED and (few or not ends)
 
 
+def are_short_rows(layout: Layout) -> bool:
+    """Are there so few numbers along the innermost axis that too many cells, or all, are made one by one?"""
+    inner = len(layout.shape) - 1 - layout.lanes
+    shifts = [shifts[inner] for _, shifts in layout.places]
+    inside = layout.shape[inner] - max(shifts, default=0) + min(shifts, default=0)
+    lanes = math.prod(layout.shape[inner + 1 :])
+    widest = max((v.aval.dtype.itemsize for v in layout.variables), default=1)
+    return layout.shape[inner] * lanes <= SHORT_ROW_OF_CELLS or inside * lanes * widest < WIDEST
+
+
 def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: bool = False) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
     kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it."""
@@ -237,7 +250,7 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: boo
     written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
     if cells < (FEWEST_WRITTEN if written else FEWEST_CELLS):
         return "few cells: XLA's loop is done before a kernel is called"
-    if math.prod(stencil.shape[inner:]) <= SHORT_ROW_OF_CELLS:
+    if are_short_rows(layout):
         return "short rows"
     convolved = any(e.primitive.name in _WRITTEN for e in inside)
     if written and not convolved and cells < FEWEST_CELLS and layout.at_ends(inner) > MOST_AT_ENDS * stencil.shape[inner]:

@@ -16,7 +16,7 @@ from ..tracing.jaxprs import run_equation, scan_counts
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
-from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS
+from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS, are_short_rows
 from .stencils import BROADCAST, Layout, dear
 
 
@@ -61,7 +61,7 @@ class _Loop:
         (self.shape,) = shapes
         if not all(isinstance(n, int) and n for n in self.shape):
             raise Unclear("a size that is no number")
-        if math.prod(self.shape) < FEWEST_CELLS_OF_STEPS or self.shape[-1] <= SHORT_ROW_OF_CELLS:
+        if math.prod(self.shape) < FEWEST_CELLS_OF_STEPS:
             raise Unclear("few cells")
         changing = [v for k, v in enumerate(self.carried) if jaxpr.outvars[k] is not v]
         self.inside = depending_on(jaxpr, changing)
@@ -77,6 +77,8 @@ class _Loop:
         self.keep, self.nodes = _kept(nodes, own)
         first = [r for r in own if isinstance(r, Read)]
         self.layout = Layout(self.shape, self.nodes, first)
+        if self.shape[-1] <= SHORT_ROW_OF_CELLS or are_short_rows(self.layout):
+            raise Unclear("short rows")
         self._check([v for k, v in enumerate(self.carried) if k in self.arrays], changing)
         if any(v in self.inside for v in self.layout.variables if v not in changing):
             raise Unclear("a step needs more than a stencil")
