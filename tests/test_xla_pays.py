@@ -174,9 +174,12 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), jnp.multiply, axis=1), many) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) != ["plain XLA"]  # many at once
     for op in (jnp.add, jnp.minimum):
-        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 8), op, axis=1), many) == ["plain XLA"]
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), many) == ["plain XLA"]
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 8), op, axis=1), many) != ["plain XLA"]
         halves = many.astype(jnp.float16)
-        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 10), op, axis=1), halves) != ["plain XLA"]
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), halves) != ["plain XLA"]
+        more = jax.ShapeDtypeStruct((xla_pays.MANY, 4), jnp.float16)
+        assert strategies(lambda x, op=op: jp.reduce(x, op, axis=1), more) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), own, axis=1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.scan(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]

@@ -79,8 +79,9 @@ has written the elements for a kernel."""
 SHORT_ROW_IN_LOOP = 20
 """Elements of a row of floats whose extreme XLA has found, in a loop's body, when their maker has written them for a kernel."""
 
-SHORT_ROW_OF_HALVES = 8
-"""Elements of a row of halves (of other floats: :data:`FEW_STEPS`) whose sum or extreme XLA makes, rows side by side."""
+SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
+"""Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
+that the threads it wakes have been worth it; in a loop's body."""
 
 ROW_OF_FACTORS = 128
 """Elements of a row of halves whose product XLA makes faster."""
@@ -234,7 +235,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | 
     is_complex = len(problem.spec.state) > 1
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
-    if quick and not is_complex and problem.n < (SHORT_ROW_OF_HALVES + 1 if halves else FEW_STEPS):
+    shortest = SHORT_ROW_OF_MANY if every >= MANY else 0 if halves else SHORTEST_ROW
+    if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
     if in_loop and ((extreme and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
