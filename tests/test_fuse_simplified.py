@@ -58,6 +58,22 @@ def test_what_is_one_number_is_no_reduction() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2), ()])
+@pytest.mark.parametrize("shape", [(0, 5, 1), (5, 0, 1), (1, 0, 0), (1, 1, 1), (4, 1, 5)])
+def test_reductions_of_one_number_are_along_axes_of_one(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Not of nothing, of which there are as many numbers before as after."""
+
+    def fn(x: Any) -> Any:
+        return jnp.sum(x + 1, axes), jnp.prod(x * 2, axes, keepdims=True), jnp.any(x > 0, axes)
+
+    x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
+    made = simplified(flat_graph(jax.make_jaxpr(fn)(x)))
+    assert (made is None) == any(shape[axis] != 1 for axis in axes)
+    if made is not None:
+        for a, b in zip(jax.jit(jax.extend.core.jaxpr_as_fun(made))(x), jax.jit(fn)(x), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 BINS: dict[str, Callable[[Any], Any]] = {
     "a width": lambda x: jnp.floor(x / 0.1) + 50,
     "a width and a number of bins": lambda x: x / 7 * 300 + 50,

@@ -65,7 +65,7 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     name, out = eqn.primitive.name, eqn.outvars[0]
     if name == "convert_element_type":
         return _unrounded(graph, eqn)
-    if name in REDUCTIONS and eqn.invars[0].aval.size == out.aval.size:
+    if name in REDUCTIONS and all(eqn.invars[0].aval.shape[axis] == 1 for axis in eqn.params["axes"]):
         return lambda value: lax.squeeze(value(eqn.invars[0]), eqn.params["axes"])
     if (
         name == "dot_general"
