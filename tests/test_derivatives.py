@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -361,3 +362,62 @@ def test_logsumexp_makes_its_tangent_of_one_exponential() -> None:
     x = jnp.zeros(100_000, jnp.float16)
     np.testing.assert_allclose(f(x), np.log(100_000), rtol=1e-3)
     np.testing.assert_allclose(jax.grad(f)(x)[:3], 1e-5, rtol=0.05)
+
+
+def _curved(v: Any) -> Any:
+    """Kernels' own functions, and XLA's, differ in the last bit."""
+    return jnp.tanh(v) * jnp.exp(v) + jnp.log1p(v * v)
+
+
+EXTREMES_OF_MAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "reduce": (lambda x, i: jp.reduce(x, jnp.maximum, map=_curved, axis=0), lambda x, i: jnp.max(_curved(x), 0)),
+    "minimum": (lambda x, i: jp.reduce(x, jnp.minimum, map=_curved, axis=0), lambda x, i: jnp.min(_curved(x), 0)),
+    "ids": (
+        lambda x, i: jp.segment_reduce(x, jnp.sort(i), jnp.maximum, map=_curved, num_segments=7),
+        lambda x, i: jax.ops.segment_max(_curved(x), jnp.sort(i), 7),
+    ),
+    "offsets": (
+        lambda x, i: jp.segment_reduce(x, jp.Offsets(jnp.searchsorted(jnp.sort(i), jnp.arange(8))), jnp.maximum, map=_curved),
+        lambda x, i: jax.ops.segment_max(_curved(x), jnp.sort(i), 7),
+    ),
+    "bins": (
+        lambda x, i: jp.genhist(lambda i, v: (i, _curved(v)), (i, x), jp.Bins(7, jnp.maximum)),
+        lambda x, i: jax.ops.segment_max(_curved(x), i, 7),
+    ),
+    "by what is captured": (
+        lambda x, i: jp.genhist(lambda i, k: (i, _curved(x[k])), (i, jp.positions), jp.Bins(7, jnp.maximum)),
+        lambda x, i: jax.ops.segment_max(_curved(x), i, 7),
+    ),
+    "positions": (
+        lambda x, i: jp.reduce((x[:, 0], jp.positions), jp.monoids.argmax, map=lambda v, k: (_curved(v), k))[0],
+        lambda x, i: jnp.max(_curved(x[:, 0])),
+    ),
+    "several": (
+        lambda x, i: jp.genhist(
+            lambda i, v: ((i, _curved(v[0])), (i, v[1])), (i, x), [jp.Bins(7, jnp.maximum), jp.Bins(7, jnp.add)]
+        ),
+        lambda x, i: (jax.ops.segment_max(_curved(x[:, 0]), i, 7), jax.ops.segment_sum(x[:, 1], i, 7)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES_OF_MAPS)
+def test_extremes_of_maps(name: str) -> None:
+    """What is compared with an extreme has been made as that was: its derivatives are no zeros. Under each transformation."""
+    ours, plain = EXTREMES_OF_MAPS[name]
+    rng = np.random.default_rng(17)
+    x, i = jnp.asarray(rng.normal(size=(300, 3)), jnp.float32), jnp.asarray(rng.integers(0, 7, 300))
+
+    def total(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(call(x, i)))
+
+    transformed: list[Callable[..., Any]] = [
+        lambda call: jax.grad(total(call))(x),
+        lambda call: jax.jit(jax.grad(total(call)))(x),
+        lambda call: jax.jit(lambda x: jax.jvp(lambda x: call(x, i), (x,), (jnp.cos(x),))[1])(x),
+        lambda call: jax.jit(jax.vmap(jax.grad(total(call))))(jnp.stack([x, -x])),
+        lambda call: jax.jit(jax.grad(lambda x: jnp.sum(jax.grad(total(call))(x) ** 2)))(x),
+    ]
+    for transform in transformed:
+        for got, expected in zip(jax.tree.leaves(transform(ours)), jax.tree.leaves(transform(plain)), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

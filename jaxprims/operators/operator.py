@@ -92,6 +92,11 @@ class Operator:
             groups.append((leaves, programs))
         return tuple(_group(tuple(sorted(leaves)), programs, own_rules) for leaves, programs in groups)
 
+    @property
+    def compares(self) -> bool:
+        """Do its derivatives compare values with what they were combined to?"""
+        return any(g.kind in ("select", "arg") for g in self.derivative_groups)
+
 
 @dataclasses.dataclass(frozen=True)
 class DerivativeGroup:

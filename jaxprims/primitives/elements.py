@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..ir.program import Instr
+from ..ir.evaluate import EXACT
+from ..ir.program import Instr, is_float
 from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
 
@@ -30,6 +32,12 @@ def operands_as_they_are(so: bool = True) -> Iterator[None]:
         yield
     finally:
         _as_they_are.reset(token)
+
+
+ROUNDED = frozenset(("add", "sub", "mul"))
+"""What kernels and XLA round alike; but where one follows another, either may round once. Quotients XLA may write as products."""
+
+MOVED = (EXACT - ROUNDED - {"div", "sqrt"}) | {"arg", "const", "load"}
 
 
 class Operands:
@@ -74,6 +82,18 @@ class ElementFunctionCall:
         steps, axes, rest = arrays[0].shape[: 1 + inner_rank], axes_of(arrays), iter(arrays)
         full = [vary(jax.lax.broadcasted_iota(p, steps, 0), axes) if p is not None else next(rest) for p in self.positions]
         return list(mapped(lambda *xs: tuple(self.f(captured, *xs)), 1 + inner_rank)(*full))
+
+    def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """f on every element of an unbatched call."""
+        return self.on_all(arrays, captured)
+
+    @functools.cached_property
+    def has_same_bits(self) -> bool:
+        """Are f's values the same, to the last bit, whether XLA makes them or a kernel?"""
+        if self.f.arrays is not None:
+            return not self.f.jaxpr.eqns
+        made = [i for i in self.f.program.body if i.op not in MOVED]
+        return not made or (len(made) == 1 and made[0].op in ROUNDED and not (is_float(made[0].dtype) and "16" in made[0].dtype))
 
     def position_among(self, values: Sequence[Instr]) -> int | None:
         """Which of these values of f's is the element's own position, in 32 bits: the last, of several."""

@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.folds import rolled
 from ..ir.lanes import Lanes, lanes_of
 from ..ir.program import Builder, Program, chained, shifted_loads
-from ..operators.operator import Operator, scalar_name
+from ..operators.operator import Operator, passing, scalar_name
 from ..operators.representation import Representation
 from ..operators.traced import slots_of
 from ..specs.histogram import ArraySpec, HistogramSpec, PartSpec, last_of
@@ -73,6 +73,21 @@ class HistogramCall(ElementFunctionCall):
         per_operator = [take(p.captured) for p in self.parts]
         dests = [take(len(p.values)) if p.dest else None for p in self.parts]
         return arrays, captured, per_operator, dests
+
+    def of_f(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Those that f reads: arrays, and what it captures."""
+        arrays, captured, _, _ = self.split(operands)
+        return arrays, captured
+
+    @property
+    def compares(self) -> bool:
+        """Do its derivatives compare values with results?"""
+        return any(p.operator.compares for p in self.parts)
+
+    def passing_on(self, values: Sequence[Any], rank: int) -> HistogramCall:
+        """The same of f's results, with ``rank`` batch axes."""
+        f = passing(tuple((v.shape[rank + 1 :], np.dtype(v.dtype)) for v in values))
+        return dataclasses.replace(self, f=f, positions=(None,) * len(values), as_they_are=True)
 
     def pairs(self, part: Part, results: Sequence[Any]) -> tuple[Any, list[Any]]:
         """A part's (index [N * k], values [N * k, ...]) among f's results on every element."""

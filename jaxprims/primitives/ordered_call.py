@@ -73,6 +73,22 @@ class OrderedCall(ElementFunctionCall):
         captured, consts = rest.take(self.f.captured), rest.take(self.captured)
         return arrays, cut[0] if cut else None, captured, consts, rest.rest if self.init else None
 
+    def of_f(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Those that f reads: arrays, and what it captures."""
+        arrays, _, captured, _, _ = self.split(operands)
+        return arrays, captured
+
+    @property
+    def compares(self) -> bool:
+        """Do its derivatives compare values with results?"""
+        return self.kind != "scan" and self.operator.compares
+
+    def passing_on(self, values: Sequence[Any], rank: int) -> OrderedCall:
+        """The same of f's values, with ``rank`` batch axes."""
+        elements = tuple((v.shape[rank + 1 + self.inner_rank :], np.dtype(v.dtype)) for v in values)
+        f = passing(elements, self.operator.large)
+        return dataclasses.replace(self, f=f, positions=(None,) * len(values), as_they_are=True)
+
     def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
         """f on every element of an unbatched call: leaves ``[N, *inner, *element]``."""
         return list(arrays) if self.passes_on else self.on_all(arrays, captured, self.inner_rank)

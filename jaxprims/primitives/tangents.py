@@ -117,6 +117,8 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
         primals: Sequence[Any], tangents: Sequence[Any], *, call: Any, masks: tuple[int, ...], rank: int
     ) -> tuple[Leaves, Leaves]:
         primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
+        if call.compares and not call.has_same_bits:
+            return jvp_of(functools.partial(_apart, primitive, call, masks, rank), primals, tangents)
         outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
         dots = [None if isinstance(t, ad.Zero) else vary(t, axes_of([x])) for x, t in zip(primals, tangents, strict=True)]
         axes = axes_of(t for t in dots if t is not None)
@@ -128,6 +130,22 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
         return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
 
     return rule
+
+
+def _apart(primitive: Primitive, call: Any, masks: tuple[int, ...], rank: int, *operands: Any) -> Leaves:
+    """The call with f made before, by XLA: what is compared with the results is what they were made of, to the last bit."""
+    arrays, captured = call.of_f(range(len(operands)))
+    read, n = [*arrays, *captured], len(arrays)
+    made = over_batch(lambda *xs: call.values(xs[:n], xs[n:]), [masks[k] for k in read], rank)(*(operands[k] for k in read))
+    others = [k for k in range(len(operands)) if k not in read]
+    full = ((1 << rank) - 1,) * len(made)
+    return primitive.bind(
+        *made,
+        *(operands[k] for k in others),
+        call=call.passing_on(made, rank),
+        masks=(*full, *(masks[k] for k in others)),
+        rank=rank,
+    )
 
 
 def jvp_of(function: Callable[..., Leaves], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Leaves, Leaves]:
