@@ -81,7 +81,7 @@ class OrderedCall(ElementFunctionCall):
     @property
     def compares(self) -> bool:
         """Do its derivatives compare values with results?"""
-        return self.kind != "scan" and self.operator.compares
+        return self.operator.compares
 
     def passing_on(self, values: Sequence[Any], rank: int) -> OrderedCall:
         """The same of f's values, with ``rank`` batch axes."""
