@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ..ir.evaluate import EXACT
-from ..ir.program import Instr, is_float
+from ..ir.program import Instr
 from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
 
@@ -35,9 +35,11 @@ def operands_as_they_are(so: bool = True) -> Iterator[None]:
 
 
 ROUNDED = frozenset(("add", "sub", "mul"))
-"""What kernels and XLA round alike; but where one follows another, either may round once. Quotients XLA may write as products."""
+"""What kernels and XLA round alike, but of halves; where one follows another, either may round once. Quotients XLA may write as
+products."""
 
 MOVED = (EXACT - ROUNDED - {"div", "sqrt"}) | {"arg", "const", "load"}
+"""What rounds nothing."""
 
 
 class Operands:
@@ -93,7 +95,7 @@ class ElementFunctionCall:
         if self.f.arrays is not None:
             return not self.f.jaxpr.eqns
         made = [i for i in self.f.program.body if i.op not in MOVED]
-        return not made or (len(made) == 1 and made[0].op in ROUNDED and not (is_float(made[0].dtype) and "16" in made[0].dtype))
+        return not made or (len(made) == 1 and made[0].op in ROUNDED and made[0].dtype not in ("f16", "bf16"))
 
     def position_among(self, values: Sequence[Instr]) -> int | None:
         """Which of these values of f's is the element's own position, in 32 bits: the last, of several."""
