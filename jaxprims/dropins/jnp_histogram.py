@@ -326,7 +326,6 @@ def _specs(bins: Any, axes: int) -> list[Any] | None:
 def _edges(columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequence[Any], dtype: np.dtype) -> tuple[jax.Array, ...]:
     """The edges of each axis: ``jax.numpy``'s own, but for the range, which it finds slowly."""
     nums = tuple(s if isinstance(s, int) else None for s in specs)
-
     edges = [None if isinstance(s, int) else s for s in specs]
     ranges = [None if n is None else r for n, r in zip(nums, ranges, strict=True)]
     if not builtins.all(r is None or _is_pair(r) for r in ranges):  # jax.numpy says what is wrong
