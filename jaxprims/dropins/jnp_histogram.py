@@ -83,7 +83,8 @@ def _bincount(x: jax.Array, weights: jax.Array | None, length: int) -> jax.Array
     def f(x: jax.Array, weight: Any) -> tuple[jax.Array, Any]:
         if x.dtype != bool:
             # clipped before it is narrowed, so that no large value turns into a small one; one kernel serves every length
-            x = jnp.clip(x, 0, min(jnp.iinfo(index_dtype).max, jnp.iinfo(x.dtype).max))
+            most = min(jnp.iinfo(index_dtype).max, jnp.iinfo(x.dtype).max)
+            x = jnp.where(x < 0, 0, jnp.where(x > most, most, x))  # no `clip`, of whose integers `jet` makes floats
         return x.astype(index_dtype), weight
 
     return _sum_by(f, x, weights, length, jnp.result_type(int))

@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun,
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
-from ..tracing.jaxprs import RULES, without_mesh
+from ..tracing.jaxprs import RULES, run_equation, without_mesh
 from ..tracing.lower import to_program
 from ..tracing.nests import to_arrays
 from ..tracing.varying import Axes, axes_of, vary
@@ -136,30 +136,53 @@ def _structure(jaxpr: Jaxpr, inside: int = 0) -> tuple[Any, ...]:
         read = tuple(map(atom, eqn.invars))
         for v in eqn.outvars:
             numbers[v] = len(numbers)
-        params = {k: _comparable(v, inside) for k, v in sorted(eqn.params.items())}
-        if eqn.primitive.name == "custom_jvp_call":
-            params["jvp_jaxpr_fun"] = _rule(eqn, inside)
-        eqns.append((eqn.primitive, read, tuple(str(v.aval) for v in eqn.outvars), tuple(params.items())))
+        rule = _RULE_PARAMETERS.get(eqn.primitive.name, ())
+        params = tuple((k, _comparable(v, inside)) for k, v in sorted(eqn.params.items()) if k not in rule)
+        made = tuple(str(v.aval) for v in eqn.outvars)
+        eqns.append((eqn.primitive, read, made, params, _rule(eqn, inside) if rule else None))
     return (tuple(eqns), tuple(map(atom, jaxpr.outvars)))
 
+
+_RULE_PARAMETERS = {
+    "custom_jvp_call": ("jvp_jaxpr_fun",),
+    "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
+}
 
 NESTED = 2
 """So many rules inside each other are looked at. Most compute the function itself, which has the rule again."""
 
 
 def _rule(eqn: JaxprEqn, inside: int) -> Any:
-    """The rule of a ``custom_jvp`` as what it computes: JAX hands out another function for each trace. One inside ``NESTED``
-    others, which only a derivative of that order meets, is known by where it was written."""
-    rule, n = eqn.params["jvp_jaxpr_fun"], len(eqn.invars) - eqn.params["num_consts"]
+    """A function's own differentiation rule, as what it computes: JAX hands out another function for each trace. One inside
+    ``NESTED`` others, which only a derivative of that order meets, is known by where it was written."""
+    functions = tuple(eqn.params[k] for k in _RULE_PARAMETERS[eqn.primitive.name])
     if inside == NESTED:
-        return str(rule.debug_info.func_src_info)
+        return tuple(str(f.debug_info.func_src_info) for f in functions if hasattr(f, "debug_info"))
     if eqn.params["symbolic_zeros"]:  # it may ask which tangents are none
-        return rule
+        return functions
+    moving = [k for k, v in enumerate(eqn.invars) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+
+    def derivative(given: list[Any], tangents: list[Any], cotangents: list[Any]) -> Any:
+        def along(*xs: Any) -> list[Any]:
+            every = list(given)
+            for k, x in zip(moving, xs, strict=True):
+                every[k] = x
+            return [y for y in run_equation(eqn, every) if jnp.issubdtype(y.dtype, jnp.inexact)]
+
+        primals = [given[k] for k in moving]
+        if eqn.primitive.name == "custom_jvp_call":
+            return jax.jvp(along, primals, tangents)
+        made, pull = jax.vjp(along, *primals)
+        return made, pull(cotangents)
+
     try:
-        jaxpr, consts, zeros = rule.call_wrapped(*[False] * n)
-        return (_structure(jaxpr, inside + 1), tuple(map(SameObject, consts)), tuple(zeros))
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in eqn.invars]
+        cotangents = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+        cotangents = [a for a in cotangents if jnp.issubdtype(a.dtype, jnp.inexact)]
+        closed = jax.make_jaxpr(derivative)(avals, [avals[k] for k in moving], cotangents)
+        return (_structure(closed.jaxpr, inside + 1), tuple(map(SameObject, closed.consts)))
     except Exception:  # the user's own, who may never differentiate it
-        return rule
+        return functions
 
 
 def _comparable(x: Any, inside: int) -> Any:
