@@ -481,3 +481,48 @@ def test_arrays_are_not_kept_alive() -> None:
         jax.block_until_ready(jp.reduce_by_index(x, ids, 1, jnp.maximum))
     gc.collect()
     assert (sys.getrefcount(x), sys.getrefcount(ids)) == before
+
+
+EAGER: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "reduce": lambda f: lambda x: jp.reduce(x, map=f),
+    "by an operator": lambda f: lambda x: jp.reduce(x, lambda a, b: a + b + 0 * f(b), identity=0),
+    "scan": lambda f: lambda x: jp.scan(x, map=f),
+    "genhist": lambda f: lambda x: jp.genhist(lambda i, v: (i, f(v)), (IDS, x), jp.Bins(3, jnp.add)),
+    "segments": lambda f: lambda x: jp.segment_reduce(x, jp.Offsets(jnp.array([0, 5, 12])), map=f),
+    "stencil": lambda f: lambda x: jp.stencil(lambda a: f(a[-1]) * a[1], x),
+    "captured": lambda f: lambda x: jp.reduce(X, map=lambda v: f(v * x[1])),
+}
+
+
+@pytest.mark.parametrize("transformation", EAGERLY)
+@pytest.mark.parametrize("name", EAGER)
+def test_eager_transformations_trace_a_function_twice_at_most(name: str, transformation: str) -> None:
+    """The second time to find out whether numbers in functions are the same."""
+    traces = 0
+
+    def f(v: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return v * v
+
+    call = EAGER[name](f)
+    run = lambda: jax.tree.leaves(EAGERLY[transformation](call))  # noqa: E731
+    first, _ = run(), run()
+    seen = traces
+    for got, want, jitted in zip(run(), first, jax.jit(run)(), strict=True):
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_allclose(got, jitted, rtol=1e-5)
+    run()
+    assert traces > seen  # by jit
+    seen = traces
+    run()
+    assert traces == seen
+
+
+def test_tracers_of_jit_leave_nothing_behind() -> None:
+    """Whether tracers are of ``jit`` is found without an equation, or a transfer that a user forbids."""
+    for call in (jp.reduce, jp.cumsum, jp.scan):
+        assert len(jax.make_jaxpr(call)(X).eqns) == 1
+    with jax.transfer_guard("disallow_explicit"):
+        jax.jvp(jp.reduce, (X,), (X,))
+        jax.vmap(jp.cumsum)(jnp.stack([X, X]))

@@ -3,6 +3,7 @@ made before."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +148,23 @@ def test_rows_of_a_table(name: str, shape: tuple[int, ...]) -> None:
     batched = jax.jit(jax.vmap(lambda h, at: jp.segment_sum(gather(h, at) * 2, ids, BINS), (None, 0)))(h, np.stack([at, at + 1]))
     both = [jax.jit(lambda h, at: jp.segment_sum(gather(h, at) * 2, ids, BINS))(h, at + k) for k in (0, 1)]
     np.testing.assert_allclose(batched, np.stack(both), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("axes", [(None, None, 0), (None, 0, None), (None, 0, 0), (0, None, 0), (None, None, 1), (0, 0, 0)])
+def test_rows_of_a_captured_table_in_batches(axes: tuple[int | None, ...]) -> None:
+    """The function reads a table that is made, whichever of its arrays have a batch."""
+    rng = np.random.default_rng(6)
+    given = [rng.normal(size=BINS).astype(np.float32), rng.integers(0, BINS, 300).astype(np.int32), rng.normal(size=300)]
+    given = [x if k is None else np.stack([x, x[::-1]], k) for x, k in zip(given, axes, strict=True)]
+
+    def call(h: Any, ids: Any, x: Any, kernel: bool = True) -> Any:
+        table = jnp.sin(h) * 2
+        if not kernel:
+            return jax.ops.segment_sum(x * 3 * table[ids], ids, BINS)
+        return jp.genhist(lambda i, v: (i, v * table[i]), (ids, x * 3), jp.Bins(BINS, jnp.add))
+
+    got, want = (jax.jit(jax.vmap(functools.partial(call, kernel=k), axes))(*given) for k in (True, False))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_no_more_is_written_than_one_sum() -> None:

@@ -36,6 +36,9 @@ _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp
 CONCRETE = {np.ndarray}
 """Types of arrays that are no tracers, as they were met."""
 
+TRACERS: set[type] = set()
+"""Types of tracers that stood for arrays."""
+
 
 class Unknown(Exception):
     """The form of an argument is not known."""
@@ -48,6 +51,13 @@ class Arrays(list[Any]):
     with_floats = with_integers = False
     in_operator = False
     of_operators = integers = False
+
+    @functools.cached_property
+    def at_once(self) -> bool:
+        """Is what is called now computed now? Not where a function is traced for ``jit``: any number is a tracer there. Tracers
+        of ``grad`` and ``vmap`` outside of it stand for arrays."""
+        with jax.transfer_guard("allow"):
+            return not isinstance(jnp.asarray(0.0), jax.core.Tracer)
 
 
 def operand(x: Any, arrays: Arrays) -> Form:
@@ -70,9 +80,11 @@ def _leaf(x: Any, arrays: Arrays) -> Form:
 
 
 def _array(x: Any, arrays: Arrays) -> Form:
-    if isinstance(x, jax.Array):
-        if isinstance(x, jax.core.Tracer):
+    if isinstance(x, jax.core.Tracer):
+        if not arrays.at_once:
             raise Unknown
+        TRACERS.add(type(x))
+    elif isinstance(x, jax.Array):
         CONCRETE.add(type(x))
     elif not _is_numbers(x):
         raise Unknown

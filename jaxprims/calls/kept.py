@@ -5,7 +5,8 @@ by its *form* (``forms``): its arguments, and what functions among them close ov
 are the floats of functions of an element, and those of operators from the second number on (with a known one an operator may be
 recognised, or its identity), and integers from the second number on: unless a function computes with them alone, or asks what
 they are (``bare_numbers``).
-A call with a tracer, or with anything whose form is not known, is traced anew.
+A call with a tracer of ``jit``'s, or with anything whose form is not known, is traced anew. With those of ``grad`` and ``vmap``
+outside of ``jit`` it finds what was compiled, which JAX differentiates and batches once.
 
 Most calls have nothing but arrays, small constants and functions of libraries for arguments. Those are found by these, without a
 look at their form (:func:`_quick_key`): 2 microseconds, which is what a call of a function of ``jax.numpy`` takes.
@@ -29,7 +30,7 @@ from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..targets.plans import forced_plans
 from .bare_numbers import computes
-from .forms import CONCRETE, FLOATS, Arrays, Form, Unknown, filled, form_of, operand
+from .forms import CONCRETE, FLOATS, TRACERS, Arrays, Form, Unknown, filled, form_of, operand
 
 MOST = 512
 """Calls that are kept, those used last, of those that were made several times."""
@@ -55,7 +56,7 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            arrays: list[Any] = []
+            arrays = Arrays()
             key = _quick_key(function, args, kwargs, arrays)
             known = _quick.get(key)
             if known is not None:
@@ -86,7 +87,7 @@ _BY_ADDRESS = frozenset(
 
 
 def _quick_key(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any]
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Arrays
 ) -> tuple[Any, ...] | None:
     """Equal for calls that differ in their arrays only, which are added to ``arrays``; None if only their forms can tell."""
     key: list[Any] = [function, forced_plans()]
@@ -97,10 +98,10 @@ def _quick_key(
     return tuple(key)
 
 
-def _known_quickly(x: Any, key: list[Any], arrays: list[Any]) -> bool:
+def _known_quickly(x: Any, key: list[Any], arrays: Arrays) -> bool:
     kind = type(x)
     key.append(kind)
-    if kind in CONCRETE or kind is float:  # an operand, if it is found to be one
+    if kind in CONCRETE or kind is float or (kind in TRACERS and arrays.at_once):  # an operand, if it is found to be one
         arrays.append(x)
     elif kind in _BY_VALUE:
         key.append(x)

@@ -150,7 +150,8 @@ class _Reading:
         known = self.arrays and aval.ndim and all(isinstance(n, int) for n in aval.shape)
         if mask or not known or not is_made(self.ctx, value) or not read_by_rows(self.call.f.jaxpr, k):
             return None
-        elements, before = next(iter(self.arrays)).shape[self.batch], self._state()
+        read, before = next(iter(self.arrays)), self._state()
+        elements = read.shape[read.mask.bit_count()]
         self.mask, self.known, self.of_table, self.batch = 0, dict[Any, Made](), True, 0
         try:
             rows = self._value(value, None, _Form(tuple(aval.shape), tuple(aval.shape[1:])))
