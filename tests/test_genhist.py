@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,39 @@ def test_functions_without_a_rule_warn_and_work(f: Callable[..., Any], complex_v
 
 
 SHAPES = ((1,), (5,), (2, 3), (32,), (33,), (256,), (4, 64), (1, 1, 1))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("gradient", [False, True])
+def test_scalars_of_one_state_are_packed(gradient: bool) -> None:
+    """Sums that share a factor are as many as vectors hold: the machine multiplies them at once."""
+    from jaxprims.targets.cpu import compiler
+
+    def op(a: Any, b: Any) -> Any:
+        top = jnp.maximum(a[0], b[0])
+        mine, other = jnp.exp(a[0] - top), jnp.exp(b[0] - top)
+        return top, a[1] * mine + b[1] * other
+
+    def mean(x: Any, y: Any) -> Any:
+        return jp.genhist(lambda i, x, y: (i, (x, y)), (i, x, y), jp.Bins(40, op, identity=(-3e38, np.zeros(16, np.float32))))[1]
+
+    i, x, y = (
+        rng().integers(0, 40, 3000),
+        rng().normal(size=3000).astype(np.float32),
+        rng().normal(size=(3000, 16)).astype(np.float32),
+    )
+    compiler.forget()
+    got = jax.jit(jax.grad(lambda x, y: mean(x, y).sum(), (0, 1)) if gradient else mean)(x, y)
+    codes = [code.assembly() for code in compiler._compiled.values()]
+    assert len(codes) >= 1 + 2 * gradient
+    assert all(re.search(r"mulps|fmul\s+v\d+\.4s", code) for code in codes)
+    top = np.stack([x[i == k].max() for k in range(40)])
+    terms = np.exp(x - top[i])[:, None] * y
+    want = np.stack([terms[i == k].sum(0) for k in range(40)])
+    if not gradient:
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-4)
+    else:
+        np.testing.assert_allclose(got[1], np.broadcast_to(np.exp(x - top[i])[:, None], y.shape), rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -24,6 +24,7 @@ from ....specs.histogram import HistogramSpec, PartSpec
 from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, alloca, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
+from ..llvm.engine import FEWEST_PACKED, pack
 from .runs import Update
 
 
@@ -35,6 +36,8 @@ def generate(spec: HistogramSpec, variant: Variant, vector_bytes: int) -> ir.Mod
     """The module with :func:`function_names`'s functions."""
     module = ir.Module(name="hist")
     module.triple = ""
+    if any(bins.slots >= FEWEST_PACKED and not bins.rows for bins in spec.bins):
+        pack(module)
     Update(module, spec, variant, vector_bytes).build()
     for g, bins in enumerate(spec.bins):
         fill(module, bins, variant, f"fill_{g}", len(spec.uniforms))

@@ -14,6 +14,7 @@ from ....specs.elements import scalars_of
 from ....specs.walk import WalkSpec
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, declare, i64, intrinsic, load, loop, pointer, scaled, store
+from ..llvm.engine import FEWEST_PACKED, pack
 
 NAME = "walk"
 
@@ -25,6 +26,8 @@ def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
     """The module with the function. ``fetched``: bins lie farther away than a step takes."""
     module = ir.Module(name="walk")
     module.triple = ""
+    if len(scalars_of(spec.state)) >= FEWEST_PACKED:
+        pack(module)
     params = [PTR, PTR, PTR, PTR, PTR, I64, I64, I64, I64]
     b, (index, arrays, uniforms, table, outs, lo, hi, bins, copies) = declare(module, NAME, params)
     given = [(pointer(b, arrays, k), *leaf) for k, leaf in enumerate(spec.arrays)]
