@@ -76,6 +76,7 @@ STEPS: dict[str | None, Callable[..., Any]] = {
     "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum,
 }  # fmt: skip
 
+
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
     rounded once in any case."""
