@@ -291,7 +291,7 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
 pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
-FEW_STEPS = {"add": 2, "max": 4, "min": 4}
+FEW_STEPS: dict[str | None, int] = {"add": 2, "max": 4, "min": 4}
 """Steps of which XLA makes a derivative's passes in one; of other operators 6."""
 
 
