@@ -390,3 +390,18 @@ def test_the_first_result_is_the_element_itself(op: Any, first: float, reverse: 
     ]
     np.testing.assert_array_equal(moved[np.array(met_first)], np.array(met_first) + 1)
     assert np.isnan(first) or jnp.isfinite(moved).all()
+
+
+@pytest.mark.parametrize("name", ["cumlogsumexp", "cumprod", "cummax", "cumsum"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7])
+def test_few_steps_are_made_once(name: str, n: int) -> None:
+    """XLA, which they are left to, makes no step's exponentials for each step behind it."""
+    x = jnp.asarray(np.random.default_rng(n).normal(size=(8, n)).astype(np.float32))
+
+    def gradient(module: Any) -> Any:
+        return jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(getattr(module, name)(x, axis=1, reverse=True))))).lower(x).compile()
+
+    ours, plain = gradient(jp), gradient(jax.lax)
+    np.testing.assert_allclose(ours(x), plain(x), rtol=1e-4, atol=1e-5)
+    made = [c.cost_analysis().get("transcendentals", 0) for c in (ours, plain)]
+    assert made[0] <= made[1] + x.size

@@ -45,7 +45,7 @@ def test_variances(dtype: str, shape: tuple[int, ...]) -> None:
     assert jp.segment_count(ids, 8, mode="clip")[0] == (ids <= 0).sum()
 
 
-@pytest.mark.parametrize("f", [jp.segment_softmax, jp.segment_logsumexp, jp.segment_normalize])
+@pytest.mark.parametrize("f", [jp.segment_softmax, jp.segment_logsumexp, jp.segment_normalize, jp.segment_var])
 @pytest.mark.parametrize("n, segments", [(0, 4), (3, 0), (0, 0)])
 def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments: int) -> None:
     data, ids = jnp.zeros((2, 1, n)), jnp.zeros((2, 1, n), jnp.int32)
@@ -54,7 +54,34 @@ def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments
         return jax.lax.map(lambda x: f(*x, segments), (d, i))
 
     out, moved = jax.jvp(lambda d: jax.vmap(each)(d, ids), (data,), (data,))
-    assert out.shape == moved.shape == (2, 1, segments if f is jp.segment_logsumexp else n)
+    assert out.shape == moved.shape == (2, 1, segments if f in (jp.segment_logsumexp, jp.segment_var) else n)
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 5), (50, 17)])
+@pytest.mark.parametrize("by", ["ids", "sorted", "offsets"])
+def test_derivatives_of_variances(shape: tuple[int, ...], by: str) -> None:
+    """The first, which leave out what means move, and the second, of which that is a part."""
+    x, v = (rng.normal(3, 2, shape).astype(np.float32) for _ in range(2))
+    ids = rng.integers(-1, 6, 50)
+    ids = ids if by == "ids" else np.sort(ids)
+    segments: Any = jp.Offsets(np.searchsorted(ids, np.arange(7))) if by == "offsets" else ids
+
+    def plain(x: Any) -> Any:
+        count = jnp.maximum(1, jax.ops.segment_sum(jnp.ones(50), ids, 6)).reshape(6, *(1,) * (x.ndim - 1))
+        return jax.ops.segment_sum(jnp.square(x - (jax.ops.segment_sum(x, ids, 6) / count)[ids]), ids, 6) / count
+
+    def fast(x: Any) -> Any:
+        return jp.segment_variance(x, segments, 6, by == "sorted")
+
+    first = [jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x)))) for f in (fast, plain)]
+    for transformed in (
+        lambda f: f(x),
+        lambda f: jax.jvp(f, (x,), (v,))[1],
+        lambda f: jax.grad(lambda x: jnp.vdot(v, f(x)))(x),
+        lambda f: jax.vmap(f)(np.stack([x, v])),
+    ):
+        got, want = (jax.jit(transformed, static_argnums=0)(f) for f in first)
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
 def test_normalized_and_its_gradient() -> None:

@@ -167,10 +167,25 @@ def variance(data: jax.Array, segments: Any, n: int, is_sorted: bool, ddof: int,
     data = data.astype(widened(data.dtype if jnp.issubdtype(data.dtype, np.inexact) else dtype))
     sums, counts = _sums_and_counts(data, segments, n, is_sorted, data.dtype)
     means = sums / jnp.maximum(counts, 1).astype(sums.dtype)  # no NaN, which `jax_debug_nans` would find
+    squared = _squared(data, means, segments, n, is_sorted)
+    return _over(squared, (counts - ddof).astype(squared.dtype), empty).astype(dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def _squared(data: jax.Array, means: jax.Array, segments: Any, n: int, is_sorted: bool) -> jax.Array:
+    """Each segment's sum of squared deviations from its mean."""
     deviations = data - rows_of_segments(means, segments, data)
     squares = jnp.real(deviations * jnp.conj(deviations)) if jnp.iscomplexobj(data) else jnp.square(deviations)
-    squared = combined(None, squares, segments, n, jnp.add, is_sorted)
-    return _over(squared, (counts - ddof).astype(squared.dtype), empty).astype(dtype)
+    return combined(None, squares, segments, n, jnp.add, is_sorted)
+
+
+@_squared.defjvp
+def _squared_jvp(n: int, is_sorted: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """The means' tangents add nothing: deviations from a mean sum to 0, whatever the data, so that this is right for further
+    derivatives, too."""
+    data, means, segments = primals
+    moved = 2 * jnp.real(jnp.conj(data - rows_of_segments(means, segments, data)) * tangents[0])
+    return _squared(*primals, n, is_sorted), combined(None, moved, segments, n, jnp.add, is_sorted)
 
 
 def rows_of_segments(values: jax.Array, segments: Any, data: jax.Array) -> jax.Array:

@@ -291,22 +291,22 @@ def _whole(sums: Any, cts: Any, exclusive: bool, reverse: bool, axis: int) -> An
 
 ad.primitive_transposes[scan_p] = transpose_rule(scan_p, is_sum, _transpose_sums, is_linear)
 pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
-FEW_STEPS, FEW_STEPS_OF_ANY = 4, 6
-"""Steps of which XLA makes a derivative's passes in one: of what it knows, of another operator."""
+FEW_STEPS: dict[str | None, int] = {"add": 2, "max": 4, "min": 4}
+"""Steps of which XLA makes a derivative's passes in one; of other operators 6."""
 
 
 def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of scans; but a few steps are left to XLA, those of what it knows written out: no pass for each part of the
-    derivative."""
+    """The rule of scans; but a few steps are left to XLA, by pairs, or those of what it knows written out: no pass for each
+    part of the derivative."""
 
     def with_few(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         call, name, axis = params["call"], SCANS.operation(**params), params["masks"][0].bit_count()
         n = primals[0].shape[axis]
         dots = [t for t in tangents if not isinstance(t, ad.Zero)]
-        few = isinstance(n, int) and 0 < n <= {None: FEW_STEPS_OF_ANY, "add": 2}.get(name, FEW_STEPS)
+        few = isinstance(n, int) and 0 < n <= FEW_STEPS.get(name, 6)
         if not few or call.plans or call.then is not None or call.wanted is not None or axes_of(dots) - axes_of(primals):
             return rule(primals, tangents, **params)
-        if name is None:
+        if name in (None, "logaddexp"):  # of which XLA would make all steps' exponentials for each
             return jvp_of(functools.partial(SCANS.plain, **params), primals, tangents)
         return jvp_of(lambda x: [scan_xla.written_out(x, name, axis, call.reverse)], primals, tangents)
 

@@ -72,14 +72,18 @@ CUMULATIVE: dict[str | None, Callable[..., Any]] = {
 """What XLA knows, by the operator's name."""
 
 
+STEPS: dict[str | None, Callable[..., Any]] = {
+    "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum,
+}  # fmt: skip
+
+
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
     rounded once in any case."""
     n = x.shape[axis]
-    few = n <= 2
-    if name == "logaddexp" and 0 < n <= 2:  # of which XLA makes exponentials and logarithms of each
-        return written_out(x, name, axis, reverse)
-    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and not few else x
+    if name == "logaddexp" and n > 0:  # by pairs: XLA would make exponentials and logarithms of all before each
+        return jax.lax.associative_scan(jnp.logaddexp, x, reverse=reverse, axis=axis)
+    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and n > 2 else x
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
 
@@ -87,16 +91,9 @@ def is_half(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
-STEPS: dict[str | None, Callable[..., Any]] = {
-    "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum, "logaddexp": jnp.logaddexp,
-}  # fmt: skip
-
-
 def written_out(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
-    """The scan of a few elements along ``axis``, step by step; of two of them XLA's own, which it makes a sum of two windows."""
+    """The scan of a few elements, at least one, along ``axis``, step by step."""
     n = x.shape[axis]
-    if n == 0 or (n <= 2 and name != "logaddexp"):
-        return cumulative(x, name, axis, reverse)
     first, *rest = (jax.lax.slice_in_dim(x, k, k + 1, axis=axis) for k in (range(n - 1, -1, -1) if reverse else range(n)))
     out = [first]
     for step in rest:
