@@ -163,6 +163,19 @@ def test_scatters_of_uneven_parts() -> None:
             assert jax.jit(f)(*placed).tolist() == [n * (n - 1) / 2, 0]
 
 
+@pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.logaddexp, further], ids=lambda op: op.__name__)
+def test_gradients_between_sharded_offsets(op: Any) -> None:
+    """Which XLA's partitioner would count twice, where devices have copies of some and not as many each."""
+    x, inner = X[:320], np.sort(RNG.integers(0, 320, 16)).astype(np.int32)
+
+    def f(x: Any, inner: Any) -> Any:
+        offsets = jp.Offsets(jnp.append(inner, 320))
+        return jnp.sum(jnp.sin(jp.segment_reduce(x, offsets, op, identity=0.0 if op is further else None)))
+
+    for spec in (P("x"), P("y"), P(("x", "y"))):
+        check(jax.grad(f), (x, inner), mesh(4, 2), spec, 320)
+
+
 def test_neighbours_in_any_order_of_the_axes() -> None:
     """Along several axes of a mesh, the first the slowest, whichever the mesh has first: under ``jit``, and by name."""
     x = RNG.standard_normal((4, 64)).astype(np.float32)
