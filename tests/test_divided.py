@@ -265,6 +265,25 @@ def test_several_axes() -> None:
     check(lambda x: jp.reduce(x, jnp.logaddexp), (x,), mesh(8), P(None, "x"), 8 * 8)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0), (1, 2)])
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, "y", "x"), P("y", None, "x"), P()])
+def test_halves_and_positions_along_several_axes(order: tuple[int, ...], spec: P) -> None:
+    """Rounded once, and the first of the greatest, without its axes gathered to be one: ties on several devices and NaN."""
+    x = RNG.integers(-300, 300, (24, 16, 40)).astype(np.float32)
+    x[RNG.random(x.shape) < 0.001] = np.nan
+    finite = np.nan_to_num(x, nan=1.5)
+    for f, given in (
+        (lambda x: jp.reduce(x.astype(jnp.bfloat16), axis=order, map=lambda v: v * 0.5, init=jnp.bfloat16(3)), finite),
+        (lambda x: jp.reduce((x.astype(jnp.float16) * 0.01), jnp.logaddexp, axis=order), finite),
+        (lambda x: jp.reduce((x, jp.positions), jp.monoids.argmax, axis=order), x),
+        (lambda x: jp.reduce((x, jp.positions), jp.monoids.argmin, axis=order), finite),
+        (jp.argmax, x),
+    ):
+        check(f, (given,), mesh(4, 2), spec, 24 * 40 * 8)
+    back = jax.grad(lambda x: jnp.sum(jnp.sin(1e-3 * jp.reduce(x.astype(jnp.bfloat16), axis=order).astype(jnp.float32))))
+    check(back, (finite,), mesh(4, 2), spec, 24 * 40)
+
+
 @pytest.mark.strategies
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "symmetric", "constant", "keep"])
 def test_steps_that_read_to_one_side(boundary: str) -> None:
