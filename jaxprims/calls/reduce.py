@@ -65,7 +65,8 @@ def _rounds(operator: Operator) -> bool:
 
 def _wide(call: OrderedCall) -> OrderedCall:
     """The call in f32, where it is of numbers that are to be rounded to halves afterwards; or as it is."""
-    op = {"add": jnp.add, "logaddexp": jnp.logaddexp}.get(call.operator.name or "")
+    known: dict[str | None, Any] = {"add": jnp.add, "logaddexp": jnp.logaddexp}
+    op = known.get(call.operator.name)
     if op is None or len(call.operator.shapes) != 1:
         return call
     f = followed(call.f, lambda out: [x.astype(jnp.float32) for x in out])
