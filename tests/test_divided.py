@@ -163,6 +163,19 @@ def test_scatters_of_uneven_parts() -> None:
             assert jax.jit(f)(*placed).tolist() == [n * (n - 1) / 2, 0]
 
 
+@pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.logaddexp, further], ids=lambda op: op.__name__)
+def test_gradients_between_sharded_offsets(op: Any) -> None:
+    """Which XLA's partitioner would count twice, where devices have copies of some and not as many each."""
+    x, inner = X[:320], np.sort(RNG.integers(0, 320, 16)).astype(np.int32)
+
+    def f(x: Any, inner: Any) -> Any:
+        offsets = jp.Offsets(jnp.append(inner, 320))
+        return jnp.sum(jnp.sin(jp.segment_reduce(x, offsets, op, identity=0.0 if op is further else None)))
+
+    for spec in (P("x"), P("y"), P(("x", "y"))):
+        check(jax.grad(f), (x, inner), mesh(4, 2), spec, 320)
+
+
 def test_neighbours_in_any_order_of_the_axes() -> None:
     """Along several axes of a mesh, the first the slowest, whichever the mesh has first: under ``jit``, and by name."""
     x = RNG.standard_normal((4, 64)).astype(np.float32)
@@ -250,6 +263,25 @@ def test_several_axes() -> None:
     """Reduced over both, of which the last is sharded: not as one axis, which would be gathered."""
     x = RNG.standard_normal((8, 4096)).astype(np.float32)
     check(lambda x: jp.reduce(x, jnp.logaddexp), (x,), mesh(8), P(None, "x"), 8 * 8)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0), (1, 2)])
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, "y", "x"), P("y", None, "x"), P()])
+def test_halves_and_positions_along_several_axes(order: tuple[int, ...], spec: P) -> None:
+    """Rounded once, and the first of the greatest, without its axes gathered to be one: ties on several devices and NaN."""
+    x = RNG.integers(-300, 300, (24, 16, 40)).astype(np.float32)
+    x[RNG.random(x.shape) < 0.001] = np.nan
+    finite = np.nan_to_num(x, nan=1.5)
+    for f, given in (
+        (lambda x: jp.reduce(x.astype(jnp.bfloat16), axis=order, map=lambda v: v * 0.5, init=jnp.bfloat16(3)), finite),
+        (lambda x: jp.reduce((x.astype(jnp.float16) * 0.01), jnp.logaddexp, axis=order), finite),
+        (lambda x: jp.reduce((x, jp.positions), jp.monoids.argmax, axis=order), x),
+        (lambda x: jp.reduce((x, jp.positions), jp.monoids.argmin, axis=order), finite),
+        (jp.argmax, x),
+    ):
+        check(f, (given,), mesh(4, 2), spec, 24 * 40 * 8)
+    back = jax.grad(lambda x: jnp.sum(jnp.sin(1e-3 * jp.reduce(x.astype(jnp.bfloat16), axis=order).astype(jnp.float32))))
+    check(back, (finite,), mesh(4, 2), spec, 24 * 40)
 
 
 @pytest.mark.strategies

@@ -12,13 +12,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..operators.classify import why_no_identity
 from ..operators.commutes import commutes
-from ..operators.operator import passing
+from ..operators.operator import Operator, passing, simple_operator
+from ..operators.traced import followed
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
-from ..primitives.reduce import reduce_p
+from ..primitives.reduce import REDUCTIONS, reduce_p
 from ..primitives.scan import bind
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes, vary
@@ -41,19 +43,34 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     if call.operator is None or any(0 in s for s in call.values.shapes):
         return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)
     assert call.f is not None
-    once = _one_pass(call)
-    if len(_runs(call.elements.axes)) > 1 and once:
-        call.elements.moved_together()
     static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
-    operands = (call.elements.given, call.f_captured, call.captured, list(start or ()))
-    alone = frozenset() if once or _at_once.get() else _sharded_alone(call.elements.given[0], call.elements.axes)
-    return _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
+    axes, dtypes, counts = call.elements.axes, call.operator.dtypes, any(call.elements.is_position)
+    alone = frozenset() if _at_once.get() or len(axes) == 1 else _sharded_alone(call.elements.given[0], axes)
+    if alone and _rounds(call.operator) and not call.axes:
+        static = _wide(static)
+    if _rounds(static.operator) or (counts and REDUCTIONS.extreme(static) is None):
+        alone = frozenset()  # all at once: what is rounded is rounded once, positions count along all axes
+    if len(_runs(axes)) > 1 and (counts or _rounds(static.operator)):
+        call.elements.moved_together()
+    starts = [x.astype(d) for x, d in zip(start or (), static.operator.dtypes, strict=False)]
+    operands = (call.elements.given, call.f_captured, call.captured, starts)
+    out = _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
+    return [x.astype(d) for x, d in zip(out, dtypes, strict=True)]
 
 
-def _one_pass(call: Ordered) -> bool:
-    """Positions count along all axes at once, and what is rounded is rounded once."""
-    assert call.operator is not None
-    return any(call.elements.is_position) or call.operator.represent(in_order=True).finish is not None
+def _rounds(operator: Operator) -> bool:
+    """Is what combines of all elements rounded at the end?"""
+    return operator.represent(in_order=True).finish is not None
+
+
+def _wide(call: OrderedCall) -> OrderedCall:
+    """The call in f32, where it is of numbers that are to be rounded to halves afterwards; or as it is."""
+    known: dict[str | None, Any] = {"add": jnp.add, "logaddexp": jnp.logaddexp}
+    op = known.get(call.operator.name)
+    if op is None or len(call.operator.shapes) != 1:
+        return call
+    f = followed(call.f, lambda out: [x.astype(jnp.float32) for x in out])
+    return dataclasses.replace(call, f=f, operator=simple_operator(op, call.operator.shapes[0], np.dtype(np.float32)))
 
 
 _at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("axes at once", default=False)
@@ -98,8 +115,8 @@ def _by_runs(
 ) -> list[Any]:
     """One run of neighbouring axes after the other, the last first, which keeps row-major order. Jitted: reshapes are free."""
     leaves, f_captured, captured, start = operands
-    runs = _runs(axes, alone)
-    sizes = {run: math.prod(leaves[0].shape[run[0] : sum(run)]) for run in runs}
+    runs, shape = _runs(axes, alone), leaves[0].shape
+    sizes = {run: math.prod(shape[run[0] : sum(run)]) for run in runs}
     known = all(isinstance(n, int) for n in sizes.values())
     if alone and known and not static.operator.large and commutes(static.operator.program):
         runs.sort(key=sizes.__getitem__, reverse=True)  # what devices combine is what is left: little
@@ -115,8 +132,20 @@ def _by_runs(
         masks = (full,) * len(leaves) + (0,) * len(shared) + (full,) * (len(start) * last)
         leaves = bind(reduce_p, step, [*leaves, *shared, *(start if last else ())], masks, first)
         if not last:
+            if any(p is not None for p in static.positions):
+                leaves[1] = _among_all(leaves[1], shape, axes, place, count)
             static, f_captured = _of_states(static), []
     return leaves
+
+
+def _among_all(at: Any, shape: Sequence[int], axes: Sequence[int], place: int, count: int) -> Any:
+    """Positions along a run of the axes, which is gone, as those along all of them, row-major."""
+    strides = {a: math.prod(shape[b] for b in axes if b > a) for a in axes}
+    out = at * strides[place + count - 1]
+    for a in axes:
+        if not place <= a < place + count:
+            out += jax.lax.broadcasted_iota(at.dtype, at.shape, a if a < place else a - count) * strides[a]
+    return out
 
 
 def _merged(x: Any, first: int, count: int) -> Any:

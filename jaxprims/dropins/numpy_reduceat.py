@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
 from ..arguments.checks import called
 from ..arguments.types import Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.segments import segments_reduced, signed
-from ..tracing.varying import vary
+from ..tracing.varying import placed, vary
 
 __all__ = ["reduceat"]
 
@@ -63,7 +64,12 @@ def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree
     elif n == 0:
         raise ValueError(f"indices must lie in xs, which has no elements, got {at.size} of them")
     else:
-        out = _of_rows(rows, jnp.clip(at, 0, n - 1), n, op)
+        at, places = jnp.clip(at, 0, n - 1), [jax.typeof(x).sharding for x in jax.tree.leaves(rows)]
+        if placed([at, *jax.tree.leaves(rows)]):
+            ends = tuple(place.update(spec=P(None, *place.spec[1:])) for place in places)
+            out = _of_placed_rows(rows, at, n=n, op=op, ends=ends)
+        else:
+            out = _of_rows(rows, at, n, op)
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, along), out)
 
 
@@ -72,6 +78,13 @@ def _of_rows(rows: Any, at: jax.Array, n: int, op: Any) -> Any:
     if isinstance(ascending, jax.core.Tracer):
         return jax.lax.cond(ascending, lambda: _of_neighbours(rows, at, n, op), lambda: _of_any(rows, at, n, op))
     return _of_neighbours(rows, at, n, op) if ascending else _of_any(rows, at, n, op)
+
+
+@functools.partial(jax.jit, static_argnames=("n", "op", "ends"))
+def _of_placed_rows(rows: Any, at: jax.Array, *, n: int, op: Any, ends: tuple[Any, ...]) -> Any:
+    """On explicit axes of a mesh, which are automatic ones inside: slices lie on every device."""
+    of_leaves = jax.sharding.auto_axes(lambda rows, at: jax.tree.leaves(_of_rows(rows, at, n, op)), out_sharding=list(ends))
+    return jax.tree.unflatten(jax.tree.structure(rows), of_leaves(rows, at))
 
 
 def _ends(at: jax.Array, n: int) -> jax.Array:

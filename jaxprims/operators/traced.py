@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun,
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
-from ..tracing.jaxprs import RULES, run_equation, without_mesh
+from ..tracing.jaxprs import RULES, capturing, run_equation, without_mesh
 from ..tracing.lower import to_program
 from ..tracing.nests import to_arrays
 from ..tracing.varying import Axes, axes_of, vary
@@ -222,6 +222,14 @@ def traced_alike(jaxpr: Jaxpr) -> Traced:
 @functools.lru_cache(maxsize=512)
 def _traced_alike(alike: _Alike) -> Traced:
     return make_traced(alike.jaxpr)
+
+
+def followed(f: Traced, then: Callable[..., list[Any]], *further: Any) -> Traced:
+    """``then(f's results, *further arguments)`` as a function of f's arguments and further ones of these avals."""
+    held, n = f.captured, len(f.jaxpr.invars)
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*f.jaxpr.constvars, *f.jaxpr.invars)]
+    made = jax.make_jaxpr(lambda *xs: then(f(xs[:held], *xs[held : held + n]), *xs[held + n :]))(*avals, *further)
+    return traced_alike(capturing(made.jaxpr, held))
 
 
 def make_large(jaxpr: Jaxpr) -> Traced:

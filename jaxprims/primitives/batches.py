@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import xla
 
+from ..tracing.varying import by_partitioner
+
 
 def batch_shape(avals: Sequence[Any], masks: Sequence[int], rank: int) -> tuple[Any, ...]:
     """The sizes of all batch axes."""
@@ -52,5 +54,5 @@ def outermost(
     """The batching rule: vmap's axis is a new, outermost batch axis, bit 0 of the masks."""
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     new = tuple(mask << 1 | (d is not None) for mask, d in zip(masks, dims, strict=True))
-    out = primitive.bind(*moved, masks=new, rank=rank + 1, **params)
+    out = by_partitioner(primitive, moved, masks=new, rank=rank + 1, **params)
     return out, [0] * len(out)

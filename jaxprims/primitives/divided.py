@@ -23,8 +23,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..operators.traced import Traced, traced_alike
-from ..tracing.jaxprs import capturing
+from ..operators.traced import Traced, followed
 from .devices import Names
 
 LONG = 16
@@ -131,17 +130,11 @@ def _is_left(avals: Sequence[Any], layout: Layout, count: int) -> bool:
 
 def where_there(f: Traced, otherwise: Mapping[int, Any]) -> Traced:
     """f of one argument more, the last: is the element there? Where it is not, these results are these numbers."""
-    held = len(f.jaxpr.constvars)
 
-    def flat(*args: Any) -> list[Any]:
-        out = list(f(args[:held], *args[held:-1]))
-        for k, number in otherwise.items():
-            out[k] = jnp.where(args[-1], out[k], number)
-        return out
+    def then(out: list[Any], there: Any) -> list[Any]:
+        return [jnp.where(there, x, otherwise[k]) if k in otherwise else x for k, x in enumerate(out)]
 
-    variables = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*f.jaxpr.constvars, *f.jaxpr.invars)]
-    made = jax.make_jaxpr(flat)(*variables, jax.ShapeDtypeStruct((), jnp.bool_)).jaxpr
-    return traced_alike(capturing(made, held))
+    return followed(f, then, jax.ShapeDtypeStruct((), jnp.bool_))
 
 
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:

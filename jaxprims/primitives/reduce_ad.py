@@ -24,6 +24,7 @@ from ..tracing.varying import axes_of, of_rows, vary
 from . import scan_xla
 from .ad_rules import rule_tangents
 from .batches import over_batch
+from .histogram import by_index
 from .ordered_call import OrderedCall, of_numbers, simple
 from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
@@ -172,7 +173,10 @@ class Segments:
         if self.kind == "ids":
             return self.cut
         inside = jnp.clip(self.cut, 0, self.n)
-        steps = vary(jnp.zeros(self.n + 1, self.cut.dtype), axes_of([self.cut])).at[inside].add(1)[: self.n]
+        if isinstance(self.n, int):
+            steps = by_index(inside, [jnp.ones(inside.shape, inside.dtype)], [jnp.add], self.n)[0]
+        else:  # bins have a number
+            steps = vary(jnp.zeros(self.n, inside.dtype), axes_of([inside])).at[inside].add(1, mode="drop")
         return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
     def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:

@@ -71,7 +71,7 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
         inner = _inner_axis(dims, call, masks, rank)
         if inner is not None:
             wider = dataclasses.replace(call, inner_rank=call.inner_rank + 1)
-            out = primitive.bind(*operands, call=wider, masks=masks, rank=rank)
+            out = by_partitioner(primitive, operands, call=wider, masks=masks, rank=rank)
             return out, [rank + steps + inner] * len(out)
         return outermost(primitive, operands, dims, call=call, masks=masks, rank=rank)
 

@@ -50,7 +50,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, m
     if call.rank > 1 or rank > 0 or None in arrays or any(d is not None for d in captured):
         return outermost(stencil_p, operands, dims, call=call, masks=masks, rank=rank)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
-    out = stencil_p.bind(*moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
+    out = by_partitioner(stencil_p, moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
     return out, [0] * len(out)
 
 

@@ -21,7 +21,7 @@ from jax.interpreters import ad
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import Operator
 from ..operators.traced import slots_of
-from ..tracing.varying import axes_of, vary
+from ..tracing.varying import axes_of, in_context, vary
 from .elements import ElementFunctionCall
 from .tangents import Leaves, is_inexact, replaced
 
@@ -37,6 +37,7 @@ def transpose_rule(
 
     def rule(cotangents: Sequence[Any], *operands: Any, call: Any, masks: tuple[int, ...], rank: int) -> Leaves:
         linear = [ad.is_undefined_primal(x) for x in operands]
+        operands = tuple(x if u else in_context(x) for x, u in zip(operands, linear, strict=True))
         if is_sum(call, linear):
             return of_sums(cotangents, *operands, call=call, masks=masks, rank=rank)
         if is_linear(call, linear):

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
+from jax.sharding import AxisType
 
 Axes = frozenset[str]
 
@@ -64,6 +65,14 @@ def beside(x: Any, data: Any) -> Any:
     aval, place = jax.typeof(x), jax.typeof(data).sharding
     spec = jax.sharding.PartitionSpec(place.spec[0], *aval.sharding.spec[1:])
     return placed_as(x, aval.update(sharding=place.update(spec=spec)))
+
+
+def in_context(x: Any) -> Any:
+    """``x`` on automatic axes, where these are all that is in use: what eager derivatives kept comes back on explicit ones."""
+    types = jax.sharding.get_abstract_mesh().axis_types
+    if set(types) != {AxisType.Auto} or jax.typeof(x).sharding.mesh.axis_types == types:
+        return x
+    return jax.sharding.reshard(x, jax.sharding.PartitionSpec())
 
 
 def by_partitioner(primitive: Primitive, arrays: Sequence[Any], **params: Any) -> list[Any]:
