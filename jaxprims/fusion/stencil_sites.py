@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,22 +12,57 @@ from typing import Any
 from jax.extend.core import Literal, Var
 
 from .cells import Unclear, work
+from .cut import KEPT, READ, bytes_of
 from .graph import Graph
 from .stencils import AGAIN, TAKEN, Root, Stencil, work_behind
+
+_CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
+"""What XLA writes, or chooses for each cell; windows, too."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Plan:
+    """Stencils that make ``wanted`` variables, why other equations are none, and those that XLA evaluates beside them."""
+
+    wanted: Collection[Any]
+    stencils: list[Stencil]
+    left: dict[int, str]
+    by_xla: set[int]
 
 
 def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none. A window that is in several, or in one and XLA's, too, is one of its own."""
-    wanted = {v for v in wanted if not isinstance(v, Literal)}
-    while True:
+    and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper."""
+
+    def planned(wanted: Collection[Any]) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not)
-        again = _dear_again(found, _evaluated(graph, outside, wanted, found)) - wanted
-        if not again:
-            return found, left
-        wanted |= again
+        return _Plan(wanted, found, left, _evaluated(graph, outside, wanted, found))
+
+    plan = planned({v for v in wanted if not isinstance(v, Literal)})
+    while more := _dear_again(plan):
+        cheapest = min([plan, *(planned({*plan.wanted, *m}) for m in more)], key=lambda p: _price(graph, p))
+        if cheapest is plan:
+            break
+        plan = cheapest
+    return plan.stencils, plan.left
+
+
+def _price(graph: Graph, plan: _Plan) -> float:
+    """Of what is computed, read and written, in additions."""
+    out = 0.0
+    for s in plan.stencils:
+        each = READ * len(s.layout.places) + sum(n * work(graph, k) for k, n in s.cells.counts.items())
+        out += each * math.prod(s.shape) + READ * sum(map(bytes_of, s.leaves))
+    written = {r.eqn.outvars[0] for s in plan.stencils for r in s.sites}
+    written |= {v for s in plan.stencils for v in s.leaves if graph.producer.get(v) in plan.by_xla}
+    for k in plan.by_xla:
+        (v, *_), name = graph.eqns[k].outvars, graph.eqns[k].primitive.name
+        if name in TAKEN:
+            window = work(graph, k) >= AGAIN
+            out += work(graph, k) * math.prod(v.aval.shape) + KEPT * bytes_of(v) * (name in _CELL_BY_CELL or window)
+    return out + (KEPT - READ) * sum(map(bytes_of, written))
 
 
 def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], stencils: Sequence[Stencil]) -> set[int]:
@@ -41,21 +77,23 @@ def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], st
     return done.difference(reads)
 
 
-def _dear_again(stencils: Sequence[Stencil], by_xla: Collection[int]) -> set[Var]:
-    """Windows that several stencils compute, or one and XLA; else of what several stencils compute, and takes longer than to read
-    it, that by which most is saved: the last of such."""
-    times = collections.Counter([*by_xla, *(k for s in stencils for k in s.taken)])
-    found, saved = set[Var](), dict[int, tuple[float, Var]]()
-    for s in stencils:
+def _dear_again(plan: _Plan) -> list[set[Var]]:
+    """What might be written: windows that several stencils compute, or one and XLA; else of what several stencils compute, and
+    takes longer than to read it, the last, and the last of those by which most is saved."""
+    times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
+    windows, saved = set[Var](), dict[int, tuple[float, Var]]()
+    for s in plan.stencils:
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
-            if times[k] > 1 and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+            if times[k] > 1 and var not in plan.wanted and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
                 again = (times[k] - 1) * work_behind(s.graph, s.taken, k)
                 if work(s.graph, k) >= AGAIN:
-                    found.add(var)
+                    windows.add(var)
                 elif again >= AGAIN:
                     saved[k] = again, var
-    return found or {saved[k][1] for k in sorted(saved, key=lambda k: (saved[k][0], k))[-1:]}
+    if windows or not saved:
+        return [windows] if windows else []
+    return [{saved[k][1]} for k in dict.fromkeys((max(saved), max(saved, key=lambda k: (saved[k][0], k))))]
 
 
 def _stencils(
