@@ -11,13 +11,17 @@ from typing import Any
 
 from jax.extend.core import Literal, Var
 
-from .cells import Unclear, work
+from .cells import Unclear
 from .cut import KEPT, READ, bytes_of
+from .dear import AGAIN, work, work_behind
 from .graph import Graph
-from .stencils import AGAIN, TAKEN, Root, Stencil, work_behind
+from .stencils import TAKEN, Root, Stencil
 
 _CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
-"""What XLA writes, or chooses for each cell; windows, too."""
+"""What XLA's loops choose for each cell, which they make one by one; windows, too."""
+
+ONE_BY_ONE = 64
+"""Additions in the time of such a cell."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,15 +57,14 @@ def _price(graph: Graph, plan: _Plan) -> float:
     """Of what is computed, read and written, in additions."""
     out = 0.0
     for s in plan.stencils:
-        each = READ * len(s.layout.places) + sum(n * work(graph, k) for k, n in s.cells.counts.items())
-        out += each * math.prod(s.shape) + READ * sum(map(bytes_of, s.leaves))
+        out += (READ * len(s.layout.places) + s.layout.work) * math.prod(s.shape) + READ * sum(map(bytes_of, s.leaves))
     written = {r.eqn.outvars[0] for s in plan.stencils for r in s.sites}
     written |= {v for s in plan.stencils for v in s.leaves if graph.producer.get(v) in plan.by_xla}
     for k in plan.by_xla:
         (v, *_), name = graph.eqns[k].outvars, graph.eqns[k].primitive.name
         if name in TAKEN:
-            window = work(graph, k) >= AGAIN
-            out += work(graph, k) * math.prod(v.aval.shape) + KEPT * bytes_of(v) * (name in _CELL_BY_CELL or window)
+            one_by_one = name in _CELL_BY_CELL or work(graph, k) >= AGAIN
+            out += (work(graph, k) + ONE_BY_ONE * one_by_one) * math.prod(v.aval.shape)
     return out + (KEPT - READ) * sum(map(bytes_of, written))
 
 
