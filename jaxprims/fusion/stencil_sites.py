@@ -6,14 +6,14 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal, Var
 
 from .cells import Unclear
 from .cut import KEPT, READ, bytes_of
-from .dear import AGAIN, work, work_behind
+from .dear import AGAIN, WRITTEN, work, work_behind
 from .graph import Graph
 from .stencils import TAKEN, Root, Stencil
 
@@ -22,6 +22,12 @@ _CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add d
 
 ONE_BY_ONE = 64
 """Additions in the time of such a cell."""
+
+FRESH, LARGEST_KEPT = 20, 2**25
+"""Additions that it takes the system to give a byte of memory, and bytes from which on it is asked for them in each call."""
+
+MOST_IN_VAIN = 3
+"""Plans, each with one more array, after which a cheaper one is not looked for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,28 +50,34 @@ def find_stencils(
         found, left = _stencils(graph, outside, wanted, why_not)
         return _Plan(wanted, found, left, _evaluated(graph, outside, wanted, found))
 
-    plan = planned({v for v in wanted if not isinstance(v, Literal)})
-    while more := _dear_again(plan):
-        cheapest = min([plan, *(planned({*plan.wanted, *m}) for m in more)], key=lambda p: _price(graph, p))
-        if cheapest is plan:
-            break
-        plan = cheapest
-    return plan.stencils, plan.left
+    def price(plan: _Plan) -> float:
+        return _price(graph, plan)
+
+    first = best = planned({v for v in wanted if not isinstance(v, Literal)})
+    for which in (_last, _most):
+        plan, in_vain = first, 0
+        while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
+            plan = planned({*plan.wanted, *more})
+            best, in_vain = (plan, 0) if price(plan) < price(best) else (best, in_vain + 1)
+    return best.stencils, best.left
 
 
 def _price(graph: Graph, plan: _Plan) -> float:
     """Of what is computed, read and written, in additions."""
     out = 0.0
+    written = {r.eqn.outvars[0] for s in plan.stencils for r in s.sites}
     for s in plan.stencils:
         out += (READ * len(s.layout.places) + s.layout.work) * math.prod(s.shape) + READ * sum(map(bytes_of, s.leaves))
-    written = {r.eqn.outvars[0] for s in plan.stencils for r in s.sites}
-    written |= {v for s in plan.stencils for v in s.leaves if graph.producer.get(v) in plan.by_xla}
+        written.update(v for v in s.leaves if graph.producer.get(v) in plan.by_xla)
     for k in plan.by_xla:
-        (v, *_), name = graph.eqns[k].outvars, graph.eqns[k].primitive.name
+        (v, *_), name, each = graph.eqns[k].outvars, graph.eqns[k].primitive.name, work(graph, k)
         if name in TAKEN:
-            one_by_one = name in _CELL_BY_CELL or work(graph, k) >= AGAIN
-            out += (work(graph, k) + ONE_BY_ONE * one_by_one) * math.prod(v.aval.shape)
-    return out + (KEPT - READ) * sum(map(bytes_of, written))
+            one_by_one = name in _CELL_BY_CELL or each >= AGAIN
+            out += (each + ONE_BY_ONE * one_by_one) * math.prod(v.aval.shape)
+            if one_by_one or (each >= WRITTEN and sum(u in plan.by_xla for u in graph.users[v]) > 1):
+                written.add(v)
+    total = sum(map(bytes_of, written))
+    return out + total * (KEPT - READ + FRESH * (total > LARGEST_KEPT))
 
 
 def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], stencils: Sequence[Stencil]) -> set[int]:
@@ -80,11 +92,20 @@ def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], st
     return done.difference(reads)
 
 
-def _dear_again(plan: _Plan) -> list[set[Var]]:
-    """What might be written: windows that several stencils compute, or one and XLA; else of what several stencils compute, and
-    takes longer than to read it, the last, and the last of those by which most is saved."""
+def _last(saved: Mapping[int, float]) -> int:
+    return max(saved)
+
+
+def _most(saved: Mapping[int, float]) -> int:
+    """The last of those by which most is saved."""
+    return max(saved, key=lambda k: (saved[k], k))
+
+
+def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set[Var]:
+    """What might be written: windows that several stencils compute, or one and XLA; else ``which`` of what several stencils
+    compute, and takes longer than to read it."""
     times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
-    windows, saved = set[Var](), dict[int, tuple[float, Var]]()
+    windows, saved, made = set[Var](), dict[int, float](), dict[int, Var]()
     for s in plan.stencils:
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
@@ -93,10 +114,8 @@ def _dear_again(plan: _Plan) -> list[set[Var]]:
                 if work(s.graph, k) >= AGAIN:
                     windows.add(var)
                 elif again >= AGAIN:
-                    saved[k] = again, var
-    if windows or not saved:
-        return [windows] if windows else []
-    return [{saved[k][1]} for k in dict.fromkeys((max(saved), max(saved, key=lambda k: (saved[k][0], k))))]
+                    saved[k], made[k] = again, var
+    return windows or ({made[which(saved)]} if saved else set())
 
 
 def _stencils(
