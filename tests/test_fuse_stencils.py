@@ -121,6 +121,19 @@ def test_constants_beyond() -> None:
     check(lambda u, c: jnp.pad(u, 1, constant_values=c)[2:, 1:-1] * u, U, jnp.float32(2))  # not known before
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, np.uint8])
+@pytest.mark.parametrize("width", [1, 9])
+def test_constants_beyond_a_long_row(width: int, dtype: Any) -> None:
+    """Of which several threads make a part each, and of the fill values what is beyond its ends alone."""
+    x = jnp.asarray(np.random.default_rng(5).integers(0, 100, 300_001).astype(dtype))
+
+    def fn(u: Any) -> Any:
+        p = jnp.pad(u, width, constant_values=3)
+        return p[2 * width :] + p[: -2 * width] * 2 + u
+
+    check(fn, x)
+
+
 def test_mixed_borders() -> None:
     def mixed(u: Any) -> Any:
         p = jnp.pad(jnp.pad(u, ((1, 1), (0, 0)), mode="edge"), ((0, 0), (1, 1)), mode="wrap")
