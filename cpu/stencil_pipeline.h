@@ -112,7 +112,7 @@ class StencilPipeline {
     for (size_t array = 0; array < inputs_.size(); ++array) {
       Cells& input = inputs_[array];
       const int64_t bytes = FillBytes(problem_, sizes[axis_], depth, array);
-      // What is never read need only be there. Of one step's rows that are not outside themselves it is what is beyond their ends.
+      // What is never read need only be there: all but what is beyond the ends of one step's rows, if none is outside itself.
       const Interval widest = levels_[0].region[axis_], there = input.there[axis_];
       const int64_t begin = widest.begin + grid_.low[axis_];
       auto place = [&](int64_t x) { return std::clamp<int64_t>(kLine + (x - begin) * input.stride[axis_], 0, bytes); };
