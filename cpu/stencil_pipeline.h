@@ -112,14 +112,23 @@ class StencilPipeline {
     for (size_t array = 0; array < inputs_.size(); ++array) {
       Cells& input = inputs_[array];
       const int64_t bytes = FillBytes(problem_, sizes[axis_], depth, array);
-      // What is never read need only be there.
+      // What is never read need only be there: all but what is beyond the ends of one step's rows, if none is outside itself.
       const Interval widest = levels_[0].region[axis_], there = input.there[axis_];
-      const bool ends = widest.begin + grid_.low[axis_] < there.begin || widest.end + grid_.high[axis_] > there.end;
+      const int64_t begin = widest.begin + grid_.low[axis_];
+      auto place = [&](int64_t x) { return std::clamp<int64_t>(kLine + (x - begin) * input.stride[axis_], 0, bytes); };
+      auto fill = [&](int64_t i, int64_t end) {
+        for (i -= i % kFill; i < end; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
+      };
       const auto inner = input.boundary.begin() + static_cast<std::ptrdiff_t>(axis_);
-      const bool read =
-          std::find(input.boundary.begin(), inner, Boundary::kConstant) != inner || (ends && *inner == Boundary::kConstant);
-      for (int64_t i = 0; read && i < bytes; i += kFill) std::memcpy(work + i, fills[array].data(), kFill);
-      input.fill = work + kLine - (widest.begin + grid_.low[axis_]) * input.stride[axis_];
+      const bool ends = begin < there.begin || widest.end + grid_.high[axis_] > there.end;
+      if (std::find(input.boundary.begin(), inner, Boundary::kConstant) != inner ||
+          (ends && levels_.size() > 1 && *inner == Boundary::kConstant)) {
+        fill(0, bytes);
+      } else if (ends && *inner == Boundary::kConstant) {
+        fill(0, place(there.begin));
+        fill(place(there.end), bytes);
+      }
+      input.fill = work + kLine - begin * input.stride[axis_];
       work += bytes;
     }
     char* const rings = work;

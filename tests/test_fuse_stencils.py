@@ -121,6 +121,19 @@ def test_constants_beyond() -> None:
     check(lambda u, c: jnp.pad(u, 1, constant_values=c)[2:, 1:-1] * u, U, jnp.float32(2))  # not known before
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, np.uint8])
+@pytest.mark.parametrize("width", [1, 9])
+def test_constants_beyond_a_long_row(width: int, dtype: Any) -> None:
+    """Of which several threads make a part each, and of the fill values what is beyond its ends alone."""
+    x = jnp.asarray(np.random.default_rng(5).integers(0, 100, 300_001).astype(dtype))
+
+    def fn(u: Any) -> Any:
+        p = jnp.pad(u, width, constant_values=3)
+        return p[2 * width :] + p[: -2 * width] * 2 + u
+
+    check(fn, x)
+
+
 def test_mixed_borders() -> None:
     def mixed(u: Any) -> Any:
         p = jnp.pad(jnp.pad(u, ((1, 1), (0, 0)), mode="edge"), ((0, 0), (1, 1)), mode="wrap")
@@ -266,18 +279,39 @@ def test_what_several_want_is_written_once_if_it_is_dear() -> None:
     same(jax.jit(similarity)(U), jp.fuse(similarity)(U), 1e-5, 1e-6)
 
 
-def test_what_most_would_make_again_is_written() -> None:
-    """The exponential, which a product with it is made of and derivatives want as well."""
+def _bilateral(u: Any) -> Any:
+    p = jnp.pad(u, 1, mode="edge")
+    views = [p[i : i + u.shape[0], j : j + u.shape[1]] for i in range(3) for j in range(3)]
+    weights = [jnp.exp(-((q - u) ** 2)) * 0.5 for q in views]
+    return jnp.sum((sum(w * q for w, q in zip(weights, views, strict=True)) / sum(weights)) ** 2)
 
-    def weighted(u: Any) -> Any:
-        p = jnp.pad(u, 1, mode="edge")
-        views = [p[i : i + u.shape[0], j : j + u.shape[1]] for i in range(3) for j in range(3)]
-        weights = [jnp.exp(-((q - u) ** 2)) * 0.5 for q in views]
-        return jnp.sum((sum(w * q for w, q in zip(weights, views, strict=True)) / sum(weights)) ** 2)
 
-    made = [g.primitive.name for s in stencils(jax.grad(weighted), U) for k in s.taken for g in [s.graph.eqns[k]]]
-    assert made.count("exp") < 9
-    same(jax.jit(jax.grad(weighted))(U), jp.fuse(jax.grad(weighted))(U), 1e-4, 1e-5)
+def _corners(u: Any) -> Any:
+    x, y = jnp.gradient(u, axis=1), jnp.gradient(u, axis=0)
+    a, b, c = x * x, x * y, y * y
+    return jnp.sum(a * c - b * b - 0.04 * (a + c) ** 2)
+
+
+def _sharpened(u: Any) -> Any:
+    p = jnp.pad(u, 1, mode="edge")
+    mean = sum(p[i : i + u.shape[0], j : j + u.shape[1]] for i in range(3) for j in range(3)) / 9
+    return jnp.sum((u + 0.5 * (u - mean)) ** 2)
+
+
+@pytest.mark.parametrize("loss, share", [(_bilateral, 0.3), (_corners, 1.0), (_sharpened, 0.3)])
+def test_what_gradients_share_is_written_as_far_as_it_pays(loss: Any, share: float) -> None:
+    """Of sums of exponentials these, not every exponential; of products of differences what is read at neighbours."""
+    u = jnp.asarray(np.random.default_rng(3).random((300, 300)), jnp.float32)
+    plain, fused = jax.jit(jax.grad(loss)), jax.jit(jp.fuse(jax.grad(loss)))
+    temporaries = [f.lower(u).compile().memory_analysis().temp_size_in_bytes for f in (plain, fused)]
+    assert temporaries[1] <= share * temporaries[0] + 2**16
+    same(plain(u), fused(u), 1e-4, 1e-5)
+
+
+def test_what_is_written_anyway_is_read_before_what_is_made_of_it() -> None:
+    """Of the corners' gradient two arrays, at three places each, and not what else is made of these."""
+    found = stencils(jax.grad(_corners), BIG)
+    assert [len(s.layout.places) for s in found] == [6, 5, 5]
 
 
 def test_what_xla_needs_too_is_written_once_if_it_is_dear() -> None:

@@ -163,7 +163,12 @@ def operations(eqn: JaxprEqn) -> float:
     if eqn.primitive.name == "dot_general":
         (sums, _), _ = eqn.params["dimension_numbers"]
         return 2 * math.prod(eqn.invars[0].aval.shape[a] for a in sums)
-    return 0 if eqn.primitive.name in _FREE else _DEAR.get(eqn.primitive.name, 1)
+    return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)
+
+
+def additions(name: str) -> float:
+    """That an elementwise operation takes."""
+    return _DEAR.get(name, 1)
 
 
 def _labelled(x: Lane, labels: Labels) -> Lane:

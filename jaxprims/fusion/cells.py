@@ -21,7 +21,6 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..primitives.stencil_xla import place
 from ..tracing import elementwise
-from .body import operations
 from .graph import Graph
 
 FIXED = -1
@@ -389,15 +388,3 @@ def _broadcast(operand: Any, result: Any, view: View) -> View:
 
 def _is_zero(node: Node) -> bool:
     return isinstance(node, Number) and node.value == 0
-
-
-def work(graph: Graph, index: int) -> float:
-    """Additions that an equation takes for one number of its result."""
-    eqn = graph.eqns[index]
-    name = eqn.primitive.name
-    if name.startswith("reduce_window"):
-        return math.prod(eqn.params["window_dimensions"])
-    if name == "conv_general_dilated":
-        w, o = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
-        return 2 * math.prod(w.shape) / w.shape[o]
-    return operations(eqn) if name in elementwise.NAMES else float(name in ("scatter-add", "scatter_add"))

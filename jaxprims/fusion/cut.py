@@ -12,6 +12,10 @@ KEPT, READ = 6, 2
 """Additions that it takes to keep a byte: to write it, to read it, and to have memory for it; to read it alone."""
 
 
+def bytes_of(v: Any) -> float:
+    return float(math.prod(v.aval.shape) * v.aval.dtype.itemsize)
+
+
 def read_or_made(
     wanted: Sequence[Any],
     operands: Callable[[Any], Sequence[Any]],

@@ -3,30 +3,81 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal, Var
 
-from .cells import Unclear, work
+from .cells import Unclear
+from .cut import KEPT, READ, bytes_of
+from .dear import AGAIN, WRITTEN, work, work_behind
 from .graph import Graph
-from .stencils import AGAIN, TAKEN, Root, Stencil, work_behind
+from .stencils import TAKEN, Root, Stencil
+
+_CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
+"""What XLA's loops choose for each cell, which they make one by one; windows, too."""
+
+ONE_BY_ONE = 64
+"""Additions in the time of such a cell."""
+
+FRESH, LARGEST_KEPT = 20, 2**25
+"""Additions that it takes the system to give a byte of memory, and bytes from which on it is asked for them in each call."""
+
+MOST_IN_VAIN = 3
+"""Plans, each with one more array, after which a cheaper one is not looked for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Plan:
+    """Stencils that make ``wanted`` variables, why other equations are none, and those that XLA evaluates beside them."""
+
+    wanted: Collection[Any]
+    stencils: list[Stencil]
+    left: dict[int, str]
+    by_xla: set[int]
 
 
 def find_stencils(
     graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none. A window that is in several, or in one and XLA's, too, is one of its own."""
-    wanted = {v for v in wanted if not isinstance(v, Literal)}
-    while True:
+    and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper."""
+
+    def planned(wanted: Collection[Any]) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not)
-        again = _dear_again(found, _evaluated(graph, outside, wanted, found)) - wanted
-        if not again:
-            return found, left
-        wanted |= again
+        return _Plan(wanted, found, left, _evaluated(graph, outside, wanted, found))
+
+    def price(plan: _Plan) -> float:
+        return _price(graph, plan)
+
+    first = best = planned({v for v in wanted if not isinstance(v, Literal)})
+    for which in (_last, _most):
+        plan, in_vain = first, 0
+        while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
+            plan = planned({*plan.wanted, *more})
+            best, in_vain = (plan, 0) if price(plan) < price(best) else (best, in_vain + 1)
+    return best.stencils, best.left
+
+
+def _price(graph: Graph, plan: _Plan) -> float:
+    """Of what is computed, read and written, in additions."""
+    out = 0.0
+    written = {r.eqn.outvars[0] for s in plan.stencils for r in s.sites}
+    for s in plan.stencils:
+        out += (READ * len(s.layout.places) + s.layout.work) * math.prod(s.shape) + READ * sum(map(bytes_of, s.leaves))
+        written.update(v for v in s.leaves if graph.producer.get(v) in plan.by_xla)
+    for k in plan.by_xla:
+        (v, *_), name, each = graph.eqns[k].outvars, graph.eqns[k].primitive.name, work(graph, k)
+        if name in TAKEN:
+            one_by_one = name in _CELL_BY_CELL or each >= AGAIN
+            out += (each + ONE_BY_ONE * one_by_one) * math.prod(v.aval.shape)
+            if one_by_one or (each >= WRITTEN and sum(u in plan.by_xla for u in graph.users[v]) > 1):
+                written.add(v)
+    total = sum(map(bytes_of, written))
+    return out + total * (KEPT - READ + FRESH * (total > LARGEST_KEPT))
 
 
 def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], stencils: Sequence[Stencil]) -> set[int]:
@@ -41,21 +92,30 @@ def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], st
     return done.difference(reads)
 
 
-def _dear_again(stencils: Sequence[Stencil], by_xla: Collection[int]) -> set[Var]:
-    """Windows that several stencils compute, or one and XLA; else of what several stencils compute, and takes longer than to read
-    it, that by which most is saved: the last of such."""
-    times = collections.Counter([*by_xla, *(k for s in stencils for k in s.taken)])
-    found, saved = set[Var](), dict[int, tuple[float, Var]]()
-    for s in stencils:
+def _last(saved: Mapping[int, float]) -> int:
+    return max(saved)
+
+
+def _most(saved: Mapping[int, float]) -> int:
+    """The last of those by which most is saved."""
+    return max(saved, key=lambda k: (saved[k], k))
+
+
+def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set[Var]:
+    """What might be written: windows that several stencils compute, or one and XLA; else ``which`` of what several stencils
+    compute, and takes longer than to read it."""
+    times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
+    windows, saved, made = set[Var](), dict[int, float](), dict[int, Var]()
+    for s in plan.stencils:
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
-            if times[k] > 1 and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
+            if times[k] > 1 and var not in plan.wanted and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
                 again = (times[k] - 1) * work_behind(s.graph, s.taken, k)
                 if work(s.graph, k) >= AGAIN:
-                    found.add(var)
+                    windows.add(var)
                 elif again >= AGAIN:
-                    saved[k] = again, var
-    return found or {saved[k][1] for k in sorted(saved, key=lambda k: (saved[k][0], k))[-1:]}
+                    saved[k], made[k] = again, var
+    return windows or ({made[which(saved)]} if saved else set())
 
 
 def _stencils(

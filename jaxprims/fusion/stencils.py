@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 
 from ..operators.traced import make_traced
 from ..primitives.avals import typed
@@ -22,15 +22,11 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lower import to_program
 from ..tracing.varying import axes_of
-from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear, work
+from .body import additions
+from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear
+from .dear import dear
 from .graph import Graph
 from .moves import RULES
-
-WRITTEN = 8
-"""Additions for a cell from which on what is written anyway is read."""
-
-AGAIN = 24
-"""Additions for a cell from which on what is read at several places is written once, not computed again for each."""
 
 MOST_LANES = 64
 """Numbers behind the grid's axes that are walked through together with the innermost one."""
@@ -78,31 +74,6 @@ class Stencil:
         number = f"{len(self.layout.places)} reads"
         beyond = f" ({modes})" if modes else ""
         return f"stencil over {over} cells: one kernel, {number} of {reads}{beyond}; takes in {', '.join(names)}"
-
-
-def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | None:
-    """What is cheaper written once than computed for each read of it: the last such. ``written``: what is anyway."""
-    graph, counts, grid = cells.graph, cells.counts, math.prod(cells.shape)
-    for index in sorted(counts, reverse=True):
-        (var,) = graph.eqns[index].outvars
-        if (counts[index] > 1 or var in written) and var not in own and work(graph, index):
-            each = work_behind(graph, counts, index)
-            anyway = var in written and (each >= WRITTEN or _is_of_several(cells, index))
-            if anyway or ((counts[index] - 1) * each >= AGAIN and math.prod(var.aval.shape) * 2 > grid):
-                return var
-    return None
-
-
-def work_behind(graph: Graph, taken: Collection[int], index: int) -> float:
-    """Additions for a number of an equation's result, with all that is taken in for it."""
-    return sum(work(graph, k) for k in taken if graph.ancestors[index] >> k & 1)
-
-
-def _is_of_several(cells: Cells, index: int) -> bool:
-    """Is it made of more than one array that would have to be read in its place?"""
-    graph, behind = cells.graph, cells.graph.ancestors[index]
-    operands = [v for k in cells.counts if behind >> k & 1 for v in graph.eqns[k].invars if not isinstance(v, Literal)]
-    return len({v for v in operands if v.aval.ndim and graph.producer.get(v) not in cells.counts}) > 1
 
 
 # --- how a kernel reads what it reads -------------------------------------------------------------------------------------------
@@ -165,6 +136,7 @@ class Layout:
         every = list(_walk([*nodes, *first]))
         self.axes = {n: self._axes(n) for n in every if isinstance(n, Read)}
         last = len(shape) - 1
+        self.made = [n for n in every if isinstance(n, (Apply, Split))]
         arrays = [r for r, axes in self.axes.items() if any(a.along == last for a in axes)]
         self.numbers = [r for r in self.axes if r not in arrays]
         counted = {n.axis for n in every if isinstance(n, (Split, Coordinate))}
@@ -198,6 +170,11 @@ class Layout:
         """What is read beyond the arrays."""
         names = (a.mode for s in self.sources for a in s.axes if a.mode not in (NOTHING, ANY, BROADCAST))
         return list(dict.fromkeys(names))
+
+    @property
+    def work(self) -> float:
+        """Additions for a cell, of every piece: one of them is chosen."""
+        return sum(additions(n.op.name) if isinstance(n, Apply) else len(n.pieces) - 1 for n in self.made)
 
     @property
     def transposed(self) -> int:

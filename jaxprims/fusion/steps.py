@@ -14,10 +14,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..primitives.avals import typed
 from ..tracing.jaxprs import run_equation, scan_counts
 from .cells import Axis, Cells, Node, Read, Split, Unclear
+from .dear import dear
 from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
 from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS, are_short_rows
-from .stencils import BROADCAST, Layout, dear
+from .stencils import BROADCAST, Layout
 
 
 def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:

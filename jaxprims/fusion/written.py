@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from jax.extend.core import Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from .body import Body, operations
-from .cut import KEPT, READ, read_or_made
+from .cut import KEPT, READ, bytes_of, read_or_made
 from .graph import OUTSIDE, Graph
 
 _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
@@ -102,18 +101,18 @@ class _Prices:
         return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
 
     def leaf(self, v: Var) -> float:
-        return READ * _bytes(v) if v in self.written else KEPT * _bytes(v) / self.readers[v]
+        return READ * bytes_of(v) if v in self.written else KEPT * bytes_of(v) / self.readers[v]
 
     def kept(self, body: Body, v: Var, more: bool) -> float:
         """Of what the body could compute; ``more``: may it be written for that?"""
         if self._is_there(v):
-            return READ * _bytes(v)
+            return READ * bytes_of(v)
         index = self.graph.producer[v]
         if more and index in self.made:
-            return KEPT * _bytes(v) / (self.takers[index] - 1)
+            return KEPT * bytes_of(v) / (self.takers[index] - 1)
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             making = 0 if body.sites[0].family == "reduce" else self._made_by_xla(body, v)
-            return (KEPT * _bytes(v) + making) / self.takers[index]
+            return (KEPT * bytes_of(v) + making) / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
@@ -125,12 +124,8 @@ class _Prices:
         eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
         behind = [eqns[k] for k in body.taken if bits >> k & 1]
         operands = {x for e in behind for x in e.invars if not isinstance(x, Literal) and x not in self.graph.producer}
-        read = READ * sum(map(_bytes, operands))
+        read = READ * sum(map(bytes_of, operands))
         return read + sum(map(operations, behind)) * math.prod(v.aval.shape)
-
-
-def _bytes(v: Any) -> float:
-    return float(math.prod(v.aval.shape) * v.aval.dtype.itemsize)
 
 
 def _chosen(body: Body, prices: _Prices, more: bool) -> tuple[set[Var], set[int]]:

@@ -1,0 +1,59 @@
+"""What a stencil reads, though it could compute it: what is dear, and read at several places or written anyway."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from jax.extend.core import Literal, Var
+
+from ..tracing import elementwise
+from .body import operations
+from .cells import Cells
+from .graph import Graph
+
+WRITTEN = 8
+"""Additions for a cell from which on what is written anyway is read."""
+
+AGAIN = 24
+"""Additions for a cell from which on what is read at several places is written once, not computed again for each."""
+
+
+def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | None:
+    """What is cheaper written once than computed for each read of it: the last such. ``written``: what is anyway, before else."""
+    graph, counts, grid = cells.graph, cells.counts, math.prod(cells.shape)
+    mine = [k for k in sorted(counts, reverse=True) if work(graph, k) and graph.eqns[k].outvars[0] not in own]
+    for index in mine:
+        (var,) = graph.eqns[index].outvars
+        if var in written and (work_behind(graph, counts, index) >= WRITTEN or _is_of_several(cells, index)):
+            return var
+    for index in mine:
+        (var,) = graph.eqns[index].outvars
+        again = (counts[index] - 1) * work_behind(graph, counts, index)
+        if again >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
+            return var
+    return None
+
+
+def work_behind(graph: Graph, taken: Collection[int], index: int) -> float:
+    """Additions for a number of an equation's result, with all that is taken in for it."""
+    return sum(work(graph, k) for k in taken if graph.ancestors[index] >> k & 1)
+
+
+def _is_of_several(cells: Cells, index: int) -> bool:
+    """Is it made of more than one array that would have to be read in its place?"""
+    graph, behind = cells.graph, cells.graph.ancestors[index]
+    operands = [v for k in cells.counts if behind >> k & 1 for v in graph.eqns[k].invars if not isinstance(v, Literal)]
+    return len({v for v in operands if v.aval.ndim and graph.producer.get(v) not in cells.counts}) > 1
+
+
+def work(graph: Graph, index: int) -> float:
+    """Additions that an equation takes for one number of its result."""
+    eqn = graph.eqns[index]
+    name = eqn.primitive.name
+    if name.startswith("reduce_window"):
+        return math.prod(eqn.params["window_dimensions"])
+    if name == "conv_general_dilated":
+        w, o = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
+        return 2 * math.prod(w.shape) / w.shape[o]
+    return operations(eqn) if name in elementwise.NAMES else float(name in ("scatter-add", "scatter_add"))
