@@ -118,3 +118,29 @@ def test_positions_are_those_of_xla(flat: str, n: int) -> None:
         plain, fused = jax.jit(fn), jax.jit(jp.fuse(fn))
         for x in np.random.default_rng(0).normal(size=(6, n)).astype(np.float32):
             jax.tree.map(np.testing.assert_array_equal, fused(x), plain(x))
+
+
+NEAREST: list[Callable[..., Any]] = [
+    lambda p, c: jnp.sum((p[:, None] - c) ** 2, -1),
+    lambda p, c: jnp.sum(jnp.log1p((p[:, None] - c) ** 2), -1),
+    lambda p, c: jnp.exp(-jnp.sum((p[:, None] - c) ** 2, -1) * 0.3),
+]
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
+@pytest.mark.parametrize("extreme", [jnp.min, jnp.max])
+@pytest.mark.parametrize("distance", NEAREST)
+def test_extremes_of_a_few_are_compared_where_they_are_made(
+    distance: Callable[..., Any], extreme: Callable[..., Any], order: str
+) -> None:
+    """A kernel that makes both has no use for XLA's bits, which are in an array of all pairs; every element has a gradient."""
+    rng = np.random.default_rng(4)
+    points, centres = (jnp.asarray(rng.normal(size=(n, 2)).astype(np.float32)) for n in (50_000, 16))
+    fn = lambda p, c: jnp.mean(extreme(distance(p, c), 1))  # noqa: E731
+    program = jax.grad(jp.fuse(fn)) if order == "grad of fused" else jp.fuse(jax.grad(fn))
+    compiled = jax.jit(program).lower(points, centres).compile()
+    if order == "fused grad" or distance is not NEAREST[1]:  # whose logarithms are kept for the derivative
+        assert compiled.memory_analysis().temp_size_in_bytes < points.size * 4 * 4  # and not 16 numbers for each
+    wanted = jax.jit(jax.grad(fn))(points, centres)
+    np.testing.assert_allclose(compiled(points, centres), wanted, rtol=2e-4, atol=1e-9)

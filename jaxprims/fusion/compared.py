@@ -50,10 +50,14 @@ def compared(graph: Graph) -> list[Compared]:
     return out
 
 
-def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body]) -> frozenset[Var]:
-    """What one of these bodies would make in its own way. (Positions among a few numbers of an element are its own.)"""
+def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], by_xla: Collection[int]) -> frozenset[Var]:
+    """What one of these bodies would make in its own way: unless all that compare it have made the extreme themselves, of the
+    same numbers, as among a few of an element. (Positions among such are their own, too.)"""
     read = set[Var]()
     for var, extreme, compares in found:
+        comparing = [b for b in bodies if compares in b.taken]
+        if comparing and extreme != compares and compares not in by_xla and all(extreme in b.taken for b in comparing):
+            continue
         for b in bodies:
             sites = {s.index for s in b.sites if s.family != "map"}
             places = sites if extreme == compares else sites | b.taken

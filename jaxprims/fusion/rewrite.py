@@ -192,7 +192,7 @@ class _Plan:
         cuts = _cuts(self.graph, [self._body(g) for g in groups])
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
-            alike = read_in_any_case(self.graph, self.compared, bodies)
+            alike = read_in_any_case(self.graph, self.compared, bodies, _evaluated(self.graph, _reads_of(bodies)))
             if all(alike <= cut for cut in cuts):
                 return bodies
             cuts = [cut | alike for cut in cuts]
