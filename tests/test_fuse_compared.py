@@ -37,7 +37,7 @@ def test_a_maximum_has_a_gradient(fn: Callable[..., Any], order: str) -> None:
     compiled = jax.jit(jax.grad(jp.fuse(fn)) if order == "grad of fused" else jp.fuse(jax.grad(fn)))
     for seed in range(6):
         x = jnp.asarray(np.random.default_rng(seed).normal(size=400_000).astype(np.float32))
-        got, expected = np.abs(compiled(x)), np.abs(jax.jit(jax.grad(fn))(x))
+        got, expected = np.abs(compiled(x)), np.abs(jax.grad(fn)(x))  # one operation at a time: XLA too might make it twice
         np.testing.assert_allclose(got.max(), expected.max(), rtol=1e-2)
 
 
