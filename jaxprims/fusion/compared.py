@@ -56,7 +56,8 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
     read = set[Var]()
     for var, extreme, compares in found:
         comparing = [b for b in bodies if compares in b.taken]
-        if comparing and extreme != compares and compares not in by_xla and all(extreme in b.taken for b in comparing):
+        own = comparing and extreme != compares and compares not in by_xla
+        if own and all(extreme in b.taken and not _is_read(graph, b, extreme, compares) for b in comparing):
             continue
         for b in bodies:
             sites = {s.index for s in b.sites if s.family != "map"}
@@ -64,6 +65,12 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
             if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
                 read.add(var)
     return frozenset(read)
+
+
+def _is_read(graph: Graph, body: Body, extreme: int, compares: int) -> bool:
+    """Does the body read what it compares with, or what that is made of, behind the extreme?"""
+    between = [v for v, _ in body.leaves if v in graph.producer and graph.ancestors[compares] >> graph.producer[v] & 1]
+    return any(graph.needs([v]) >> extreme & 1 for v in between)
 
 
 def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
