@@ -14,6 +14,7 @@ from jax import lax
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
 from jaxprims.fusion.simplified import simplified
+from jaxprims.targets.cpu.llvm.engine import target
 
 N = 300_000
 X = jnp.asarray(np.random.default_rng(0).normal(size=N).astype(np.float32))
@@ -94,5 +95,9 @@ def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:
         return jnp.zeros(101, jnp.int32).at[index].add(1), jnp.sum(index), jnp.max(index)
 
     plain, fused = jax.jit(counts), jax.jit(jp.fuse(counts))
+    # what XLA writes for the kernel is rounded, where it may add to it unrounded in a loop of its own
+    few = N / 100 if name == "of rows" and dtype is jnp.float16 and target().half_arithmetic else 0
     for x in np.random.default_rng(1).normal(size=(4, N)):
-        jax.tree.map(np.testing.assert_array_equal, fused(jnp.asarray(x, dtype)), plain(jnp.asarray(x, dtype)))
+        (got, *others), (wanted, *wanted_others) = fused(jnp.asarray(x, dtype)), plain(jnp.asarray(x, dtype))
+        assert np.sum(np.abs(got - wanted)) <= few
+        np.testing.assert_allclose(others, wanted_others, atol=few)

@@ -14,6 +14,7 @@ import pytest
 
 import jaxprims as jp
 from jaxprims import monoids
+from jaxprims.ir.work import AT_ONCE
 from jaxprims.targets.cpu import xla_pays
 from jaxprims.targets.plans import AnyKernel, forced
 
@@ -136,6 +137,29 @@ def test_few_elements_by_any_operator(name: str) -> None:
             jax.vmap(lambda x: call(x))(jnp.stack([x, 2 * x])),
         )
     jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=2e-5, atol=1e-6), got, kernel)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
+def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
+    """By XLA's own count of operations; in loops it may have all the same."""
+    plain = {jnp.add: jnp.sum, jnp.maximum: jnp.max, jnp.minimum: jnp.min, own: None}
+    operations = lambda fn, x: jax.jit(fn).lower(x).compile().cost_analysis().get("flops", 0)  # noqa: E731
+    for shape in [(390,), (940,), (1200,), (300, 4), (150, 6), (40, 24), (500, 6), (10, 90), (80, 3, 4), (1800, 4)]:
+        x = jnp.ones(shape, dtype)
+        for axis in {0, len(shape) - 1}:
+            for op, theirs in plain.items():
+                if op is own and dtype != "float32":
+                    continue
+                call = lambda x, op=op: jp.reduce(x, op, axis=axis)  # noqa: E731
+                wanted = operations(lambda x: theirs(x, axis), x) if theirs else 0
+                by_xla = strategies(call, x) == ["plain XLA"]
+                as_plain = by_xla and AT_ONCE <= wanted < 1.1 * AT_ONCE  # about as many
+                assert operations(call, x) < AT_ONCE or as_plain, (shape, axis, op)
+            scan = lambda x: jp.scan(x, own, axis=axis)  # noqa: E731
+            assert operations(scan, x) < AT_ONCE
+            loops = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, x: x + jp.reduce(x, axis=axis, keepdims=True), x))
+            if x.size < xla_pays.FEW_IN_LONG_ROWS:
+                assert "jaxprims" not in loops.lower(x).as_text()
 
 
 def test_few_elements_into_bins() -> None:

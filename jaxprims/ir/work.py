@@ -17,6 +17,10 @@ _SIMPLE = (
 _FUNCTION = 16  # a polynomial, or what there is no instruction for
 _TURNS = 8  # of a loop that ends when it does
 
+AT_ONCE = 1000
+"""Operations from which, as it counts them, XLA hands a program over to another thread of the CPU, which is to be woken: one of
+fewer is done where it is called. A kernel is no operation."""
+
 
 @functools.lru_cache(maxsize=1024)
 def work(p: Program) -> int:

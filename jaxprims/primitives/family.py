@@ -63,17 +63,19 @@ class Family(abc.ABC):
         """The call in the form that kernels want, as a function of the operands; None if it has it."""
         return None
 
-    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
-        """What is done instead of a kernel of the target's: what XLA does as well or better."""
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
+        """What is done instead of a kernel of the target's: what XLA does as well or better. ``in_loop``: in a loop's body."""
         operation = self.operation(**params)
-        return None if operation is None else self.left_to_xla(target, avals, operation, **params)
+        return None if operation is None else self.left_to_xla(target, avals, operation, in_loop, **params)
 
-    def left_to_xla(self, target: Target, avals: Sequence[Any], operation: str, **params: Any) -> Instead | None:
+    def left_to_xla(
+        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool = False, **params: Any
+    ) -> Instead | None:
         """Plain XLA, where the target says that this pays and no plan is forced."""
         if params["call"].plans:
             return None
         problem = self.problem(target, avals, **params)
-        why = target.xla_pays(problem, operation) if problem.known else None
+        why = target.xla_pays(problem, operation, in_loop) if problem.known else None
         return None if why is None else Instead(functools.partial(self.plain, **params), "plain XLA", why)
 
     def operation(self, **params: Any) -> str | None:
@@ -109,7 +111,9 @@ class Family(abc.ABC):
         another = self.another_way(ctx, operands, target, **params)
         return self.to_kernel(ctx, operands, target, **params) if another is None else another()
 
-    def another_way(self, ctx: Any, operands: Sequence[Any], target: Target, **params: Any) -> Callable[[], Any] | None:
+    def another_way(
+        self, ctx: Any, operands: Sequence[Any], target: Target, in_loop: bool = False, **params: Any
+    ) -> Callable[[], Any] | None:
         """How the call is lowered where it is not, as it is, a kernel."""
         masks, rank = self.batch(ctx.avals_in, **params)
         count = divided.devices_of(ctx)
@@ -123,7 +127,7 @@ class Family(abc.ABC):
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             function: Callable[..., Any] | None = lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full}))  # noqa: E731
         else:
-            other = self.instead(target, ctx.avals_in, **params)
+            other = self.instead(target, ctx.avals_in, in_loop, **params)
             function = self.normal(**params) if other is None else other.function
         return None if function is None else lambda: mlir.lower_fun(function)(ctx, *operands)
 

@@ -55,12 +55,12 @@ class Histograms(LookingBack):
             return None
         return (part.operator.name or "several") if plain and passes_on else "mapped"
 
-    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
         if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
-            return super().instead(target, avals, **params)
+            return super().instead(target, avals, in_loop, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])
         if call.sorted:
             return Instead(function, "a segmented reduction", "the indices are sorted")

@@ -80,7 +80,7 @@ class LookingBack(Family):
     def lower(self, ctx: Any, *operands: Any, target: Target, seen: Seen | None = None, **params: Any) -> Any:
         seen, n = seen or Seen(), len(params["masks"])
         own = ctx.replace(avals_in=ctx.avals_in[:n])
-        another = self.another_way(own, operands[:n], target, **params)
+        another = self.another_way(own, operands[:n], target, seen.in_loop, **params)
         if another is not None:
             return another()
         if self.fused_by_xla(seen, target, own.avals_in, **params):

@@ -12,7 +12,7 @@ from ..targets.target import Explanation, Target
 from . import producers
 from .batches import batch_shape
 from .family import Instead
-from .looking_back import LookingBack, Seen
+from .looking_back import LookingBack
 from .ordered_call import OrderedCall, call_spec, init_dtypes, sizes_along
 
 
@@ -38,16 +38,10 @@ class OrderedFamily(LookingBack):
             ids=call.segmented_by == "ids",
         )
 
-    def instead(self, target: Target, avals: Sequence[Any], **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
         if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
-        return self.left_to_xla(target, avals, self.operation(**params) or "", **params)
-
-    def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
-        if not seen.in_loop or params["call"].plans:
-            return False
-        problem = self.problem(target, avals, **params)
-        return problem.known and target.xla_pays(problem, self.operation(**params) or "", in_loop=True) is not None
+        return self.left_to_xla(target, avals, self.operation(**params) or "", in_loop, **params)
 
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
         call: OrderedCall = params["call"]

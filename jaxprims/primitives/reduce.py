@@ -4,18 +4,23 @@ Results: the leaves ``[*batch, *inner, *element]``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax.interpreters import batching
 
+from ..ir.work import AT_ONCE
 from ..operators.operator import identity_leaves
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Target
 from . import scan_xla
-from .batches import new_primitive
+from .batches import new_primitive, over_batch
+from .family import Instead
 from .looking_back import Seen
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
@@ -49,8 +54,16 @@ class Reductions(OrderedFamily):
         return call.operator.name if plain and call.operator.name in scan_xla.REDUCTIONS else self.extreme(call)
 
     def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
-        fused = seen.made and not params["call"].plans and self.operation(**params) == "add"
-        return fused or super().fused_by_xla(seen, target, avals, **params)
+        return seen.made and not params["call"].plans and self.operation(**params) == "add"
+
+    def left_to_xla(
+        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool = False, **params: Any
+    ) -> Instead | None:
+        found = super().left_to_xla(target, avals, operation, in_loop, **params)
+        if found is None or in_loop or math.prod(self.problem(target, avals, **params).sizes) >= 2 * AT_ONCE:
+            return found
+        function = functools.partial(self._of_xla, scan_xla.REDUCTIONS_AT_ONCE, **params)
+        return dataclasses.replace(found, function=over_batch(function, *self.batch(avals, **params)))
 
     def extreme(self, call: OrderedCall) -> str | None:
         """argmax or argmin, of one array's elements with their positions."""

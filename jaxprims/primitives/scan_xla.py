@@ -6,13 +6,13 @@ Here an operator takes two lists of leaves with a leading axis, ``op(a, b) -> le
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..tracing.varying import axes_of, vary
 
@@ -123,29 +123,28 @@ def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axis: fn(x, axis, dtype=x.dtype if jnp.issubdtype(x.dtype, jnp.integer) else None)
 
 
-SHORT_ROW, FEW_ROWS = 24, 12
+SHORT_ROW, SHORTEST_ROW, FEW_ROWS = 24, 7, 12
 """Floats of a row up to which XLA combines them sooner by a function that it does not know than by its own operation, or, of
-extremes, as integers; and rows across which an extreme is found by comparisons."""
+extremes, as integers; those of which it clamps them sooner than it compares them; and rows across which it does."""
 
 
-def _by_function(x: Any, axis: int, start: float, op: Callable[[Any, Any], Any]) -> Any:
-    """Of real floats; of halves in f32. What XLA knows, it hands on to a library, whose call takes longer than a few short rows,
-    and whose maxima lose a NaN."""
-    wide = x.astype(np.float32) if is_half(x.dtype) else x
-    first = vary(jnp.asarray(start, wide.dtype), axes_of([x]))
-    return jax.lax.reduce(wide, first, op, (axis,)).astype(x.dtype)
+def _by_function(x: Any, axis: int, start: ArrayLike, op: Callable[[Any, Any], Any]) -> Any:
+    """Of real floats. What XLA knows, it hands on to a library, whose call takes longer than a few short rows, and whose maxima
+    lose a NaN."""
+    return jax.lax.reduce(x, vary(jnp.asarray(start, x.dtype), axes_of([x])), op, (axis,))
 
 
 def _sum(x: Any, axis: int) -> Any:
     """Of short rows by ``a + b`` in a form that XLA does not know."""
     if not jnp.issubdtype(x.dtype, jnp.floating) or axis % x.ndim < x.ndim - 1 or x.shape[axis] >= SHORT_ROW:
         return _in_its_own_type(jnp.sum)(x, axis)
-    return _by_function(x, axis % x.ndim, 0, lambda a, b: b - (-a))
+    wide = x.astype(np.float32) if is_half(x.dtype) else x
+    return _by_function(wide, axis % x.ndim, 0, lambda a, b: b - (-a)).astype(x.dtype)
 
 
 def _extreme_of(name: str) -> Callable[..., Any]:
     """A maximum or minimum: of floats by comparisons, or of integers in their order, as XLA's own, on CPUs, loses a NaN."""
-    of_integers, greater = (jnp.max, jnp.maximum) if name == "max" else (jnp.min, jnp.minimum)
+    of_integers = jnp.max if name == "max" else jnp.min
 
     def reduced(x: Any, axis: int) -> Any:
         n, axis = x.shape[axis], axis % x.ndim
@@ -155,8 +154,8 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         few = n < SHORT_ROW if along else n <= FEW_ROWS and not is_half(x.dtype)
         if not few:
             return _from_key(of_integers(_key(x, name), axis), x.dtype)
-        if axis == 0 and not along:  # elementwise, which keeps a NaN
-            return functools.reduce(greater, [x[k] for k in range(n)])
+        if not along or n < SHORTEST_ROW:
+            return _clamped(x, name, axis)
 
         def op(a: Any, b: Any) -> Any:
             return jnp.where((a > b if name == "max" else a < b) | (a != a), a, b)
@@ -164,6 +163,14 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         return _by_function(x, axis, -jnp.inf if name == "max" else jnp.inf, op)
 
     return reduced
+
+
+def _clamped(x: Any, name: str, axis: int) -> Any:
+    """In as many operations as there are elements. The bound that is beyond all is why XLA does not know it."""
+    least, greatest = np.asarray(-np.inf, x.dtype), np.asarray(np.inf, x.dtype)
+    if name == "max":
+        return _by_function(x, axis, least, lambda a, b: jax.lax.clamp(b, a, greatest))
+    return _by_function(x, axis, greatest, lambda a, b: jax.lax.clamp(least, a, b))
 
 
 def _key(x: Any, name: str) -> Any:
@@ -189,6 +196,18 @@ REDUCTIONS: dict[str | None, Callable[..., Any]] = {
     "xor": lambda x, axis: jax.lax.reduce_xor(x, (axis,)),
 }  # fmt: skip
 """What XLA knows, by the operator's name."""
+
+
+def _at_once(name: str) -> Callable[..., Any]:
+    def reduced(x: Any, axis: int) -> Any:
+        floats = jnp.issubdtype(x.dtype, jnp.floating) and x.shape[axis] > 0
+        return _clamped(x, name, axis % x.ndim) if floats else REDUCTIONS[name](x, axis)
+
+    return reduced
+
+
+REDUCTIONS_AT_ONCE = REDUCTIONS | {"add": _in_its_own_type(jnp.sum), "max": _at_once("max"), "min": _at_once("min")}
+"""The same in as many operations as there are elements, for fewer than :data:`ir.work.AT_ONCE`."""
 
 
 def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:

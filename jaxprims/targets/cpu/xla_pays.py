@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 
 from ...ir.program import itemsize
-from ...ir.work import work
+from ...ir.work import AT_ONCE, work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from .stencil.kernel import vector_width
+
+MOST_AWAITED = 8192
+"""Numbers up to which it takes XLA longer to wake another thread (:data:`AT_ONCE`) than a kernel takes: outside of loops, where a
+call may be all of a program."""
+
+PART = 32
+"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up."""
+
+OPERATIONS, OPERATIONS_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
+"""That XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
@@ -108,12 +118,31 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | N
         return _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem, operation)
-    if not isinstance(problem, OrderedProblem):
-        return None
-    if not isinstance(problem.spec, OrderedSpec):
+    if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
         return None
     if problem.spec.is_map:
         return None  # `fuse` has weighed what its elements are made of
+    return None if not in_loop and _is_handed_over(problem, operation) else _ordered(problem, operation, in_loop)
+
+
+def _is_handed_over(problem: OrderedProblem, operation: str) -> bool:
+    """Would XLA wake another thread, which takes longer than a kernel? Not for segments that it adds to by index: the operations
+    of a loop it counts once."""
+    if problem.n == 1 or (operation and problem.family == "segments"):
+        return False
+    spec, rows, steps = problem.spec, problem.lanes * problem.members, problem.n
+    if steps > PART:
+        steps = -(-steps // PART) * PART
+    if operation:
+        halves = any(a.dtype in HALVES for a in spec.arrays)
+        each = (OPERATIONS_OF_HALVES if halves else OPERATIONS).get(operation, OPERATIONS.get(operation, 1))
+        rows *= sum(scalars for _, scalars in spec.leaves)
+    else:
+        each = work(spec.op) * (2 if problem.family == "scan" else 1) + work(spec.f)
+    return bool((steps * each - 1) * rows >= AT_ONCE and problem.n * rows <= MOST_AWAITED)
+
+
+def _ordered(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:
     if _few_of_any(problem, operation):
         return _FEW
     if (

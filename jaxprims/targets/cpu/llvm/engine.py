@@ -25,6 +25,7 @@ class Target:
     features: str
     vector_bytes: int  # of the widest registers: 64, 32 or 16
     half: bool  # converts between f16 and f32 in hardware
+    half_arithmetic: bool = False  # and adds and multiplies them
 
     @property
     def x86(self) -> bool:
@@ -56,7 +57,7 @@ def _target(cpu: str) -> Target:
     has = llvm.get_host_cpu_features()
     avx512 = all(has.get(f"avx512{part}") for part in ("f", "vl", "dq", "bw"))
     width = 64 if avx512 else 32 if has.get("avx2") and has.get("fma") else 16
-    return Target(llvm.get_host_cpu_name(), has.flatten(), width, bool(has.get("f16c")))
+    return Target(llvm.get_host_cpu_name(), has.flatten(), width, bool(has.get("f16c")), bool(has.get("avx512fp16")))
 
 
 class Compiled:

@@ -15,13 +15,14 @@ from llvmlite import ir
 from ....ir.program import CONTROL, COUNTED, Instr, Program, is_float
 from ....ir.trees import trees
 from . import folds
+from .engine import target
 from .extremes import completed, nearer
 from .math import MATH
-from .table import EXACT, TABLE, bitcast, convert
+from .table import EXACT, IN_HALVES, TABLE, bitcast, convert
 from .types import HALVES as HALVES
 from .types import constant as constant
 from .types import from_memory as from_memory
-from .types import intrinsic, lanes, rounded, splat
+from .types import intrinsic, lanes, narrowed, rounded, splat, widened
 from .types import memory_type as memory_type
 from .types import register_type as register_type
 from .types import to_memory as to_memory
@@ -88,6 +89,8 @@ class _Emission:
             return convert(b, operands[0], source, dtype)
         if op == "bitcast":
             return bitcast(b, operands[0], source, dtype)
+        if dtype == "f16" and op in IN_HALVES and target().half_arithmetic:
+            return widened(b, IN_HALVES[op](b, *(narrowed(b, x) for x in operands), flags=("contract",)))
         value = TABLE[op](b, source, *operands)
         return value if op in EXACT else rounded(b, value, dtype)
 

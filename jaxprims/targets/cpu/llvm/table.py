@@ -254,3 +254,6 @@ and control flow."""
 
 EXACT = frozenset(["max", "min", "neg", "abs", "sign", "floor", "ceil", "round_away", "round_even", "nextafter"])
 """What needs no rounding in f16 and bf16."""
+
+IN_HALVES = {"add": B.fadd, "sub": B.fsub, "mul": B.fmul}
+"""What is done in f16 by processors that can: a product and a sum are rounded once, as in XLA's loops."""

@@ -166,10 +166,20 @@ def rounded(b: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
     return b.bitcast(b.and_(chosen, literal(word, 0xFFFF0000)), value.type)
 
 
+def narrowed(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """An f16, held as an f32, in its own type."""
+    return b.fptrunc(value, with_scalar(value.type, ir.HalfType()))
+
+
+def widened(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """What :func:`narrowed` took."""
+    return b.fpext(value, with_scalar(value.type, ir.FloatType()))
+
+
 def _half_to_float(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     t = with_scalar(bits.type, ir.FloatType())
     if target().half:
-        return b.fpext(b.bitcast(bits, with_scalar(t, ir.HalfType())), t)
+        return widened(b, b.bitcast(bits, with_scalar(t, ir.HalfType())))
     # exponents are moved by 112; a denormal becomes normal by a subtraction that is exact, also where denormals are flushed
     word = with_scalar(t, _I32)
     wide = b.zext(bits, word)
@@ -186,7 +196,7 @@ def _half_to_float(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
 def _float_to_half(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     half = with_scalar(value.type, _I16)
     if target().half:
-        return b.bitcast(b.fptrunc(value, with_scalar(value.type, ir.HalfType())), half)
+        return b.bitcast(narrowed(b, value), half)
     word = with_scalar(value.type, _I32)
     bits = b.bitcast(value, word)
     sign = b.and_(b.lshr(bits, literal(word, 16)), literal(word, 0x8000))
