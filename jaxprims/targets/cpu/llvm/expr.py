@@ -90,7 +90,7 @@ class _Emission:
         if op == "bitcast":
             return bitcast(b, operands[0], source, dtype)
         if dtype == "f16" and op in IN_HALVES and target().half_arithmetic:
-            return widened(b, IN_HALVES[op](b, *(narrowed(b, x) for x in operands), flags=("contract",)))
+            return widened(b, IN_HALVES[op](b, *(narrowed(b, x) for x in operands)))
         value = TABLE[op](b, source, *operands)
         return value if op in EXACT else rounded(b, value, dtype)
 

@@ -23,7 +23,7 @@ def nearer(b: ir.IRBuilder, op: str, x: ir.Value, y: ir.Value) -> ir.Value:
 def completed(b: ir.IRBuilder, op: str, extreme: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
     """``nearer`` of all of ``values``, with its sign and NaN."""
     t = extreme.type
-    word = with_scalar(t, ir.IntType(64 if scalar_of(t) == ir.DoubleType() else 32))
+    word = with_scalar(t, ir.IntType({ir.DoubleType(): 64, ir.HalfType(): 16}.get(scalar_of(t), 32)))
     bits = functools.reduce(b.and_ if op == "max" else b.or_, (b.bitcast(v, word) for v in values))
     signed = intrinsic(b, "copysign", t, extreme, b.bitcast(bits, t))
     pairs = [(values[k], values[min(k + 1, len(values) - 1)]) for k in range(0, len(values), 2)]

@@ -5,6 +5,7 @@ Arithmetic is XLA's, with no fast-math flag anywhere, and nothing traps, whateve
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -255,5 +256,8 @@ and control flow."""
 EXACT = frozenset(["max", "min", "neg", "abs", "sign", "floor", "ceil", "round_away", "round_even", "nextafter"])
 """What needs no rounding in f16 and bf16."""
 
-IN_HALVES = {"add": B.fadd, "sub": B.fsub, "mul": B.fmul}
+IN_HALVES: dict[str, Callable[..., ir.Value]] = {
+    **{op: functools.partial(getattr(B, f"f{op}"), flags=("contract",)) for op in ("add", "sub", "mul")},
+    **{op: _extreme(op) for op in ("max", "min")},
+}
 """What is done in f16 by processors that can: a product and a sum are rounded once, as in XLA's loops."""
