@@ -46,12 +46,9 @@ microsecond, which is what a call of a kernel takes."""
 CHEAP, ONE_LOOP = 8, 16
 """Operations for each scalar of a cheap operator; steps up to which a scan is one loop of XLA's."""
 
-SHORT_FOR_SCAN, SHORT_FOR_FOLD, SHORTEST = 10, 16, 3
+SHORT_FOR_SCAN, SHORT_FOR_FOLD, SHORTEST = 10, 8, 3
 """Elements of a row of scalars that XLA combines in vectors, one operation for each doubling of distances, by an operator that
 it does not know: of a scan by a cheap one (two fewer for each scalar of an element), of a reduction (for all scalars), by any."""
-
-ROW_TO_FOLD, ROWS_TO_FOLD = 128, 2**17
-"""The same of reductions that one thread does: of a row, and of all."""
 
 ABREAST_IN_XLA = 4
 """How much less that is where rows lie side by side."""
@@ -185,11 +182,10 @@ def _short_rows(problem: OrderedProblem) -> bool:
         return False
     if work(spec.op) > CHEAP * slots or work(spec.op) * int(problem.n - 1).bit_length() > MOST_WRITTEN:
         return bool(problem.n <= SHORTEST)
-    every = problem.n * problem.members * slots
     if problem.family == "scan":
-        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - (2 * slots if every > FEW_TO_SCAN_IN_ALL else 0)))
-    few = every <= ROWS_TO_FOLD
-    return bool(problem.n <= max(SHORTEST, (ROW_TO_FOLD if few else SHORT_FOR_FOLD) // slots))
+        many = problem.n * problem.members * slots > FEW_TO_SCAN_IN_ALL
+        return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - 2 * slots * many))
+    return bool(problem.n <= max(SHORTEST, SHORT_FOR_FOLD // slots))
 
 
 def _cost(problem: OrderedProblem) -> int:
