@@ -111,8 +111,8 @@ def starts_of(ids: Any) -> Any:
 FEW_TO_SELECT = 65_536
 """Elements of maxima and minima whose ties XLA counts sooner than a kernel."""
 
-FEW_FACTORS = 32
-"""Elements whose product XLA differentiates faster, unrolled."""
+FEW_FACTORS, FEW_FACTORS_IN_ALL = 32, 32_768
+"""Elements whose product XLA differentiates faster, as a tree: of a row, of all rows."""
 
 
 @dataclasses.dataclass
@@ -283,9 +283,9 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(primals, tangents, **params)
         elif name == "logaddexp" and _terms_stay(x, axis) and not axes_of(tangents[:1]) - axes_of([x]):
             out, dot = _log_sum_by_terms(x, tangents[0], axis)
-        elif name == "mul" and isinstance(n, int) and 0 < n <= FEW_FACTORS:
+        elif name == "mul" and isinstance(n, int) and n > 0 and (n <= FEW_FACTORS or _few(x, FEW_FACTORS_IN_ALL)):
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
-        elif name in ("max", "min") and n != 0 and _few(x) and not axes_of(tangents[:1]) - axes_of([x]):
+        elif name in ("max", "min") and n != 0 and _few(x, FEW_TO_SELECT) and not axes_of(tangents[:1]) - axes_of([x]):
             out = reduce_p.bind(*primals, **params)[0]
             met = (x == jnp.expand_dims(out, axis)).astype(x.dtype)
             dot = jnp.sum(met * tangents[0], axis) / jnp.sum(met, axis)
@@ -296,8 +296,8 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
     return with_wholes
 
 
-def _few(x: jax.Array) -> bool:
-    return all(isinstance(k, int) for k in x.shape) and x.size <= FEW_TO_SELECT
+def _few(x: jax.Array, most: int) -> bool:
+    return all(isinstance(k, int) for k in x.shape) and x.size <= most
 
 
 FEW_TERMS, FEW_TERMS_ABREAST = 4096, 32_768
