@@ -45,7 +45,9 @@ def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     narrow = 1 < math.prod(shape[1:]) <= xla_pays.NARROW and dtype is not np.float16
     least = xla_pays.SMALL_NARROW if narrow else xla_pays.SMALL
     pays = math.prod(shape) <= least and not (name == "add" and dtype is np.float16)
-    assert (strategies(call, x, ids) == ["plain XLA"]) == pays
+    assert (strategies(call, x, ids) == ["plain XLA"]) == (pays and x.size <= AT_ONCE)
+    loop = jax.jit(lambda x, ids: jax.lax.fori_loop(0, 3, lambda i, x: x + call(x, ids)[i], x))
+    assert ("@jaxprims" in loop.lower(x, ids).as_text()) != pays
     got = jax.jit(call)(x, ids)
     with forced(AnyKernel()):
         assert strategies(lambda x, ids: call(x, ids), x, ids) != ["plain XLA"]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..api.scan import scan
 from ..tracing.varying import axes_of, vary
 
 MAX_CELLS = 1 << 20
@@ -121,7 +122,7 @@ def _grid(
     nothing = vary(jnp.zeros(cells + 1, np.int32), axes_of([edges]))
 
     def counted() -> jax.Array:
-        return nothing.at[cell(_place(edges, zero, scale)) + 1].add(1).cumsum(dtype=np.int32)
+        return scan(nothing.at[cell(_place(edges, zero, scale)) + 1].add(1), jnp.add)
 
     of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
     lower = lax.cond(of_use, counted, lambda: nothing)

@@ -14,8 +14,9 @@ MOST_AWAITED = 8192
 """Numbers up to which it takes XLA longer to wake another thread (:data:`AT_ONCE`) than a kernel takes: outside of loops, where a
 call may be all of a program."""
 
-PART = 32
-"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up."""
+PART, WINDOW = 32, 16
+"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up; and scans them, where it counts an
+element for each behind it."""
 
 OPERATIONS, OPERATIONS_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
 """That XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
@@ -112,7 +113,7 @@ steps go on."""
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, HistogramProblem):
-        return _scatter(problem, operation)
+        return None if not in_loop and _is_update_handed_over(problem) else _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem, operation)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
@@ -130,13 +131,24 @@ def _is_handed_over(problem: OrderedProblem, operation: str) -> bool:
     spec, rows, steps = problem.spec, problem.lanes * problem.members, problem.n
     if steps > PART:
         steps = -(-steps // PART) * PART
-    if operation:
+    if operation and problem.family == "scan":
+        each = min(steps, WINDOW)
+    elif operation:
         halves = any(a.dtype in HALVES for a in spec.arrays)
         each = (OPERATIONS_OF_HALVES if halves else OPERATIONS).get(operation, OPERATIONS.get(operation, 1))
         rows *= sum(scalars for _, scalars in spec.leaves)
     else:
         each = work(spec.op) * (2 if problem.family == "scan" else 1) + work(spec.f)
     return bool((steps * each - 1) * rows >= AT_ONCE and problem.n * rows <= MOST_AWAITED)
+
+
+def _is_update_handed_over(problem: HistogramProblem) -> bool:
+    """The same of updates by index, of which XLA counts the combinations; rows that are only read by index are none."""
+    spec = problem.spec
+    numbers = sum(b.updates * b.lanes for b in spec.bins)
+    combined = sum(b.updates * b.lanes * (0 if spec.is_map else work(b.op)) for b in spec.bins)
+    each = combined + sum(b.updates * b.lanes * work(b.value) for b in spec.bins if b.value) + work(spec.f)
+    return bool(problem.n * problem.members * each > AT_ONCE and problem.n * problem.members * numbers <= MOST_AWAITED)
 
 
 def _ordered(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:
