@@ -8,6 +8,7 @@ from collections.abc import Collection
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
+from ..specs.stencil import WIDEST, is_short_row
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
@@ -206,12 +207,6 @@ FEWEST_CELLS_OF_STEPS = 2**16
 MOST_AT_ENDS = 1 / 16
 """Of a row of few cells, the share at its ends from which on a window, which XLA has a loop for, is no faster."""
 
-SHORT_ROW_OF_CELLS = 40
-"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach."""
-
-WIDEST = 64
-"""Bytes of the widest vector: of rows that fill none a kernel makes all cells one by one."""
-
 _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynamic_update_slice".split())
 """What XLA does in a loop of its own."""
 
@@ -233,13 +228,10 @@ def folds(stencil: Stencil) -> bool:
 
 
 def are_short_rows(layout: Layout) -> bool:
-    """Are there so few numbers along the innermost axis that too many cells, or all, are made one by one?"""
     inner = len(layout.shape) - 1 - layout.lanes
     shifts = [shifts[inner] for _, shifts in layout.places]
-    inside = layout.shape[inner] - max(shifts, default=0) + min(shifts, default=0)
-    lanes = math.prod(layout.shape[inner + 1 :])
-    widest = max((v.aval.dtype.itemsize for v in layout.variables), default=1)
-    return layout.shape[inner] * lanes <= SHORT_ROW_OF_CELLS or inside * lanes * widest < WIDEST
+    width = WIDEST // max((v.aval.dtype.itemsize for v in layout.variables), default=1)
+    return is_short_row(layout.shape[inner], math.prod(layout.shape[inner + 1 :]), shifts, width)
 
 
 def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: bool = False) -> str | None:

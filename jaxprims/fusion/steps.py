@@ -17,7 +17,7 @@ from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
-from .pays import FEWEST_CELLS_OF_STEPS, SHORT_ROW_OF_CELLS, are_short_rows
+from .pays import FEWEST_CELLS_OF_STEPS, are_short_rows
 from .stencils import BROADCAST, Layout
 
 
@@ -78,7 +78,7 @@ class _Loop:
         self.keep, self.nodes = _kept(nodes, own)
         first = [r for r in own if isinstance(r, Read)]
         self.layout = Layout(self.shape, self.nodes, first)
-        if self.shape[-1] <= SHORT_ROW_OF_CELLS or are_short_rows(self.layout):
+        if are_short_rows(self.layout):
             raise Unclear("short rows")
         self._check([v for k, v in enumerate(self.carried) if k in self.arrays], changing)
         if any(v in self.inside for v in self.layout.variables if v not in changing):

@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval as pe
 
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.traced import NO_PROGRAM, slots_of
+from ..specs.stencil import WIDEST, is_short_row
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from . import stencil_xla
@@ -37,10 +38,6 @@ ONE_BY_ONE = 16
 SMALL, FEW_STEPS = 16_384, 100
 """Cells of a grid whose derivatives are XLA's, of no more steps: of the kernels' pieces each would cost more than all of it."""
 
-SHORT_ROW = 40
-"""Numbers to a row of a grid of any size of which that holds if steps are differentiated one by one: kernels leave such rows to
-XLA, which would make each step's cells again for the next one if it had them all in one program, and not in a loop."""
-
 MOST_CAPTURED = 64
 """Numbers of a captured array whose derivative is made cell by cell, and summed."""
 
@@ -52,7 +49,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: StencilCall, 
     primals = [jnp.asarray(x) for x in primals]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
     avals = [jax.typeof(x) for x in primals]
-    if _small(call, avals[0].shape[: masks[0].bit_count()], call.steps, math.prod(lanes_of(call, avals, masks))):
+    if _small(call, avals[0].shape[: masks[0].bit_count()], call.steps) or _leaves_short_rows(call, avals, masks):
         return jvp_of(_plain(call, masks, rank), primals, tangents)
     outs = stencil_p.bind(*primals, call=call, masks=masks, rank=rank)
     return outs, (_tangents if call.steps == 1 else _tangents_of_steps)(primals, dots, outs, call, masks, rank)
@@ -63,13 +60,21 @@ def _plain(call: StencilCall, masks: Sequence[int], rank: int) -> Callable[..., 
     return over_batch(functools.partial(stencil_xla.stencil, call, pulled=True), masks, rank)
 
 
-def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1, lanes: int = 1) -> bool:
+def _small(call: StencilCall, batch: Sequence[Any], steps: int = 1) -> bool:
     """Is all of it XLA's? Of several steps it remembers each."""
     sizes = [*batch, *(w.size for w in call.window)]
-    if call.plans or not all(isinstance(n, int) for n in sizes):
+    known = not call.plans and all(isinstance(n, int) for n in sizes)
+    return known and math.prod(sizes) <= SMALL and steps <= FEW_STEPS
+
+
+def _leaves_short_rows(call: StencilCall, avals: Sequence[Any], masks: Sequence[int]) -> bool:
+    """Are there steps to be differentiated one by one whose rows kernels leave to XLA? It would make each step's cells again for
+    the next one if it had them all in one program, and not in a loop."""
+    cells = call.window[-1].size
+    if call.plans or not 1 < call.steps <= ONE_BY_ONE or not isinstance(cells, int):
         return False
-    short = 1 < steps <= ONE_BY_ONE and sizes[-1] * lanes <= SHORT_ROW
-    return short or (math.prod(sizes) <= SMALL and steps <= FEW_STEPS)
+    width = WIDEST // max(a.dtype.itemsize for a in avals[: call.num_arrays])
+    return is_short_row(cells, math.prod(lanes_of(call, avals, masks)), [o[-1] for _, o in call.reads], width)
 
 
 def _tangents(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from ..ir.check import check_program
 from ..ir.program import Program
@@ -18,6 +19,19 @@ MOST_OFFSET = 1 << 30
 
 Read = tuple[int, tuple[int, ...]]
 """An array, and how far from the cell it is read on each axis."""
+
+
+SHORT_ROW, WIDEST = 40, 64
+"""Numbers along the innermost axis of a short row, the ends of which are cells that vectors do not reach; bytes of the widest
+vector."""
+
+
+def is_short_row(cells: int, lanes: int, offsets: Sequence[int], width: int, around: bool = False) -> bool:
+    """Do CPUs make too many cells of a row one by one, or all, since they fill no vector? ``offsets``: where on the innermost
+    axis cells are read; ``width``: numbers that fill the widest vector; ``around``: steps go on beyond the ends of rows that
+    wrap."""
+    inside = cells - max(offsets, default=0) + min(offsets, default=0)
+    return cells * lanes <= SHORT_ROW * (2 if around else 1) or inside * lanes < width
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from ...ir.program import itemsize
 from ...ir.work import AT_ONCE, work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
+from ...specs.stencil import WIDEST, is_short_row
 from .stencil.kernel import vector_width
 
 MOST_AWAITED = 8192
@@ -103,11 +104,6 @@ where the border is kept, so that nothing is padded."""
 SMALL_MEMBER = 256
 """Cells of a member of a batch, all steps together, that XLA has made while a kernel turns to the next member: lines that are all
 read alike are one grid (``primitives/stencil.py``), others are not."""
-
-SHORT_ROW_OF_CELLS, WIDEST = 40, 64
-"""Numbers along the innermost axis of a grid: the ends of its rows are cells that vectors do not reach; and bytes of the widest
-vector: of rows that fill none all cells are made one by one. Twice as many numbers where rows wrap around, beyond whose ends
-steps go on."""
 
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
@@ -296,8 +292,5 @@ def _stencil(problem: StencilProblem, operation: str) -> str | None:
         return "few cells: XLA's loop is done before a kernel's tiles are laid out"
     if problem.members > 1 and math.prod(problem.size) * problem.steps <= SMALL_MEMBER:
         return "small members of a batch: XLA makes them all in one loop"
-    row, offsets = problem.size[-1], [o[-1] for _, o in spec.reads]
-    inside = row - max(offsets, default=0) + min(offsets, default=0)
-    around = 2 if problem.steps > 1 and problem.wraps[-1:] == (True,) else 1
-    short = row * spec.unit <= SHORT_ROW_OF_CELLS * around or inside * spec.unit < vector_width(spec, WIDEST)
-    return "short rows" if short else None
+    offsets, around = [o[-1] for _, o in spec.reads], problem.steps > 1 and problem.wraps[-1:] == (True,)
+    return "short rows" if is_short_row(problem.size[-1], spec.unit, offsets, vector_width(spec, WIDEST), around) else None
