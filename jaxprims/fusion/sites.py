@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
+from ..calls.genhist import ROW
 from ..primitives.recurrence import Product, Recurrence
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
@@ -20,9 +21,6 @@ from .graph import Graph
 
 MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
-
-ROW = 8
-"""Numbers of an update from which on they are rows, which are added as vectors."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

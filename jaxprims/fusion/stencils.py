@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
+from ..calls.stencil_form import MOST_LANES
 from ..operators.traced import make_traced
 from ..primitives.avals import typed
 from ..primitives.stencil import bind
@@ -27,9 +28,6 @@ from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Num
 from .dear import dear
 from .graph import Graph
 from .moves import RULES
-
-MOST_LANES = 64
-"""Numbers behind the grid's axes that are walked through together with the innermost one."""
 
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
 """Primitives that a stencil takes in."""

@@ -22,7 +22,7 @@ from ..operators.traced import make_traced
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of, of_rows, vary
 from . import scan_xla
-from .ad_rules import rule_tangents
+from .ad_rules import Groups, rule_tangents
 from .batches import over_batch
 from .histogram import by_index
 from .ordered_call import OrderedCall, of_numbers, simple
@@ -116,7 +116,7 @@ FEW_FACTORS, FEW_FACTORS_IN_ALL = 32, 32_768
 
 
 @dataclasses.dataclass
-class All:
+class All(Groups):
     """All of them."""
 
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
@@ -130,9 +130,6 @@ class All:
         if value.dtype.kind not in "fV":
             return None
         return bind(reduce_p, of_numbers("reduce", f, op, value, inner_rank=value.ndim - 1), [value])
-
-    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
-        return None
 
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
@@ -151,7 +148,7 @@ class All:
 
 
 @dataclasses.dataclass
-class Segments:
+class Segments(Groups):
     """Those of each segment."""
 
     kind: str
@@ -179,18 +176,6 @@ class Segments:
             steps = vary(jnp.zeros(self.n, inside.dtype), axes_of([inside])).at[inside].add(1, mode="drop")
         return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
-    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
-        return None
-
-    def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
-        return None
-
-    def sum(self, values: Any) -> Any:
-        return self.combine([add], [values])[0]
-
-    def numbers(self, mask: Any, dtype: Any) -> Any:
-        return numbers(mask, dtype)
-
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)
 
@@ -199,11 +184,6 @@ class Segments:
 
     def flags(self) -> Any:
         return starts_of(jnp.clip(self.ids, -1, self.num_segments))
-
-
-def numbers(mask: Any, dtype: Any) -> Any:
-    """0 and 1, kept as such: XLA would keep the booleans, and on CPUs it has taken 19 ns to make a number of one."""
-    return jax.lax.optimization_barrier(mask.astype(dtype))
 
 
 def gather(x: Any, index: Any) -> Any:
