@@ -35,8 +35,8 @@ SMALL_SEGMENTS = 2048
 FEW_MAPPED, FEW_MAPPED_ROWS = 2048, 400
 """Updates, and operations that make them, likewise; of rows their numbers."""
 
-FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST, FEW_MAPPED_NARROWEST_OF_MANY = 8192, 16_384, 32_768
-"""The same of narrow rows, which fill no vector; of those of :data:`NARROWEST`; where bins are many."""
+FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST = 8192, 32_768
+"""The same of narrow rows, which fill no vector, where bins are many, as in a map; of those of :data:`NARROWEST`."""
 
 NARROW, NARROWEST, ROWS_OF_FEW = 8, 4, 8
 """Numbers in a narrow row; in the narrowest; rows for a bin below which bins are many."""
@@ -233,9 +233,7 @@ def _map_of_rows(problem: HistogramProblem) -> str | None:
 
 
 def _few_narrow(problem: HistogramProblem) -> int:
-    if any(b.lanes > NARROWEST for b in problem.spec.bins):
-        return FEW_MAPPED_NARROW
-    return FEW_MAPPED_NARROWEST_OF_MANY if problem.n < ROWS_OF_FEW * max(problem.bins) else FEW_MAPPED_NARROWEST
+    return FEW_MAPPED_NARROW if any(b.lanes > NARROWEST for b in problem.spec.bins) else FEW_MAPPED_NARROWEST
 
 
 def _narrow(problem: HistogramProblem) -> bool:
