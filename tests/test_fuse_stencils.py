@@ -45,7 +45,7 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.node.get_closest_marker("strategies") is None:
             patch.setattr(rewrite, "why_no_stencil", lambda *_: None)
             patch.setattr(folded, "folds", lambda stencil: True)
-            patch.setattr(steps, "FEWEST_CELLS_OF_STEPS", 0)
+            patch.setattr(steps, "FEWEST_CELLS", 0)
             patch.setattr(steps, "are_short_rows", lambda layout: False)
         yield
     assert found == []
@@ -385,15 +385,15 @@ def test_what_pays() -> None:
     assert found(rolled, 64, 64) == 0 and found(rolled, 300, 300) == 1
     assert found(laplacian, 1000, 1000) == 0 and found(laplacian, 4096, 4096) == 1
     assert found(kept, 300, 300) == 1 and found(rolled, 10_000, 20) == 0
-    small, large = (jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (100, 300))
+    small, large = (jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (100, 200))
     for size, several in (small, False), (large, True):
         (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), size)
         assert ("several steps" in line) == several
     assert "left to XLA" in str(jp.explain(jp.fuse(laplacian))(large))
-    # what has been weighed is a kernel; windows whose rows have many cells at their ends are XLA's
+    # what has been weighed is a kernel
     box = lambda u, how: lax.reduce_window(u, 0.0, lax.add, (7, 7), (1, 1), how)  # noqa: E731
     inner, padded = (functools.partial(box, how=how) for how in ("VALID", "SAME"))
-    assert found(inner, 70, 70) == 1 and found(padded, 70, 70) == 0 and found(padded, 300, 300) == 1
+    assert found(inner, 70, 70) == 1 and found(padded, 70, 70) == 1
     assert "custom_call @jaxprims" in jax.jit(jp.fuse(inner)).lower(jnp.ones((70, 70))).as_text()
     # rows of bytes that fill no vector, in one step and in each of several
 

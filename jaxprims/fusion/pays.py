@@ -195,17 +195,11 @@ def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
 
 
 FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18
-"""Cells below which XLA's loop is done before a kernel's tiles are laid out; where XLA makes them one by one; where the cells at
-the ends of rows are others."""
+"""Cells below which XLA's loop is done before a kernel's tiles are laid out, in one step or in each of several; where XLA makes
+them one by one; where the cells at the ends of rows are others."""
 
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 """Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
-
-FEWEST_CELLS_OF_STEPS = 2**16
-"""Cells below which XLA's loop makes each of several steps sooner."""
-
-MOST_AT_ENDS = 1 / 16
-"""Of a row of few cells, the share at its ends from which on a window, which XLA has a loop for, is no faster."""
 
 _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynamic_update_slice".split())
 """What XLA does in a loop of its own."""
@@ -244,9 +238,6 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: boo
         return "few cells: XLA's loop is done before a kernel is called"
     if are_short_rows(layout):
         return "short rows"
-    convolved = any(e.primitive.name in _WRITTEN for e in inside)
-    if written and not convolved and cells < FEWEST_CELLS and layout.at_ends(inner) > MOST_AT_ENDS * stencil.shape[inner]:
-        return "the ends of short rows, which XLA's window has in its loop"
     if combined:
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)

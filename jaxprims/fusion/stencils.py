@@ -214,15 +214,6 @@ class Layout:
             out += a.mode not in (NOTHING, BROADCAST) and not (shifts[g] >= a.lo and last + shifts[g] < a.size - a.hi)
         return out
 
-    def at_ends(self, g: int) -> int:
-        """How many cells of a row along this axis read beyond an array's ends."""
-        low = high = 0
-        for k, shifts in self.places:
-            a = self.sources[k].axes[g]
-            if a.mode not in (NOTHING, BROADCAST):
-                low, high = max(low, a.lo - shifts[g]), max(high, self.shape[g] + shifts[g] - (a.size - a.hi))
-        return min(low + high, self.shape[g])
-
     def _axes(self, r: Read) -> tuple[Axis, ...]:
         """Of a read: what one cell wants from far away is the same for all."""
         out = []

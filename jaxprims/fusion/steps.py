@@ -17,7 +17,7 @@ from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
-from .pays import FEWEST_CELLS_OF_STEPS, are_short_rows
+from .pays import FEWEST_CELLS, are_short_rows
 from .stencils import BROADCAST, Layout
 
 
@@ -62,7 +62,7 @@ class _Loop:
         (self.shape,) = shapes
         if not all(isinstance(n, int) and n for n in self.shape):
             raise Unclear("a size that is no number")
-        if math.prod(self.shape) < FEWEST_CELLS_OF_STEPS:
+        if math.prod(self.shape) < FEWEST_CELLS:
             raise Unclear("few cells")
         changing = [v for k, v in enumerate(self.carried) if jaxpr.outvars[k] is not v]
         self.inside = depending_on(jaxpr, changing)
