@@ -205,20 +205,19 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 """What XLA does in a loop of its own."""
 
 
-FOLDED_AGAIN, FEWEST_FOLDED_AGAIN = 2, 2**16
-"""Additions a cell up to which a reduction makes again what others want too, and cells from which on."""
+FOLDED_AGAIN = 2
+"""Additions a cell up to which a reduction makes again what others want too."""
 
-MOST_FOLDED, FEW_FOLDED, FEWEST_FOLDED = 12, 3, 2**19
-"""Reads of a cell up to which a reduction makes the cells: what neighbours have in common, of many reads, a stencil makes once.
-Where the ends of rows are cells of their own: reads up to which it does so in any grid, and cells from which on in any case."""
+MOST_FOLDED, FEWEST_FOLDED = 12, 2**16
+"""Reads of a cell up to which a reduction makes the cells: what neighbours have in common, of many reads, a stencil makes once;
+and cells from which on it does so where the ends of rows are cells of their own, or others want them too."""
 
 
 def folds(stencil: Stencil) -> bool:
     """Does a reduction of it pay that makes the cells as it combines them?"""
     layout, inner = stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     ends = inner in layout.counted or layout.beyond(inner) > 0
-    few = len(layout.places) <= FEW_FOLDED or math.prod(stencil.shape) >= FEWEST_FOLDED
-    return len(layout.places) <= MOST_FOLDED and (few or not ends)
+    return len(layout.places) <= MOST_FOLDED and (not ends or math.prod(stencil.shape) >= FEWEST_FOLDED)
 
 
 def are_short_rows(layout: Layout) -> bool:
@@ -243,7 +242,7 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: boo
         wanted_again = any(u not in combined for u in users)
         each = sum(map(operations, inside))
         cheap = each < DEAR and all(e.primitive.name in _SLICED for e in inside)
-        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED_AGAIN
+        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED
         return "others want it too, and XLA makes it where it is read" if wanted_again and cheap and not again else None
     if written:
         return None
