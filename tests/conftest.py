@@ -13,9 +13,9 @@ from typing import Any
 # A process for each core runs tests; threads of NumPy's that wait for more than its few small matrices take their time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import numpy as np
+import pytest
 
 # What XLA compiles here is the reference, of a few elements each: it need not be fast, but there soon. Newer ones do not know the
 # second flag, and need it less.
