@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fused import same
 from jax import lax
-from test_fuse import same
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused

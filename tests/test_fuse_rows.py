@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fused import faults, kernels, same
 from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, moved
 from meshes import mesh as mesh_of
-from test_fuse import faults, kernels, same
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
