@@ -8,7 +8,11 @@ import sys
 import zlib
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+# A process for each core runs tests; threads of NumPy's that wait for more than its few small matrices take their time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import numpy as np
@@ -83,6 +87,13 @@ def filtered() -> Iterator[None]:
     jax.config.update("jax_traceback_filtering", "auto")
     yield
     jax.config.update("jax_traceback_filtering", "off")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where compiled kernels are kept during one test: there are none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "jaxprims"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from emulation import toolchain
-from test_llvm_expr import MATH, N, arithmetic, assert_same, hostile, in_domain, one, operands_of, reference, result_of
+from expressions import MATH, N, arithmetic, assert_same, hostile, in_domain, one, operands_of, reference, result_of
 
 from jaxprims.ir import evaluate
 from jaxprims.ir import program as P

@@ -45,12 +45,12 @@ OF_MEMBERS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", OF_MEMBERS)
-@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P("y", "x")])
-def test_gradients_of_members(name: str, spec: P) -> None:
+def test_gradients_of_members(name: str) -> None:
     """Of a batch, in whose rules nothing is explicit: neither the batch's axis nor what eager derivatives kept."""
     x, w = RNG.random((2, 8, 64), np.float32)
     f = lambda x, w: jax.grad(lambda w: jnp.sum(jnp.sin(jax.vmap(OF_MEMBERS[name])(x, w))))(w)  # noqa: E731
-    check(f, (4, 2), (x, spec), (w, spec))
+    for spec in (P("x"), P(None, "x"), P("y", "x")):
+        check(f, (4, 2), (x, spec), (w, spec))
 
 
 @pytest.mark.parametrize("spec", [P("x"), P(("x", "y")), P()])
@@ -60,5 +60,5 @@ def test_slices_between_sharded_indices(op: Any, spec: P) -> None:
     x, axis = RNG.random((16, 8), np.float32), int(RNG.integers(2))
     at = RNG.integers(0, x.shape[axis], 8).astype(np.int32)
     f = lambda x, at: jp.reduceat(x, at, op, axis)  # noqa: E731
-    for g in (f, jax.grad(lambda x, at: jnp.sum(jnp.sin(f(x, at))))):
-        check(g, (4, 2), (x, P("x")), (at, spec))
+    both = lambda x, at: (f(x, at), jax.grad(lambda x: jnp.sum(jnp.sin(f(x, at))))(x))  # noqa: E731
+    check(both, (4, 2), (x, P("x")), (at, spec))

@@ -112,7 +112,7 @@ def test_other_orders_and_batches(name: str) -> None:
         second = jax.jit(lambda m, f=f: jax.jvp(jax.grad(lambda m: f(m, ends)), (m,), (direction,)))(moved)
         batched = jax.jit(jax.vmap(jax.grad(lambda m, f=f: f(m, ends))))(two)
         shared = {k: 0 if k == "w" else None for k in moved}
-        of_some = jax.vmap(jax.grad(lambda m, f=f: f(m, ends)), (shared,))({**moved, "w": two["w"]})
+        of_some = jax.jit(jax.vmap(jax.grad(lambda m, f=f: f(m, ends)), (shared,)))({**moved, "w": two["w"]})
         results.append((second, batched, of_some, jax.jit(jax.grad(jax.checkpoint(lambda m, f=f: f(m, ends))))(moved)))
     close(*results)
 

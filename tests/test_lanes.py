@@ -118,8 +118,8 @@ def plain(name: str, reduce: Any = jax.ops.segment_sum) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel(name: str, features: int) -> None:
     a = arrays(features)
-    np.testing.assert_array_equal(jax.jit(ours(name))(**a), plain(name)(**a))
-    np.testing.assert_array_equal(ours(name, jnp.maximum)(**a), plain(name, jax.ops.segment_max)(**a))
+    np.testing.assert_array_equal(jax.jit(ours(name))(**a), jax.jit(plain(name))(**a))
+    np.testing.assert_array_equal(ours(name, jnp.maximum)(**a), jax.jit(plain(name, jax.ops.segment_max))(**a))
     calls = jp.explain(ours(name))(**a).calls
     assert len(calls) == 1 and calls[0].spec.bins[0].lanes == features
 
@@ -129,7 +129,7 @@ def test_dtypes(x64: None, dtype: Any) -> None:
     a = arrays(9, dtype)
     op = jnp.logical_or if dtype == np.bool_ else jnp.add
     name = "own" if np.dtype(dtype).kind in "bc" else "messages"
-    want = plain(name, jax.ops.segment_max if dtype == np.bool_ else jax.ops.segment_sum)(**a)
+    want = jax.jit(plain(name, jax.ops.segment_max if dtype == np.bool_ else jax.ops.segment_sum))(**a)
     got = jax.jit(ours(name, op))(**a)
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(np.asarray(got, np.complex128), np.asarray(want, np.complex128))

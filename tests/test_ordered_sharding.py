@@ -183,11 +183,14 @@ def test_derivatives_of_operators_with_constants(name: str) -> None:
         leaves = jax.tree.leaves(f(x if len(jax.tree.leaves(identity)) == 1 else (x, x * x)))
         return sum(jnp.sum(jnp.real(y * y)) for y in leaves)
 
-    for f in calls:
-        first = jax.grad(functools.partial(of, f))
-        for g in (first, lambda x, first=first: jax.jvp(first, (x,), (x,))[1]):
-            run = jax.shard_map(lambda x, g=g: g(x[0])[None], mesh=mesh(8), in_specs=P("x"), out_specs=P("x"))
-            assert_close(jax.jit(run)(x), np.asarray(jax.jit(jax.vmap(g))(x)), 1e-3)
+    def both(x: Any) -> list[Any]:
+        first = [jax.grad(functools.partial(of, f)) for f in calls]
+        return [g(x) for g in first] + [jax.jvp(g, (x,), (x,))[1] for g in first]
+
+    own = lambda x: [g[None] for g in both(x[0])]  # noqa: E731
+    run = jax.shard_map(own, mesh=mesh(8), in_specs=P("x"), out_specs=P("x"))
+    for got, wanted in zip(jax.jit(run)(x), jax.jit(jax.vmap(both))(x), strict=True):
+        assert_close(got, np.asarray(wanted), 1e-3)
 
 
 def test_transposed_weights() -> None:
@@ -308,8 +311,7 @@ def test_second_derivatives_of_rows_eagerly() -> None:
     x = jnp.arange(1.0, 81.0).reshape(8, 2, 5)
     for op, plain in ((jnp.multiply, jnp.prod), (jnp.maximum, jnp.max)):
         f = jax.shard_map(lambda x, op=op: jp.reduce(x, op, axis=2), mesh=mesh(8), in_specs=P("x"), out_specs=P("x"))
-        got, wanted = (
-            jax.jvp(jax.grad(lambda x, g=g: (g(x) ** 2).sum()), (x,), (x,)) for g in (f, lambda x, p=plain: p(x, axis=2))
-        )
+        twice = lambda g: jax.jvp(jax.grad(lambda x: (g(x) ** 2).sum()), (x,), (x,))  # noqa: E731
+        got, wanted = twice(f), jax.jit(lambda p=plain: twice(lambda x: p(x, axis=2)))()
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -429,12 +429,15 @@ def test_logaddexp_of_nothing_is_its_identity(n: int) -> None:
         np.testing.assert_allclose(got, [np.log(n), -1e30], rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(100, 48), (1000, 8), (600, 12), (3000, 20), (2, 3000), (4, 5000), (60, 30)])
-@pytest.mark.parametrize("axis", [0, 1])
+LOST = [(100, 48), (1000, 8), (600, 12), (3000, 20), (2, 3000), (4, 5000), (60, 30)]
+
+
+@pytest.mark.parametrize("shape", LOST)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: int, dtype: str) -> None:
+def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], dtype: str) -> None:
     """By a kernel or by XLA, whose own maxima lose them among some thousands of floats: alone, of what is made, in loops,
-    differentiated."""
+    differentiated. Every shape along both axes, every dtype along both."""
+    axis = (LOST.index(shape) + ["float32", "float16", "bfloat16"].index(dtype)) % 2
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape).astype(jnp.dtype(dtype))
     rows = np.moveaxis(x, axis, 1)
@@ -442,15 +445,15 @@ def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], axis: i
     for op in (jnp.maximum, jnp.minimum, *[jnp.logaddexp] * (dtype == "float32")):
         one = lambda x: jp.reduce(x, op, axis=axis)  # noqa: E731
         ways = {
-            "eager": one,
-            "jit": jax.jit(one),
-            "of what is made": jax.jit(lambda x: one(jnp.sin(x))),
+            "jit": one,
+            "of what is made": lambda x: one(jnp.sin(x)),
             "mapped": lambda x: jp.reduce(x, op, axis=axis, map=lambda v: v + 1),
             "in a loop": lambda x: jax.lax.map(one, x[None] + 1)[0],
-            "differentiated": lambda x: jax.vjp(one, x)[0],
+            "differentiated": lambda x: jax.vjp(one, jnp.cos(x))[0],  # of other elements: not the first once more
         }
-        for name, way in ways.items():
-            assert np.isnan(way(jnp.asarray(x))).all(), (op, name)
+        got = jax.jit(lambda x: {name: way(x) for name, way in ways.items()})(x) | {"eager": one(jnp.asarray(x))}
+        for name, y in got.items():
+            assert np.isnan(y).all(), (op, name)
 
 
 def test_symbolic_sizes_beside_known_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -165,22 +166,26 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
 # --- many rows, one behind the other ------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def compiled_for_rows(spec: OrderedSpec, vector_bytes: int) -> llvm_engine.Compiled:
+    names = llvm_scan.function_names(spec, llvm_scan.PERIODIC)
+    return llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PERIODIC, vector_bytes), names)
+
+
 def check_rows(spec: OrderedSpec, period: int, rows: int, vector_bytes: int = VECTOR_BYTES) -> None:
     rng, n = np.random.default_rng(period), rows * period
-    names = llvm_scan.function_names(spec, llvm_scan.PERIODIC)
-    code = llvm_engine.compile_ir(llvm_scan.generate(spec, llvm_scan.PERIODIC, vector_bytes), names)
+    code = compiled_for_rows(spec, vector_bytes)
     for at_end in (True, False):
         arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
         outs = [Fenced().like(np.zeros((rows, slots), P.numpy_dtype(t)), at_end) for t, slots in spec.leaves]
         range_ = np.array([0, n, n, period, 1, 0, 1], np.int64)
         scan = KERNELS["scan"](code.address["scan"])
         scan(table(arrays), None, table(outs), None, range_.ctypes.data, None, None, 0)
-        for r in range(rows):
-            mine = [None if a is None else a[r * period : (r + 1) * period, None, :] for a in arrays]
-            _, acc, _ = expected(spec, elements(spec, mine, period, 1), [False] * period, None, None)
-            want = apply(spec.finish, acc)
-            got = [out[r, s] for out in outs for s in range(out.shape[1])]
-            np.testing.assert_array_equal(got, [v[0] for v in want], f"row {r} of {period}")
+        mine = [None if a is None else a.reshape(rows, period, -1).swapaxes(0, 1) for a in arrays]  # a row is a lane
+        _, acc, _ = expected(spec, elements(spec, mine, period, rows), [False] * period, None, None)
+        got = [out[:, s] for out in outs for s in range(out.shape[1])]
+        for g, w in zip(got, apply(spec.finish, acc), strict=True):
+            np.testing.assert_array_equal(g, w, f"rows of {period}")
 
 
 PERIODS = sorted({1, WIDTH - 1, WIDTH, WIDTH + 1, 4 * WIDTH, 5 * WIDTH, 5 * WIDTH + 3, 9 * WIDTH - 1, 13 * WIDTH + 1})

@@ -40,7 +40,7 @@ def test_a_map(dtype: str, inner: tuple[int, ...]) -> None:
     with jax.enable_x64(dtype == "float64"):
         x, table = some((N, *inner), dtype), some((H, *inner), dtype)
         f = lambda x, i: table_row(x, i, table)  # noqa: E731
-        expected = jax.vmap(f)(x, IDS)
+        expected = jax.jit(jax.vmap(f))(x, IDS)
         for op in (jnp.add, jnp.multiply) if dtype == "complex64" else (jnp.add, jnp.maximum):
             np.testing.assert_array_equal(jax.jit(by_position(f, op=op))(x, IDS), expected)
             with forced(AnyKernel()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -329,22 +330,22 @@ def test_empty_gradients() -> None:
 def test_a_few_steps_are_xlas(name: str) -> None:
     """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
     rng = np.random.default_rng(1)
-    for n, reverse in ((1, False), (2, True), (2, False), (3, True), (4, False), (5, True)):
-        for shape, axis in (((n,), 0), ((2, n, 3), 1)):
-            x, w = (jnp.asarray(rng.normal(size=shape).astype(np.float32)) for _ in range(2))
+    lengths = ((1, False), (2, True), (2, False), (3, True), (4, False), (5, True))
+    cases = [(shape, axis, reverse) for n, reverse in lengths for shape, axis in (((n,), 0), ((2, n, 3), 1))]
+    xs = [rng.normal(size=(2, *shape)).astype(np.float32) for shape, *_ in cases]
 
-            def weighted(fn: Callable[..., Any], x: Any, w: Any, axis: int = axis, reverse: bool = reverse) -> Any:
-                y = fn(x, axis, reverse=reverse)
-                return jnp.sum(y * w), y
+    def weighted(fn: Callable[..., Any], xs: Any) -> Any:
+        ys = [fn(x[0], axis, reverse=reverse) for x, (_, axis, reverse) in zip(xs, cases, strict=True)]
+        return sum(jnp.sum(y * x[1]) for x, y in zip(xs, ys, strict=True)), ys
 
-            got, wanted = (
-                jax.jit(jax.value_and_grad(lambda x, w, fn=fn: weighted(fn, x, w), has_aux=True))(x, w)
-                for fn in (getattr(jp, name), getattr(jax.lax, name))
-            )
-            for g, v in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-                np.testing.assert_allclose(g, v, rtol=1e-5, atol=1e-5)
+    got, wanted = (
+        jax.jit(jax.value_and_grad(functools.partial(weighted, fn), has_aux=True))(xs)
+        for fn in (getattr(jp, name), getattr(jax.lax, name))
+    )
+    for g, v in zip(jax.tree.leaves(got[1]) + got[0][1], jax.tree.leaves(wanted[1]) + wanted[0][1], strict=True):
+        np.testing.assert_allclose(g, v, rtol=1e-5, atol=1e-5)
     x = jnp.asarray(rng.normal(size=(5, 3)).astype(np.float32))
-    check_grads(lambda x: jax.vmap(getattr(jp, name))(x), (x,), 2, rtol=2e-2, atol=2e-2)
+    check_grads(jax.jit(jax.vmap(getattr(jp, name))), (x,), 2, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.strategies
@@ -357,16 +358,15 @@ def test_few_steps_of_any_operator(n: int) -> None:
     with jax.enable_x64(True):
         ours = lambda *x: sum(jnp.sum(y**2) for y in jp.scan(x, op, axis=1))  # noqa: E731
         plain = lambda *x: sum(jnp.sum(y**2) for y in _one_by_one(op, x))  # noqa: E731
-        for transform in (
+        transforms = (
             lambda f: jax.grad(f, (0, 1)),
             lambda f: lambda *x: jax.jvp(f, x, x),
             lambda f: jax.grad(lambda *x: sum(jnp.sum(g * v) for g, v in zip(jax.grad(f, (0, 1))(*x), x, strict=True)), (0, 1)),
-        ):
-            got, want = (jax.jit(transform(f))(*values) for f in (ours, plain))
-            assert_close(got, want)
-        batch = [np.stack([v, 2 * v]) for v in values]
-        got, want = (jax.vmap(jax.grad(f))(*batch) for f in (ours, plain))
-        assert_close(got, want)
+            lambda f: lambda *x: jax.vmap(jax.grad(f))(*(jnp.stack([v, 2 * v]) for v in x)),
+        )
+        got, want = (jax.jit(lambda *x, f=f: [transform(f)(*x) for transform in transforms])(*values) for f in (ours, plain))
+        for g, w in zip(got, want, strict=True):
+            assert_close(g, w)
 
 
 def _one_by_one(op: Any, xs: Any) -> Any:

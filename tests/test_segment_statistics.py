@@ -74,13 +74,13 @@ def test_derivatives_of_variances(shape: tuple[int, ...], by: str) -> None:
         return jp.segment_variance(x, segments, 6, by == "sorted")
 
     first = [jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x)))) for f in (fast, plain)]
-    for transformed in (
+    transforms = (
         lambda f: f(x),
         lambda f: jax.jvp(f, (x,), (v,))[1],
         lambda f: jax.grad(lambda x: jnp.vdot(v, f(x)))(x),
         lambda f: jax.vmap(f)(np.stack([x, v])),
-    ):
-        got, want = (jax.jit(transformed, static_argnums=0)(f) for f in first)
+    )
+    for got, want in zip(*(jax.jit(lambda f=f: [t(f) for t in transforms])() for f in first), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 

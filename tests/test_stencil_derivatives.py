@@ -264,7 +264,8 @@ def test_long_runs(steps: int, boundary: str) -> None:
         if boundary != "valid":
             return jax.lax.scan(lambda x, _: (run(x, w, s, 1), None), x, None, length=steps)[0]
         for _ in range(steps):
-            x = run(x, w[: x.shape[0], -x.shape[1] :], s, 1)
+            v = w[: x.shape[0], -x.shape[1] :]
+            x = (0.5 + 0.1 * v[:-1, 1:]) * x[:-1, 1:] + s * x[1:, 1:] * v[:-1, :-1]
         return x
 
     gradient = lambda run: jax.jit(jax.value_and_grad(lambda *a: total(run(*a)), (0, 1, 2)))  # noqa: E731
@@ -320,13 +321,16 @@ def test_fields_that_rest_at_first(boundary: str, size: int) -> None:
     start, weights = (jnp.asarray(rng.normal(size=(size, size)), jnp.float32) for _ in range(2))
 
     def plain(speed: Any, steps: int) -> Any:
-        height, before = start, start
         inside = jnp.zeros(start.shape, jnp.bool_).at[1:-1, 1:-1].set(True) | (boundary != "keep")
-        for _ in range(steps):
+
+        def step(fields: Any, _: None) -> tuple[Any, None]:
+            height, before = fields
             p = jnp.pad(height, 1, mode="wrap" if boundary == "wrap" else "edge")
             spread = p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:] - 4 * height
             new = jnp.where(inside, 2 * height - before + speed * spread, height)
-            height, before = new, jnp.where(inside, height, before)
+            return (new, jnp.where(inside, height, before)), None
+
+        (height, _), _ = jax.lax.scan(step, (start, start), None, length=steps)
         return jnp.sum(height * weights)
 
     speed = jnp.full(start.shape, 0.1, jnp.float32)

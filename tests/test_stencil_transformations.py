@@ -19,8 +19,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, mesh
 from references import assert_close, wide
+from stencil_cells import NEAR, assert_same, curved, floats, integers, turned, wave
 from stencil_reference import BOUNDARIES, stencil
-from test_stencil import NEAR, assert_same, curved, floats, integers, turned, wave
 from test_transformations import run_python
 
 import jaxprims as jp

@@ -1,0 +1,86 @@
+"""Shared by the tests of stencils that ``fuse`` finds: grids, the stencils of a function, functions with some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused import same
+
+import jaxprims as jp
+from jaxprims.fusion import folded, rewrite, steps
+from jaxprims.fusion.call import Fused
+from jaxprims.fusion.folded import Folded
+from jaxprims.fusion.rewrite import Rewritten
+from jaxprims.fusion.stencils import Stencil
+
+RNG = np.random.default_rng(11)
+U = jnp.asarray(RNG.normal(size=(13, 50)).astype(np.float32))
+MODES = ("constant", "edge", "wrap", "reflect", "symmetric")
+
+
+@pytest.fixture(autouse=True)
+def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Small grids are kernels, too, and a fault is not hidden by doing without."""
+    found = []
+    plain = Rewritten.__init__
+
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, chains: Any = ()) -> None:
+        found.extend(why for _, why in left if "a fault in fuse" in why or why.startswith("no kernel"))
+        plain(self, closed, kernels, left, chains)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rewritten, "__init__", noted)
+        if request.node.get_closest_marker("strategies") is None:
+            patch.setattr(rewrite, "why_no_stencil", lambda *_: None)
+            patch.setattr(folded, "folds", lambda stencil: True)
+            patch.setattr(steps, "FEWEST_CELLS", 0)
+            patch.setattr(steps, "are_short_rows", lambda layout: False)
+        yield
+    assert found == []
+
+
+def stencils(fn: Callable[..., Any], *args: Any) -> list[Stencil]:
+    """Those that are found in a function, in reductions too."""
+    bodies = [k.body for k in Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels]
+    return [b.stencil if isinstance(b, Folded) else b for b in bodies if isinstance(b, (Stencil, Folded))]
+
+
+def inside(fn: Callable[..., Any], *args: Any) -> list[str]:
+    """What became of loops and branches."""
+    fused = Fused(jax.make_jaxpr(fn)(*args))
+    assert fused.rewritten
+    return fused.inside
+
+
+def check(fn: Callable[..., Any], *args: Any, count: int = 1, rtol: float = 1e-5) -> Stencil:
+    """So many stencils, which give what the function does."""
+    found = stencils(fn, *args)
+    assert len(found) == count
+    same(jax.jit(fn)(*args), jp.fuse(fn)(*args), rtol, 1e-6)
+    return found[0]
+
+
+def laplacian(p: Any) -> Any:
+    return p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4 * p[1:-1, 1:-1]
+
+
+def rolled(u: Any) -> Any:
+    return u + 0.1 * (jnp.roll(u, 1, 0) + jnp.roll(u, -1, 0) + jnp.roll(u, 1, 1) + jnp.roll(u, -1, 1) - 4 * u)
+
+
+def kept(u: Any) -> Any:
+    return u.at[1:-1, 1:-1].set(u[1:-1, 1:-1] + 0.1 * laplacian(u))
+
+
+def kinds(fn: Callable[..., Any], *args: Any) -> list[str]:
+    found = Fused(jax.make_jaxpr(fn)(*args)).rewritten.kernels
+    names = {Stencil: "stencil", Folded: "reduce of stencil"}
+    return sorted(names.get(type(k.body)) or k.body.sites[0].family for k in found)
+
+
+BIG = jnp.asarray(RNG.normal(size=(180, 250)).astype(np.float32))

@@ -1,0 +1,99 @@
+"""``fuse``: what is handed over and what comes back, once traced; and the shapes of what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused import ROWS, SHAPES, N, X, faults, same
+
+import jaxprims as jp
+
+__all__ = ["faults"]  # fixtures that every test uses
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name: str) -> None:
+    fn, args = SHAPES[name]
+    same(jax.jit(fn)(*args), jp.fuse(fn)(*args), 2e-2 if name == "halves" else 1e-4)
+
+
+def test_structures_and_static_arguments() -> None:
+    @jp.fuse
+    def f(tree: Any, how: str, *, axis: int = 0, scale: float = 2.0) -> Any:
+        """Its own words."""
+        total = jnp.sum if how == "sum" else jnp.max
+        return {"out": total(tree["x"] * scale, axis=axis), "n": len(tree["rest"]), "none": None}
+
+    assert f.__doc__ == "Its own words."
+    tree = {"x": ROWS, "rest": (X, None)}
+    same(jnp.sum(ROWS * 3, 1), f(tree, "sum", axis=1, scale=3.0)["out"])
+    same(jnp.max(ROWS * 2, 0), f(tree, "max")["out"])
+    assert f(tree, "max")["none"] is None
+
+
+def test_numbers_of_python() -> None:
+    traces = []
+
+    @jp.fuse
+    def filled(value: Any, n: Any) -> Any:
+        traces.append(1)
+        return 1 / jnp.full(n, value)
+
+    assert filled(0.0, 3)[0] == np.inf
+    assert filled(-0.0, 3)[0] == -np.inf
+    before = len(traces)
+    for rate in (1.0, 2.0, 4.0):  # an operand, though the length had to be known
+        assert filled(rate, 3)[0] == 1 / rate
+    assert len(traces) == before
+    assert jp.fuse(lambda x, names: jnp.sum(x) * len(names))(X[:9], {"a", "b"}) == 2 * jnp.sum(X[:9])
+
+
+def test_effects_stay(capfd: pytest.CaptureFixture[str]) -> None:
+    def noisy(x: Any) -> Any:
+        y = jnp.sum(x * x)
+        jax.debug.print("sum {y:.1f}", y=y)
+        return y, jnp.max(x)
+
+    same((jnp.sum(X * X), jnp.max(X)), jp.fuse(noisy)(X))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("sum ") == 1
+
+
+def test_captured_tracers() -> None:
+    def outer(scale: Any) -> Any:
+        return jp.fuse(lambda x: (jnp.sum(x * scale), jnp.max(x + scale)))(X)
+
+    same((jnp.sum(X * 3.0), jnp.max(X + 3.0)), jax.jit(outer)(jnp.float32(3)))
+    same(jnp.sum(X), jax.grad(lambda s: outer(s)[0])(jnp.float32(3)))
+
+
+def test_weak_types() -> None:
+    same(jnp.sum(X * 0 + 1) * 2.0, jp.fuse(lambda x, k: jnp.sum(x * 0 + 1) * k)(X, 2.0))
+    same(jax.jit(lambda k: jnp.cumsum(jnp.full(N, k)))(1), jp.fuse(lambda k: jnp.cumsum(jnp.full(N, k)))(1))
+
+
+def test_wrong_programs_say_what_they_would_without() -> None:
+    with pytest.raises(TypeError, match="must be a function"):
+        jp.fuse(3)  # type: ignore[type-var]
+    with pytest.raises(ZeroDivisionError):
+        jp.fuse(lambda x: 1 / 0)(X)
+    with pytest.raises(TypeError, match="add got incompatible shapes"):
+        jp.fuse(lambda x, y: x + y)(X, X[:3])
+
+
+def test_one_trace_for_calls_alike() -> None:
+    traces = []
+
+    @jp.fuse
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return jnp.sum(x * x)
+
+    for _ in range(3):
+        f(X)
+    f(X[:100])
+    assert len(traces) == 2

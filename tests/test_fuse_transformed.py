@@ -1,0 +1,264 @@
+"""``fuse``: under every transformation, with rules of its own, exported, sharded; random programs and their derivatives."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn import examples
+from fused import IDS, N, X, Y, faults, kernels, same
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from meshes import mesh as mesh_of
+
+import jaxprims as jp
+from jaxprims.fusion.graph import flat_graph
+
+__all__ = ["faults"]  # fixtures that every test uses
+
+
+# --- transformations ----------------------------------------------------------------------------------------------------------
+
+
+def model(x: Any, w: Any) -> Any:
+    y = jnp.tanh(x * w[IDS])
+    return jnp.sum(jax.ops.segment_sum(y * y, IDS, 50) ** 2) / N + jnp.max(x) + jnp.mean(jnp.sin(x) * x)
+
+
+W = jnp.linspace(0.5, 1, 50)
+FUSED = jp.fuse(model)
+
+
+def test_first_derivatives() -> None:
+    for wrt in (0, 1):
+        same(jax.jit(jax.grad(model, wrt))(X, W), jax.jit(jax.grad(FUSED, wrt))(X, W), 1e-3)
+    t = jnp.cos(X)
+    same(jax.jit(functools.partial(jax.jvp, model))((X, W), (t, W)), jax.jvp(FUSED, (X, W), (t, W)), 1e-3)
+
+
+def test_second_derivatives() -> None:
+    def both(f: Any) -> Any:
+        of_w = functools.partial(f, X)
+        return jax.jit(lambda w: (jax.jvp(jax.grad(of_w), (w,), (w,))[1], jax.hessian(of_w)(w)))(W)
+
+    same(both(model), both(FUSED), 1e-3)
+
+
+def test_batches() -> None:
+    xs = jnp.stack([X, 2 * X, Y])
+    same(jax.jit(jax.vmap(model, (0, None)))(xs, W), jax.vmap(FUSED, (0, None))(xs, W))
+    same(jax.vmap(model, (0, None))(xs, W), jp.fuse(jax.vmap(model, (0, None)))(xs, W))
+    same(jax.vmap(jax.grad(model, 1), (0, None))(xs, W), jax.vmap(jax.grad(FUSED, 1), (0, None))(xs, W), 1e-3)
+
+
+def test_inside_loops_and_conditions() -> None:
+    def steps(f: Any, w: Any) -> Any:
+        w = jax.lax.fori_loop(0, 3, lambda _, w: w - 0.1 * jax.grad(f, 1)(X, w), w)
+        return jax.lax.cond(w[0] > 0, lambda: f(X, w), lambda: f(Y, w))
+
+    same(steps(model, W), steps(FUSED, W), 1e-3)
+    same(steps(model, W), jp.fuse(lambda w: steps(model, w))(W), 1e-3)
+
+
+def test_checkpoint() -> None:
+    same(jax.grad(jax.checkpoint(FUSED), 1)(X, W), jax.grad(model, 1)(X, W), 1e-3)
+    same(jp.fuse(jax.grad(jax.checkpoint(model), 1))(X, W), jax.grad(model, 1)(X, W), 1e-3)
+
+
+def test_rules_of_its_own() -> None:
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return jnp.sum(x * x)
+
+    clipped.defvjp(lambda x: (jnp.sum(x * x), x), lambda x, g: (g * jnp.clip(x, -0.1, 0.1),))
+
+    @jax.custom_jvp
+    def odd(x: Any) -> Any:
+        return jnp.sum(jnp.sin(x))
+
+    odd.defjvp(lambda p, t: (odd(*p), jnp.sum(7 * t[0])))
+
+    @jax.custom_jvp
+    def straight_through(x: Any) -> Any:
+        return jnp.round(x)
+
+    straight_through.defjvps(lambda t, out, x: t)
+
+    def rounded(x: Any) -> Any:
+        return jnp.sum(straight_through(x) ** 2)
+
+    same(jax.hessian(rounded)(X[:5]), jax.hessian(jp.fuse(rounded))(X[:5]))
+    for f in (clipped, odd):
+        same(f(X), jp.fuse(f)(X))
+        same(jax.grad(f)(X), jax.grad(jp.fuse(f))(X))
+        same(jax.grad(f)(X), jp.fuse(jax.grad(f))(X))
+
+
+def test_rules_hold_where_derivatives_are_taken_of_the_kernels() -> None:
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return x * x
+
+    clipped.defvjp(lambda x: (x * x, x), lambda x, g: (g * jnp.clip(x, -0.1, 0.1),))
+
+    def noisy(x: Any) -> Any:
+        jax.debug.print("{x}", x=x[0])
+        return jnp.sum(clipped(x))
+
+    def local(x: Any) -> Any:
+        return jax.lax.psum(jnp.sum(clipped(x)), "x")
+
+    def spread(f: Any) -> Any:
+        return jax.shard_map(f, mesh=mesh_of(8), in_specs=P("x"), out_specs=P())
+
+    big = jnp.tile(X, 8)
+    same(jax.grad(noisy)(X), jax.grad(jp.fuse(noisy))(X))
+    same(jax.grad(spread(local))(big), jax.grad(spread(jp.fuse(local)))(big))
+    same(jax.grad(spread(local))(big), jax.grad(jp.fuse(spread(local)))(big))
+
+
+def test_explicit_shardings_are_kept() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(x * x), jnp.max(x), x * 2
+
+    mesh = mesh_of(8, explicit=True)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, jax.NamedSharding(mesh, P("x")))
+        same(jax.jit(f)(x), jp.fuse(f)(x))
+        assert jax.typeof(jp.fuse(f)(x)[2]) == jax.typeof(f(x)[2])
+        same(jax.grad(lambda x: f(x)[0])(x), jax.grad(lambda x: jp.fuse(f)(x)[0])(x))
+
+
+def test_export() -> None:
+    args = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (X, W)]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(FUSED), disabled_checks=checks)(*args)
+    same(model(X, W), jax.export.deserialize(exported.serialize()).call(X, W))
+
+
+def test_sizes_that_are_not_known() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(x * 2), jnp.cumsum(x), jnp.argmax(x)
+
+    n = jax.export.symbolic_shape("n")
+    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
+    exported = jax.export.export(jax.jit(jp.fuse(f)), disabled_checks=checks)(jax.ShapeDtypeStruct(n, jnp.float32))
+    same(f(X), exported.call(X))
+
+
+def test_shards() -> None:
+    mesh = mesh_of(8)
+
+    def local(x: Any) -> Any:
+        return jax.lax.psum(jnp.sum(x * x), "x"), x - jnp.max(x)
+
+    inside = jax.shard_map(jp.fuse(local), mesh=mesh, in_specs=P("x"), out_specs=(P(), P("x")))
+    plain = jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=(P(), P("x")))
+    big = jnp.tile(X, 8)
+    same(plain(big), inside(big))
+    same(plain(big), jp.fuse(plain)(big))
+    placed = jax.device_put(X, jax.NamedSharding(mesh, P("x")))
+    same(model(X, W), FUSED(placed, W))
+    same(jax.grad(model, 1)(X, W), jax.grad(FUSED, 1)(placed, W), 1e-3)
+
+
+# --- the graph ----------------------------------------------------------------------------------------------------------------
+
+
+def test_graph_is_flat_and_has_nothing_twice() -> None:
+    @jax.jit
+    def inner(x: Any) -> Any:
+        unused = jnp.exp(x)
+        del unused
+        return jnp.sin(x) + jnp.sin(x)
+
+    graph = flat_graph(jax.make_jaxpr(lambda x: inner(x) + jax.nn.relu(jnp.sin(x)))(X))
+    names = [e.primitive.name for e in graph.eqns]
+    assert names.count("sin") == 1
+    assert "exp" not in names and "jit" not in names and "custom_jvp_call" not in names
+
+
+UNARY = [jnp.sin, jnp.abs, jnp.tanh, lambda x: x * 2, lambda x: -x, jnp.square, lambda x: jnp.where(x > 0, x, 0.5)]
+BINARY = [jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, lambda a, b: jnp.where(a > b, a, b * 0.5)]
+SITES = [
+    jnp.sum, jnp.max, jnp.min, jnp.mean, jnp.argmax, jnp.cumsum, lambda x: jnp.zeros(50).at[IDS].add(x),
+    lambda x: jax.ops.segment_max(x, IDS, 50), lambda x: x, lambda x: x - jnp.mean(x), lambda x: jnp.sum(x.reshape(40, -1), 1),
+    lambda x: jnp.max(x.reshape(40, -1), 0), lambda x: x[IDS], lambda x: jnp.sum(x > 0),
+]  # fmt: skip
+
+
+@given(st.data())
+@examples(15)
+def test_random_programs(data: Any) -> None:
+    """Each line makes an array of N numbers of earlier ones, or something of another shape that is returned."""
+    lines = data.draw(st.lists(st.tuples(*(st.integers(0, 99),) * 4), min_size=3, max_size=9))
+
+    def program(x: Any, y: Any) -> Any:
+        arrays, out = [x, y], []
+        for kind, a, b, op in lines:
+            first, second = arrays[a % len(arrays)], arrays[b % len(arrays)]
+            if kind % 3 == 0:
+                made = UNARY[op % len(UNARY)](first)
+            elif kind % 3 == 1:
+                made = BINARY[op % len(BINARY)](first, second)
+            else:
+                made = SITES[op % len(SITES)](first * 0.5)
+            (arrays if made.shape == x.shape else out).append(made)
+            if made.shape == () and jnp.issubdtype(made.dtype, jnp.floating):
+                arrays.append(second + made / N)
+        return out, arrays[-1]
+
+    with jax.enable_x64(True):
+        x, y = (a.astype(jnp.float64) for a in (X, Y))
+        same(jax.jit(program)(x, y), jp.fuse(program)(x, y), 1e-6, 1e-4)
+
+
+def test_bodies_of_loops_and_branches_are_fused() -> None:
+    def descend(x: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            return c - 0.1 * (jnp.sum(x * c) + jnp.max(x - c)) / N
+
+        c = jax.lax.fori_loop(0, 5, step, 1.0)
+        return jax.lax.cond(c > 0, lambda: (jnp.sum(x * x), jnp.min(x)), lambda: (c, c))
+
+    same(jax.jit(descend)(X), jp.fuse(descend)(X))
+    words = str(jp.explain(jp.fuse(descend))(X))
+    assert "in scan: reduce_sum, reduce_max over [40000]: one kernel" in words or "in while: reduce_sum, reduce_max" in words
+    assert "in cond: reduce_sum, reduce_min over [40000]: one kernel" in words
+
+
+def test_bitcasts_to_another_width() -> None:
+    """They have another axis, or lack one."""
+
+    def program(x: Any, y: Any) -> Any:
+        parts = jax.lax.bitcast_convert_type(x, jnp.uint8)
+        whole = jax.lax.bitcast_convert_type(parts[::-1], jnp.int32)
+        difference = jax.lax.bitcast_convert_type(parts[1:] - parts[:-1], jnp.int32)
+        return jnp.cumsum(y), jnp.sum(whole), jnp.max(parts, 0), jnp.argmax(parts, 1), jnp.cumsum(parts, 0, jnp.int32), difference
+
+    same(jax.jit(program)(IDS, X), jp.fuse(program)(IDS, X))
+    assert "cumsum" in kernels(program, IDS, X)
+
+
+def test_a_number_that_is_given_axes() -> None:
+    def program(x: Any) -> Any:
+        return jnp.cumsum(x), jax.lax.reshape(2.0, (1,))
+
+    same(jax.jit(program)(X), jp.fuse(program)(X))
+    assert kernels(program, X) == ["cumsum"]
+
+
+def test_what_has_no_transpose_is_pushed_forward() -> None:
+    def program(x: Any) -> Any:
+        smooth = jax.lax.reduce_window(x, np.float32(0), lambda a, b: a + b + 0 * a * b, (3,), (1,), "SAME")
+        return smooth * jnp.sum(x * x)
+
+    pushed = [jax.jit(lambda x, t, fn=fn: jax.jvp(fn, (x,), (t,))) for fn in (program, jp.fuse(program))]
+    same(*(fn(X[:500], Y[:500]) for fn in pushed))
+    with pytest.raises(ValueError, match="does not support reverse-mode"):
+        jax.grad(lambda x: jp.fuse(program)(x)[0])(X[:500])
