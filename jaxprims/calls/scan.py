@@ -15,6 +15,7 @@ from ..operators.traced import Traced
 from ..primitives import scan_xla
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind, scan_p
+from ..primitives.tangents import is_first
 from ..tracing.varying import axes_of, vary
 from .check_ordered import check_ordered
 from .ordered import Ordered
@@ -94,7 +95,7 @@ def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclu
     axes = axes_of([*start, flags, *call.elements.given])
     values = [vary(v, axes) for v in call.plain_values()]
     start = [vary(s, axes) for s in start]
-    begins = flags.at[-1 if reverse else 0].set(True)
+    begins = flags | is_first(flags.shape, reverse)
     op = call.plain_operator()
     full = [jnp.broadcast_to(s, v.shape) for s, v in zip(start, values, strict=True)]
     first = op(full, values)

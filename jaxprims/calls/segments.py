@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from ..arguments.checks import sizes_of
 from ..operators.classify import why_no_identity
 from ..primitives import scan_xla
+from ..primitives.histogram import by_index
 from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind
 from ..primitives.segments import segments_p
-from ..tracing.varying import vary
+from ..tracing.varying import placed, vary
 from .check_ordered import check_ordered
 from .ordered import Ordered
 from .scan import identity_on_slices
@@ -118,5 +119,7 @@ def _empty(kind: str, cut: Any, count: int, n: int) -> Any:
     if kind == "offsets":
         inside = jnp.clip(cut, 0, n)
         return inside[1:] <= inside[:-1]
+    if jax.device_count() > 1 and not placed([cut]):  # a scatter's parts would have to be as many on each
+        return ~by_index(cut, [jnp.ones(cut.shape, jnp.bool_)], [jnp.logical_or], count)[0]
     at = jnp.where((cut >= 0) & (cut < count), cut, count)
     return jnp.ones(count, jnp.bool_).at[at].set(False, mode="drop")

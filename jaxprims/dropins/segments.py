@@ -17,7 +17,8 @@ from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
 from ..calls.segments import segments_pay
-from ..tracing.varying import beside, of_rows
+from ..primitives.reads import rows as rows_at
+from ..tracing.varying import beside
 from .ops_segment import check_count, largest, mode_of
 
 
@@ -37,7 +38,7 @@ def combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool)
 def by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
     """The values of these segments; for ids out of range anything."""
     values = not_empty(values)
-    return values.at[ids].get(mode="clip", wrap_negative_indices=False, out_sharding=of_rows(values, ids))
+    return rows_at(values, ids, mode="clip")
 
 
 def inside(ids: jax.Array, n: Any) -> jax.Array:

@@ -64,14 +64,14 @@ class Traced:
         return axes_of(v.aval for v in (*self.jaxpr.constvars, *self.jaxpr.invars))
 
     @functools.cached_property
-    def _elsewhere(self) -> Jaxpr:
+    def elsewhere(self) -> Jaxpr:
         """For what does not vary over devices."""
         return without_mesh(self.jaxpr) if self._axes else self.jaxpr
 
     def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
         given = [*captured, *args]
         if not axes_of(given):
-            return jaxpr_as_fun(ClosedJaxpr(self._elsewhere, list(captured)))(*args)
+            return jaxpr_as_fun(ClosedJaxpr(self.elsewhere, list(captured)))(*args)
         given = [vary(x, self._axes) for x in given]
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, given[: len(captured)]))(*given[len(captured) :])
 

@@ -109,7 +109,7 @@ def before(op: scan_xla.Op, totals: Sequence[Any], names: Names, reverse: bool, 
     restarts = None if flags is None else jax.lax.all_gather(flags, names)
     prefixes = scan_xla.scan(op, gathered(totals, names), reverse=reverse, flags=restarts)
     previous = device + 1 if reverse else device - 1
-    at = jax.lax.clamp(0, previous, count - 1)
+    at = jnp.clip(previous, 0, count - 1)
     return [jax.lax.dynamic_index_in_dim(p, at, keepdims=False) for p in prefixes], device == (count - 1 if reverse else 0)
 
 

@@ -16,6 +16,7 @@ from ..ir.evaluate import EXACT
 from ..ir.program import Instr
 from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
+from .reads import on_elements
 
 Element = tuple[tuple[int, ...], Any]
 """Shape and dtype of one element of an array."""
@@ -83,7 +84,7 @@ class ElementFunctionCall:
         differentiation and plain XLA start from."""
         steps, axes, rest = arrays[0].shape[: 1 + inner_rank], axes_of(arrays), iter(arrays)
         full = [vary(jax.lax.broadcasted_iota(p, steps, 0), axes) if p is not None else next(rest) for p in self.positions]
-        return list(mapped(lambda *xs: tuple(self.f(captured, *xs)), 1 + inner_rank)(*full))
+        return list(mapped(on_elements(self.f, captured), 1 + inner_rank)(*full))
 
     def values(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
         """f on every element of an unbatched call."""

@@ -16,6 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..specs.problems import Problem
+from ..targets.plans import AnyKernel
 from ..targets.target import Explanation, Target
 from . import divided
 from .batches import batched_alike, over_batch
@@ -107,6 +108,9 @@ class Family(abc.ABC):
         layout = divided.layouts.get(self.primitive)
         return "the elements are gathered" if layout is None else divided.in_words(avals, layout(avals, **params), count)
 
+    scatters = False
+    """Is XLA's operation a scatter, which its partitioner makes wrong (``reads``)?"""
+
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         another = self.another_way(ctx, operands, target, **params)
         return self.to_kernel(ctx, operands, target, **params) if another is None else another()
@@ -127,7 +131,11 @@ class Family(abc.ABC):
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             function: Callable[..., Any] | None = lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full}))  # noqa: E731
         else:
-            other = self.instead(target, ctx.avals_in, in_loop, **params)
+            exported = getattr(ctx.module_context.axis_context, "num_devices", 1) > count
+            mine = params
+            if exported and self.scatters:
+                mine = params | {"call": dataclasses.replace(params["call"], plans=params["call"].plans or (AnyKernel(),))}
+            other = self.instead(target, ctx.avals_in, in_loop, **mine)
             function = self.normal(**params) if other is None else other.function
         return None if function is None else lambda: mlir.lower_fun(function)(ctx, *operands)
 

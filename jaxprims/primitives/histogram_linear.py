@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..operators.operator import simple_operator
 from ..operators.traced import make_traced, slots_of
+from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported
 from ..tracing.parameters import INDEX_MODES
 from ..tracing.varying import axes_of, element_aval
@@ -30,6 +31,7 @@ from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
 from .histogram_made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, row_or_zero, traced_element
 from .ordered_call import OrderedCall, last
+from .reads import by_calls
 from .scan import bind as bind_ordered
 from .scan import scan_p
 from .tangents import Leaves, add, along, is_inexact, replaced, summed_to
@@ -209,11 +211,16 @@ class Pullback:
             if isinstance(f.call, OrderedCall):
                 out += bind_ordered(scan_p, f.call, [*arrays, *mine])
             else:
-                out += jax.vmap(jaxpr_as_fun(ClosedJaxpr(f.call.jaxpr, mine)))(*full)
+                out += jax.vmap(functools.partial(by_calls, _captured_first(f.call.jaxpr), *mine))(*full)
         for (shape, dtype), calls in self.sums:
             each = [bind(c.call, [*arrays, *c.captured(*captured)])[0].reshape(shape) for c in calls]
             out.append(functools.reduce(add, each) if each else jnp.zeros(shape, dtype))
         return out
+
+
+def _captured_first(jaxpr: Jaxpr) -> Callable[..., Leaves]:
+    """As a function of captured arrays and arguments."""
+    return jaxpr_as_fun(ClosedJaxpr(with_arguments(jaxpr, [], [*jaxpr.constvars, *jaxpr.invars]), []))
 
 
 @functools.lru_cache(maxsize=256)

@@ -24,6 +24,8 @@ from .operations import in_loop
 class Histograms(LookingBack):
     """Generalized histograms."""
 
+    scatters = True
+
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
         call, masks, rank = params["call"], params["masks"], params["rank"]
         spec = call_spec(call, avals, masks, target)

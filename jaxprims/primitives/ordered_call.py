@@ -30,6 +30,7 @@ from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
 from ..tracing.varying import Axes, axes_of, element_aval
 from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
+from .reads import on_elements
 
 SIDE_BY_SIDE = 8
 """So many elements that lie side by side are one struct; vectors run across more."""
@@ -118,7 +119,7 @@ class OrderedCall(ElementFunctionCall):
     def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves with ``depth`` leading axes."""
         n = len(self.operator.shapes)
-        fn = mapped(lambda *xs: tuple(self.operator.traced(consts, *xs)), depth)
+        fn = mapped(on_elements(self.operator.traced, consts), depth)
         return lambda a, b: list(fn(*a[:n], *b[:n]))
 
 

@@ -20,12 +20,13 @@ from ..ir.program import Builder
 from ..operators.operator import Operator, of_arrays, passing
 from ..operators.traced import make_traced
 from ..tracing.jaxprs import with_arguments
-from ..tracing.varying import axes_of, of_rows, vary
+from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .ad_rules import Groups, rule_tangents
 from .batches import over_batch
 from .histogram import by_index
 from .ordered_call import OrderedCall, of_numbers, simple
+from .reads import rows
 from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
 from .scan_ad import Steps, constant, is_linear, is_sum, value_dots
@@ -191,7 +192,7 @@ def gather(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if x.shape[0] == 0:
         return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    return x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False, out_sharding=of_rows(x, index))
+    return rows(x, index, mode="fill", fill_value=0)
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:

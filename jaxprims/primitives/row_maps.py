@@ -22,6 +22,7 @@ from ..tracing.varying import axes_of, placed
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
 from .histogram_made import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
+from .reads import by_calls
 from .reduce_ad import gather
 
 F = Callable[..., Any]
@@ -48,7 +49,8 @@ def is_narrow(shape: Sequence[Any]) -> bool:
 def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
     """``jax.vmap(lambda *element: f(held, *element))(*arrays)``."""
     found = _in_kernel(f, held, arrays)
-    return jax.vmap(functools.partial(f, list(held)))(*arrays) if found is None else found
+    n, of_element = len(held), lambda *xs: [f(xs[:n], *xs[n:])]
+    return jax.vmap(lambda *element: by_calls(of_element, *held, *element)[0])(*arrays) if found is None else found
 
 
 def rows_at(x: Any, index: Any) -> Any:

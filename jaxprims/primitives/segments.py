@@ -36,6 +36,8 @@ batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
 class SegmentedReductions(OrderedFamily):
     """Segmented reductions."""
 
+    scatters = True
+
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
         name, dtypes = call.operator.name, call.operator.dtypes

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad
@@ -37,8 +38,19 @@ def shifted(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
 
 
 def _with_first(x: Any, first: Any, reverse: bool, axis: int = 0) -> Any:
-    """With another element in the first one's place. Not by concatenation: XLA would gather a sharded axis for it."""
+    """With another element in the first one's place. Not by concatenation: XLA would gather a sharded axis for it. Nor by an
+    update where there are several devices: of a batch that is a scatter, and XLA's partitioner makes one on each of them where
+    they do not divide the axis (XLA 0.10)."""
+    if jax.device_count() > 1 and x.ndim and x.shape[axis] != 0:
+        return jnp.where(is_first(x.shape, reverse, axis), first, x)
     return jax.lax.dynamic_update_slice_in_dim(x, first, x.shape[axis] - 1 if reverse else 0, axis)
+
+
+def is_first(shape: tuple[Any, ...], reverse: bool, axis: int = 0) -> Any:
+    """Which element is met first."""
+    at = shape[axis] - 1 if reverse else 0
+    place = np.uint32(at) if isinstance(at, int) else jnp.asarray(at).astype(np.uint32)
+    return jax.lax.broadcasted_iota(np.uint32, shape, axis) == place
 
 
 def after(x: Any, mask: int, reverse: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Va
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "read_by_index"})
 """Calls with differentiation rules of their own."""
 
 CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint", "call_hi_primitive"})
@@ -27,6 +28,10 @@ IDENTITIES = _TYPES_ALONE | {"copy", "copy_p", "stop_gradient", "optimization_ba
 
 EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """``jax.jit(inline=EARLY)``: equations in the jaxpr around, where what makes their operands is to be seen."""
+
+
+expansions: dict[str, Callable[..., Sequence[Any]]] = {}
+"""What calls without a jaxpr evaluate, as a function of their operands and parameters."""
 
 
 def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
@@ -99,10 +104,14 @@ def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
         if name in eqn.params:
             return opened(eqn.params[name])
     primitive = eqn.params.get("_prim")  # newer JAX: an object that expands into ordinary primitives
-    if primitive is None:
+    if primitive is not None:
+        expanded: Callable[..., Any] = lambda *xs: primitive.expand(*primitive.in_tree.unflatten(xs))  # noqa: E731
+    elif eqn.primitive.name in expansions:
+        expanded = functools.partial(expansions[eqn.primitive.name], **eqn.params)
+    else:
         return None
     structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    return opened(jax.make_jaxpr(lambda *xs: primitive.expand(*primitive.in_tree.unflatten(xs)))(*structs))
+    return opened(jax.make_jaxpr(expanded)(*structs))
 
 
 def subjaxprs(eqn: JaxprEqn) -> Iterator[Any]:
