@@ -34,6 +34,9 @@ QUICK = ("sum by index", "histogram", "cumsum", "sum", "segments by ids")
 OF_RESULTS = "Fill|Combine|Parts|Borders|Identity|Sample|Stencil"
 """Kernels that do not read the input, or a few of its elements, or each several times."""
 
+OF_EDGES = {"histogram": "ScanRows"}
+"""A kernel that reads the edges of a call's bins."""
+
 REGISTERS, REGISTER_UNIT, WARPS, WARP, BLOCKS = 64 << 10, 256, 64, 32, 32
 """Of a multiprocessor: registers, which warps get by so many; warps, of so many threads; blocks."""
 SHARED = {"sm_80": 164 << 10}
@@ -265,7 +268,7 @@ def rows(name: str, targets: Sequence[str]) -> Iterator[dict[str, Any]]:
         with jax.enable_x64(any(a.dtype.itemsize == 8 for a in jax.tree.leaves(args))):
             kernels = jp.compile_check(fn, *args, target=target, allow_spills=True)
         for k in kernels:
-            if re.search(OF_RESULTS, k.name):
+            if re.search(OF_RESULTS, k.name) or k.name == OF_EDGES.get(name):
                 continue
             image, registers = k.cubin, k.registers
             if name in KNOWN:

@@ -353,3 +353,50 @@ def test_what_pays() -> None:
     assert kinds(energy, large[0]) == ["reduce of stencil"]
     assert found(jax.grad(lambda u: energy(u) ** 3), 200, 200) == 0  # the sum is wanted, and so are its terms
     assert found(jax.grad(lambda u: energy(u) ** 3), 300, 300) == 1  # which are cheap to make again
+
+
+@pytest.mark.parametrize("theirs", ["itself", "wrap", "constant", "edge", "reflect", "symmetric", "inside"])
+@pytest.mark.parametrize("own", ["wrap", "constant", "edge", "reflect", "keep"])
+def test_steps_beside_what_has_another_boundary(own: str, theirs: str) -> None:
+    """An array that stays, read beyond its ends as it is there: not as what steps change is."""
+    u, v = (jnp.asarray(RNG.normal(size=(9, 44)).astype(np.float32) * 0.3) for _ in range(2))
+
+    def three(x: Any, how: str, axis: int) -> list[Any]:
+        n = x.shape[axis]
+        if how == "itself":
+            return [x, x, x]
+        if how == "inside":
+            return [jnp.concatenate([x[:1], x[:-1]], 0) if axis == 0 else x * 2, x, x]
+        if how in ("wrap", "keep"):
+            return [jnp.roll(x, 1, axis), x, jnp.roll(x, -1, axis)]
+        padded = jnp.pad(x, [(int(a == axis),) * 2 for a in range(2)], mode=how)
+        return [lax.slice_in_dim(padded, k, k + n, axis=axis) for k in range(3)]
+
+    for axis in (0, 1):
+
+        def step(u: Any, v: Any, axis: int = axis) -> Any:
+            a, b = three(u, own, axis), three(v, theirs, axis)
+            new = 0.3 * (a[0] - a[1] * b[2] + a[2]) + b[0] - b[2] * a[1]
+            return u.at[1:-1, 1:-1].set(new[1:-1, 1:-1]) if own == "keep" else new
+
+        for n in (2, 5):
+            loop = lambda u, v, n=n, step=step: lax.fori_loop(0, n, lambda _, u: step(u, v), u)  # noqa: E731
+            same(jax.jit(loop)(u, v), jp.fuse(loop)(u, v), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+@pytest.mark.parametrize("keep", [(0, 1), (1, 0), (1, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("mode", ["wrap", "constant", "edge"])
+def test_steps_with_a_border_that_is_kept(mode: str, keep: tuple[int, int], reach: int) -> None:
+    """On the axis along which cells are read, as far as that or less, and on the other one; of rows short enough to be lanes."""
+    u = jnp.asarray(RNG.normal(size=(14, 33)).astype(np.float32))
+    for axis, border in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        inner = tuple(slice(keep[0], u.shape[a] - keep[1]) if a == border else slice(None) for a in range(2))
+
+        def step(u: Any, axis: int = axis, inner: Any = inner) -> Any:
+            wide = jnp.pad(u, [(reach * (a == axis),) * 2 for a in range(2)], mode=mode)
+            low, high = (lax.slice_in_dim(wide, k, k + u.shape[axis], axis=axis) for k in (0, 2 * reach))
+            return u.at[inner].set((0.4 * low - 0.3 * high + 0.2 * u)[inner])
+
+        loop = lambda u, step=step: lax.fori_loop(0, 4, lambda _, u: step(u), u)  # noqa: E731
+        same(jax.jit(loop)(u), jp.fuse(loop)(u), 1e-4, 1e-5)

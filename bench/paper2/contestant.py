@@ -25,11 +25,12 @@ __all__ = ["ALGORITHMS", "algorithm", "compiled", "spec_of"]
 
 
 def spec_of(fn: Callable[..., Any], *args: Any) -> OrderedSpec:
-    """Of the one reduction, or segmented reduction, that ``fn`` is."""
-    (call,) = jp.explain(fn, target="sm_90")(*args).calls
-    if not isinstance(call.spec, OrderedSpec):
-        raise TypeError(f"not a reduction: {call.summary}")
-    return call.spec
+    """Of the one reduction, or segmented reduction, that ``fn`` is; which segments are empty may be a histogram beside it."""
+    calls = jp.explain(fn, target="sm_90")(*args).calls
+    specs = [call.spec for call in calls if isinstance(call.spec, OrderedSpec)]
+    if len(specs) != 1:
+        raise TypeError(f"not a reduction: {[call.summary for call in calls]}")
+    return specs[0]
 
 
 @functools.lru_cache(maxsize=64)

@@ -124,13 +124,17 @@ class Source:
         return Source(self.var, tuple(a for a in axes if a is not None), self.fixed, next(iter(fills), None))
 
 
-class Layout:
-    """Which axes are a batch, a grid, lanes; arrays and what is read of them; numbers that are the same for many cells."""
+Keep = tuple[tuple[int, int], ...]
 
-    def __init__(self, shape: tuple[int, ...], nodes: Sequence[Node], first: Sequence[Read] = ()):
+
+class Layout:
+    """Which axes are a batch, a grid, lanes; arrays and what is read of them; numbers that are the same for many cells. ``keep``:
+    cells at either end of each axis that keep the first arrays' values."""
+
+    def __init__(self, shape: tuple[int, ...], nodes: Sequence[Node], first: Sequence[Read] = (), keep: Keep | None = None):
         if not shape or not math.prod(shape):
             raise Unclear("there are no cells")
-        self.shape = shape
+        self.shape, self.keep = shape, keep or ((0, 0),) * len(shape)
         every = list(_walk([*nodes, *first]))
         self.axes = {n: self._axes(n) for n in every if isinstance(n, Read)}
         last = len(shape) - 1
@@ -223,12 +227,12 @@ class Layout:
         return tuple(out)
 
     def _lanes(self, counted: Collection[int], arrays: Sequence[Read]) -> int:
-        """How many of the grid's last axes are lanes: every cell reads its own position on them."""
+        """How many of the grid's last axes are lanes: every cell reads its own position on them, and has one value to give."""
 
         def is_lane(g: int) -> bool:
             mine = [a for r in arrays for a in self.axes[r] if a.along == g]
             whole = all(a.shift == 0 and a.mode == "inside" and a.size == self.shape[g] for a in mine)
-            return whole and len(mine) == len(arrays) and g not in counted
+            return whole and len(mine) == len(arrays) and g not in counted and not any(self.keep[g])
 
         rank, lanes = len(self.shape), 0
         while lanes + 1 < rank and math.prod(self.shape[rank - 1 - lanes :]) <= MOST_LANES and is_lane(rank - 1 - lanes):
@@ -255,11 +259,8 @@ class Layout:
 
     # --- the call -----------------------------------------------------------------------------------------------------------
 
-    def call(
-        self, nodes: Sequence[Node], read: Sequence[Any], steps: int = 1, keep: Sequence[tuple[int, int]] | None = None
-    ) -> list[Any]:
-        """The results: ``read`` has a value for each of ``variables``; ``keep``: cells at either end of each axis that keep the
-        value of the first arrays."""
+    def call(self, nodes: Sequence[Node], read: Sequence[Any], steps: int = 1) -> list[Any]:
+        """The results: ``read`` has a value for each of ``variables``."""
         value = dict(zip(self.variables, read, strict=True))
         arrays = [self._operand(s, value[s.var]) for s in self.sources]
         captured = [value[v] for v in self.captured]
@@ -281,7 +282,7 @@ class Layout:
         told = [k for k in range(n + len(self.places), len(jaxpr.invars)) if jaxpr.invars[k] in used]
         narrow = with_arguments(jaxpr, [jaxpr.invars[k] for k in constvars], [jaxpr.invars[k] for k in (*seen, *told)])
         inner = range(len(self.shape) - self.lanes)
-        changed = len(nodes) if keep is not None or steps > 1 else 0
+        changed = len(nodes) if any(map(any, self.keep)) or steps > 1 else 0
         origins = [(0,) * len(self.shape)] * changed
         for k in range(changed, len(self.sources)):
             mine = [shifts for m, shifts in self.places if m == k]
@@ -295,7 +296,7 @@ class Layout:
             tuple(self.counted[k - n - len(self.places)] for k in told),
             tuple(tuple(self.sources[k].axes[g].bounds(origins[k][g]) for g in inner) for k in needed),
             tuple(fill_of(0 if s.fill is None else s.fill.value, s.var.aval.dtype) for s in (self.sources[k] for k in needed)),
-            tuple(Window(0, self.shape[g], keep=(0, 0) if keep is None else keep[g]) for g in inner),
+            tuple(Window(0, self.shape[g], keep=self.keep[g]) for g in inner),
             steps,
             self.lanes,
             plans=(AnyKernel(),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
@@ -338,10 +339,11 @@ class Layout:
 
 
 def _wrapped(a: SourceAxis, mode: str, size: int) -> SourceAxis:
-    """Of one of the arrays in several steps, all of which wrap around, or none."""
+    """Of one of the arrays in several steps, all of which wrap around, or none: steps are made beyond the ends then, where an
+    array of another boundary would have to have what it has on the other side."""
     if (a.mode == "wrap") == (mode == "wrap"):
         return a
-    if a.mode == "wrap" or (a.mode != BROADCAST and a.size != size):
+    if a.mode not in (NOTHING, ANY, BROADCAST) or (a.mode != BROADCAST and a.size != size):
         raise Unclear("arrays that wrap around differently")
     return SourceAxis(a.axis, size, "wrap")
 

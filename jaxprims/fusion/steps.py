@@ -18,7 +18,7 @@ from .dear import dear
 from .graph import Graph, depending_on, flat_graph
 from .moves import RULES
 from .pays import FEWEST_CELLS, are_short_rows
-from .stencils import BROADCAST, Layout
+from .stencils import BROADCAST, Keep, Layout
 
 
 def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:
@@ -77,7 +77,7 @@ class _Loop:
         own = [cells.root(self.carried[k]) for k in self.arrays]
         self.keep, self.nodes = _kept(nodes, own)
         first = [r for r in own if isinstance(r, Read)]
-        self.layout = Layout(self.shape, self.nodes, first)
+        self.layout = Layout(self.shape, self.nodes, first, self.keep)
         if are_short_rows(self.layout):
             raise Unclear("short rows")
         self._check([v for k, v in enumerate(self.carried) if k in self.arrays], changing)
@@ -105,6 +105,10 @@ class _Loop:
             if s.fixed or any(a.axis != g or a.mode == BROADCAST or a.lo or a.hi for g, a in enumerate(s.axes)):
                 raise Unclear("a part of an array")
         layout.alike(len(arrays))
+        for g, (low, high) in enumerate(layout.keep):
+            far = [shifts[g] for _, shifts in layout.places]
+            if (low or high) and layout.sources[0].axes[g].mode == "wrap" and (-min(far) > low or max(far) > high):
+                raise Unclear("a border that keeps its values, and what reads across it")
 
     def in_words(self) -> str:
         over = " x ".join(map(str, self.shape))
@@ -121,7 +125,7 @@ class _Loop:
                 values = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
                 env.update(zip(eqn.outvars, run_equation(eqn, values), strict=True))
         read = [env[v] for v in self.layout.variables]
-        made = iter(self.layout.call(self.nodes, read, self.length, self.keep))
+        made = iter(self.layout.call(self.nodes, read, self.length))
         out = []
         for k, (v, x) in enumerate(zip(self.carried, carries, strict=True)):
             if k in self.growth:
@@ -129,9 +133,6 @@ class _Loop:
                 x = lax.add(x, grown)
             out.append(next(made) if k in self.arrays else x)
         return out
-
-
-Keep = tuple[tuple[int, int], ...]
 
 
 def _kept(nodes: Sequence[Node], own: Sequence[Node]) -> tuple[Keep | None, list[Node]]:

@@ -5,22 +5,12 @@ from __future__ import annotations
 import math
 
 from ...ir.program import itemsize
-from ...ir.work import AT_ONCE, work
+from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from ...specs.stencil import WIDEST, is_short_row
 from .stencil.kernel import vector_width
-
-MOST_AWAITED = 8192
-"""Numbers up to which it takes XLA longer to wake another thread (:data:`AT_ONCE`) than a kernel takes: outside of loops, where a
-call may be all of a program."""
-
-PART, WINDOW = 32, 16
-"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up; and scans them, where it counts an
-element for each behind it."""
-
-OPERATIONS, OPERATIONS_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
-"""That XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
+from .xla_wakes import HALVES, wakes_a_thread
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
@@ -72,7 +62,7 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
 
-HALVES, FLOATS = ("f16", "bf16"), ("f32", "f64")
+FLOATS = ("f32", "f64")
 
 EXTREMES, FEW_TO_FIND, FEW_IN_LOOP = ("argmax", "argmin"), 256, 1024
 """Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value; in a loop, where
@@ -108,43 +98,17 @@ read alike are one grid (``primitives/stencil.py``), others are not."""
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
-    if isinstance(problem, HistogramProblem):
-        return None if not in_loop and _is_update_handed_over(problem) else _scatter(problem, operation)
     if isinstance(problem, StencilProblem):
         return _stencil(problem, operation)
+    if not in_loop and wakes_a_thread(problem, operation):
+        return None
+    if isinstance(problem, HistogramProblem):
+        return _scatter(problem, operation)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
         return None
     if problem.spec.is_map:
         return None  # `fuse` has weighed what its elements are made of
-    return None if not in_loop and _is_handed_over(problem, operation) else _ordered(problem, operation, in_loop)
-
-
-def _is_handed_over(problem: OrderedProblem, operation: str) -> bool:
-    """Would XLA wake another thread, which takes longer than a kernel? Not for segments that it adds to by index: the operations
-    of a loop it counts once."""
-    if problem.n == 1 or (operation and problem.family == "segments"):
-        return False
-    spec, rows, steps = problem.spec, problem.lanes * problem.members, problem.n
-    if steps > PART:
-        steps = -(-steps // PART) * PART
-    if operation and problem.family == "scan":
-        each = min(steps, WINDOW)
-    elif operation:
-        halves = any(a.dtype in HALVES for a in spec.arrays)
-        each = (OPERATIONS_OF_HALVES if halves else OPERATIONS).get(operation, OPERATIONS.get(operation, 1))
-        rows *= sum(scalars for _, scalars in spec.leaves)
-    else:
-        each = work(spec.op) * (2 if problem.family == "scan" else 1) + work(spec.f)
-    return bool((steps * each - 1) * rows >= AT_ONCE and problem.n * rows <= MOST_AWAITED)
-
-
-def _is_update_handed_over(problem: HistogramProblem) -> bool:
-    """The same of updates by index, of which XLA counts the combinations; rows that are only read by index are none."""
-    spec = problem.spec
-    numbers = sum(b.updates * b.lanes for b in spec.bins)
-    combined = sum(b.updates * b.lanes * (0 if spec.is_map else work(b.op)) for b in spec.bins)
-    each = combined + sum(b.updates * b.lanes * work(b.value) for b in spec.bins if b.value) + work(spec.f)
-    return bool(problem.n * problem.members * each > AT_ONCE and problem.n * problem.members * numbers <= MOST_AWAITED)
+    return _ordered(problem, operation, in_loop)
 
 
 def _ordered(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:

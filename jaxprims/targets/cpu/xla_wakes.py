@@ -1,0 +1,57 @@
+"""Which calls, left to XLA, would wait for another thread: outside of loops a call may be all of a program, and a program of many
+operations, as XLA counts them, it hands over to a thread that is to be woken. A kernel is called where the program is.
+"""
+
+from __future__ import annotations
+
+from ...ir.work import AT_ONCE, work
+from ...specs.ordered import OrderedSpec
+from ...specs.problems import HistogramProblem, OrderedProblem, Problem
+
+MOST_AWAITED = 8192
+"""Numbers up to which that takes longer than a kernel."""
+
+HALVES = ("f16", "bf16")
+
+EACH, EACH_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
+"""Operations that XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
+
+PART, WINDOW = 32, 16
+"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up; and scans them, where it counts an
+element for each behind it."""
+
+
+def wakes_a_thread(problem: Problem, operation: str) -> bool:
+    """``operation``: as for ``Target.xla_pays``."""
+    if isinstance(problem, HistogramProblem):
+        operations, numbers = _of_updates(problem)
+    elif isinstance(problem, OrderedProblem) and isinstance(problem.spec, OrderedSpec) and problem.n > 1:
+        operations, numbers = _of_combinations(problem, operation)
+    else:
+        return False
+    return operations >= AT_ONCE and numbers <= MOST_AWAITED
+
+
+def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
+    """Operations and numbers. Rows that are only read by index take none."""
+    spec, elements = problem.spec, int(problem.n * problem.members)
+    numbers = [b.updates * b.lanes for b in spec.bins]
+    each = [(0 if spec.is_map else work(b.op)) + (work(b.value) if b.value else 0) for b in spec.bins]
+    operations = work(spec.f) + sum(n * k for n, k in zip(numbers, each, strict=True))
+    return elements * operations, elements * sum(numbers)
+
+
+def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]:
+    spec, steps, rows = problem.spec, int(problem.n), int(problem.lanes * problem.members)
+    scans = problem.family == "scan"
+    if steps > PART:
+        steps = -(-steps // PART) * PART
+    if operation and scans:
+        each = min(steps, WINDOW)
+    elif operation:
+        halves = any(a.dtype in HALVES for a in spec.arrays)
+        each = (EACH_OF_HALVES if halves else EACH).get(operation, EACH.get(operation, 1))
+        rows *= sum(scalars for _, scalars in spec.leaves)
+    else:
+        each = work(spec.op) * (2 if scans else 1) + work(spec.f)
+    return (steps * each - 1) * rows, problem.n * rows
