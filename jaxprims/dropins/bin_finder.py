@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from ..api.scan import scan
+from ..targets.plans import AnyKernel, forced
 from ..tracing.varying import axes_of, vary
 
 MAX_CELLS = 1 << 20
@@ -122,7 +123,9 @@ def _grid(
     nothing = vary(jnp.zeros(cells + 1, np.int32), axes_of([edges]))
 
     def counted() -> jax.Array:
-        return scan(nothing.at[cell(_place(edges, zero, scale)) + 1].add(1), jnp.add)
+        steps = nothing.at[cell(_place(edges, zero, scale)) + 1].add(1)
+        with forced(AnyKernel()):  # XLA would count so many operations in its own that it woke another thread for a small call
+            return scan(steps, jnp.add)
 
     of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
     lower = lax.cond(of_use, counted, lambda: nothing)

@@ -64,13 +64,13 @@ class Family(abc.ABC):
         """The call in the form that kernels want, as a function of the operands; None if it has it."""
         return None
 
-    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
         """What is done instead of a kernel of the target's: what XLA does as well or better. ``in_loop``: in a loop's body."""
         operation = self.operation(**params)
         return None if operation is None else self.left_to_xla(target, avals, operation, in_loop, **params)
 
     def left_to_xla(
-        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool = False, **params: Any
+        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         """Plain XLA, where the target says that this pays and no plan is forced."""
         if params["call"].plans:
@@ -116,7 +116,7 @@ class Family(abc.ABC):
         return self.to_kernel(ctx, operands, target, **params) if another is None else another()
 
     def another_way(
-        self, ctx: Any, operands: Sequence[Any], target: Target, in_loop: bool = False, **params: Any
+        self, ctx: Any, operands: Sequence[Any], target: Target, in_loop: bool | None = False, **params: Any
     ) -> Callable[[], Any] | None:
         """How the call is lowered where it is not, as it is, a kernel."""
         masks, rank = self.batch(ctx.avals_in, **params)

@@ -57,7 +57,7 @@ class Histograms(LookingBack):
             return None
         return (part.operator.name or "several") if plain and passes_on else "mapped"
 
-    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
         call: HistogramCall = params["call"]
         if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")

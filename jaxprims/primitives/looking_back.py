@@ -35,7 +35,7 @@ class Seen:
     ``masks``: with what makes them taken in."""
 
     made: bool = False
-    in_loop: bool = False
+    in_loop: bool | None = False
     call: Any = None
     masks: tuple[int, ...] = ()
 

@@ -74,12 +74,13 @@ class Frame:
     outer: Frame | None
 
 
-def in_loop() -> bool:
-    """Is what is being lowered a loop's body? One that is a function's, which a loop calls, is not known to be."""
+def in_loop() -> bool | None:
+    """Is what is being lowered a loop's body? None where that is not known: in a function or branch, which may be a loop's."""
     owner = ir.InsertionPoint.current.block.owner.operation
     if owner.name in LOOPS:
         return True
-    return owner.name == "func.func" and ir.StringAttr(owner.attributes["sym_name"]).value.startswith(BODIES)
+    name = ir.StringAttr(owner.attributes["sym_name"]).value if owner.name == "func.func" else ""
+    return True if name.startswith(BODIES) else False if name == "main" else None
 
 
 def is_made(ctx: Any, operand: Any) -> bool:

@@ -38,7 +38,7 @@ class OrderedFamily(LookingBack):
             ids=call.segmented_by == "ids",
         )
 
-    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
         if params["call"].operator.large and not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of elements of so many scalars")
         return self.left_to_xla(target, avals, self.operation(**params) or "", in_loop, **params)

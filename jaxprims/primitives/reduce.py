@@ -57,10 +57,10 @@ class Reductions(OrderedFamily):
         return seen.made and not params["call"].plans and self.operation(**params) == "add"
 
     def left_to_xla(
-        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool = False, **params: Any
+        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
-        if found is None or in_loop or math.prod(self.problem(target, avals, **params).sizes) >= 2 * AT_ONCE:
+        if found is None or in_loop is not False or math.prod(self.problem(target, avals, **params).sizes) >= 2 * AT_ONCE:
             return found
         function = functools.partial(self._of_xla, scan_xla.REDUCTIONS_AT_ONCE, **params)
         return dataclasses.replace(found, function=over_batch(function, *self.batch(avals, **params)))

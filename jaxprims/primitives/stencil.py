@@ -71,7 +71,7 @@ class Stencils(Family):
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return stencil_xla.stencil(params["call"], *operands)
 
-    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool = False, **params: Any) -> Instead | None:
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
         if not target.takes(self.problem(target, avals, **params)):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "no kernels of functions so large")
         return super().instead(target, avals, in_loop, **params)

@@ -100,7 +100,7 @@ class Target(abc.ABC):
         """Are there kernels for this problem of a family that is served?"""
         return True
 
-    def xla_pays(self, problem: Any, operation: str, in_loop: bool = False) -> str | None:
+    def xla_pays(self, problem: Any, operation: str, in_loop: bool | None = False) -> str | None:
         """Is XLA's own operation, which does the whole call, faster here than a kernel? Why, in words. ``in_loop``: in the body
         of one."""
         return None

@@ -54,7 +54,7 @@ class Cpu(Target):
     def explain(self, problem: Any) -> Explanation:
         return self.families[problem.family].explain(problem)
 
-    def xla_pays(self, problem: Any, operation: str, in_loop: bool = False) -> str | None:
+    def xla_pays(self, problem: Any, operation: str, in_loop: bool | None = False) -> str | None:
         return xla_pays(problem, operation, in_loop)
 
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:

@@ -96,11 +96,11 @@ SMALL_MEMBER = 256
 read alike are one grid (``primitives/stencil.py``), others are not."""
 
 
-def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | None:
+def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> str | None:
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, StencilProblem):
         return _stencil(problem, operation)
-    if not in_loop and wakes_a_thread(problem, operation):
+    if in_loop is False and wakes_a_thread(problem, operation):
         return None
     if isinstance(problem, HistogramProblem):
         return _scatter(problem, operation)
@@ -111,7 +111,7 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool = False) -> str | N
     return _ordered(problem, operation, in_loop)
 
 
-def _ordered(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:
+def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
     if _few_of_any(problem, operation):
         return _FEW
     if (
@@ -204,7 +204,7 @@ def _narrow(problem: HistogramProblem) -> bool:
     return all(1 < b.lanes < NARROW for b in problem.spec.bins)
 
 
-def _reduction(problem: OrderedProblem, operation: str, in_loop: bool) -> str | None:
+def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
     if problem.n == 1:
         return "one element each: a copy"
     every = problem.n * problem.lanes * problem.members
