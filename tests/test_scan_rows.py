@@ -55,16 +55,21 @@ def test_rows_one_element_after_the_other(reverse: bool) -> None:
     check_rows(kernel(spec, "sequential", periodic=True), reference, [1, 0])
 
 
-@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_short_rows(name: str, vector_bytes: int) -> None:
+def check_modes(name: str, order: str, vector_bytes: int, streams: tuple[int, ...]) -> None:
+    """Forwards and back, inclusive and exclusive, restarting and not; of narrow vectors one of these."""
     op, reference, state = OPERATORS[name]
     identity = IDENTITIES[len(state)]
     for mode in range(4) if vector_bytes == 64 else (vector_bytes // 16,):
         reverse, exclusive = mode in (1, 3), mode in (2, 3)
         spec = spec_of(op, state, identity=tuple(identity), reverse=reverse, exclusive=exclusive, restarts=mode in (1, 2))
         lengths = SHORT if mode == 0 else (1, 2, 5, 16, 33, 100)
-        check_rows(Kernel(spec, "short", vector_bytes, True, streams=mode in (0, 3)), reference, identity, lengths)
+        check_rows(Kernel(spec, order, vector_bytes, True, streams=mode in streams), reference, identity, lengths)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_short_rows(name: str, vector_bytes: int) -> None:
+    check_modes(name, "short", vector_bytes, streams=(0, 3))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -83,13 +88,9 @@ def test_short_rows_in_place(vector_bytes: int, reverse: bool) -> None:
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_rows_abreast(name: str, vector_bytes: int) -> None:
+    check_modes(name, "abreast", vector_bytes, streams=(0,))
     op, reference, state = OPERATORS[name]
     identity = IDENTITIES[len(state)]
-    for mode in range(4) if vector_bytes == 64 else (vector_bytes // 16,):
-        reverse, exclusive = mode in (1, 3), mode in (2, 3)
-        spec = spec_of(op, state, identity=tuple(identity), reverse=reverse, exclusive=exclusive, restarts=mode in (1, 2))
-        lengths = SHORT if mode == 0 else (1, 2, 5, 16, 33, 100)
-        check_rows(Kernel(spec, "abreast", vector_bytes, True, streams=mode == 0), reference, identity, lengths)
     k = Kernel(spec_of(op, state, kind="reduce", identity=tuple(identity)), "abreast", vector_bytes, True)
     check_rows(k, reference, identity, SHORT if vector_bytes == 64 else (1, 3, 16, 40), reduces=True)
 

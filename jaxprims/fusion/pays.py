@@ -221,6 +221,7 @@ def folds(stencil: Stencil) -> bool:
 
 
 def are_short_rows(layout: Layout) -> bool:
+    """Are too many cells, or all, made one by one (:func:`is_short_row`)?"""
     inner = len(layout.shape) - 1 - layout.lanes
     shifts = [shifts[inner] for _, shifts in layout.places]
     width = WIDEST // max((v.aval.dtype.itemsize for v in layout.variables), default=1)

@@ -65,7 +65,8 @@ class Family(abc.ABC):
         return None
 
     def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
-        """What is done instead of a kernel of the target's: what XLA does as well or better. ``in_loop``: in a loop's body."""
+        """What is done instead of a kernel of the target's: what XLA does as well or better. ``in_loop``: in a loop's
+        body; None where that is not known."""
         operation = self.operation(**params)
         return None if operation is None else self.left_to_xla(target, avals, operation, in_loop, **params)
 

@@ -62,6 +62,7 @@ class Reductions(OrderedFamily):
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
         if found is None or in_loop is not False or math.prod(self.problem(target, avals, **params).sizes) >= 2 * AT_ONCE:
             return found
+        # what wakes a thread has been made a kernel: of rows of two, half as many operations as elements
         function = functools.partial(self._of_xla, scan_xla.REDUCTIONS_AT_ONCE, **params)
         return dataclasses.replace(found, function=over_batch(function, *self.batch(avals, **params)))
 

@@ -101,8 +101,8 @@ class Target(abc.ABC):
         return True
 
     def xla_pays(self, problem: Any, operation: str, in_loop: bool | None = False) -> str | None:
-        """Is XLA's own operation, which does the whole call, faster here than a kernel? Why, in words. ``in_loop``: in the body
-        of one."""
+        """Is XLA's own operation, which does the whole call, faster here than a kernel? Why, in words. ``in_loop``: in a loop's
+        body; None where that is not known."""
         return None
 
     # --- what differs between targets in how histograms are made ------------------------------------------------------

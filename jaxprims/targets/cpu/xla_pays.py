@@ -9,8 +9,9 @@ from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from ...specs.stencil import WIDEST, is_short_row
+from .llvm.types import HALVES
 from .stencil.kernel import vector_width
-from .xla_wakes import HALVES, wakes_a_thread
+from .xla_wakes import wakes_a_thread
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;

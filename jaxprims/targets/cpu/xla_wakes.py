@@ -7,11 +7,10 @@ from __future__ import annotations
 from ...ir.work import AT_ONCE, work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem
+from .llvm.types import HALVES
 
 MOST_AWAITED = 8192
 """Numbers up to which that takes longer than a kernel."""
-
-HALVES = ("f16", "bf16")
 
 EACH, EACH_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
 """Operations that XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
