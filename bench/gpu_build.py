@@ -7,18 +7,20 @@ NVRTC compiles one kernel at a time in a process, so this takes many. None of it
 from __future__ import annotations
 
 import importlib
+import itertools
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FUTHARK_SECONDS = 60
+FUTHARK_SECONDS = 45
 
 
 def architecture() -> str:
@@ -64,8 +66,8 @@ def futhark_kernels(name: str) -> None:
         raise RuntimeError(done.stderr.strip()[-500:])
 
 
-def functions() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """What is called later, with arguments of the same dtypes and ranks."""
+def functions() -> Iterator[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]]:
+    """What is called later, and what makes arguments of the same dtypes and ranks."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "gpu")]
     short_form = importlib.import_module("short_form")
 
@@ -73,12 +75,13 @@ def functions() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
     from .gpu_contestants import jaxprims
 
     for call in short_form.calls().values():
-        yield call.fn, call.args
-    for name, make in gpu_cases.groups(quick=True):
-        for case in make() if name not in ("applications", "plans") else ():
-            for prepare in case.contestants.values():
-                if isinstance(prepare, jaxprims) and not prepare.plan:
-                    yield prepare.function(), prepare.converted(case.inputs())
+        yield call.fn, lambda call=call: call.args
+    groups = {name: make() for name, make in gpu_cases.groups(quick=True) if name not in ("applications", "plans")}
+    groups["everyday"] = gpu_cases.everyday(quick=False)
+    for case in itertools.chain(*groups.values()):
+        for prepare in case.contestants.values():
+            if isinstance(prepare, jaxprims) and not prepare.plan:
+                yield prepare.function(), lambda prepare=prepare, case=case: prepare.converted(case.inputs())
 
 
 def kernels(k: int, of: int, arch: str) -> tuple[int, int]:
@@ -88,11 +91,13 @@ def kernels(k: int, of: int, arch: str) -> tuple[int, int]:
     right = wrong = 0
     for fn, args in list(functions())[k::of]:
         try:
-            jp.compile_check(fn, *args, target=arch, allow_spills=True)
+            jp.compile_check(fn, *args(), target=arch, allow_spills=True)
             right += 1
         except Exception as error:  # whoever calls it later will say more
             wrong += 1
-            print(f"    {type(error).__name__}: {str(error)[:300]}", flush=True)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{type(error).__name__}: {str(error)[:300]} ({Path(where.filename).name}, line {where.lineno})"
+            print(f"    kernels of {getattr(fn, '__name__', fn)}: {said}", flush=True)
     return right, wrong
 
 

@@ -72,6 +72,7 @@ def groups(quick: bool) -> Iterator[tuple[str, Callable[[], list[Case]]]]:
     yield "sum by index", lambda: sums(s)
     yield "scans", lambda: scans(s)
     yield "segments, targets", lambda: million_segments(s)
+    yield "everyday", lambda: everyday(quick)
     for rf in RACE_FACTORS:
         yield f"figure 7, race factor {rf}", functools.partial(figure_7, s, rf)
     yield "plans", lambda: plans(s)
@@ -592,6 +593,27 @@ def launch(s: Sizes) -> list[Case]:
         case("cumsum of 1,000", cumsum, walk),
         dataclasses.replace(case("sum of 1,000", total, walk), unchecked=("xla, x + 1",)),
     ]
+
+
+def everyday(quick: bool) -> list[Case]:
+    """The calls of the suite ``everyday``, by jaxprims and by plain JAX."""
+    from .cases import everyday as calls
+
+    def case(call: calls.Call, kind: str) -> Case:
+        def inputs() -> tuple[jax.Array, ...]:
+            return tuple(jax.device_put(a) for a in calls.inputs_of(call, kind, np.random.default_rng(20)).values())
+
+        plain, ours = (calls.transformed(fn, kind) for fn in (call.plain, call.ours))
+        both: dict[str, Prepare] = {"xla": xla(plain), OURS: jaxprims(lambda _, *xs: ours(*xs))}
+        return Case("everyday", f"{kind}, {call.name}", 0, 0, inputs, both, 2e-2, check=_without_nan)
+
+    kinds = (calls.FORWARD, calls.GRADIENT, calls.BATCH, calls.LOOP)
+    return [case(call, kind) for kind in kinds for call in calls.CALLS[: 3 if quick else None] if kind in call.kinds]
+
+
+def _without_nan(answer: Arrays) -> Arrays:
+    """An empty segment's mean is NaN for both."""
+    return tuple(jnp.nan_to_num(a) for a in answer)
 
 
 def applications(quick: bool) -> list[Case]:

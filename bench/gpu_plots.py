@@ -47,8 +47,9 @@ def plots(result: Result, directory: Path, stem: str) -> Iterator[Path]:
         rest = [
             c
             for g, cs in groups.items()
-            if g not in ("figure 7", "plans", "reductions", "segments", "launch", "applications")
+            if g not in ("figure 7", "plans", "reductions", "segments")
             for c in cs
+            if c["bytes"]
         ]
         if rest:
             yield _dots(result, rest, directory / f"{stem}-overview.png")

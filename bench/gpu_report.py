@@ -90,7 +90,7 @@ def verdict_line(v: dict[str, Any]) -> str:
 
 def summary(result: Result) -> str:
     """The verdicts; who was left out; who was wrong; what there was no time for."""
-    lines = [verdict_line(v) for v in result["verdicts"]]
+    lines = [verdict_line(v) for v in result["verdicts"]] + list(everyday(result))
     reasons: dict[str, str] = {}
     for case in result["cases"]:
         for name, why in case["missing"].items():
@@ -100,6 +100,18 @@ def summary(result: Result) -> str:
     for case in result["cases"]:
         lines += [f"WRONG: {case['group']}: {case['name']}: {name} {why.splitlines()[0]}" for name, why in case["wrong"].items()]
     return "\n".join(lines)
+
+
+def everyday(result: Result) -> Iterator[str]:
+    """How many calls are slower than plain JAX, and which."""
+    cases = [c for c in result["cases"] if c["group"] == "everyday" and {OURS, "xla"} <= set(c["contestants"])]
+    ratios = sorted((c["contestants"]["xla"]["ratio"], c["name"]) for c in cases)
+    if not ratios:
+        return
+    below = [(r, name) for r, name in ratios if r < 0.95]
+    mean = math.exp(sum(math.log(r) for r, _ in ratios) / len(ratios))
+    yield f"everyday: {len(ratios)} calls, {len(below)} slower than plain JAX; geometric mean {mean:.2f}"
+    yield from (f"everyday: {r:.2f}  {name}" for r, name in below)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------
@@ -207,4 +219,5 @@ TITLES = {
     "segments": "Martín et al. 2012, figure 5: segmented reductions by segment length",
     "applications": "Henriksen et al. 2020, table III: applications",
     "launch": "What a call costs",
+    "everyday": "Calls of everyday sizes, beside plain JAX",
 }

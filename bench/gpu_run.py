@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 SUMMARY = re.compile(
     r"^(.*\b\d+ (?:passed|failed|errors?)\b.*|short form: .*|(?:mem|race|sync|init)check: .*|compute-sanitizer: .*|"
-    r"(?:met|NOT MET|not measured) .*|left out: .*|no time for .*|WRONG: .*)$"
+    r"(?:met|NOT MET|not measured) .*|everyday: \d.*|left out: .*|no time for .*|WRONG: .*)$"
 )
 """Lines that are said again at the end."""
 
@@ -74,7 +74,7 @@ def steps(out: Path, quick: bool) -> list[Step]:
     on_gpu = {**jax_env, "JAXPRIMS_REQUIRE_GPU": "1"}
     workers = str(max(1, min(12, (os.cpu_count() or 1) - 2)))
     parallel = ["-n", workers, "--dist", "worksteal"] if _has("xdist") else []
-    pytest = [PYTHON, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", *parallel]
+    pytest = [PYTHON, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "-p", "no:benchmark", *parallel]
     rest = [f"--ignore=tests/test_{name}.py" for name in ON_THE_CPU] + ["--ignore=tests/emulation"]
     bench = [PYTHON, "-m", "bench", "gpu", "--out", str(out), *(["--quick"] if quick else [])]
     return [

@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -26,18 +27,27 @@ namespace nb = nanobind;
 namespace jaxprims {
 namespace {
 
+// The first word of a small file; empty if there is none. C's streams: those of C++ depend on which library's locales come first
+// in a process, and GPU libraries bring their own.
+std::string FirstWord(const std::string& path) {
+  char word[32] = "";
+  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+    if (std::fscanf(file, "%31s", word) != 1) word[0] = 0;
+    std::fclose(file);
+  }
+  return word;
+}
+
 // Bytes of the cache for data of a level that the first core uses. The system knows; sysconf asks the processor, which on some
 // virtual machines tells of all the host's.
 int64_t CacheSize(int level, int name, int64_t otherwise) {
   for (int k = 0; k < 8; ++k) {
     const std::string cache = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(k) + "/";
-    int own = 0;
-    int64_t size = 0;
-    std::string type, unit;
-    std::ifstream(cache + "level") >> own;
-    std::ifstream(cache + "type") >> type;
-    std::ifstream(cache + "size") >> size >> unit;
-    if (own == level && type != "Instruction" && size > 0) return size << (unit == "K" ? 10 : unit == "M" ? 20 : 0);
+    if (FirstWord(cache + "level") != std::to_string(level) || FirstWord(cache + "type") == "Instruction") continue;
+    const std::string size = FirstWord(cache + "size");  // as 32K
+    char* unit = nullptr;
+    const int64_t number = std::strtoll(size.c_str(), &unit, 10);
+    if (number > 0) return number << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
   }
   const long size = sysconf(name);
   return size > 0 ? size : otherwise;

@@ -51,10 +51,10 @@ def case(call: Call, kind: str) -> Case:
         kind,
         call.name,
         math.prod(next(iter(call.inputs(np.random.default_rng(0)).values())).shape),
-        functools.partial(_inputs, call, kind),
+        functools.partial(inputs_of, call, kind),
         {
-            "jaxprims": arrays.eager(call.ours) if kind == EAGER else arrays.xla(_transformed(call.ours, kind)),
-            "xla": arrays.eager(call.plain) if kind == EAGER else arrays.xla(_transformed(call.plain, kind)),
+            "jaxprims": arrays.eager(call.ours) if kind == EAGER else arrays.xla(transformed(call.ours, kind)),
+            "xla": arrays.eager(call.plain) if kind == EAGER else arrays.xla(transformed(call.plain, kind)),
         },
         agree,
         {"xla": 0.95},
@@ -87,7 +87,7 @@ def verdicts(report: dict[str, Any]) -> Iterator[str]:
 # --- transformations ------------------------------------------------------------------------------------------------------
 
 
-def _inputs(call: Call, kind: str, rng: np.random.Generator) -> Inputs:
+def inputs_of(call: Call, kind: str, rng: np.random.Generator) -> Inputs:
     given = call.inputs(rng)
     n = len(next(iter(given.values())))
     if kind in (LOOP, EAGER):
@@ -99,7 +99,7 @@ def _inputs(call: Call, kind: str, rng: np.random.Generator) -> Inputs:
     return given
 
 
-def _transformed(fn: Fn, kind: str) -> Fn:
+def transformed(fn: Fn, kind: str) -> Fn:
     if kind == BATCH:
         return jax.vmap(fn)
     if kind == GRADIENT:

@@ -146,7 +146,7 @@ inline StencilPlan MakePlan(const StencilSizes& s, const DeviceInfo& device, std
   const auto number = [&](size_t k) { return k < forced.size() ? std::max<int64_t>(0, forced[k]) : 0; };
   const int64_t depth = std::min({number(0), s.steps, int64_t{jp::kStencilDeepest}});
   StencilPlan best = PlanCells(s, device, number(3), number(1));
-  if (s.steps == 1 || !s.alike || depth == 1) return best;
+  if (s.steps == 1 || !s.alike || depth == 1 || s.Lanes() == 0) return best;
   double least = depth > 1 ? INFINITY : kWorth * Cost(s, device, best);
   const size_t rank = s.size.size();
   // Tiles by what their first step makes: of these sizes, as warps are.

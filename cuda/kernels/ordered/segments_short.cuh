@@ -89,7 +89,7 @@ JP_DEVICE void MarkIds(const Index* ids, i64 n, i64 base, int from, int to, u8* 
 JP_DEVICE u32 EndsOf(const u8* flags) {
   u32 ends = 0;
   if constexpr (kShortItems >= 4) {
-    u32 bytes[kShortItems / 4];
+    u32 bytes[kShortItems < 4 ? 1 : kShortItems / 4];  // the branch is compiled wherever it is not taken, too
     memcpy(bytes, __builtin_assume_aligned(flags, kShortItems), kShortItems);
 #pragma unroll
     for (int k = 0; k < kShortItems / 4; ++k) ends |= (bytes[k] * 0x10204080u >> 28) << 4 * k;
