@@ -6,6 +6,7 @@ NVRTC compiles one kernel at a time in a process, so this takes many. None of it
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import multiprocessing
@@ -75,13 +76,17 @@ def functions() -> Iterator[tuple[Callable[..., Any], Callable[[], tuple[Any, ..
     from .gpu_contestants import jaxprims
 
     for call in short_form.calls().values():
-        yield call.fn, lambda call=call: call.args
+        yield call.fn, functools.partial(getattr, call, "args")
     groups = {name: make() for name, make in gpu_cases.groups(quick=True) if name not in ("applications", "plans")}
     groups["everyday"] = gpu_cases.everyday(quick=False)
     for case in itertools.chain(*groups.values()):
         for prepare in case.contestants.values():
             if isinstance(prepare, jaxprims) and not prepare.plan:
-                yield prepare.function(), lambda prepare=prepare, case=case: prepare.converted(case.inputs())
+                yield prepare.function(), functools.partial(_arguments, prepare, case)
+
+
+def _arguments(prepare: Any, case: Any) -> tuple[Any, ...]:
+    return tuple(prepare.converted(case.inputs()))
 
 
 def kernels(k: int, of: int, arch: str) -> tuple[int, int]:

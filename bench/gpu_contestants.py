@@ -304,7 +304,8 @@ def futhark_library(name: str) -> tuple[ctypes.CDLL, dict[str, Any]]:
         shutil.copy(source, out)
         build.run([build.tool("futhark", "FUTHARK"), "cuda", "--library", out / f"{name}.fut"])
     if not build.newer(target, text):
-        options = ["-O2", "-w", "-fPIC", "-shared", f"-I{toolkit()}/include", "-include", build.SOURCES / "futhark" / "cuda13.h"]
+        shim = build.SOURCES / "futhark" / "cuda13.h"
+        options = ["-O2", "-w", "-fPIC", "-shared", f"-I{toolkit()}/include", "-include", str(shim)]
         build.run([build.tool("gcc"), *options, "-o", target, text, "-lm", "-lpthread"])
     for library in ("cuda", "cudart", "nvrtc"):
         _load_globally(library)

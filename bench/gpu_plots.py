@@ -45,11 +45,7 @@ def plots(result: Result, directory: Path, stem: str) -> Iterator[Path]:
         if "segments" in groups:
             yield _against(result, groups["segments"], "length", "length of a segment", directory / f"{stem}-segments.png")
         rest = [
-            c
-            for g, cs in groups.items()
-            if g not in ("figure 7", "plans", "reductions", "segments")
-            for c in cs
-            if c["bytes"]
+            c for g, cs in groups.items() if g not in ("figure 7", "plans", "reductions", "segments") for c in cs if c["bytes"]
         ]
         if rest:
             yield _dots(result, rest, directory / f"{stem}-overview.png")

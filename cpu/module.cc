@@ -27,8 +27,8 @@ namespace nb = nanobind;
 namespace jaxprims {
 namespace {
 
-// The first word of a small file; empty if there is none. C's streams: those of C++ depend on which library's locales come first
-// in a process, and GPU libraries bring their own.
+// The first word of a small file; empty if there is none. By C's streams: C++'s crashed where the compiler's library was not the
+// one that the process had loaded.
 std::string FirstWord(const std::string& path) {
   char word[32] = "";
   if (std::FILE* file = std::fopen(path.c_str(), "r")) {
