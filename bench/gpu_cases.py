@@ -607,8 +607,13 @@ def everyday(quick: bool) -> list[Case]:
         both: dict[str, Prepare] = {"xla": xla(plain), OURS: jaxprims(lambda _, *xs: ours(*xs))}
         return Case("everyday", f"{kind}, {call.name}", 0, 0, inputs, both, 2e-2, check=_without_nan)
 
+    def aborts(call: calls.Call, kind: str) -> bool:
+        """Plain JAX 0.11.2's compiler ends the process, and with it the run."""
+        return kind == calls.GRADIENT and "products" in call.name
+
     kinds = (calls.FORWARD, calls.GRADIENT, calls.BATCH, calls.LOOP)
-    return [case(call, kind) for kind in kinds for call in calls.CALLS[: 3 if quick else None] if kind in call.kinds]
+    few = calls.CALLS[: 3 if quick else None]
+    return [case(call, kind) for kind in kinds for call in few if kind in call.kinds and not aborts(call, kind)]
 
 
 def _without_nan(answer: Arrays) -> Arrays:

@@ -33,11 +33,12 @@ SUMMARY = re.compile(
 """Lines that are said again at the end."""
 
 ON_THE_CPU = (
-    "bench", "classify", "compile_check", "cuda_codegen", "cuda_specs", "emulation", "errors", "examples", "gpu_plans",
-    "huge", "kernel_cache", "layers", "llvm_expr", "lower", "lower_arrays", "ordered_sharding", "readme", "reduce_kernels",
-    "registry", "scan_along", "scan_kernels", "sharding", "strategies", "threads",
+    "artifacts", "bench", "chains", "classify", "compile_check", "cuda_codegen", "cuda_specs", "divided", "divided_derivatives",
+    "emulation", "emulation_calls", "emulation_faults", "equal_rows", "errors", "examples", "explicit_axes", "gpu_plans",
+    "huge", "kernel_cache", "layers", "llvm_expr", "llvm_loops", "lower", "lower_arrays", "ordered_sharding", "processes",
+    "readme", "reduce_kernels", "registry", "sass", "scan_along", "scan_kernels", "sharding", "strategies", "threads",
 )  # fmt: skip
-"""Test files that say nothing about a GPU: they call the CPU's kernels, or nothing at all."""
+"""Test files that say nothing about one GPU: they call the CPU's kernels, want several devices, or call nothing at all."""
 
 
 @dataclasses.dataclass

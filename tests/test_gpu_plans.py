@@ -64,12 +64,12 @@ def plan(described, n, bins, members=1, forced=(), device=H200):
 
 
 @given(
-    st.lists(st.integers(1, 5000), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 40), st.integers(1, 50),
+    st.lists(st.integers(0, 5000), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 40), st.integers(1, 50),
     st.one_of(st.just(()), st.lists(st.sampled_from([0, 0, 1, 3, 40, 9000, 2**40]), min_size=4, max_size=4)),
     st.sampled_from(["f32", "u8", "f64"]), st.sampled_from([A100, H200]),
 )  # fmt: skip
 def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dtype, device):
-    """Every cell is some tile's, and a block has what it wants."""
+    """Every cell is some tile's, and a block has what it wants. Of no cells there is a plan, too."""
     rank = len(size)
     reads = tuple((0, tuple(k * (a == 0) for a in range(rank))) for k in (-reach, 0, reach))
     b = Builder((dtype,) * 3)
@@ -88,7 +88,7 @@ def test_plans_of_stencils_are_possible(size, reach, steps, members, forced, dty
     most = device["shared_per_block"] - K - 16 * 64 * max(rank, 2)  # beside what a block knows of its steps
     assert (bytes_ <= p["shared bytes"] <= most) if several else p["shared bytes"] == 0
     names = _cuda.kernels("stencil", described, info, sizes, list(forced))
-    assert names == ["StencilSteps" if several else "StencilCells"]
+    assert names == ["StencilSteps" if several else "StencilCells"] * (p["blocks"] > 0)
 
 
 def workspace(described, n, bins, members=1, devices=(), forced=()):
