@@ -12,6 +12,7 @@
 #include "batch_axes.h"
 #include "call_reader.h"
 #include "families.h"
+#include "held.h"
 #include "stencil_reader.h"
 
 namespace jaxprims::cuda {
@@ -137,6 +138,28 @@ Handlers HandlersOf() {
   return {address(load), address(execute), address(on_host)};
 }
 
+ffi::Error HeldOnStream(CUstream stream, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> same) {
+  return Held(x, same, [&](void* to, void* from, size_t bytes) {
+    const Driver& driver = OpenDriver();
+    const StreamContext context(driver, stream);
+    driver.Check(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+                 "cuMemcpyAsync");
+  });
+}
+
+// There are no kernels to load.
+Handlers HandlersOfHeld() {
+  using Stream = ffi::PlatformStream<CUstream>;
+  XLA_FFI_DEFINE_HANDLER(execute, HeldOnStream, ffi::Ffi::Bind().Ctx<Stream>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>(),
+                         {ffi::Traits::kCmdBufferCompatible});
+  XLA_FFI_DEFINE_HANDLER(load, [] { return ffi::Error::Success(); }, ffi::Ffi::BindInitialize());
+  XLA_FFI_DEFINE_HANDLER(
+      on_host, [](ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> same) { return HeldOnStream(nullptr, x, same); },
+      ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+  auto address = [](XLA_FFI_Handler* handler) { return reinterpret_cast<void*>(handler); };
+  return {address(load), address(execute), address(on_host)};
+}
+
 }  // namespace
 
 Handlers HandlersOf(std::string_view family) {
@@ -144,6 +167,7 @@ Handlers HandlersOf(std::string_view family) {
   if (family == "scan" || family == "reduce") return HandlersOf<OrderedAttributes>();
   if (family == "segments") return HandlersOf<SegmentsAttributes>();
   if (family == "stencil") return HandlersOf<StencilAttributes>();
+  if (family == "held") return HandlersOfHeld();
   throw std::invalid_argument("there are no handlers of this family");
 }
 

@@ -56,6 +56,7 @@ Opened Open() {
   JAXPRIMS_FIND(cuOccupancyMaxActiveClusters);
   JAXPRIMS_FIND(cuLaunchKernelEx);
   JAXPRIMS_FIND(cuMemsetD8Async);
+  JAXPRIMS_FIND(cuMemcpyAsync);
 #undef JAXPRIMS_FIND
   Find(library, "cuKernelGetParamInfo", d.cuKernelGetParamInfo);
   if (!opened.error.empty()) return opened;

@@ -83,6 +83,7 @@ struct Driver {
   CUresult (*cuOccupancyMaxActiveClusters)(int* clusters, CUfunction function, const CUlaunchConfig* config);
   CUresult (*cuLaunchKernelEx)(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra);
   CUresult (*cuMemsetD8Async)(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream);
+  CUresult (*cuMemcpyAsync)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
   // Throws std::runtime_error with the driver's words if a call failed. what: the call.
   void Check(CUresult result, const char* what) const;

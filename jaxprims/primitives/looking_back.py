@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +20,8 @@ from jax.interpreters import mlir
 from ..targets.target import Target
 from . import divided
 from .family import Family
-from .operations import in_loop, is_made
+from .operations import CAN_LOOK, EACH, in_loop, is_made
 from .producers import Taken
-
-_EACH = {"cacheable": False}
-CAN_LOOK = set(_EACH) <= set(inspect.signature(mlir.register_lowering).parameters)
-"""Does this JAX lower calls where they stand?"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +44,7 @@ class LookingBack(Family):
             self.lowered = Primitive(primitive.name)
             self.lowered.multiple_results = True
             self.lowered.def_abstract_eval(self._avals)
-            mlir.register_lowering(primitive, self._look_back, **_EACH)
+            mlir.register_lowering(primitive, self._look_back, **EACH)
 
     @abc.abstractmethod
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,10 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 ir = mlir.ir
+
+EACH = {"cacheable": False}
+CAN_LOOK = set(EACH) <= set(inspect.signature(mlir.register_lowering).parameters)
+"""Does this JAX lower calls where they stand?"""
 
 CHEAP: dict[str, Callable[..., Any]] = {
     f"stablehlo.{name}": function

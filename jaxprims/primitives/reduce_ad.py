@@ -24,6 +24,7 @@ from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .ad_rules import Groups, rule_tangents
 from .batches import over_batch
+from .held import held
 from .histogram import by_index
 from .ordered_call import OrderedCall, of_numbers, simple
 from .reads import rows
@@ -267,7 +268,8 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         elif name == "mul" and isinstance(n, int) and n > 0 and (n <= FEW_FACTORS or _few(x, FEW_FACTORS_IN_ALL)):
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x, FEW_TO_SELECT) and not axes_of(tangents[:1]) - axes_of([x]):
-            out = reduce_p.bind(*primals, **params)[0]
+            x = held([x])[0]
+            out = reduce_p.bind(x, *primals[1:], **params)[0]
             met = (x == jnp.expand_dims(out, axis)).astype(x.dtype)
             dot = jnp.sum(met * tangents[0], axis) / jnp.sum(met, axis)
         else:

@@ -15,6 +15,7 @@ from jax.interpreters import ad
 
 from ..tracing.varying import axes_of, vary
 from .batches import over_batch
+from .held import held
 
 add: Callable[..., Any] = jnp.add  # for a cache: NumPy-like functions hash, and their type does not say so
 Leaves = list[Any]
@@ -131,6 +132,8 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
         primals = [jnp.asarray(x) for x in primals]  # constants come as NumPy arrays
         if call.compares and not call.has_same_bits:
             return jvp_of(functools.partial(_apart, primitive, call, masks, rank), primals, tangents)
+        if call.compares and any(not isinstance(t, ad.Zero) for t in tangents):
+            primals = held(primals)
         outs = primitive.bind(*primals, call=call, masks=masks, rank=rank)
         dots = [None if isinstance(t, ad.Zero) else vary(t, axes_of([x])) for x, t in zip(primals, tangents, strict=True)]
         axes = axes_of(t for t in dots if t is not None)

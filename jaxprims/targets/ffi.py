@@ -27,7 +27,9 @@ SCAN_CHAIN = f"jaxprims_scan_chain_v{ordered.VERSION}"
 
 WALK = f"jaxprims_walk_v{walk.VERSION}"
 
-CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE, SCAN_CHAIN, WALK)
+HELD = "jaxprims_held_v1"
+
+CUSTOM_CALL_TARGETS: tuple[str, ...] = (HISTOGRAM, GROUP, SCAN, REDUCE, SEGMENTS, STENCIL, STENCIL_REDUCE, SCAN_CHAIN, WALK, HELD)
 """The names of all custom calls of this library, for :func:`jax.export.export`, which has to be told what it may serialize. A
 name carries a version, which changes with the meaning of a call's attributes: what was exported by another version is refused
 by its name, not misread. The process that runs it has to import jaxprims."""

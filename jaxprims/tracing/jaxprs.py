@@ -23,7 +23,7 @@ CALLS = RULES | CHECKPOINTS | frozenset({"jit", "pjit", "closed_call", "core_cal
 _TYPES_ALONE = frozenset({"pvary", "pcast", "reshard", "mesh_cast", "sharding_constraint"})
 """Primitives that only say where on a mesh an array is, or over which axes it varies."""
 
-IDENTITIES = _TYPES_ALONE | {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage", "device_put"}
+IDENTITIES = _TYPES_ALONE | {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage", "device_put", "held"}
 """Primitives that give their operands."""
 
 EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True

@@ -50,6 +50,7 @@ SAME(cuOccupancyMaxActiveBlocksPerMultiprocessor);
 SAME(cuOccupancyMaxActiveClusters);
 SAME(cuLaunchKernelEx);
 SAME(cuMemsetD8Async);
+SAME(cuMemcpyAsync);
 #if CUDA_VERSION >= 12040
 SAME(cuKernelGetParamInfo);
 #endif

@@ -37,7 +37,7 @@ class Cpu(Target):
         self.families = {family.name: family for family in every}
 
     def serves(self, family: str) -> bool:
-        return family in self.families
+        return family in self.families or family == "held"
 
     def at(self, where: str) -> Target | None:
         return self if where == "cpu" else None

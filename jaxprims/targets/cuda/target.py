@@ -50,7 +50,7 @@ class Cuda(Target):
         self.families: dict[str, Any] = {f.name: f for f in (Histograms(), Scans(), Reductions(), Segments(), Stencils())}
 
     def serves(self, family: str) -> bool:
-        return family in self.families
+        return family in self.families or family == "held"
 
     def at(self, where: str) -> Target | None:
         if not where.startswith("sm_"):

@@ -1,0 +1,111 @@
+"""Numbers that are compared with what came of them, to the last bit: made once.
+
+The gradient of a maximum goes where an element equals it. XLA makes elements again in each loop that reads them, a kernel takes in
+what makes them (``producers``), and a * b + c is rounded once in one of these and twice in another: nothing may be equal to the
+maximum, and the gradient is lost. What is held is the result of a call that does nothing, in its operand's place: neither sees
+through it, and nothing is copied unless something else reads the operand later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import jet
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..targets import ffi
+from ..targets.registry import register_family
+from ..targets.target import Target
+from .batches import new_primitive
+from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, ir, made_by
+
+held_p = new_primitive("held")
+
+_ROUNDED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "divide", "convert"))
+"""Rounded in one way only, alone."""
+
+_EXACT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "abs and bitcast_convert broadcast_in_dim ceil clamp compare concatenate dynamic_slice floor gather iota is_finite maximum "
+        "minimum negate not or pad reshape reverse round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic "
+        "shift_right_logical sign slice transpose xor"
+    ).split()
+)
+
+MOST_LOOKED_AT = 64
+
+
+def held(xs: Sequence[Any]) -> list[Any]:
+    """These arrays; under a trace, floats that whoever reads them finds the same."""
+    return [held_p.bind(x)[0] if isinstance(x, jax.core.Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x for x in xs]
+
+
+def _is_rounded(ctx: Any, value: Any) -> bool:
+    """May whoever makes this value anew make another one?"""
+    todo, rounded, seen = [(value, None)], 0, 0
+    while todo:
+        value, frame = todo.pop()
+        op, frame = made_by(ctx, value, frame)
+        if op is None:
+            if not _is_in_memory(value):
+                return True
+            continue
+        if op.name not in CHEAP and op.name not in IN_LOOPS and op.name not in _EXACT:
+            continue
+        seen, rounded = seen + 1, rounded + (op.name not in _EXACT)
+        if rounded > 1 or seen > MOST_LOOKED_AT or (rounded and op.name not in _EXACT | _ROUNDED):
+            return True
+        todo += [(x, frame) for x in op.operands]
+    return False
+
+
+def _is_in_memory(value: Any) -> bool:
+    """Is it an argument of the program, or of a loop's or branch's body? What calls a function may have made its arguments."""
+    owner = value.owner.owner.operation if isinstance(value.owner, ir.Block) else None
+    return owner is not None and (owner.name != "func.func" or ir.StringAttr(owner.attributes["sym_name"]).value == "main")
+
+
+class Held:
+    """The call, as targets see it."""
+
+    name = "held"
+    primitive = held_p
+    lowered = Primitive("held_in_place")
+    call_target = ffi.HELD
+
+    def lower(self, ctx: Any, x: Any, target: Target) -> Any:
+        rank = ctx.avals_in[0].ndim
+        return ffi.lower_call(ctx, self.call_target, [x], None, ((1 << rank) - 1,), rank, (), aliases={0: 0})
+
+    def plain(self, x: Any) -> list[Any]:
+        return [x]
+
+    def where_it_stands(self, ctx: Any, x: Any) -> Any:
+        """What makes the operand is to be seen here only (``looking_back``)."""
+        return mlir.lower_fun(self.lowered.bind)(ctx, x) if not CAN_LOOK or _is_rounded(ctx, x) else [x]
+
+
+HELD = Held()
+HELD.lowered.multiple_results = True
+HELD.lowered.def_abstract_eval(HELD.plain)
+held_p.def_abstract_eval(HELD.plain)
+mlir.register_lowering(held_p, HELD.where_it_stands, **(EACH if CAN_LOOK else {}))
+register_family(HELD)
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    return held_p.bind(*operands), dims
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    return held_p.bind(*primals), tangents
+
+
+batching.primitive_batchers[held_p] = _batch
+ad.primitive_jvps[held_p] = _jvp
+jet.jet_rules[held_p] = _jvp
