@@ -1,9 +1,9 @@
 """Numbers that are compared with what came of them, to the last bit: made once.
 
-The gradient of a maximum goes where an element equals it. XLA makes elements again in each loop that reads them, a kernel takes in
-what makes them (``producers``), and a * b + c is rounded once in one of these and twice in another: nothing may be equal to the
-maximum, and the gradient is lost. What is held is the result of a call that does nothing, in its operand's place: neither sees
-through it, and nothing is copied unless something else reads the operand later.
+The gradient of a maximum goes where an element equals it. XLA makes elements again in each loop that reads them, a kernel takes
+in what makes them (``producers``), and a * b + c is rounded once in one of these and twice in another: nothing may be equal to
+the maximum, and the gradient is lost. What is held is the result of a call that does nothing, in its operand's place: neither
+sees through it, and nothing is copied unless something else reads the operand later.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ROUNDED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multip
 _EXACT = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "abs and bitcast_convert broadcast_in_dim ceil clamp compare concatenate dynamic_slice floor gather iota is_finite maximum "
-        "minimum negate not or pad reshape reverse round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic "
-        "shift_right_logical sign slice transpose xor"
+        "abs and bitcast_convert broadcast_in_dim ceil clamp compare concatenate dynamic_slice floor gather iota is_finite "
+        "maximum minimum negate not or pad reshape reverse round_nearest_afz round_nearest_even select shift_left "
+        "shift_right_arithmetic shift_right_logical sign slice transpose xor"
     ).split()
 )
 
@@ -78,12 +78,12 @@ class Held:
     lowered = Primitive("held_in_place")
     call_target = ffi.HELD
 
-    def lower(self, ctx: Any, x: Any, target: Target) -> Any:
+    def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
         rank = ctx.avals_in[0].ndim
-        return ffi.lower_call(ctx, self.call_target, [x], None, ((1 << rank) - 1,), rank, (), aliases={0: 0})
+        return ffi.lower_call(ctx, self.call_target, operands, None, ((1 << rank) - 1,), rank, (), aliases={0: 0})
 
-    def plain(self, x: Any) -> list[Any]:
-        return [x]
+    def plain(self, *operands: Any, **params: Any) -> list[Any]:
+        return list(operands)
 
     def where_it_stands(self, ctx: Any, x: Any) -> Any:
         """What makes the operand is to be seen here only (``looking_back``)."""
