@@ -21,7 +21,7 @@ from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Target
 from .batches import new_primitive
-from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, ir, made_by
+from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by
 
 held_p = new_primitive("held")
 
@@ -47,7 +47,8 @@ def held(xs: Sequence[Any]) -> list[Any]:
 
 def _is_rounded(ctx: Any, value: Any) -> bool:
     """May whoever makes this value anew make another one?"""
-    todo, rounded, seen = [(value, None)], 0, 0
+    todo: list[tuple[Any, Frame | None]] = [(value, None)]
+    rounded = seen = 0
     while todo:
         value, frame = todo.pop()
         op, frame = made_by(ctx, value, frame)
