@@ -190,6 +190,15 @@ def test_samples_cost_a_small_part_of_the_updates():
     assert plan(spec(part()), 10**7, [900 * K])["race factor"] == 0
 
 
+def test_passes_save_more_than_they_read_again():
+    """Of few updates for bins that L2 does not hold each brings a line, whatever is done; XLA makes them in one pass."""
+    assert plan(spec(part()), 10**6, [10**7])["S"] == 1
+    assert plan(spec(part()), 10**8, [10**8])["S"] == 1
+    assert plan(spec(part()), 10**8, [10**8])["race factor"] == 1
+    assert plan(spec(part()), 5 * 10**6, [10**7])["S"] == 2
+    assert plan(spec(part()), 10**6, [10**7], forced=(4, 0, 5))["S"] == 5
+
+
 LOSERS = [(300_000, 32, 20_000), (10_000, 200, 1000), (4000, 512, 300), (120_000, 24, 5000), (30_000, 64, 10_000)]
 """Rows by index that were slower than XLA's scatter on an H200: of how many, their numbers, bins."""
 

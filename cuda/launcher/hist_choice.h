@@ -368,7 +368,7 @@ class Planner {
     jp::ModelChoice choice = Choose(static_cast<double>(plan_.race_factor));
     const jp::ModelChoice sparsest = Choose(static_cast<double>(std::max<int64_t>(1, plan_.group_size)));
     const bool matters = choice.subhistograms != sparsest.subhistograms || choice.passes != sparsest.passes;
-    const bool known = Forced(4) > 0 || (Forced(1) > 0 && Forced(2) > 0) || WideRowsAsTheyAre();
+    const bool known = Forced(4) > 0 || (Forced(1) > 0 && Forced(2) > 0) || AsTheyAre();
     plan_.sampled = p_.identity && plan_.groups > 0 && !known && (Forced(4) < 0 || (matters && plan_.updates >= kWorthSampling));
     if (plan_.sampled) {
       PlaceTables(true, shares);
@@ -385,11 +385,24 @@ class Planner {
     plan_.bytes = plan_.tables_at + p_.members * plan_.tables * p_.table_bytes();
   }
 
-  // By one table, in one pass: lines that one row's lanes fill are not shared with other bins, so that no pass saves any.
-  bool WideRowsAsTheyAre() const { return ManyWideRows() && Forced(4) == 0; }
+  // Do passes save more bytes than they read again? Without them an update brings its lines into L2; with them every line comes
+  // once.
+  bool PassesPay(int64_t passes) const {
+    int64_t lines = 0;
+    for (const auto& part : p_.parts) lines += part.updates * std::max(plan_.model.l2_line, part.lanes * part.entry_bytes);
+    const double again = static_cast<double>(passes - 1) * static_cast<double>(p_.n * p_.element_bytes);
+    return again + 2 * static_cast<double>(p_.table_bytes()) < static_cast<double>(p_.n) * static_cast<double>(lines);
+  }
+
+  // By one table, in one pass: rows whose lanes fill lines, which bins do not share; few updates for bins that L2 does not hold.
+  bool AsTheyAre() const {
+    if (Forced(4) != 0) return false;
+    const int64_t passes = jp::GlobalChoice(plan_.model, plan_.updates, plan_.bins, p_.element(), 1).passes;
+    return ManyWideRows() || (passes > 1 && !PassesPay(passes));
+  }
 
   jp::ModelChoice Choose(double race_factor) const {
-    if (WideRowsAsTheyAre()) return {1, 1, plan_.bins, plan_.model.threads};
+    if (AsTheyAre()) return {1, 1, plan_.bins, plan_.model.threads};
     jp::ModelChoice choice = jp::GlobalChoice(plan_.model, plan_.updates, plan_.bins, p_.element(), race_factor);
     choice.subhistograms = std::min<int64_t>(choice.subhistograms, plan_.most);
     return choice;
