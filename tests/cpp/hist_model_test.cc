@@ -107,9 +107,9 @@ TEST(ChoicesOfRandomProblemsArePossible) {
 }
 
 TEST(CopiesThatPayForThemselves) {
-  constexpr ModelDevice kH200{0, 50 * kK * kK, 64, 132 * 2048, 256};
+  constexpr ModelDevice kH200{0, 50 * kK * kK, 64, 270'336, 256};
   // Rows of 32 by index, slower than XLA's scatter when there were four: 15 updates a number do not wait for a launch's time.
-  CHECK_EQ(GlobalChoice(kH200, 300'000 * 32, 20'000 * 32, kHdw, 1.6).subhistograms, 1);
+  CHECK_EQ(GlobalChoice(kH200, 9'600'000, 640'000, kHdw, 1.6).subhistograms, 1);
   CHECK_EQ(CopiesThatPay(kH200, kN, 384 * kK, kHdw, 1), 1);
   CHECK(CopiesThatPay(kH200, kN, 192 * kK, kHdw, 63) > 100);  // of one bin in 63
   CHECK(CopiesThatPay(kH200, kN, 192 * kK, kCas, 1) > 100);

@@ -79,11 +79,11 @@ class Cuda(Target):
         return self.families[problem.family].kernels(problem, compiler.described(problem.spec, arch), device)
 
     def plan(self, problem: Any) -> Any:
-        device = self.device or devices.device_of("sm_90")
+        device = self.device or devices.default()
         return self.families[problem.family].plan(problem, device)
 
     def explain(self, problem: Any) -> Explanation:
-        family, device = self.families[problem.family], self.device or devices.device_of("sm_90")
+        family, device = self.families[problem.family], self.device or devices.default()
         classes = family.classes(problem.spec, 10 * device.major + device.minor)
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, classes=classes)
