@@ -24,6 +24,7 @@ from typing import Any
 import jax
 
 import jaxprims as jp
+from jaxprims.targets.plans import AnyKernel, forced
 
 from . import ptxas
 
@@ -265,10 +266,10 @@ def rows(name: str, targets: Sequence[str]) -> Iterator[dict[str, Any]]:
 
     fn, args = ptxas.calls()[name]
     for target in targets:
-        with jax.enable_x64(any(a.dtype.itemsize == 8 for a in jax.tree.leaves(args))):
+        with jax.enable_x64(any(a.dtype.itemsize == 8 for a in jax.tree.leaves(args))), forced(AnyKernel()):
             kernels = jp.compile_check(fn, *args, target=target, allow_spills=True)
         for k in kernels:
-            if re.search(OF_RESULTS, k.name) or k.name == OF_EDGES.get(name):
+            if re.search(OF_RESULTS, k.name) or k.name == OF_EDGES.get(name) or k.registers is None or k.shared_bytes is None:
                 continue
             image, registers = k.cubin, k.registers
             if name in KNOWN:

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 import jaxprims as jp
+from jaxprims.targets.cuda import compiler, nvrtc
 from jaxprims.targets.cuda.plans import StencilPlan
 from jaxprims.targets.plans import forced
 
@@ -212,7 +214,7 @@ def compiled(cases: Iterable[Case], target: str) -> int:
     for fn, args in cases:
         found = jp.compile_check(fn, *args, target=target)
         assert found
-        assert all(k.target == target and k.registers > 0 and k.cubin for k in found)
+        assert all(k.target == target and (k.registers or 0) > 0 and k.cubin for k in found)
         kernels += len(found)
     return kernels
 
@@ -242,6 +244,16 @@ def test_what_is_said_of_a_kernel() -> None:
     assert {(k.kind, k.operator, k.atomic, k.target) for k in kernels} == {("hist", "add", "HDW", "sm_90")}
     assert "registers" in str(kernels[0])
     assert "__global__" in kernels[0].source
+
+
+def test_a_compiler_that_says_nothing_of_what_a_kernel_takes() -> None:
+    """Of PTX, for an architecture that NVRTC does not know, and where its log is empty: the kernel is there all the same."""
+    nothing = nvrtc.Compiled(b"PTX", "")
+    with mock.patch.object(compiler, "cubin", lambda *args: nothing):
+        kernels = jp.compile_check(lambda x: jp.scan(x, jnp.add), F32)
+    assert kernels
+    assert all((k.registers, k.shared_bytes, k.stack_bytes, k.spill_bytes) == (None,) * 4 and k.cubin == b"PTX" for k in kernels)
+    assert str(kernels[0]).endswith("the compiler does not say what it takes")
 
 
 def test_derivatives_have_kernels_too() -> None:

@@ -184,6 +184,58 @@ def test_the_race_factor_is_sampled_where_it_matters():
     assert sparse["M"] > plan(spec(part()), N, [1536 * K], forced=(4, 0, 0, 0, 1))["M"]
 
 
+def test_samples_cost_a_small_part_of_the_updates():
+    """Three launches more, 7 us on an H200, where a million updates take 13."""
+    assert plan(spec(part()), 10**6, [900 * K])["race factor"] == 1
+    assert plan(spec(part()), 10**7, [900 * K])["race factor"] == 0
+
+
+def test_passes_save_more_than_they_read_again():
+    """Of few updates for bins that L2 does not hold each brings a line, whatever is done; XLA makes them in one pass."""
+    assert plan(spec(part()), 10**6, [10**7])["S"] == 1
+    assert plan(spec(part()), 10**8, [10**8])["S"] == 1
+    assert plan(spec(part()), 10**8, [10**8])["race factor"] == 1
+    assert plan(spec(part()), 5 * 10**6, [10**7])["S"] == 2
+    assert plan(spec(part()), 10**6, [10**7], forced=(4, 0, 5))["S"] == 5
+
+
+LOSERS = [(300_000, 32, 20_000), (10_000, 200, 1000), (4000, 512, 300), (120_000, 24, 5000), (30_000, 64, 10_000)]
+"""Rows by index that were slower than XLA's scatter on an H200: of how many, their numbers, bins."""
+
+
+@pytest.mark.parametrize(("n", "lanes", "bins"), LOSERS)
+@pytest.mark.parametrize("trips", [1, 2])
+@pytest.mark.parametrize("device", DEVICES)
+def test_wide_rows_go_to_global_memory_as_they_are(n, lanes, bins, trips, device):
+    """One atomic a number into the result: nothing else is filled, nothing combined, and all multiprocessors work."""
+    p = plan(spec(part(lanes=lanes, trips=trips)), n, [bins], device=device)
+    assert (p["space"], p["M"], p["S"], p["race factor"], p["workspace bytes"]) == ("global", 1, 1, 1, 0)
+    assert p["grid"] >= 2 * device["multiprocessors"]
+
+
+def test_wide_rows_into_few_bins_or_without_atomics_do_not():
+    assert plan(spec(part(lanes=32)), N, [500])["space"] == "shared"
+    assert plan(spec(part(lanes=32, atomic=1)), 10**6, [1000])["space"] == "shared"
+    assert plan(spec(part(lanes=32)), 10**6, [1000], forced=(2,))["space"] == "shared"
+    assert plan(spec(part(lanes=32)), 10**6, [1000], forced=(4, 3))["M"] == 3
+
+
+@examples(100)
+@given(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 7, 16, 300]), st.integers(1, 2000), st.sampled_from(DEVICES))
+def test_blocks_are_as_many_as_numbers_pay_for(n, lanes, bins, device):
+    """Rows of 7 get as many as 7 times the elements, if there are as many rows."""
+    for space in (2, 3):
+        p = plan(spec(part(lanes=lanes)), n, [bins], forced=(space,), device=device)
+        if p["space"] == "global":
+            continue
+        wanted = max(1, min(n, -(-n * lanes // (p["threads"] * p["cluster"]))))
+        paid = max(1, 4 * n // bins)
+        most = max(1, p["grid"] // p["K"] and device["multiprocessors"] * 2 // p["cluster"] // p["S"])
+        assert p["K"] <= min(wanted, paid)
+        if p["cluster"] == 1:
+            assert p["K"] >= min(wanted, paid, most // 2)
+
+
 @pytest.mark.parametrize("forced", [(2, 4, 0, 3), (2, 1, 5, 0), (3, 0, 0, 7, 0, 4), (4, 7, 3, 9)])
 def test_forced(forced):
     p = plan(spec(part()), N, [10_000], forced=forced)

@@ -15,6 +15,7 @@ import numpy as np
 import jaxprims as jp
 from jaxprims.specs.ordered import OrderedSpec
 from jaxprims.targets.cuda import nvrtc, source
+from jaxprims.targets.plans import AnyKernel, forced
 
 from ..contestant import Missing
 from ..gpu_measure import Arrays, Work, on_gpu
@@ -26,7 +27,8 @@ __all__ = ["ALGORITHMS", "algorithm", "compiled", "spec_of"]
 
 def spec_of(fn: Callable[..., Any], *args: Any) -> OrderedSpec:
     """Of the one reduction, or segmented reduction, that ``fn`` is; which segments are empty may be a histogram beside it."""
-    calls = jp.explain(fn, target="sm_90")(*args).calls
+    with forced(AnyKernel()):
+        calls = jp.explain(fn, target="sm_90")(*args).calls
     specs = [call.spec for call in calls if isinstance(call.spec, OrderedSpec)]
     if len(specs) != 1:
         raise TypeError(f"not a reduction: {[call.summary for call in calls]}")

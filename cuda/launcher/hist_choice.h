@@ -185,11 +185,11 @@ class Planner {
   HistPlan Make() {
     const int64_t space = Forced(0) - 1;
     if (p_.identity && p_.n > 0 && p_.entries() > 0) {
-      const bool free = space < 0;
+      const bool free = space < 0, rows = free && ManyWideRows();
       if ((free || space == 0) && Tiny(free)) return plan_;
-      if ((free || space == 1) && Shared(free ? 1 : kAnyPasses, free)) return plan_;
-      if ((free || space == 2) && Cluster(free)) return plan_;
-      if (free && Shared(jp::MaxSharedPasses(p_.atomic), free)) return plan_;
+      if ((free || space == 1) && !rows && Shared(free ? 1 : kAnyPasses, free)) return plan_;
+      if ((free || space == 2) && !rows && Cluster(free)) return plan_;
+      if (free && !rows && Shared(jp::MaxSharedPasses(p_.atomic), free)) return plan_;
     }
     Global();
     return plan_;
@@ -198,13 +198,15 @@ class Planner {
  private:
   static constexpr int64_t kAnyPasses = std::numeric_limits<int64_t>::max();
   static constexpr int64_t kWarp = 32, kStateBytes = HistPlan::kStateBytes;
-  static constexpr int64_t kMostForced = int64_t{1} << 16;     // of any number that is given
-  static constexpr int64_t kTinyElements = 16 << 10;           // beyond these, a block is faster than a warp
-  static constexpr int64_t kFewEntries = 16 << 10;             // that one block fills and stores in no time
-  static constexpr int64_t kMaxSharedLocks = 1024;             // in a block's shared memory
-  static constexpr int64_t kMaxCluster = 8;                    // blocks; 16 need not be there
-  static constexpr int64_t kSampledPart = 16;                  // of the elements, at most, are sampled
-  static constexpr int64_t kWorthSampling = int64_t{1} << 20;  // updates; fewer take less time than the samples' launch
+  static constexpr int64_t kMostForced = int64_t{1} << 16;  // of any number that is given
+  static constexpr int64_t kTinyElements = 16 << 10;        // beyond these, a block is faster than a warp
+  static constexpr int64_t kFewEntries = 16 << 10;          // that one block fills and stores in no time
+  static constexpr int64_t kMaxSharedLocks = 1024;          // in a block's shared memory
+  static constexpr int64_t kMaxCluster = 8;                 // blocks; 16 need not be there
+  static constexpr int64_t kSampledPart = 16;               // of the elements, at most, are sampled
+  // Updates: 13 ps each, as XLA's scatter makes them, where three more launches take some 7 us: a sixteenth of these.
+  static constexpr int64_t kWorthSampling = int64_t{1} << 23;
+  static constexpr int64_t kWideRow = 8;  // lanes: a sector of L2, which takes the updates of 32 bytes at once
 
   int64_t Forced(size_t k) const { return k < forced_.size() ? std::min(forced_[k], kMostForced) : 0; }
   int64_t SharedLocks(int64_t entries) const {
@@ -217,6 +219,15 @@ class Planner {
     return bytes <= 0 ? 0 : bytes / std::max<int64_t>(1, p_.members * p_.table_bytes());
   }
   int64_t Multiprocessors() const { return std::max(1, d_.multiprocessors); }
+  // Threads' turns that a member's elements are for: a thread works on a number, not on a row. There are no more shares than
+  // rows.
+  int64_t Wanted(int64_t threads) const {
+    return std::clamp<int64_t>(jp::CeilDiv(p_.n * p_.lanes(), threads), 1, std::max<int64_t>(1, p_.n));
+  }
+
+  // Rows in bins that lie side by side, updated by the hardware: a warp's updates are a few whole sectors, and so many bins that
+  // they seldom wait for each other. In L2 each is made once, and nothing is filled, stored and combined again.
+  bool ManyWideRows() const { return p_.atomic == jp::kClassHdw && p_.lanes() >= kWideRow && p_.entries() > kFewEntries; }
 
   // Few lanes of a warp on a histogram: while there are enough of them, and none needs a whole block.
   bool Tiny(bool free) {
@@ -269,8 +280,7 @@ class Planner {
       if (bytes() > memory) continue;
       if (passes > max_passes) return false;
       const int64_t all = std::max<int64_t>(1, resident / (p_.members * passes));
-      const int64_t wanted = std::max<int64_t>(1, jp::CeilDiv(p_.n, threads));
-      int64_t shares = std::min({all, paid, wanted});
+      int64_t shares = std::min({all, paid, Wanted(threads)});
       if (Forced(3) > 0) shares = Forced(3);
       plan_ = {};
       const int64_t room = Room();
@@ -303,7 +313,7 @@ class Planner {
       const int64_t resident = residency_.clusters("HistCluster", {size, threads, bytes, static_cast<int>(size)});
       if (resident < 1) return false;
       const int64_t all = std::max<int64_t>(1, resident / units);
-      int64_t shares = std::min({all, paid, std::max<int64_t>(1, jp::CeilDiv(p_.n, threads * size))});
+      int64_t shares = std::min({all, paid, Wanted(threads * size)});
       if (Forced(3) > 0) shares = Forced(3);
       plan_ = {};
       const int64_t room = Room();
@@ -358,7 +368,7 @@ class Planner {
     jp::ModelChoice choice = Choose(static_cast<double>(plan_.race_factor));
     const jp::ModelChoice sparsest = Choose(static_cast<double>(std::max<int64_t>(1, plan_.group_size)));
     const bool matters = choice.subhistograms != sparsest.subhistograms || choice.passes != sparsest.passes;
-    const bool known = Forced(4) > 0 || (Forced(1) > 0 && Forced(2) > 0);
+    const bool known = Forced(4) > 0 || (Forced(1) > 0 && Forced(2) > 0) || AsTheyAre();
     plan_.sampled = p_.identity && plan_.groups > 0 && !known && (Forced(4) < 0 || (matters && plan_.updates >= kWorthSampling));
     if (plan_.sampled) {
       PlaceTables(true, shares);
@@ -375,7 +385,24 @@ class Planner {
     plan_.bytes = plan_.tables_at + p_.members * plan_.tables * p_.table_bytes();
   }
 
+  // Do passes save more bytes than they read again? Without them an update brings its lines into L2; with them every line comes
+  // once.
+  bool PassesPay(int64_t passes) const {
+    int64_t lines = 0;
+    for (const auto& part : p_.parts) lines += part.updates * std::max(plan_.model.l2_line, part.lanes * part.entry_bytes);
+    const double again = static_cast<double>(passes - 1) * static_cast<double>(p_.n * p_.element_bytes);
+    return again + 2 * static_cast<double>(p_.table_bytes()) < static_cast<double>(p_.n) * static_cast<double>(lines);
+  }
+
+  // By one table, in one pass: rows whose lanes fill lines, which bins do not share; few updates for bins that L2 does not hold.
+  bool AsTheyAre() const {
+    if (Forced(4) != 0) return false;
+    const int64_t passes = jp::GlobalChoice(plan_.model, plan_.updates, plan_.bins, p_.element(), 1).passes;
+    return ManyWideRows() || (passes > 1 && !PassesPay(passes));
+  }
+
   jp::ModelChoice Choose(double race_factor) const {
+    if (AsTheyAre()) return {1, 1, plan_.bins, plan_.model.threads};
     jp::ModelChoice choice = jp::GlobalChoice(plan_.model, plan_.updates, plan_.bins, p_.element(), race_factor);
     choice.subhistograms = std::min<int64_t>(choice.subhistograms, plan_.most);
     return choice;

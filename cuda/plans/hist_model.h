@@ -15,6 +15,10 @@ constexpr double kPartOfL2 = 0.4;        // equation 5: what is left of L2 for h
 constexpr i64 kLockBytes = 4;
 constexpr i64 kRaceGroups = 8;  // that are sampled, at most
 
+// Clocks to another block's shared memory and back, and to the L2 cache (H800: Luo et al. 2024). An update waits for nothing else
+// where it is one trip; sums of floats are two in a cluster, a read and a compare-and-swap, but one to L2, which adds itself.
+constexpr i64 kClusterTrip = 180, kL2Trip = 264;
+
 // How a bin is updated: a hardware atomic, a compare-and-swap loop, or under a lock (section III-B).
 enum AtomicClass : i64 { kClassHdw, kClassCas, kClassXcg };
 
@@ -94,7 +98,30 @@ JP_HOST_DEVICE constexpr double RaceExpansion(const ModelDevice& d, double race_
   return Greatest(1.0, kRaceExpansion * race_factor / Greatest(1.0, static_cast<double>(d.l2_line) / AverageSize(e)));
 }
 
-// Equations 5 and 6: as many subhistograms and as few passes as keep the active bins in the L2 cache.
+// --- what subhistograms of global memory cost, and save: not the paper's -------------------------------------------------------
+
+// Clocks for which an update keeps others of its bin waiting: of a hardware atomic 20, as XLA's scatter took 12 ms for 2^27 into
+// 1,000 bins (125 sectors of L2) on H200; else ways to L2 and back: a compare-and-swap one, a lock's taking, read and return
+// three.
+JP_HOST_DEVICE constexpr double Turn(i64 atomic) {
+  return atomic == kClassHdw ? 20 : static_cast<double>(kL2Trip) * (atomic == kClassCas ? 1 : 3);
+}
+
+// Clocks of a launch, and bytes that a multiprocessor's 2,048 threads move in one.
+constexpr double kLaunchClocks = 4000, kBytesPerClock = 32;
+
+// M that pay: bins that are hit at all get N RF / H updates, which wait for each other's turns; M copies are a launch more, that
+// combines them, and all their entries written once and read once. They save no more than the waiting.
+JP_HOST_DEVICE constexpr i64 CopiesThatPay(const ModelDevice& d, i64 n, i64 bins, const ModelElement& e, double race_factor) {
+  const double h = static_cast<double>(AtLeast1(bins));
+  const double waiting = Turn(e.atomic) * Greatest(1.0, static_cast<double>(n) * race_factor / h);
+  const double bytes = 2.0 * h * static_cast<double>(e.bytes);
+  const double moved = Greatest(1.0, static_cast<double>(d.threads) / 2048.0) * kBytesPerClock;
+  const double most = (waiting - kLaunchClocks) * moved / bytes;
+  return most < 1e6 ? AtLeast1(static_cast<i64>(most)) : 1'000'000;
+}
+
+// Equations 5 and 6: as many subhistograms and as few passes as keep the active bins in the L2 cache; of those, what pays.
 JP_HOST_DEVICE constexpr ModelChoice GlobalChoice(const ModelDevice& d, i64 n, i64 bins, const ModelElement& e,
                                                   double race_factor) {
   const i64 threads = Least(d.threads, n);
@@ -106,12 +133,9 @@ JP_HOST_DEVICE constexpr ModelChoice GlobalChoice(const ModelDevice& d, i64 n, i
   const double k_max = Least(cache / static_cast<double>(ElementSize(e)), static_cast<double>(n)) / static_cast<double>(threads);
   const double u = e.atomic == kClassHdw ? 2.0 : 1.0;  // hardware atomics bear twice the cooperation
   const i64 c = Least(threads, AtLeast1(static_cast<i64>(u * static_cast<double>(chunk) / k_max)));
-  return {AtLeast1(threads / c), passes, chunk, c};
+  const i64 wanted = AtLeast1(threads / c), most = CopiesThatPay(d, n, bins, e, race_factor);
+  return {Least(wanted, most), passes, chunk, wanted > most ? AtLeast1(threads / most) : c};
 }
-
-// Clocks to another block's shared memory and back, and to the L2 cache (H800: Luo et al. 2024). An update waits for nothing else
-// where it is one trip; sums of floats are two in a cluster, a read and a compare-and-swap, but one to L2, which adds itself.
-constexpr i64 kClusterTrip = 180, kL2Trip = 264;
 
 // K of section IV-C: blocks for each histogram of a batch, so that all together occupy the device.
 JP_HOST_DEVICE constexpr i64 BlocksPerHistogram(const ModelDevice& d, i64 histograms) {

@@ -24,25 +24,27 @@ STATIC_SHARED = 48 * 1024
 class CompiledKernel:
     """One kernel of a call: its name, the ``kind`` of call, the operator's name and atomic class ("" where none is used), the
     architecture, and what it takes: registers of a thread; bytes of static shared memory of a block, of a thread's stack, and
-    spilled from registers."""
+    spilled from registers. None where the compiler does not say, as of an architecture that NVRTC does not know: the driver
+    assembles PTX for it."""
 
     name: str
     kind: str
     operator: str
     atomic: str
     target: str
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spill_bytes: int
+    registers: int | None
+    shared_bytes: int | None
+    stack_bytes: int | None
+    spill_bytes: int | None
     cubin: bytes = dataclasses.field(repr=False)
     source: str = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
         atomic = f" ({self.atomic})" if self.atomic else ""
-        used = (
-            f"{self.registers} registers, {self.shared_bytes} bytes shared, {self.stack_bytes} stack, {self.spill_bytes} spilled"
-        )
+        used = "the compiler does not say what it takes"
+        if self.registers is not None:
+            memory = f"{self.shared_bytes} bytes shared, {self.stack_bytes} stack, {self.spill_bytes} spilled"
+            used = f"{self.registers} registers, {memory}"
         return f"{self.target} {self.kind} {self.operator}{atomic}: {self.name}: {used}"
 
 
@@ -88,26 +90,28 @@ def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", all
     kernels = []
     for family, spec, name in wanted:
         compiled = cuda_compiler.cubin(spec, target, name)
-        kernels += [
-            _kernel(spec, CUDA.families[family].classes(spec, arch), target, used, compiled.image) for used in compiled.resources
-        ]
-        _check(kernels[-1], allow_spills)
+        classes = CUDA.families[family].classes(spec, arch)
+        for used in compiled.resources or (None,):  # of PTX, and where the compiler's log is empty, nothing is known
+            kernels.append(_kernel(spec, name, classes, target, used, compiled.image))
+            _check(kernels[-1], allow_spills)
     return kernels
 
 
-def _kernel(spec: KernelSpec, classes: tuple[str, ...], target: str, used: Resources, image: bytes) -> CompiledKernel:
+def _kernel(
+    spec: KernelSpec, name: str, classes: tuple[str, ...], target: str, used: Resources | None, image: bytes
+) -> CompiledKernel:
     operator = ", ".join(classify.recognise(op) or "unnamed" for op in spec.operators)
     atomic = ", ".join(classes)
     return CompiledKernel(
-        used.kernel,
+        used.kernel if used else name,
         spec.kind,
         operator,
         atomic,
         target,
-        used.registers,
-        used.shared_bytes,
-        used.stack_bytes,
-        used.spill_bytes,
+        used.registers if used else None,
+        used.shared_bytes if used else None,
+        used.stack_bytes if used else None,
+        used.spill_bytes if used else None,
         image,
         cuda_compiler.source(spec),
     )
@@ -116,5 +120,5 @@ def _kernel(spec: KernelSpec, classes: tuple[str, ...], target: str, used: Resou
 def _check(kernel: CompiledKernel, allow_spills: bool) -> None:
     if kernel.spill_bytes and not allow_spills:
         raise KernelError(f"a kernel spills registers: {kernel}")
-    if kernel.shared_bytes > STATIC_SHARED:
+    if (kernel.shared_bytes or 0) > STATIC_SHARED:
         raise KernelError(f"a kernel wants more than {STATIC_SHARED} bytes of static shared memory: {kernel}")

@@ -106,6 +106,29 @@ TEST(ChoicesOfRandomProblemsArePossible) {
   }
 }
 
+TEST(CopiesThatPayForThemselves) {
+  constexpr ModelDevice kH200{0, 50 * kK * kK, 64, 270'336, 256};
+  // Rows of 32 by index, slower than XLA's scatter when there were four: 15 updates a number do not wait for a launch's time.
+  CHECK_EQ(GlobalChoice(kH200, 9'600'000, 640'000, kHdw, 1.6).subhistograms, 1);
+  CHECK_EQ(CopiesThatPay(kH200, kN, 384 * kK, kHdw, 1), 1);
+  CHECK(CopiesThatPay(kH200, kN, 192 * kK, kHdw, 63) > 100);  // of one bin in 63
+  CHECK(CopiesThatPay(kH200, kN, 192 * kK, kCas, 1) > 100);
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 20'000; ++round) {
+    const auto size = [&] { return 1 + static_cast<i64>(random() >> (24 + random() % 40)); };
+    const ModelElement e = std::vector{kHdw, kCas, kXcg}[random() % 3];
+    const i64 n = size(), h = size();
+    const double race_factor = 1 + static_cast<double>(random() % 1000);
+    const i64 most = CopiesThatPay(kH200, n, h, e, race_factor);
+    CHECK(most >= 1 && most <= CopiesThatPay(kH200, 2 * n, h, e, race_factor));
+    CHECK(most <= CopiesThatPay(kH200, n, h, e, 2 * race_factor) && most >= CopiesThatPay(kH200, n, 2 * h, e, race_factor));
+    const double waiting = Turn(e.atomic) * static_cast<double>(n) * race_factor / static_cast<double>(h);
+    const double moved = 2.0 * static_cast<double>(most) * static_cast<double>(h * e.bytes) / (132 * kBytesPerClock);
+    CHECK(most == 1 || kLaunchClocks + moved <= 1.001 * waiting);
+    CHECK(GlobalChoice(kH200, n, h, e, race_factor).subhistograms <= most);
+  }
+}
+
 TEST(RaceFactorOfSamples) {
   const auto of = [](const std::vector<i64>& indices, i64 bins) {
     const auto n = static_cast<i64>(indices.size());

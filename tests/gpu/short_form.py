@@ -29,7 +29,7 @@ from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
 from jaxprims.targets.cuda.plans import HistogramPlan, StencilPlan
-from jaxprims.targets.plans import forced
+from jaxprims.targets.plans import AnyKernel, forced
 
 RNG = np.random.default_rng(7)
 
@@ -44,7 +44,8 @@ class Call:
     tolerance: float | None = None
 
     def check(self) -> None:
-        got = jax.jit(self.fn)(*self.args)
+        with forced(AnyKernel()):  # few elements are XLA's else
+            got = jax.jit(self.fn)(*self.args)
         assert_close(jax.block_until_ready(got), self.want(), self.tolerance)
 
 

@@ -45,6 +45,11 @@ def device_of(target: str) -> _cuda.DeviceInfo:
     return _known(target)
 
 
+def default() -> _cuda.DeviceInfo:
+    """What is planned for where nobody names a device: this machine's first GPU, or an H100."""
+    return next(iter(_here()), None) or _known("sm_90")
+
+
 def _here() -> list[_cuda.DeviceInfo]:
     return [_cuda.device(k) for k in range(_cuda.device_count())] if _cuda.available() else []
 

@@ -19,11 +19,11 @@ from ... import _cuda
 from ...specs.kernel import KernelSpec
 from ...specs.large import LargeSpec
 from .. import ffi
-from ..plans import Plan
 from ..registry import register_target
 from ..target import UNKNOWN_SIZES, Explanation, Target
 from . import compiler, devices
 from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments, StencilKind, Stencils
+from .xla_pays import xla_pays
 
 _watchers: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("watchers", default=())
 
@@ -78,12 +78,12 @@ class Cuda(Target):
         device = self.device or devices.device_of(f"sm_{arch}")
         return self.families[problem.family].kernels(problem, compiler.described(problem.spec, arch), device)
 
-    def plan(self, problem: Any) -> Plan | None:
-        device = self.device or devices.device_of("sm_90")
+    def plan(self, problem: Any) -> Any:
+        device = self.device or devices.default()
         return self.families[problem.family].plan(problem, device)
 
     def explain(self, problem: Any) -> Explanation:
-        family, device = self.families[problem.family], self.device or devices.device_of("sm_90")
+        family, device = self.families[problem.family], self.device or devices.default()
         classes = family.classes(problem.spec, 10 * device.major + device.minor)
         if not problem.known:
             return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, classes=classes)
@@ -106,6 +106,9 @@ class Cuda(Target):
 
     def forget(self) -> None:
         compiler.forget()
+
+    def xla_pays(self, problem: Any, operation: str, in_loop: bool | None = False) -> str | None:
+        return xla_pays(problem, operation, self.plan)  # in a loop's body, too, each turn is enqueued
 
     def sorts(self, *, sorted_indices: bool, deterministic: bool) -> bool:
         return sorted_indices or deterministic

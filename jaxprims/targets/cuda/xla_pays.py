@@ -1,0 +1,112 @@
+"""Where XLA's own operation is the faster one on NVIDIA GPUs, or does what a kernel would and is sooner enqueued.
+
+The figures are of one run on an H200 (``docs/gpu.md``), and have not been measured again with these rules. What is left to XLA
+takes as long as plain JAX does; so a kernel is for what is known, or calculated, to be faster with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...ir.program import COUNTED, Program
+from ...ir.work import work
+from ...operators.classify import recognise
+from ...specs.ordered import OrderedSpec
+from ...specs.problems import HistogramProblem, OrderedProblem, Problem
+from .plans import HistogramPlan
+
+CALL = 8.0
+"""Microseconds: a call of two kernels takes 2 to 8 of them longer to enqueue than XLA's of one. No kernel saves so much where XLA
+takes no more."""
+
+_WORDS = ("s32", "u32", "s64", "u64")
+TURNS: Mapping[tuple[str, str], int] = {
+    **{("add", dtype): 1 for dtype in (*_WORDS, "f32", "f64")},
+    **{(name, dtype): 1 for name in ("min", "max") for dtype in _WORDS},
+    ("max", "f32"): 1,
+    ("min", "f32"): 4,
+    **{(name, "f64"): 4 for name in ("min", "max")},
+    **{("mul", dtype): 4 for dtype in (*_WORDS, "f32", "f64")},
+}
+"""What XLA's scatter does natively, by operator and dtype: 1 where an update is an atomic of the hardware's; where it is a loop
+of compare-and-swap, a read and two ways to L2 at least, so much longer. Narrow types are loops on words that neighbours share."""
+
+ALONE, SPREAD, LEAST = 1.8e-3, 0.45, 0.013e-3
+"""Microseconds of an update by XLA's scatter: ``ALONE / entries ** SPREAD``. Measured, in nanoseconds, of 2^27 updates: 1.76 into
+one bin, 0.22 into 100, 0.09 into 1,000, 0.0134 into 60,000; no less than that into more."""
+
+SECTOR = 8
+"""Numbers of a row that L2 takes as one update: XLA's threads go along rows."""
+
+CHEAP = 64
+"""Operations that make an index and a value, as XLA fuses them with its scatter. Loops it does not fuse: the host enqueues each
+turn."""
+
+RUN = 1024
+"""Elements of a segment whose updates wait for each other no longer than :data:`ALONE` times that, 1.8 microseconds."""
+
+SHORT_ROW = 16
+"""Elements up to which a scan of XLA's is one window for each, in one kernel."""
+
+REDUCED = frozenset("add mul min max and or xor argmin argmax complex_mul".split())
+SCANNED = frozenset("add mul min max".split())
+"""What XLA has an operation for that reads its operand once, and fuses with what is around it."""
+
+
+def xla_pays(problem: Problem, operation: str, plan: Callable[[HistogramProblem], HistogramPlan]) -> str | None:
+    """Why, in words; None where a kernel is faster. All sizes are known. ``plan``: which one the kernel would have."""
+    if isinstance(problem, HistogramProblem):
+        return _scatter(problem, plan)
+    if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec) or problem.spec.is_map:
+        return None
+    if problem.family == "reduce" and operation in REDUCED:
+        return "XLA's reduction reads each element once, too, and what is around it is fused with it"
+    if problem.family == "scan" and operation in SCANNED and problem.n <= SHORT_ROW:
+        return "short rows: each result is a window, all in one kernel"
+    if problem.family == "segments" and operation:
+        return _segments(problem, operation)
+    return None
+
+
+def scatter_time(updates: int, lanes: int, entries: int, turns: int) -> float:
+    """Microseconds that XLA takes for so many numbers, of rows of ``lanes``, into ``entries``."""
+    each = max(ALONE / max(entries, 1) ** SPREAD, LEAST)
+    return turns * each * updates / min(max(lanes, 1), SECTOR)
+
+
+def _scatter(problem: HistogramProblem, plan: Callable[[HistogramProblem], HistogramPlan]) -> str | None:
+    """Of one update for each element, made in few operations: several would be as many scatters."""
+    part = problem.spec.bins[0]
+    if len(problem.spec.bins) > 1 or part.updates > 1 or len(part.leaves) > 1:
+        return None
+    if not all(_is_cheap(p) for p in (problem.spec.f, part.value) if p is not None):
+        return None
+    turns = TURNS.get((recognise(part.op) or "", part.leaves[0][0]))
+    if turns is None:
+        return None
+    numbers, entries = problem.n * problem.members * part.lanes, problem.bins[0] * problem.members * part.lanes
+    if scatter_time(numbers, part.lanes, entries, turns) <= CALL:
+        return "few updates that wait for each other: XLA's are done before a kernel's are enqueued"
+    if turns > 1:
+        return None
+    mine = plan(problem)
+    sampled = dict(mine.numbers_by_name)["race factor"] == 0
+    if (mine.space, mine.subhistograms, mine.passes, sampled) == ("global", 1, 1, False):
+        return "one atomic for each number in global memory, as XLA's scatter has it"
+    return None
+
+
+def _is_cheap(p: Program) -> bool:
+    return work(p) <= CHEAP and not any(i.op in COUNTED or i.op in ("while", "cond") for i in p.body)
+
+
+def _segments(problem: OrderedProblem, operation: str) -> str | None:
+    """By ids, and where the order of updates leaves no trace, as the same bits are promised: neither sums of floats, nor their
+    maxima, of which a zero's sign is the first one's."""
+    dtype, slots = problem.spec.leaves[0]
+    turns = TURNS.get((operation, dtype))
+    if turns is None or not problem.ids or dtype not in _WORDS or problem.n > RUN * problem.num_segments:
+        return None
+    lanes = problem.lanes * slots
+    time = scatter_time(problem.n * problem.members * lanes, lanes, problem.num_segments * problem.members * lanes, turns)
+    return "few updates, of short segments: XLA's are done before a kernel's are enqueued" if time <= CALL else None
