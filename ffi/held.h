@@ -1,4 +1,5 @@
-// A call that does nothing: its result is its operand, in the same place. XLA's partitioner forgets that it is; then it is a copy.
+// A call that does nothing: its result is its operand, in the same place. XLA's partitioner forgets that it is; then it is a
+// copy.
 #pragma once
 
 #include <exception>

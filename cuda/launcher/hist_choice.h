@@ -389,7 +389,8 @@ class Planner {
   // once.
   bool PassesPay(int64_t passes) const {
     int64_t lines = 0;
-    for (const auto& part : p_.parts) lines += part.updates * std::max<int64_t>(plan_.model.l2_line, part.lanes * part.entry_bytes);
+    for (const auto& part : p_.parts)
+      lines += part.updates * std::max<int64_t>(plan_.model.l2_line, part.lanes * part.entry_bytes);
     const double again = static_cast<double>(passes - 1) * static_cast<double>(p_.n * p_.element_bytes);
     return again + 2 * static_cast<double>(p_.table_bytes()) < static_cast<double>(p_.n) * static_cast<double>(lines);
   }
