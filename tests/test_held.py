@@ -98,6 +98,32 @@ def test_extremes_of_what_several_devices_compute(
     check(name, expression, looked_at, batch, put)
 
 
+FOUND: dict[str, Callable[..., Any]] = {
+    "by index": lambda y, i: jp.segment_max(y, i, H)[i],
+    "segments": lambda y, i: jp.segment_min(y, i, H, indices_are_sorted=True)[i],
+    "reduction": lambda y, i: jp.reduce(y, jnp.minimum, axis=0),
+    "running": lambda y, i: jp.cummax(y, 0)[-1:],
+    "by its place": lambda y, i: y[jp.argmax(y)],
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@examples(12)
+@given(expression=EXPRESSIONS, n=st.sampled_from([40, 3000]))
+def test_an_extreme_is_found_among_the_elements(name: str, expression: Any, n: int) -> None:
+    """By who compares with what XLA makes: kernels round it in the same way, or read it."""
+    x, (a, b) = RNG.standard_normal(n).astype(np.float32), RNG.standard_normal(2).astype(np.float32)
+    i = np.sort(np.append(np.arange(H), RNG.integers(0, H, n - H))).astype(np.int32)
+
+    def found(x: Any, a: Any, b: Any) -> Any:
+        y = evaluated(("add", ("mul", "x", "a"), expression), {"x": x, "a": a, "b": b}, [])
+        return jnp.zeros(H, bool).at[i].max(y == FOUND[name](y, i))
+
+    options = {"xla_backend_optimization_level": 3}  # as by default, not as these tests have it: so it rounds as kernels do
+    groups = jax.jit(found).lower(x, a, b).compile(options)(x, a, b)
+    assert groups.all() if name in ("by index", "segments") else groups.any()
+
+
 def test_what_is_in_memory_is_not_held() -> None:
     """Nor what is rounded once, or not at all."""
 

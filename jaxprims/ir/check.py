@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .contraction import ALLOWED, CONTRACTS
 from .program import BINARY, COMPARE, CONTROL, COUNTED, DTYPES, FOLDED, UNARY, Instr, Program, is_float, itemsize
 
 _ANY = frozenset("add mul max min".split()) | COMPARE
@@ -50,7 +51,9 @@ def _check_instr(p: Program, k: int, instr: Instr, uniforms: Sequence[str]) -> N
     given = [p.body[o].dtype for o in instr.operands]
     _want(dtype in DTYPES or (dtype == "tuple" and op in CONTROL), "unknown dtype")
     _want(op == "item" or "tuple" not in given, "an operand is a tuple")
-    _want((attr is not None) == (op in CONTROL or op in ("arg", "const", "load", "item")), "a number too many, or one is missing")
+    contracts = op in CONTRACTS and attr == ALLOWED and is_float(dtype)
+    numbered = op in CONTROL or op in ("arg", "const", "load", "item")
+    _want((attr is not None) == numbered or contracts, "a number too many, or one is missing")
     if op == "arg":
         _want(not given and 0 <= attr < len(p.params) and p.params[attr] == dtype, "no such parameter")
     elif op == "const":

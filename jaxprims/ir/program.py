@@ -135,7 +135,8 @@ class Instr:
     op: str
     dtype: str
     operands: tuple[int, ...] = ()
-    attr: Any = None  # arg, item: int; const: bits; load: uniform number; loop, fold: (n, body); while, cond: (Program, Program)
+    attr: Any = None  # arg, item: int; const: bits; load: uniform number; loop, fold: (n, body); while, cond: (Program, Program);
+    # add, sub, mul: may be rounded with what follows (``contraction``)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +192,7 @@ def _lines(p: Program, indent: str) -> Iterator[str]:
         words = [f"{inner}%{i} =", instr.op, instr.dtype]
         if instr.op == "const":
             words.append(hex(instr.attr))
-        elif instr.op in ("arg", "load", "item"):
+        elif isinstance(instr.attr, int):
             words.append(str(instr.attr))
         elif instr.op in COUNTED:
             words.append(str(instr.attr[0]))

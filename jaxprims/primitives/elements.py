@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ..ir.evaluate import EXACT
-from ..ir.program import Instr
+from ..ir.program import Instr, is_float
 from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
 from .reads import on_elements
@@ -95,7 +95,7 @@ class ElementFunctionCall:
         """Are f's values the same, to the last bit, whether XLA makes them or a kernel?"""
         if self.f.arrays is not None:
             return not self.f.jaxpr.eqns
-        made = [i for i in self.f.program.body if i.op not in MOVED]
+        made = [i for i in self.f.program.body if i.op not in MOVED and is_float(i.dtype)]
         return not made or (len(made) == 1 and made[0].op in ROUNDED and made[0].dtype not in ("f16", "bf16"))
 
     def position_among(self, values: Sequence[Instr]) -> int | None:

@@ -25,7 +25,7 @@ from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by
 
 held_p = new_primitive("held")
 
-_ROUNDED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "divide", "convert"))
+_ROUNDED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "convert"))
 """Rounded in one way only, alone."""
 
 _EXACT = frozenset(

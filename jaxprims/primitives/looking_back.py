@@ -17,6 +17,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from ..ir.contraction import contracted
+from ..operators.traced import make_traced
 from ..targets.target import Target
 from . import divided
 from .family import Family
@@ -27,12 +29,13 @@ from .producers import Taken
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """``made``: would XLA make the operands in the loop that reads them? ``in_loop``: is the call in a loop's body? ``call``,
-    ``masks``: with what makes them taken in."""
+    ``masks``: with what makes them taken in; ``contracted``: rounded as XLA's loops do it."""
 
     made: bool = False
     in_loop: bool | None = False
     call: Any = None
     masks: tuple[int, ...] = ()
+    contracted: bool = False
 
 
 class LookingBack(Family):
@@ -64,9 +67,12 @@ class LookingBack(Family):
         seen, more, avals = Seen(in_loop=in_loop()), list[Any](), list[Any]()
         if divided.devices_of(ctx) == 1 and not params["call"].as_they_are:
             taken = self.taken(ctx, operands, **params)
+            other = taken is not None and params["call"].compares and _has_other_bits(params["call"], taken.call)
+            if taken is not None and other:
+                taken = _as_xla_rounds(ctx, taken)
             if taken is not None:
                 more, avals = taken.operands, taken.avals
-                seen = dataclasses.replace(seen, call=taken.call, masks=taken.masks)
+                seen = dataclasses.replace(seen, call=taken.call, masks=taken.masks, contracted=other)
             arrays = operands if taken is None else more[: taken.call.num_arrays]
             seen = dataclasses.replace(seen, made=any(is_made(ctx, x) for x in arrays))
         bind = functools.partial(self.lowered.bind, seen=seen, **params)
@@ -80,7 +86,21 @@ class LookingBack(Family):
             return another()
         if self.fused_by_xla(seen, target, own.avals_in, **params):
             return mlir.lower_fun(functools.partial(self.plain, **params))(own, *operands[:n])
-        if seen.call is None:
+        if seen.call is None or (seen.contracted and not target.contracts):
             return self.to_kernel(own, operands[:n], target, **params)
         params |= {"call": seen.call, "masks": seen.masks}
         return self.to_kernel(ctx.replace(avals_in=ctx.avals_in[n:]), operands[n:], target, **params)
+
+
+def _has_other_bits(before: Any, after: Any) -> bool:
+    """Does f make now what XLA may make in other bits? Who compares elements with their extreme has what XLA makes."""
+    return bool(before.has_same_bits and not after.has_same_bits)
+
+
+def _as_xla_rounds(ctx: Any, taken: Taken) -> Taken | None:
+    """The call whose f makes what XLA's loops make, to the last bit; None where that is not known."""
+    f = taken.call.f
+    program = None if f.arrays is not None or any(is_made(ctx, x) for x in taken.operands) else contracted(f.program)
+    if program is None:
+        return None
+    return dataclasses.replace(taken, call=dataclasses.replace(taken.call, f=make_traced(f.jaxpr, program)))

@@ -28,6 +28,9 @@ from .scan import batch_rule, result_avals
 
 reduce_p = new_primitive("reduce_any_operator")
 
+SOME_IN_LOOP = AT_ONCE // 8, AT_ONCE // 3
+"""Numbers whose extremes wake a thread in a loop's body if they are taken as integers, in five operations each, not in one."""
+
 
 @reduce_p.def_abstract_eval
 def _abstract_eval(*avals: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
@@ -60,7 +63,11 @@ class Reductions(OrderedFamily):
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
-        if found is None or in_loop is not False or math.prod(self.problem(target, avals, **params).sizes) >= 2 * AT_ONCE:
+        if found is None or in_loop is None:
+            return found
+        numbers = math.prod(self.problem(target, avals, **params).sizes)
+        least, most = (0, 2 * AT_ONCE) if not in_loop else SOME_IN_LOOP if operation in ("max", "min") else (0, 0)
+        if not least <= numbers < most:
             return found
         # what wakes a thread has been made a kernel: of rows of two, half as many operations as elements
         function = functools.partial(self._of_xla, scan_xla.REDUCTIONS_AT_ONCE, **params)

@@ -37,6 +37,8 @@ class Target(abc.ABC):
     """XLA's name of it, for lowering."""
     captures_identities = False
     """May working copies start from an identity that is made of captured arrays, when the call runs?"""
+    contracts = False
+    """Do kernels round products and sums once, where a Program allows it (``ir.contraction``), as XLA does there?"""
     writes_rows = False
     """Are histograms in which each element has a bin of its own written as maps? If not, they are plain XLA."""
 

@@ -28,6 +28,7 @@ class Cpu(Target):
     name = "cpu"
     platform = "cpu"
     captures_identities = True
+    contracts = True
     writes_rows = True
 
     def __init__(self) -> None:

@@ -91,6 +91,8 @@ class _Emission:
             return bitcast(b, operands[0], source, dtype)
         if dtype == "f16" and op in IN_HALVES and target().half_arithmetic:
             return widened(b, IN_HALVES[op](b, *(narrowed(b, x) for x in operands)))
+        if instr.attr is not None:
+            return getattr(b, f"f{op}")(*operands, flags=("contract",))
         value = TABLE[op](b, source, *operands)
         return value if op in EXACT else rounded(b, value, dtype)
 
