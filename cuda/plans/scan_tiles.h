@@ -28,6 +28,9 @@ JP_HOST_DEVICE constexpr ScanTile TileAlong(int state_bytes, int element_bytes) 
   return {words <= 8 ? 256 : 128, words <= 1 ? 4 : words <= 2 ? 3 : words <= 8 ? 2 : 1, run, held / run};
 }
 
+// Shared memory for a tile that waits; with it, what a block has may not be more than what any device gives unasked, 48 KB.
+constexpr int kScanWaitingBytes = 47 * 1024;
+
 // A run is one step of the axis; a block's threads are `width` lanes and threads / width rows of the axis.
 JP_HOST_DEVICE constexpr ScanTile TileAcross(int state_bytes) {
   const ScanTile along = TileAlong(state_bytes, 16);

@@ -84,12 +84,31 @@ class AlongTile {
   static constexpr int kRounds = kTile.run * kTile.rounds / kRun, kWarps = kTile.threads / kWarp;
   static constexpr bool kStarts = kFlat || kStartsInside;
 
-  struct Shared {
-    BlockShared<kWarps> block;
-    Claim claims[2];  // this tile and the next one
+  // A tile that waits for what comes before it lies in shared memory, as long as it finds room there, while the next one is loaded.
+  static constexpr int kWaitingWords = WarpTile<kStarts, kRun, kRounds>::kWords + kStateWords + 1;
+  static constexpr bool kWaits = kWaitingWords * 4 * kTile.threads <= kScanWaitingBytes;
+
+  // What has been published of a tile.
+  struct Aggregate {
+    State state;
+    bool started, needed;  // needed: what comes before it
   };
 
-  JP_DEVICE AlongTile(const ScanParams& p, const Claim& claim) : p_(p), claim_(claim) {}
+  struct Shared {
+    State totals[kWarps], carry;  // of a tile's warps; what comes before the tile
+    bool started[kWarps];
+    Aggregate aggregates[2];
+    Claim claims[3];                                                // the tile that waits, the one at hand, the next one
+    u32 waiting[kWaits ? kWaitingWords : 1][kWaits ? kTile.threads : 1];  // words of a thread: its own alone
+  };
+
+  JP_DEVICE AlongTile(const ScanParams& p, const Claim& claim) : p_(p), claim_(&claim) {}
+
+  // A warp asks for what a tile will load.
+  JP_DEVICE static void Ahead(const ScanParams& p, const Claim& claim) {
+    const AlongTile tile(p, claim);
+    spec::Ahead(tile.TheRow().arrays, tile.Low(), tile.High());
+  }
 
   JP_DEVICE void Load() {
     const Row row = TheRow();
@@ -100,14 +119,13 @@ class AlongTile {
     }
     if constexpr (kStarts) {
       FindStarts(row);
-    } else if (p_.call.has_init && claim_.tile == 0 && Thread() == 0) {
+    } else if (p_.call.has_init && claim_->tile == 0 && Thread() == 0) {
       tile_.x[0][0] = spec::Op(row.uniforms, InitOf(p_.call, row, 0), tile_.x[0][0]);
     }
   }
 
-  // Everything between the loads and the stores. `claim`: claims the next tile, in one thread.
-  template <class NextClaim>
-  JP_DEVICE void Scan(BlockShared<kWarps>& shared, NextClaim claim) {
+  // Scans what is loaded, all that does not depend on what comes before the tile, and publishes its aggregate.
+  JP_DEVICE void Fold(Shared& shared, Aggregate& aggregate) {
     const spec::Uniforms u = TheRow().uniforms;
     const int lane = Lane(), warp = Warp();
     bool started;
@@ -123,28 +141,48 @@ class AlongTile {
                                            spec::kMayNotEnd && lane >= kWarps ? 0
                                            : kStarts                          ? ReachOf(heads)
                                                                               : lane);
-    State base = StateFrom(through, warp > 0 ? warp - 1 : 0);
+    base_ = StateFrom(through, warp > 0 ? warp - 1 : 0);
+    open_ = (heads & ((1u << warp) - 1)) == 0;
     if (warp == 0) {
-      bool carried = claim_.tile > 0;
-      if (kStarts) carried = carried && (Ballot(tile_.StartsAt(0, 0)) & 1) == 0;
-      if (p_.ticket != nullptr) {
-        const Chain chain(p_.records + claim_.unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles), kWarp);
-        const State aggregate = StateFrom(through, kWarps - 1);
-        chain.PublishAggregate(claim_.tile, aggregate, heads != 0);
-        const State carry = chain.LookBack(u, claim_.tile, aggregate, heads != 0, carried);
-        if (lane == 0) shared.carry = carry;
-      }
-      if (lane == 0) shared.carried = carried;
-    } else if (Thread() == kWarp) {
-      claim();
+      bool needed = claim_->tile > 0;
+      if (kStarts) needed = needed && (Ballot(tile_.StartsAt(0, 0)) & 1) == 0;
+      const State whole = StateFrom(through, kWarps - 1);
+      if (p_.ticket != nullptr) TheChain().PublishAggregate(claim_->tile, whole, heads != 0);
+      if (lane == 0) aggregate = {whole, heads != 0, needed};
     }
-    BlockBarrier();
+  }
+
+  // What comes before the tile. All of a warp.
+  JP_DEVICE State Carry(const Aggregate& own) const {
+    return TheChain().LookBack(TheRow().uniforms, claim_->tile, own.state, own.started, own.needed);
+  }
+
+  // Makes results, of `carry` too, if that is needed.
+  JP_DEVICE void Finish(const State& carry, bool needed) {
+    const spec::Uniforms u = TheRow().uniforms;
+    const int warp = Warp();
+    State base = base_;
     bool there = warp > 0;
-    if (shared.carried && (heads & ((1u << warp) - 1)) == 0) {
-      base = warp > 0 ? spec::Op(u, shared.carry, base) : shared.carry;
+    if (needed && open_ != 0) {
+      base = warp > 0 ? spec::Op(u, carry, base) : carry;
       there = true;
     }
     tile_.Finish(u, base, there, [&](int r, int k) { return StartAt(r, k); });
+  }
+
+  // Changes places with the tile that waits; where there is none, or none at hand, it goes there or comes from there.
+  JP_DEVICE void Exchange(Shared& shared, const Claim& claim, bool comes, bool goes) {
+    int k = 0;
+    auto exchange = [&](u32& word) {
+      u32& place = shared.waiting[k++][Thread()];
+      const u32 other = comes ? place : word;
+      if (goes) place = word;
+      word = other;
+    };
+    tile_.EachWord(exchange);
+    WordsOf(base_, exchange);
+    exchange(open_);
+    claim_ = &claim;
   }
 
   JP_DEVICE void Store() {
@@ -157,20 +195,23 @@ class AlongTile {
   }
 
  private:
-  JP_DEVICE Row TheRow() const { return RowOf(p_.call, kFlat ? 0 : claim_.unit); }
+  JP_DEVICE Row TheRow() const { return RowOf(p_.call, kFlat ? 0 : claim_->unit); }
+  JP_DEVICE Chain TheChain() const {
+    return Chain(p_.records + claim_->unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles), kWarp);
+  }
   // The tile's elements in memory.
-  JP_DEVICE i64 Low() const { return claim_.begin > 0 ? claim_.begin : 0; }
-  JP_DEVICE i64 High() const { return claim_.begin + p_.length < p_.total ? claim_.begin + p_.length : p_.total; }
+  JP_DEVICE i64 Low() const { return claim_->begin > 0 ? claim_->begin : 0; }
+  JP_DEVICE i64 High() const { return claim_->begin + p_.length < p_.total ? claim_->begin + p_.length : p_.total; }
   JP_DEVICE bool Spare(i64 at) const { return at < Low() || at >= High(); }
   // Are all places of the tile elements?
   JP_DEVICE bool Whole() const {
-    return p_.length == ElementsOf(kTile) && claim_.begin >= 0 && claim_.begin + p_.length <= p_.total;
+    return p_.length == ElementsOf(kTile) && claim_->begin >= 0 && claim_->begin + p_.length <= p_.total;
   }
   // Where this thread's run r lies.
   JP_DEVICE i64 RunAt(int r) const {
     const int place = ((Warp() * kRounds + r) * kWarp + Lane()) * kRun;
-    if constexpr (spec::kReverse) return claim_.begin + p_.length - kRun - place;
-    return MultipleOf<kTile.run>(claim_.begin) + place;
+    if constexpr (spec::kReverse) return claim_->begin + p_.length - kRun - place;
+    return MultipleOf<kTile.run>(claim_->begin) + place;
   }
   static constexpr int kStep = spec::kReverse ? -kWarp * kRun : kWarp * kRun;  // from one of these runs to the next
   // Of an element of a run, in memory order, where it is in scan order; and back.
@@ -230,7 +271,7 @@ class AlongTile {
   // Of an element of this tile in its row.
   JP_DEVICE i64 PositionOf(i64 at) const {
     if constexpr (kFlat && spec::kPositions) {
-      const u32 n = static_cast<u32>(RowLength()), from = claim_.position + static_cast<u32>(at - claim_.begin);
+      const u32 n = static_cast<u32>(RowLength()), from = claim_->position + static_cast<u32>(at - claim_->begin);
       return from % n;
     } else {
       return at;
@@ -245,7 +286,7 @@ class AlongTile {
       step = kWarp * kRun < n ? kWarp * kRun : kWarp * kRun % n;
       if (spec::kReverse) step = n - step;
       // Below the tile, where a reversed one's last run may begin, positions are those of the row before.
-      const int from = (static_cast<int>(claim_.position) + static_cast<int>(RunAt(0) - claim_.begin)) % static_cast<int>(n);
+      const int from = (static_cast<int>(claim_->position) + static_cast<int>(RunAt(0) - claim_->begin)) % static_cast<int>(n);
       position = from < 0 ? static_cast<u32>(from) + n : static_cast<u32>(from);
     }
 #pragma unroll
@@ -305,8 +346,8 @@ class AlongTile {
     if (p_.call.has_init) {
       if constexpr (!kFlat) return InitOf(p_.call, TheRow(), 0);
       const i64 at = RunAt(r) + Mirrored(k);
-      i64 row = claim_.row + (claim_.position + static_cast<u32>(at - claim_.begin)) / static_cast<u32>(RowLength());
-      if (Spare(at)) row = claim_.row;
+      i64 row = claim_->row + (claim_->position + static_cast<u32>(at - claim_->begin)) / static_cast<u32>(RowLength());
+      if (Spare(at)) row = claim_->row;
       return spec::InitOf(p_.call.init, p_.call.init_lane, MemberOf(p_.call.batch, row), 0);
     }
     if constexpr (spec::kHasIdentity) return spec::Identity();
@@ -344,27 +385,58 @@ class AlongTile {
   }
 
   const ScanParams& p_;
-  const Claim& claim_;
+  const Claim* claim_;
   WarpTile<kStarts, kRun, kRounds> tile_;
+  State base_;  // what the warps before this one have; of the first one anything
+  u32 open_;    // does no sequence start in these?
 };
 
-// Persistent blocks. The next tile is claimed while the block waits for what comes before the one at hand.
+// Persistent blocks. The next tile is claimed, and asked for, while the one at hand is scanned; and that one waits for what comes
+// before it while the next one is loaded: it is then that it is looked up, when most of what it wants has been published.
 template <bool kFlat>
 JP_DEVICE void ScanAlong(const ScanParams& p) {
   using Tile = AlongTile<kFlat>;
   JP_SHARED(typename Tile::Shared, shared);
-  auto claim = [&](int which, i64 after) {
-    const i64 number = p.ticket != nullptr ? static_cast<i64>(AtomicAdd(p.ticket, u64{1})) : after;
-    shared.claims[which] = ClaimOf<kFlat>(p, number);
+  const i64 all = p.units * p.tiles;
+  auto claim = [&](Claim& to, i64 after) {
+    to = ClaimOf<kFlat>(p, p.ticket != nullptr ? static_cast<i64>(AtomicAdd(p.ticket, u64{1})) : after);
   };
-  if (Thread() == 0) claim(0, Block());
+  if (Thread() == 0) claim(shared.claims[0], Block());
   BlockBarrier();
-  for (int now = 0; shared.claims[now].number < p.units * p.tiles; now ^= 1) {
-    const Claim& at = shared.claims[now];
-    Tile tile(p, at);
-    tile.Load();
-    tile.Scan(shared.block, [&] { claim(now ^ 1, at.number + Blocks()); });
-    tile.Store();
+  const bool chained = p.ticket != nullptr, waits = Tile::kWaits && chained;
+  bool waiting = false;
+  for (int turn = 0, now = 0;; ++turn) {
+    const int next = now == 2 ? 0 : now + 1, last = now == 0 ? 2 : now - 1;
+    const bool more = shared.claims[now].number < all;
+    if (!more && !waiting) break;
+    Tile tile(p, shared.claims[now]);
+    if (more) {
+      tile.Load();
+      tile.Fold(shared, shared.aggregates[turn & 1]);
+      if (Warp() == 1) {
+        if (Lane() == 0) claim(shared.claims[next], shared.claims[now].number + Blocks());
+        WarpBarrier();
+        if (shared.claims[next].number < all) Tile::Ahead(p, shared.claims[next]);
+      }
+    }
+    if constexpr (Tile::kWaits) {
+      if (waits) tile.Exchange(shared, shared.claims[waiting ? last : now], waiting, more);
+    }
+    const typename Tile::Aggregate& own = shared.aggregates[waits ? ~turn & 1 : turn & 1];
+    const bool done = !waits || waiting;
+    if (chained && done && Warp() == 0) {
+      WarpBarrier();
+      const State carry = tile.Carry(own);
+      if (Lane() == 0) shared.carry = carry;
+    }
+    BlockBarrier();
+    if (done) {
+      tile.Finish(shared.carry, chained && own.needed);
+      tile.Store();
+    }
+    if (!more) break;
+    waiting = waits;
+    now = next;
   }
 }
 

@@ -142,6 +142,13 @@ class Elements:
             body.append("    }")
         return [*lines, *function(f"{head}const Arrays& in, i64 first, i64 step, Run<kCount> (&run)[kRuns])", [*body, "  }"])]
 
+    def ahead(self) -> list[str]:
+        """``Ahead``: a warp asks for what will be read of the elements from ``first`` to before ``last``."""
+        read = sorted({k for _, k, _ in self.used if self.arrays[k].slots > 0})
+        places = [[times(x, self.arrays[k].slots) for x in ("first", "last")] for k in read]
+        body = [f"  AskFor(in.a{k}, {first}, {last});" for k, (first, last) in zip(read, places, strict=True)]
+        return function(f"JP_DEVICE void Ahead(const Arrays& {'in' if read else ''}, i64 {'first' if read else ''}, i64 {'last' if read else ''})", body)
+
     def args(self, first: str, position: str) -> list[str]:
         """f's arguments for the ``k``-th element of ``run``, from memory's ``first`` on, at ``position`` along the axis."""
         args = []
