@@ -17,7 +17,7 @@ struct ScanTile {
 JP_HOST_DEVICE constexpr int ElementsOf(const ScanTile& tile) { return tile.threads * tile.run * tile.rounds; }
 
 // Words of 4 bytes of the states that a thread holds: half of what makes four blocks of 256 threads fit.
-constexpr int kScanHeld = 16;
+constexpr int kScanHeld = 32;
 
 // state_bytes: sizeof(State); element_bytes: of the widest array or result.
 JP_HOST_DEVICE constexpr ScanTile TileAlong(int state_bytes, int element_bytes) {
@@ -25,7 +25,7 @@ JP_HOST_DEVICE constexpr ScanTile TileAlong(int state_bytes, int element_bytes) 
   int held = kScanHeld, run = 1;
   while (held > 1 && held * words > kScanHeld) held /= 2;
   while (2 * run * element_bytes <= 16 && 2 * run <= held) run *= 2;
-  return {words <= 8 ? 256 : 128, words <= 1 ? 4 : words <= 2 ? 3 : words <= 8 ? 2 : 1, run, held / run};
+  return {words <= 8 ? 256 : 128, words <= 8 ? 2 : 1, run, held / run};
 }
 
 // Shared memory for a tile that waits; with it, what a block has may not be more than what any device gives unasked, 48 KB.
