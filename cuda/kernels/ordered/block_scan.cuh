@@ -119,7 +119,7 @@ struct WarpTile {
   static constexpr bool kAlone = kRun == 1;
 
   State before_[kRounds];
-  u32 open_ = kAllLanes;  // bit r: no start lies between the warp's first element and run r
+  u32 open_;  // bit r: no start lies between the warp's first element and run r
 };
 
 }  // namespace jp
