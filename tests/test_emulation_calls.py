@@ -20,7 +20,7 @@ DEVICES = {
     "sm_90": "",
     "small": "multiprocessors=1 threads=1024 blocks=16 shared=49152 shared_multiprocessor=65536 l2=65536",
     "passes": "multiprocessors=8 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
-    "chains": "multiprocessors=2",
+    "chains": "multiprocessors=1 threads=512",
     "stencils": "multiprocessors=4",
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
