@@ -40,8 +40,8 @@ JP_HOST_DEVICE constexpr int WaitingWords(const ScanTile& tile, int state_bytes)
   return (tile.run * tile.rounds + (tile.run > 1 ? tile.rounds : 1) + 1) * ((state_bytes + 3) / 4) + 3;
 }
 
-// As many rounds as there is room for, in registers and there, of the runs of TileAlong: what is aligned for one is for the other.
-// Without rounds: the state is too large, none waits.
+// As many rounds as there is room for, in registers and there, of the runs of TileAlong: what is aligned for one is for the
+// other. Without rounds: the state is too large, none waits.
 JP_HOST_DEVICE constexpr ScanTile TileWaiting(int state_bytes, int element_bytes) {
   const ScanTile along = TileAlong(state_bytes, element_bytes);
   ScanTile tile = {along.threads, 2, along.run, kScanHeldWaiting / ((state_bytes + 3) / 4) / along.run};

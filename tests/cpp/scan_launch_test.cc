@@ -40,7 +40,7 @@ TEST(ScanTilesThatWait) {
     for (const int element : {1, 2, 3, 4, 8, 12, 16, 64}) {
       const jp::ScanTile along = jp::TileAlong(state, element), waiting = jp::TileWaiting(state, element);
       CHECK_EQ(waiting.threads, along.threads);
-      CHECK_EQ(waiting.run, along.run);  // what is aligned for one is for the other
+      CHECK_EQ(waiting.run, along.run);                                             // what is aligned for one is for the other
       CHECK(along.run * along.rounds <= 32 && waiting.run * waiting.rounds <= 32);  // a bit for each element
       CHECK(state > 4 || 4 * waiting.rounds >= 7 * along.rounds);
       CHECK((waiting.rounds == 0) == (state > 120));
@@ -118,7 +118,8 @@ TEST(ScanWorkspaceSufficesForTilesThatWait) {
         CHECK_EQ(plan.tiles, (plan.total + plan.length - 1) / plan.length);
         if (!plan.waits) continue;
         ++waited;
-        CHECK(plan.chained && plan.workspace <= PlanScan(shape, {.n = n, .rows = rows, .contiguous = contiguous}, none).workspace);
+        CHECK(plan.chained &&
+              plan.workspace <= PlanScan(shape, {.n = n, .rows = rows, .contiguous = contiguous}, none).workspace);
         CHECK(plan.workspace <= rows * given.base);
         CHECK(plan.workspace <= rows * (unknown.base + unknown.per * (n / unknown.every + 1)));
         CHECK(plan.workspace <= rows * (any.base + any.per * (n / any.every + 1)));

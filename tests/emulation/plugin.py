@@ -3,7 +3,7 @@
 XLA's CPU client takes the GPU's place: what is lowered for it is what would be lowered for CUDA, its custom calls are those of
 the CUDA half, and that half's driver is the emulation. It must be the first to import jaxprims.
 
-``JAXPRIMS_EMULATION_WAITS=1``: tiles of scans wait in shared memory wherever they are chained, as only those of long sequences do.
+``JAXPRIMS_EMULATION_WAITS=1``: tiles of scans wait in shared memory wherever they are chained, not only in long sequences.
 """
 
 from __future__ import annotations

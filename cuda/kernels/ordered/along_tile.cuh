@@ -116,8 +116,8 @@ class AlongTile {
     }
   }
 
-  // Scans what is loaded, all that does not depend on what comes before the tile. Of one that is a chain's the first warp publishes
-  // the aggregate, and then calls published(aggregate).
+  // Scans what is loaded, all that does not depend on what comes before the tile. Of one that is a chain's the first warp
+  // publishes the aggregate, and then calls published(aggregate).
   template <class Fn>
   JP_DEVICE void Fold(Shared& shared, Fn published) {
     const spec::Uniforms u = TheRow().uniforms;

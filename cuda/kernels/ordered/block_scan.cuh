@@ -92,7 +92,8 @@ struct WarpTile {
     }
   }
 
-  // Words of a thread that are all there is of its elements between Fold and Finish; fn(word) for each of them, which it may change.
+  // Words of a thread that are all there is of its elements between Fold and Finish; fn(word) for each of them, which it may
+  // change.
   static constexpr int kWords = kRounds * (kRun + (kRun > 1 ? 1 : 0)) * kStateWords + (kStarts ? 2 : 0);
   template <class Fn>
   JP_DEVICE void EachWord(Fn fn) {

@@ -49,24 +49,24 @@ JP_DEVICE void ScanTiles(const ScanParams& p) {
 // of what it wants has been published, and the tile behind both is claimed and on its way to L2.
 //
 // Why none waits for ever. A block has three claims: the tile that waits, the one at hand, and one that it has not begun, in the
-// order of their numbers; it finishes its tiles in that order, too. Suppose that no block goes on, and let t be the least tile that
-// is claimed and not finished. All before it in its chain are claimed, as numbers are handed out in order, and so are finished:
-// they have published their aggregates, and their groups' totals and prefixes. Its block has finished what it claimed before, so t
-// is at hand or waits there. On the way from its load to look-back, the block does nothing but load and publish t and the tile
-// behind it, and what is published waits for nobody: an aggregate (Fold) comes before any look-back of the turn. So the block
-// arrives at the look-back of t, which asks for what is there, and goes on. A group's total and prefix are published a turn later
-// than its last tile's aggregate, by that tile's look-back: those that wait for them have larger numbers. As in look_back.cuh, a
-// block need not be resident to be waited for: what has claimed a tile has begun, and what has begun runs.
+// order of their numbers; it finishes its tiles in that order, too. Suppose that no block goes on, and let t be the least tile
+// that is claimed and not finished. All before it in its chain are claimed, as numbers are handed out in order, and so are
+// finished: they have published their aggregates, and their groups' totals and prefixes. Its block has finished what it claimed
+// before, so t is at hand or waits there. On the way from its load to look-back, the block does nothing but load and publish t
+// and the tile behind it, and what is published waits for nobody: an aggregate (Fold) comes before any look-back of the turn. So
+// the block arrives at the look-back of t, which asks for what is there, and goes on. A group's total and prefix are published a
+// turn later than its last tile's aggregate, by that tile's look-back: those that wait for them have larger numbers. As in
+// look_back.cuh, a block need not be resident to be waited for: what has claimed a tile has begun, and what has begun runs.
 //
 // What is shared, by turns (F: the barrier in Fold, or in its place; E: the one before Finish):
 //
-//   totals, started      written before F, read behind it, in Fold; next written behind E.
-//   aggregates[turn % 2]  written behind F by the first warp; read in the next turn, by that warp and behind E; next written behind
-//                        F of the one after that.
-//   carry                written between F and E by the first warp, read behind E; hence F, also where nothing is folded.
-//   claims[next]         written between F and E by the second warp, when nobody is at the tile that was there: it was stored
-//                        before F. Read by all behind E.
-//   waiting              a thread's own words.
+//   totals, started        written before F, read behind it, in Fold; next written behind E.
+//   aggregates[turn % 2]   written behind F by the first warp; read in the next turn, by that warp and behind E; next written
+//                          behind F of the one after that.
+//   carry                  written between F and E by the first warp, read behind E; hence F, also where nothing is folded.
+//   claims[next]           written between F and E by the second warp, when nobody is at the tile that was there: it was stored
+//                          before F. Read by all behind E.
+//   waiting                a thread's own words.
 template <bool kFlat>
 JP_DEVICE void ScanWaiting(const ScanParams& p) {
   using Tile = AlongTile<kFlat, true>;
