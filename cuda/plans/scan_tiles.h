@@ -41,12 +41,13 @@ JP_HOST_DEVICE constexpr int WaitingWords(const ScanTile& tile, int state_bytes)
 }
 
 // As many rounds as there is room for, in registers and there, of the runs of TileAlong: what is aligned for one is for the
-// other. Without rounds: the state is too large, none waits.
+// other. Without rounds: none waits, as a thread would not hold two of these states.
 JP_HOST_DEVICE constexpr ScanTile TileWaiting(int state_bytes, int element_bytes) {
   const ScanTile along = TileAlong(state_bytes, element_bytes);
   ScanTile tile = {along.threads, 2, along.run, kScanHeldWaiting / ((state_bytes + 3) / 4) / along.run};
   while (tile.rounds > 0 && 4 * WaitingWords(tile, state_bytes) * tile.threads > kScanWaitingBytes) --tile.rounds;
-  if (tile.rounds < along.rounds) tile.rounds = 0;  // records are made room for by the tiles of TileAlong
+  const bool fewer = tile.rounds < along.rounds;  // records are made room for by the tiles of TileAlong
+  if (fewer || tile.run * tile.rounds < 2) tile.rounds = 0;
   return tile;
 }
 

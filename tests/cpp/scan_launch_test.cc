@@ -43,7 +43,7 @@ TEST(ScanTilesThatWait) {
       CHECK_EQ(waiting.run, along.run);                                             // what is aligned for one is for the other
       CHECK(along.run * along.rounds <= 32 && waiting.run * waiting.rounds <= 32);  // a bit for each element
       CHECK(state > 4 || 4 * waiting.rounds >= 7 * along.rounds);
-      CHECK((waiting.rounds == 0) == (state > 120));
+      CHECK((waiting.rounds == 0) == (state > 64));
       if (waiting.rounds == 0) continue;
       CHECK(jp::ElementsOf(waiting) >= jp::ElementsOf(along));
       // Beside it lie a state for each warp, three more, and three claims.
