@@ -140,11 +140,11 @@ class AlongTile {
     if (warp == 0) {
       Aggregate whole = {StateFrom(through, kWarps - 1), heads != 0, claim_->tile > 0};
       if (kStarts) whole.needed = whole.needed && (Ballot(tile_.StartsAt(0, 0)) & 1) == 0;
-      if (lane == 0) shared.needed = whole.needed;
       if (kWaits || p_.ticket != nullptr) {
         TheChain().PublishAggregate(claim_->tile, whole.state, whole.started);
         published(whole);
       }
+      if (lane == 0) shared.needed = whole.needed;
     }
   }
 
