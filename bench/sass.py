@@ -29,7 +29,7 @@ from jaxprims.targets.plans import AnyKernel, forced
 from . import ptxas
 
 TARGETS = ("sm_90",)
-QUICK = ("sum by index", "histogram", "cumsum", "sum", "segments by ids")
+QUICK = ("sum by index", "histogram", "cumsum", "cumsum of a million", "sum", "segments by ids")
 """What the tests look at."""
 
 OF_RESULTS = "Fill|Combine|Parts|Borders|Identity|Sample|Stencil"

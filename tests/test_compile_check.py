@@ -30,6 +30,7 @@ one of histograms: targets and cases in turn."""
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
           "float64", "complex64", "complex128"]  # fmt: skip
 N = 1_000_000
+LONG = 100_000_000  # tiles wait in shared memory
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -69,6 +70,7 @@ def scans(dtype: str) -> Iterator[Case]:
     if not dtype.startswith("complex"):
         yield lambda x: jp.scan(x, jnp.maximum), (x,)
     yield lambda x: jp.scan(x, jnp.add, axis=0), (array(dtype, 1000, 1000),)
+    yield lambda x: jp.scan(x, jnp.add, reverse=True), (array(dtype, LONG),)
 
 
 def scans_by_operator() -> Iterator[Case]:
@@ -91,6 +93,27 @@ def scans_by_operator() -> Iterator[Case]:
     yield lambda a, b: jp.linear_recurrence(a, b), (array(jnp.complex64), array(jnp.complex64))
     yield lambda x, t: jp.scan(x, jnp.add, map=lambda v: t[jnp.clip(v.astype(int), 0, 9)]), (F32, array(jnp.float32, 10))
     yield jax.vmap(jp.cumsum), (array(jnp.float32, 100, 10_000),)
+
+
+def long_scans_by_operator() -> Iterator[Case]:
+    x = array(jnp.float32, LONG)
+    init = jax.ShapeDtypeStruct((), jnp.float32)
+    rows = array(jnp.float32, 7, LONG // 7 + 1)
+    yield lambda x: jp.scan(x), (x,)
+    yield lambda a, b: jp.scan((a, b), affine), (x, x)
+    yield lambda x: jp.scan(x, exclusive=True, reverse=True), (array(jnp.float64, LONG),)
+    yield lambda x: jp.scan(x), (array(jnp.complex128, LONG),)
+    yield lambda x: jp.scan(x), (array(jnp.uint8, LONG),)
+    yield lambda x: jp.scan(x, jnp.logaddexp), (x,)
+    yield lambda x, f: jp.scan(x, segment_starts=f, reverse=True), (array(jnp.float64, LONG), array(jnp.bool_, LONG))
+    yield lambda x, f, i: jp.scan(x, segment_starts=f, init=i, exclusive=True), (x, array(jnp.bool_, LONG), init)
+    yield lambda x: jp.scan(x, lambda a, b: a @ b), (array(jnp.float32, LONG, 2, 2),)
+    yield lambda x: jp.scan(x, lambda a, b: a @ b), (array(jnp.float32, LONG, 4, 4),)
+    yield jax.vmap(lambda x: jp.scan(x)), (rows,)
+    yield jax.vmap(lambda a, b: jp.scan((a, b), affine, exclusive=True, identity=(1.0, 0.0))), (rows, rows)
+    yield lambda x: jp.scan((x, jp.positions), jp.monoids.argmax), (x,)
+    yield lambda a, b: jp.linear_recurrence(a, b), (array(jnp.complex64, LONG), array(jnp.complex64, LONG))
+    yield lambda n, m, s: jp.scan((n, m, s), moments), (x, x, x)
 
 
 def reductions(dtype: str) -> Iterator[Case]:
@@ -206,7 +229,10 @@ def stencils_by_function() -> Iterator[Case]:
 
 
 ORDERED = [scans, reductions, segments]
-BY_OPERATOR = [scans_by_operator, reductions_by_operator, segments_by_operator, histograms_by_operator, stencils_by_function]
+BY_OPERATOR = [
+    scans_by_operator, long_scans_by_operator, reductions_by_operator, segments_by_operator, histograms_by_operator,
+    stencils_by_function,
+]  # fmt: skip
 
 
 def compiled(cases: Iterable[Case], target: str) -> int:
@@ -237,6 +263,13 @@ def test_operators(cases: Callable[[], Iterator[Case]], first: int, x64: None, r
     """Every third case for a target, others for the next one."""
     chosen = cases() if EVERYTHING else itertools.islice(cases(), first, None, len(TARGETS))
     record_property("GPU kernels compiled", compiled(chosen, TARGETS[first]))
+
+
+def test_long_scans_wait() -> None:
+    for rows, kernel in ((1, "ScanRowsWaiting"), (7, "ScanFlatWaiting")):
+        found = jp.compile_check(jax.vmap(lambda x: jp.scan(x)), array(jnp.float32, rows, LONG // rows + 1), target="sm_90")
+        assert [k.name for k in found] == [kernel]
+        assert 32 * 1024 < found[0].shared_bytes <= 48 * 1024 and found[0].registers <= 128  # two blocks of a multiprocessor
 
 
 def test_what_is_said_of_a_kernel() -> None:

@@ -20,6 +20,7 @@ DEVICES = {
     "sm_90": "",
     "small": "multiprocessors=1 threads=1024 blocks=16 shared=49152 shared_multiprocessor=65536 l2=65536",
     "passes": "multiprocessors=8 threads=1024 blocks=16 shared=6144 shared_multiprocessor=8192 l2=65536",  # many, in histograms
+    "chains": "multiprocessors=1 threads=512",
     "stencils": "multiprocessors=4",
     "sm_80": "multiprocessors=108 major=8 minor=0 shared=166912 shared_multiprocessor=167936 l2=41943040",
 }
@@ -38,6 +39,7 @@ RANDOM = {  # device: families, numbers of an operator's calls, and kernels that
         "ReduceAcrossParts ReduceMatrix ReduceProducerConsumer ReduceTree ReduceWarpTree "
         "SegmentsMatrix SegmentsProducerConsumer SegmentsTree SegmentsWarpTree HistFill",
     ),
+    "chains": ("chains", range(2), "ScanFlatWaiting ScanRowsWaiting"),
     "stencils": ("stencil", range(1), "StencilCells StencilSteps"),
     "sm_80": ("hist --only 5 6 9 10 11", range(3, 4), "HistCombine HistFill HistGlobal HistShared"),  # with narrower atomics
     "passes": ("hist", range(6, 8), "HistCluster HistGlobal HistSample"),

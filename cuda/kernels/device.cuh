@@ -162,6 +162,9 @@ JP_DEVICE void StoreRelaxed(u128* p, u128 x) {
                : "memory");
 }
 
+// Asks L2 for a line of memory that will be read soon.
+JP_DEVICE void Prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p))); }
+
 // 4, 8 or 16 bytes from global to shared memory, past the registers; both aligned to the size.
 template <int kBytes>
 JP_DEVICE void CopyAsync(void* shared, const void* global) {

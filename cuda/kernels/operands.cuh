@@ -103,6 +103,14 @@ JP_DEVICE void ReadRun(const T* array, i64 first, T (&out)[kCount]) {
   }
 }
 
+// A warp asks L2 for array[first .. last), which will be read soon.
+template <class T>
+JP_DEVICE void AskFor(const T* array, i64 first, i64 last) {
+  constexpr int kLine = 128;
+  const char* const end = reinterpret_cast<const char*>(array + last);
+  for (const char* p = reinterpret_cast<const char*>(array + first) + Lane() * kLine; p < end; p += kWarp * kLine) Prefetch(p);
+}
+
 // p[0 .. kCount) = in, each written once by the grid.
 template <bool kWide, int kCount, class T>
 JP_DEVICE void WriteRun(T* p, const T (&in)[kCount]) {

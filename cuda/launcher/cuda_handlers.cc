@@ -61,7 +61,7 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
     OrderedCall call;
     Segments segments;
     Memory workspace;
-    if (ffi::Error e = CheckPlan(attributes.plan, 1, 2); e.failure()) return e;
+    if (ffi::Error e = CheckPlan(attributes.plan, 1, shape.kind == "scan" ? 3 : 2); e.failure()) return e;
     if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 1, call, segments); e.failure()) return e;
     if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
     if (call.empty) return ffi::Error::Success();

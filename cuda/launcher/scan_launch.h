@@ -1,7 +1,8 @@
 // Launching scans (scan.cuh).
 //
 // A forced plan (tests, benchmarks), -1 or absent for what is not forced:
-//   along   {kernel: 0 ScanRows, 1 ScanFlat, 2 ScanEach; flat: whole rows to a tile, 0: tiles are chained}
+//   along   {kernel: 0 ScanRows, 1 ScanFlat, 2 ScanEach; flat: whole rows to a tile, 0: tiles are chained;
+//            do chained tiles wait in shared memory: 0, 1}
 //   across  {width: lanes of a tile; chained: 0, 1}
 // What a problem does not allow is not done.
 #pragma once
@@ -37,10 +38,12 @@ struct ScanPlan {
   int64_t rows_of_a_tile = 0;    // flat: whole rows
   int64_t width = 1, strips = 1;
   bool chained = false;
+  bool waits = false;     // chained tiles, in shared memory
   int64_t workspace = 0;  // bytes
 
   const char* name() const {
     constexpr const char* kNames[] = {"ScanRows", "ScanFlat", "ScanEach", "ScanAcross"};
+    if (waits) return kernel == ScanKernel::kFlat ? "ScanFlatWaiting" : "ScanRowsWaiting";
     return kNames[static_cast<int64_t>(kernel)];
   }
 };
@@ -73,6 +76,20 @@ inline void Cut(const CudaOrderedShape& shape, ScanPlan& plan, bool chained) {
   plan.chained = chained && plan.tiles > 1;
   const int64_t chains = plan.kernel == ScanKernel::kAcross ? plan.units * plan.width : plan.units;
   plan.workspace = plan.chained ? kTicketBytes + 8 * chains * jp::ChainWords(static_cast<int>(shape.state_bytes), plan.tiles) : 0;
+}
+
+// Larger tiles that wait, where that pays, in place of a chain of others.
+inline void LetWait(const CudaOrderedShape& shape, const ScanProblem& p, std::span<const int64_t> forced, ScanPlan& plan) {
+  const jp::ScanTile tile = jp::TileWaiting(static_cast<int>(shape.state_bytes), WidestElement(shape));
+  const int64_t length = jp::ElementsOf(tile);
+  if (!plan.chained || tile.rounds == 0 || plan.total <= length) return;
+  const int64_t tiles = plan.units * CeilDiv(plan.total, length);
+  const int64_t abreast = plan.kernel == ScanKernel::kFlat ? p.n / length : jp::TilesAtOnce(tile) / plan.units;
+  plan.waits = jp::WaitingPays(tile, tiles, abreast);
+  if (forced.size() > 2 && forced[2] >= 0) plan.waits = forced[2] != 0;
+  if (!plan.waits) return;
+  plan.length = length;
+  Cut(shape, plan, true);
 }
 
 // So many lanes to a tile that a line of memory is read as a whole, and more where the axis is shorter than a tile.
@@ -136,6 +153,7 @@ inline ScanPlan PlanAlong(const CudaOrderedShape& shape, const ScanProblem& p, s
     if (whole_rows != 0) plan.length = whole_rows * p.n;
   }
   scan::Cut(shape, plan, whole_rows == 0 || kernel != ScanKernel::kFlat);
+  scan::LetWait(shape, p, forced, plan);
   return plan;
 }
 
@@ -149,10 +167,11 @@ inline Workspace ScanWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t
   if (n == 0 || lanes == 0 || members == 0) return {};
   if (n > 0 && lanes > 0 && members > 0) {
     const auto of_each = [&](int64_t rows) {
+      constexpr int64_t kNoneWaits[] = {-1, -1, 0};  // tiles that wait are fewer, and are for some numbers of rows only
       int64_t bytes = 0;
       for (const bool contiguous : {false, true}) {
         const ScanProblem problem{.n = n, .rows = rows, .lanes = lanes, .contiguous = contiguous};
-        bytes = std::max(bytes, PlanScan(shape, problem, {}).workspace);
+        bytes = std::max(bytes, PlanScan(shape, problem, kNoneWaits).workspace);
       }
       return scan::CeilDiv(bytes, rows);
     };
@@ -245,6 +264,7 @@ inline std::vector<std::pair<std::string, int64_t>> ExplainScan(const CudaOrdere
           {"rows to a tile", plan.rows_of_a_tile},
           {"lanes to a tile", plan.width},
           {"chained", plan.chained},
+          {"tiles wait", plan.waits},
           {"workspace bytes", plan.workspace}};
 }
 

@@ -100,6 +100,7 @@ inline void Fence(JP_LINE) {
   MaySwitch(line);
 }
 inline void BlockFence(JP_LINE) { MaySwitch(line); }
+inline void Prefetch(const void*) {}  // no access
 inline void Backoff(JP_LINE) { emulation::current->Switch(line); }
 
 // --- warps --------------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 XLA's CPU client takes the GPU's place: what is lowered for it is what would be lowered for CUDA, its custom calls are those of
 the CUDA half, and that half's driver is the emulation. It must be the first to import jaxprims.
+
+``JAXPRIMS_EMULATION_WAITS=1``: tiles of scans wait in shared memory wherever they are chained, not only in long sequences.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -15,6 +18,8 @@ import jax
 from jax.interpreters import mlir
 
 from . import toolchain
+
+as_long_as_it_runs = contextlib.ExitStack()
 
 
 def install() -> None:
@@ -45,6 +50,11 @@ def install() -> None:
     mlir.register_lowering(group_p, mlir.lower_fun(groups.plain, multiple_results=True), platform="cpu")
     assert jaxprims
     _compile_by_host()
+    if "JAXPRIMS_EMULATION_WAITS" in os.environ:
+        from jaxprims.targets.cuda.plans import ScanPlan
+        from jaxprims.targets.plans import forced
+
+        as_long_as_it_runs.enter_context(forced(ScanPlan(waits=True)))
 
 
 def _compile_by_host() -> None:

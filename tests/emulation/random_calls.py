@@ -87,6 +87,10 @@ def _matrix(xp: Any, a: Leaves, b: Leaves) -> Leaves:
     return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
 
 
+def _affines(xp: Any, a: Leaves, b: Leaves) -> Leaves:
+    return a[0] * b[0], *(x * b[0] + y for x, y in zip(a[1:], b[1:], strict=True))
+
+
 def _best(xp: Any, a: Leaves, b: Leaves) -> Leaves:
     first = (a[0] > b[0]) | ((a[0] == b[0]) & (a[1] < b[1]))
     return xp.where(first, a[0], b[0]), xp.where(first, a[1], b[1])
@@ -113,6 +117,7 @@ SUBJECTS = {
         Subject("add i32 x 3", lambda xp, a, b: (a[0] + b[0],), ("int32",), (0,), shape=(3,)),
         Subject("last", lambda xp, a, b: (xp.where(b[0] != 0, b[0], a[0]),), ("int16",), (0,), commutes=False),
         Subject("affine", lambda xp, a, b: (a[0] * b[0], a[1] * b[0] + b[1]), ("int32", "int32"), (1, 0), commutes=False),
+        Subject("affines", _affines, ("int32",) * 16, (1, *(0,) * 15), commutes=False),
         Subject("matrix", _matrix, ("uint32",) * 4, (1, 0, 0, 1), commutes=False),
         Subject("first of two", lambda xp, a, b: (a[0], b[1]), ("int8", "float64"), None, commutes=False),
     )
@@ -308,6 +313,15 @@ class Layout:
         lanes = min(max(1, room // rows), few(rng, 200)) if rng.random() < 0.4 else 1
         return Layout(rows, lanes, bool(rng.random() < 0.5), n)
 
+    @staticmethod
+    def of_chains(rng: Rng, most: int = 50_000) -> Layout:
+        """Rows of some tiles, or that are no multiple of one in all."""
+        tile = int(rng.choice([256, 1024, 1536, 2048, 3584, 4096, 8192]))
+        around = min(int(rng.choice([1, 2, 3, 6, 33, 65])) * tile, most) + int(rng.integers(-2, 3))
+        n = around if rng.random() < 0.5 else int(np.exp(rng.uniform(np.log(500), np.log(most))))
+        rows = min(max(1, 2 * most // n), few(rng)) if rng.random() < 0.5 else 1
+        return Layout(rows, 1, bool(rng.random() < 0.5), n)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return (*((self.rows,) if self.rows > 1 else ()), self.n, *((self.lanes,) if self.lanes > 1 else ()))
@@ -355,17 +369,20 @@ SCANS: tuple[tuple[str, dict[str, bool]], ...] = (
     ("first of two", {}),
     ("add reals", {}),
     ("add i32 x 3", {"init": True}),
+    ("affines", {"exclusive": True}),
 )
 
 
-def scan(rng: Rng, which: int) -> None:
+def scan(rng: Rng, which: int, waits: bool = False) -> None:
     name, flags = SCANS[which]
     s = SUBJECTS[name]
-    layout = Layout.draw(rng)
+    layout = Layout.of_chains(rng) if waits else Layout.draw(rng)
     exclusive, reverse = flags.get("exclusive", False), flags.get("reverse", False)
     slices = (*layout.shape[: layout.axis], *layout.shape[layout.axis + 1 :])
     plan: list[int] = []
-    if is_forced(rng, which):
+    if waits:
+        plan = [int(rng.integers(-1, 2)), int(rng.integers(-1, 1)), 1]
+    elif is_forced(rng, which):
         along, across = [int(rng.integers(0, 3)), int(rng.integers(-1, 2))], [few(rng, 64), int(rng.integers(0, 2))]
         plan = along if layout.lanes == 1 else across
 
@@ -386,6 +403,11 @@ def scan(rng: Rng, which: int) -> None:
 
     what = f"scan {name} {flags} {layout} plan {plan}"
     run(what, s, layout.over_batch(f, 0, 0, None), [arguments() for _ in range(2)], reference, plan)
+
+
+def chains(rng: Rng, which: int) -> None:
+    """Scans of several tiles, which wait in shared memory."""
+    scan(rng, which, waits=True)
 
 
 REDUCTIONS: tuple[tuple[str, bool], ...] = (
@@ -692,6 +714,7 @@ def stencil(rng: Rng, which: int) -> None:
 
 FAMILIES: dict[str, tuple[Callable[[Rng, int], None], int]] = {
     "scan": (scan, len(SCANS)),
+    "chains": (chains, len(SCANS)),
     "reduce": (reduce, len(REDUCTIONS)),
     "segments": (segments, len(SEGMENTS)),
     "hist": (hist, len(HISTOGRAMS)),

@@ -28,7 +28,7 @@ from references import assert_close
 from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
-from jaxprims.targets.cuda.plans import HistogramPlan, StencilPlan
+from jaxprims.targets.cuda.plans import HistogramPlan, ScanPlan, StencilPlan
 from jaxprims.targets.plans import AnyKernel, forced
 
 RNG = np.random.default_rng(7)
@@ -190,13 +190,18 @@ def _ordered() -> dict[str, Call]:
     x, ones = integers(n), np.where(RNG.random(n) < 0.5, -1, 1).astype(np.int32)
     starts = RNG.random(n) < 0.01
     table, tall = integers(33, 301), integers(700, 37)
-    few, many = integers(5, 3000), integers(900, 7)
+    few, many, lying = integers(5, 3000), integers(900, 7), integers(7, 3001)
     turns = references.circulant(RNG, 3000)
     short, long_ = offsets(RNG.integers(0, 7, 4000)), offsets([0, 9000, 1, 0, 7000, 300, 0])
     ids = np.repeat(np.arange(len(short) - 1, dtype=np.int32), np.diff(short))
     a, b, c = integers(short[-1]), floats(long_[-1]), floats(short[-1])
     wide = np.stack([np.eye(3, dtype=np.int32)] * 400) + (RNG.random((400, 3, 3)) < 0.02)
     products = list(range(400))
+
+    def waiting(*args: Any, **options: Any) -> Any:
+        """As long sequences do, each a few tiles."""
+        with forced(ScanPlan(waits=True)):
+            return jp.scan(*args, **options)
 
     def total() -> np.ndarray:
         out = wide[0]
@@ -209,6 +214,12 @@ def _ordered() -> dict[str, Call]:
         "scan affine, reverse": Call(
             lambda a, b: jp.scan((a, b), affine, reverse=True), (ones, x),
             lambda: references.scan((ones, x), affine, reverse=True),
+        ),
+        "scan whose tiles wait": Call(
+            lambda a, b: waiting((a, b), affine), (ones, x), lambda: references.scan((ones, x), affine)
+        ),
+        "scan of rows whose tiles wait": Call(
+            lambda x: waiting(x, jnp.add, axis=1), (lying,), lambda: np.cumsum(lying, 1, dtype=np.int32)
         ),
         "scan exclusive": Call(
             lambda x: jp.scan(x, exclusive=True), (x,), lambda: np.concatenate([[0], np.cumsum(x[:-1], dtype=np.int32)])

@@ -10,6 +10,15 @@
 
 namespace jp {
 
+template <class Fn>
+JP_DEVICE void WordsOf(State& state, Fn& fn) {
+  u32 words[kStateWords] = {};
+  memcpy(words, &state, sizeof(State));
+#pragma unroll
+  for (int k = 0; k < kStateWords; ++k) fn(words[k]);
+  memcpy(&state, words, sizeof(State));
+}
+
 // A warp's elements, in scan order: round after round, lane after lane, a run of neighbours each. With kStarts, sequences start
 // anew at some.
 template <bool kStarts, int kRun, int kRounds>
@@ -83,6 +92,23 @@ struct WarpTile {
     }
   }
 
+  // Words of a thread that are all there is of its elements between Fold and Finish; fn(word) for each of them, which it may
+  // change.
+  static constexpr int kWords = kRounds * (kRun + (kRun > 1 ? 1 : 0)) * kStateWords + (kStarts ? 2 : 0);
+  template <class Fn>
+  JP_DEVICE void EachWord(Fn fn) {
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) WordsOf(x[r][k], fn);
+      if constexpr (!kAlone) WordsOf(before_[r], fn);
+    }
+    if constexpr (kStarts) {
+      fn(starts);
+      fn(open_);
+    }
+  }
+
  private:
   // `before`, and then `x`, or nothing.
   JP_DEVICE static State After(const spec::Uniforms& u, bool nothing, const State& before, const State& x) {
@@ -95,13 +121,6 @@ struct WarpTile {
 
   State before_[kRounds];
   u32 open_;  // bit r: no start lies between the warp's first element and run r
-};
-
-// What the warps of a block tell each other.
-template <int kWarps>
-struct BlockShared {
-  State totals[kWarps], carry;
-  bool started[kWarps], carried;
 };
 
 }  // namespace jp

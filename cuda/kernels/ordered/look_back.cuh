@@ -14,10 +14,10 @@
 //
 // No deadlock. Tiles are numbered so that a chain's come in their order; numbers are handed out by an atomic counter (ticket),
 // and a block works on its tiles one after the other, in the order of their numbers. (It may hold a number that it has not begun:
-// then the tile that it is at has a smaller one.) Suppose that no block goes on, and let t be the least tile that is claimed and
-// not finished. Its block is at it: what this block claimed before is finished. All tiles before t are finished, so they
-// published all they have to; t waits for nothing else, and goes on. Only that resident blocks run is needed, not that all blocks
-// are resident.
+// then the tile that it is at has a smaller one. Where tiles wait: scan.cuh.) Suppose that no block goes on, and let t be the
+// least tile that is claimed and not finished. Its block is at it: what this block claimed before is finished. All tiles before t
+// are finished, so they published all they have to; t waits for nothing else, and goes on. Only that resident blocks run is
+// needed, not that all blocks are resident.
 //
 // Memory order. A record is not a flag and data but words of 8 bytes, each half data and half flag, read and written as one. So
 // relaxed accesses suffice: a word that is there is complete, and nobody reads other memory because of it. Each is written once,

@@ -6,365 +6,110 @@
 //               whatever the rows' length. Either its tiles are chained, or each holds whole rows.
 //   ScanEach    along: a row is one thread's. Short rows that do not lie end to end.
 //   ScanAcross  in scan_across.cuh
+//   ScanRowsWaiting, ScanFlatWaiting  the same of long chains: a tile waits in shared memory while the next one is loaded
 //
 // In place: an element is written by the thread that read it; copies of it are read before the block's barriers, by this tile
-// alone, and it is written behind them.
+// alone, and it is written behind them. That the next tile is asked for, or read, before that does not matter.
 #pragma once
 
-#include "ordered/block_scan.cuh"
-#include "ordered/look_back.cuh"
-#include "scan_tiles.h"
+#include "ordered/along_tile.cuh"
 
 namespace jp {
 
-struct ScanParams {
-  Call call;
-  u64* ticket;         // null: tiles are taken in turn, and need nothing of each other
-  u64* records;        // of chains, one after the other
-  i64 units, tiles;    // sequences, and tiles of each; of all sequences first the first tiles, then the second ones: time passes
-  i64 length;          // elements of a tile, all but the last one
-  i64 total;           // elements of a sequence
-  i64 rows_of_a_tile;  // flat, whole rows: how many; else 0
-  i64 flags_shared;    // flat: all rows have the same flags
-  i64 width, strips;   // across: lanes of a tile; tiles side by side
-};
-
-// Are there starts inside a tile? Where the operator may not end on pairs that are not in the data, spare places are such: they
-// are combined with nothing.
-constexpr bool kStartsInside = spec::kRestarts || spec::kMayNotEnd;
-
-constexpr int kWidest = WidestOf(spec::kInBytes, spec::kArrays, spec::kOutBytes, spec::kLeaves);
-
-// A tile that a block is at. It lies in shared memory: registers are for elements.
-struct Claim {
-  i64 number;  // all that there are, or more: none is left
-  i64 unit;
-  int tile;
-  i64 begin;     // first element in memory, of a whole tile
-  i64 row;       // flat: which lies there,
-  u32 position;  // and the element's position in it
-};
-
+// One thread claims a tile for its block: in turn where tiles need nothing of each other, `unchained`.
 template <bool kFlat>
-JP_DEVICE Claim ClaimOf(const ScanParams& p, i64 number) {
-  Claim c = {};
-  c.number = number;
-  if (p.tiles == 1) {
-    c.unit = number;
-  } else if (p.units == 1) {
-    c.tile = static_cast<int>(number);
-  } else {
-    c.tile = static_cast<int>(number / p.units);
-    c.unit = number - c.tile * p.units;
-  }
-  if constexpr (!spec::kReverse) {
-    c.begin = c.tile * p.length;
-  } else if constexpr (kFlat) {
-    c.begin = (p.tiles - 1 - c.tile) * p.length;  // so that runs are aligned
-  } else {
-    c.begin = p.total - (i64{c.tile} + 1) * p.length;
-  }
-  if constexpr (kFlat) {
-    if (p.rows_of_a_tile != 0) {
-      c.row = (spec::kReverse ? p.tiles - 1 - c.tile : c.tile) * p.rows_of_a_tile;
-    } else {
-      c.row = c.begin / p.call.n;
-      c.position = static_cast<u32>(c.begin - c.row * p.call.n);
-    }
-  }
-  return c;
+JP_DEVICE void TakeTile(const ScanParams& p, Claim& claim, i64 unchained) {
+  claim = ClaimOf<kFlat>(p, p.ticket != nullptr ? static_cast<i64>(AtomicAdd(p.ticket, u64{1})) : unchained);
 }
-
-template <bool kFlat>
-class AlongTile {
- public:
-  static constexpr ScanTile kTile = TileAlong(spec::kStateBytes, kWidest);
-  // A dear operator is applied least often where a thread's elements are one run: a run's totals are scanned by log steps.
-  static constexpr int kRun = spec::kOpLength > kDearOp* spec::kSlots ? kTile.run* kTile.rounds : kTile.run;
-  static constexpr int kRounds = kTile.run * kTile.rounds / kRun, kWarps = kTile.threads / kWarp;
-  static constexpr bool kStarts = kFlat || kStartsInside;
-
-  struct Shared {
-    BlockShared<kWarps> block;
-    Claim claims[2];  // this tile and the next one
-  };
-
-  JP_DEVICE AlongTile(const ScanParams& p, const Claim& claim) : p_(p), claim_(claim) {}
-
-  JP_DEVICE void Load() {
-    const Row row = TheRow();
-    if (Whole()) {
-      LoadRuns<true>(row);
-    } else {
-      LoadRuns<false>(row);
-    }
-    if constexpr (kStarts) {
-      FindStarts(row);
-    } else if (p_.call.has_init && claim_.tile == 0 && Thread() == 0) {
-      tile_.x[0][0] = spec::Op(row.uniforms, InitOf(p_.call, row, 0), tile_.x[0][0]);
-    }
-  }
-
-  // Everything between the loads and the stores. `claim`: claims the next tile, in one thread.
-  template <class NextClaim>
-  JP_DEVICE void Scan(BlockShared<kWarps>& shared, NextClaim claim) {
-    const spec::Uniforms u = TheRow().uniforms;
-    const int lane = Lane(), warp = Warp();
-    bool started;
-    const State mine = tile_.Fold(u, started);
-    if (lane == 0) {
-      shared.totals[warp] = mine;
-      shared.started[warp] = started;
-    }
-    BlockBarrier();
-    const int other = lane < kWarps ? lane : kWarps - 1;
-    const u32 heads = kStarts ? Ballot(lane < kWarps && shared.started[other]) : 0;
-    const State through = WarpScan<kWarps>(u, shared.totals[other],
-                                           spec::kMayNotEnd && lane >= kWarps ? 0
-                                           : kStarts                          ? ReachOf(heads)
-                                                                              : lane);
-    State base = StateFrom(through, warp > 0 ? warp - 1 : 0);
-    if (warp == 0) {
-      bool carried = claim_.tile > 0;
-      if (kStarts) carried = carried && (Ballot(tile_.StartsAt(0, 0)) & 1) == 0;
-      if (p_.ticket != nullptr) {
-        const Chain chain(p_.records + claim_.unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles), kWarp);
-        const State aggregate = StateFrom(through, kWarps - 1);
-        chain.PublishAggregate(claim_.tile, aggregate, heads != 0);
-        const State carry = chain.LookBack(u, claim_.tile, aggregate, heads != 0, carried);
-        if (lane == 0) shared.carry = carry;
-      }
-      if (lane == 0) shared.carried = carried;
-    } else if (Thread() == kWarp) {
-      claim();
-    }
-    BlockBarrier();
-    bool there = warp > 0;
-    if (shared.carried && (heads & ((1u << warp) - 1)) == 0) {
-      base = warp > 0 ? spec::Op(u, shared.carry, base) : shared.carry;
-      there = true;
-    }
-    tile_.Finish(u, base, there, [&](int r, int k) { return StartAt(r, k); });
-  }
-
-  JP_DEVICE void Store() {
-    const Row row = TheRow();
-    if (Whole()) {
-      StoreRuns<true>(row);
-    } else {
-      StoreRuns<false>(row);
-    }
-  }
-
- private:
-  JP_DEVICE Row TheRow() const { return RowOf(p_.call, kFlat ? 0 : claim_.unit); }
-  // The tile's elements in memory.
-  JP_DEVICE i64 Low() const { return claim_.begin > 0 ? claim_.begin : 0; }
-  JP_DEVICE i64 High() const { return claim_.begin + p_.length < p_.total ? claim_.begin + p_.length : p_.total; }
-  JP_DEVICE bool Spare(i64 at) const { return at < Low() || at >= High(); }
-  // Are all places of the tile elements?
-  JP_DEVICE bool Whole() const {
-    return p_.length == ElementsOf(kTile) && claim_.begin >= 0 && claim_.begin + p_.length <= p_.total;
-  }
-  // Where this thread's run r lies.
-  JP_DEVICE i64 RunAt(int r) const {
-    const int place = ((Warp() * kRounds + r) * kWarp + Lane()) * kRun;
-    if constexpr (spec::kReverse) return claim_.begin + p_.length - kRun - place;
-    return MultipleOf<kTile.run>(claim_.begin) + place;
-  }
-  static constexpr int kStep = spec::kReverse ? -kWarp * kRun : kWarp * kRun;  // from one of these runs to the next
-  // Of an element of a run, in memory order, where it is in scan order; and back.
-  JP_DEVICE static constexpr int Mirrored(int k) { return spec::kReverse ? kRun - 1 - k : k; }
-  JP_DEVICE i64 RowLength() const { return p_.call.n; }
-
-  template <bool kWhole>
-  JP_DEVICE void LoadRuns(const Row& row) {
-    const i64 low = Low(), high = High();
-    if constexpr (kWhole && !(kFlat && spec::kPositions)) {
-      State runs[kRounds][kRun];
-      spec::LoadRuns(row.arrays, row.uniforms, RunAt(0), RunAt(0), kStep, runs);
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) tile_.x[r][Mirrored(k)] = runs[r][k];
-      }
-      return;
-    }
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      State run[kRun];
-      const i64 at = RunAt(r);
-      if (kWhole || (at >= low && at + kRun <= high)) {
-        LoadWhole(row, at, run);
-      } else {
-        const bool none = at >= high || at + kRun <= low;
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          if (k > 0 && none) {
-            run[k] = run[0];
-          } else {
-            const i64 one = at + k < low ? low : at + k < high ? at + k : high - 1;
-            run[k] = spec::LoadOne(row.arrays, row.uniforms, one, PositionOf(one));
-          }
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) tile_.x[r][Mirrored(k)] = run[k];
-    }
-  }
-
-  JP_DEVICE void LoadWhole(const Row& row, i64 at, State (&run)[kRun]) const {
-    if constexpr (kFlat && spec::kPositions) {
-      const i64 position = PositionOf(at);
-      if (position + kRun > RowLength()) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) run[k] = spec::LoadOne(row.arrays, row.uniforms, at + k, PositionOf(at + k));
-        return;
-      }
-      spec::Load(row.arrays, row.uniforms, at, position, run);
-    } else {
-      spec::Load(row.arrays, row.uniforms, at, at, run);
-    }
-  }
-
-  // Of an element of this tile in its row.
-  JP_DEVICE i64 PositionOf(i64 at) const {
-    if constexpr (kFlat && spec::kPositions) {
-      const u32 n = static_cast<u32>(RowLength()), from = claim_.position + static_cast<u32>(at - claim_.begin);
-      return from % n;
-    } else {
-      return at;
-    }
-  }
-
-  // Sets the bits of elements where a sequence starts, and combines init into these.
-  JP_DEVICE void FindStarts(const Row& row) {
-    const u32 n = static_cast<u32>(RowLength());
-    u32 step = 0, position = 0;
-    if constexpr (kFlat) {
-      step = kWarp * kRun < n ? kWarp * kRun : kWarp * kRun % n;
-      if (spec::kReverse) step = n - step;
-      // Below the tile, where a reversed one's last run may begin, positions are those of the row before.
-      const int from = (static_cast<int>(claim_.position) + static_cast<int>(RunAt(0) - claim_.begin)) % static_cast<int>(n);
-      position = from < 0 ? static_cast<u32>(from) + n : static_cast<u32>(from);
-    }
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const i64 at = RunAt(r);
-      u32 of_row = position;
-      u8 flags[kRun] = {};
-      if constexpr (spec::kRestarts) ReadFlags(row, at, position, flags);
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) {
-        bool here = flags[k] != 0;
-        if constexpr (kFlat) {
-          here = here || of_row == (spec::kReverse ? n - 1 : 0);
-          of_row = of_row + 1 == n ? 0 : of_row + 1;
-        } else {
-          here = here || at + k == (spec::kReverse ? p_.total - 1 : 0);
-        }
-        tile_.starts |= static_cast<u32>(here) << (r * kRun + Mirrored(k));
-      }
-      if (p_.call.has_init && tile_.StartsOf(r) != 0) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          const bool spare = spec::kMayNotEnd && Spare(at + Mirrored(k));
-          if (tile_.StartsAt(r, k) && !spare) tile_.x[r][k] = spec::Op(row.uniforms, StartAt(r, k), tile_.x[r][k]);
-        }
-      }
-      if constexpr (spec::kMayNotEnd) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          tile_.starts |= static_cast<u32>(Spare(at + k)) << (r * kRun + Mirrored(k));
-        }
-      }
-      if constexpr (kFlat) {
-        position += step;
-        if (position >= n) position -= n;
-      }
-    }
-  }
-
-  JP_DEVICE void ReadFlags(const Row& row, i64 at, u32 position, u8 (&flags)[kRun]) const {
-    const u8* cut = reinterpret_cast<const u8*>(row.cut);
-    const i64 low = Low(), high = High();
-    const bool shared = kFlat && p_.flags_shared;
-    if (at >= low && at + kRun <= high && !(shared && position + kRun > RowLength())) {
-      ReadRun(cut, shared ? position : at, flags);
-      return;
-    }
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      if (at + k < low || at + k >= high) continue;
-      flags[k] = cut[shared ? (position + static_cast<u32>(k)) % static_cast<u32>(RowLength()) : at + k];
-    }
-  }
-
-  // What a sequence starts from at element k of run r; an exclusive scan has an init or an identity.
-  JP_DEVICE State StartAt(int r, int k) const {
-    if (p_.call.has_init) {
-      if constexpr (!kFlat) return InitOf(p_.call, TheRow(), 0);
-      const i64 at = RunAt(r) + Mirrored(k);
-      i64 row = claim_.row + (claim_.position + static_cast<u32>(at - claim_.begin)) / static_cast<u32>(RowLength());
-      if (Spare(at)) row = claim_.row;
-      return spec::InitOf(p_.call.init, p_.call.init_lane, MemberOf(p_.call.batch, row), 0);
-    }
-    if constexpr (spec::kHasIdentity) return spec::Identity();
-    return tile_.x[r][k];
-  }
-
-  template <bool kWhole>
-  JP_DEVICE void StoreRuns(const Row& row) const {
-    const i64 low = Low(), high = High();
-    if constexpr (kWhole) {
-      State runs[kRounds][kRun];
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) runs[r][k] = tile_.x[r][Mirrored(k)];
-      }
-      spec::StoreRuns(row.outs, row.uniforms, RunAt(0), kStep, runs);
-      return;
-    }
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      State run[1][kRun];
-      const i64 at = RunAt(r);
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) run[0][k] = tile_.x[r][Mirrored(k)];
-      if (at >= low && at + kRun <= high) {
-        spec::StoreRuns(row.outs, row.uniforms, at, 0, run);
-      } else {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          if (at + k >= low && at + k < high) spec::StoreOne(row.outs, row.uniforms, at + k, run[0][k]);
-        }
-      }
-    }
-  }
-
-  const ScanParams& p_;
-  const Claim& claim_;
-  WarpTile<kStarts, kRun, kRounds> tile_;
-};
 
 // Persistent blocks. The next tile is claimed while the block waits for what comes before the one at hand.
 template <bool kFlat>
-JP_DEVICE void ScanAlong(const ScanParams& p) {
-  using Tile = AlongTile<kFlat>;
+JP_DEVICE void ScanTiles(const ScanParams& p) {
+  using Tile = AlongTile<kFlat, false>;
   JP_SHARED(typename Tile::Shared, shared);
-  auto claim = [&](int which, i64 after) {
-    const i64 number = p.ticket != nullptr ? static_cast<i64>(AtomicAdd(p.ticket, u64{1})) : after;
-    shared.claims[which] = ClaimOf<kFlat>(p, number);
-  };
-  if (Thread() == 0) claim(0, Block());
+  JP_SHARED(Claim, claims[2]);
+  if (Thread() == 0) TakeTile<kFlat>(p, claims[0], Block());
   BlockBarrier();
-  for (int now = 0; shared.claims[now].number < p.units * p.tiles; now ^= 1) {
-    const Claim& at = shared.claims[now];
-    Tile tile(p, at);
+  for (int now = 0; claims[now].number < p.units * p.tiles; now ^= 1) {
+    Tile tile(p, claims[now]);
     tile.Load();
-    tile.Scan(shared.block, [&] { claim(now ^ 1, at.number + Blocks()); });
+    tile.Fold(shared, [&](const typename Tile::Aggregate& own) {
+      const State carry = tile.Carry(own);
+      if (Lane() == 0) shared.carry = carry;
+    });
+    if (Thread() == kWarp) TakeTile<kFlat>(p, claims[now ^ 1], claims[now].number + Blocks());
+    BlockBarrier();
+    tile.Finish(shared.carry, shared.needed);
     tile.Store();
+  }
+}
+
+// Persistent blocks whose tiles wait in shared memory, where all are of chains. A turn: the next tile is loaded, folded and
+// published, changes places with the one that waits, and that one gets to know what comes before it and is stored. Meanwhile most
+// of what it wants has been published, and the tile behind both is claimed and on its way to L2.
+//
+// Why none waits for ever. A block has three claims: the tile that waits, the one at hand, and one that it has not begun, in the
+// order of their numbers; it finishes its tiles in that order, too. Suppose that no block goes on, and let t be the least tile
+// that is claimed and not finished. All before it in its chain are claimed, as numbers are handed out in order, and so are
+// finished: they have published their aggregates, and their groups' totals and prefixes. Its block has finished what it claimed
+// before, so t is at hand or waits there. On the way from its load to look-back, the block does nothing but load and publish t
+// and the tile behind it, and what is published waits for nobody: an aggregate (Fold) comes before any look-back of the turn. So
+// the block arrives at the look-back of t, which asks for what is there, and goes on. A group's total and prefix are published a
+// turn later than its last tile's aggregate, by that tile's look-back: those that wait for them have larger numbers. As in
+// look_back.cuh, a block need not be resident to be waited for: what has claimed a tile has begun, and what has begun runs.
+//
+// What is shared, by turns (F: the barrier in Fold, or in its place; E: the one before Finish):
+//
+//   totals, started        written before F, read behind it, in Fold; next written behind E.
+//   aggregates[turn % 2]   written behind F by the first warp; read in the next turn, by that warp and behind E; next written
+//                          behind F of the one after that.
+//   carry                  written between F and E by the first warp, read behind E; hence F, also where nothing is folded.
+//   claims[next]           written between F and E by the second warp, when nobody is at the tile that was there: it was stored
+//                          before F. Read by all behind E.
+//   waiting                a thread's own words.
+template <bool kFlat>
+JP_DEVICE void ScanWaiting(const ScanParams& p) {
+  using Tile = AlongTile<kFlat, true>;
+  JP_SHARED(typename Tile::Shared, shared);
+  JP_SHARED(typename Tile::Aggregate, aggregates[2]);
+  JP_SHARED(Claim, claims[3]);
+  JP_SHARED(typename Tile::Waiting, waiting);
+  const i64 all = p.units * p.tiles;
+  if (Thread() == 0) TakeTile<kFlat>(p, claims[0], 0);
+  BlockBarrier();
+  bool comes = false;  // does a tile wait?
+  for (int now = 0, turn = 0;; turn ^= 1) {
+    const int next = now == 2 ? 0 : now + 1, last = now == 0 ? 2 : now - 1;
+    const bool goes = claims[now].number < all;
+    if (!goes && !comes) break;
+    Tile tile(p, claims[now]);
+    if (goes) {
+      tile.Load();
+      tile.Fold(shared, [&](const typename Tile::Aggregate& own) {
+        if (Lane() == 0) aggregates[turn] = own;
+      });
+      if (Warp() == 1) {
+        if (Lane() == 0) TakeTile<kFlat>(p, claims[next], 0);
+        WarpBarrier();
+        if (claims[next].number < all) Tile::AskFor(p, claims[next]);
+      }
+    } else {
+      BlockBarrier();
+    }
+    tile.Exchange(waiting, claims[last], comes, goes);
+    const typename Tile::Aggregate& own = aggregates[turn ^ 1];
+    if (comes && Warp() == 0) {
+      const State carry = tile.Carry(own);
+      if (Lane() == 0) shared.carry = carry;
+    }
+    BlockBarrier();
+    if (comes) {
+      tile.Finish(shared.carry, own.needed);
+      tile.Store();
+    }
+    if (!goes) break;
+    comes = true;
+    now = next;
   }
 }
 
@@ -403,8 +148,10 @@ namespace jp {
 // A spec is of one form: the other one's kernels are empty, and are not even looked at (kUsed: spec::kAcross or its contrary).
 template <bool kUsed>
 struct Scans {
-  static JP_DEVICE void Rows(const ScanParams& p) { ScanAlong<!kUsed>(p); }
-  static JP_DEVICE void Flat(const ScanParams& p) { ScanAlong<kUsed>(p); }
+  static JP_DEVICE void Rows(const ScanParams& p) { ScanTiles<!kUsed>(p); }
+  static JP_DEVICE void Flat(const ScanParams& p) { ScanTiles<kUsed>(p); }
+  static JP_DEVICE void RowsWaiting(const ScanParams& p) { ScanWaiting<!kUsed>(p); }
+  static JP_DEVICE void FlatWaiting(const ScanParams& p) { ScanWaiting<kUsed>(p); }
   static JP_DEVICE void Each(const ScanParams& p) { ScanEachRow(p); }
   static JP_DEVICE void Across(const ScanParams& p) { ScanStrips(p); }
 };
@@ -412,13 +159,16 @@ template <>
 struct Scans<false> {
   static JP_DEVICE void Rows(const ScanParams&) {}
   static JP_DEVICE void Flat(const ScanParams&) {}
+  static JP_DEVICE void RowsWaiting(const ScanParams&) {}
+  static JP_DEVICE void FlatWaiting(const ScanParams&) {}
   static JP_DEVICE void Each(const ScanParams&) {}
   static JP_DEVICE void Across(const ScanParams&) {}
 };
 using Along = Scans<!spec::kAcross>;
 using Across = Scans<spec::kAcross>;
 
-constexpr ScanTile kAlong = TileAlong(spec::kStateBytes, kWidest);
+constexpr ScanTile kAlong = TileAlong(spec::kStateBytes, kWidest), kWaiting = TileWaiting(spec::kStateBytes, kWidest);
+using Waiting = Scans<!spec::kAcross && (kWaiting.rounds > 0)>;
 constexpr int kRowsResident = kStartsInside ? ResidentWithStarts(kAlong) : kAlong.resident;
 constexpr int kFlatResident = kStartsInside ? (kAlong.resident + 1) / 2 : ResidentWithStarts(kAlong);
 constexpr int kAcrossResident = kStartsInside ? (kAcross.resident + 1) / 2 : kAcross.resident;
@@ -427,5 +177,7 @@ constexpr int kAcrossResident = kStartsInside ? (kAcross.resident + 1) / 2 : kAc
 
 JP_KERNEL(ScanRows, jp::ScanParams, jp::kAlong.threads, jp::kRowsResident) { jp::Along::Rows(p); }
 JP_KERNEL(ScanFlat, jp::ScanParams, jp::kAlong.threads, jp::kFlatResident) { jp::Along::Flat(p); }
+JP_KERNEL(ScanRowsWaiting, jp::ScanParams, jp::kWaiting.threads, jp::kWaiting.resident) { jp::Waiting::RowsWaiting(p); }
+JP_KERNEL(ScanFlatWaiting, jp::ScanParams, jp::kWaiting.threads, jp::kWaiting.resident) { jp::Waiting::FlatWaiting(p); }
 JP_KERNEL(ScanEach, jp::ScanParams, jp::kEachThreads, 1) { jp::Along::Each(p); }
 JP_KERNEL(ScanAcross, jp::ScanParams, jp::kAcross.threads, jp::kAcrossResident) { jp::Across::Across(p); }

@@ -124,10 +124,14 @@ class Elements:
         """f's statements and results."""
         return statements(self.f, [f"x{p}" for p in range(len(self.f.params))], kept=self.kept)
 
+    def whole(self) -> dict[int, ArraySpec]:
+        """The arrays whose elements are read as a whole, by number."""
+        return {k: self.arrays[k] for _, k, _ in self.used if 0 < self.arrays[k].slots <= MOST_READ}
+
     def runs(self) -> list[str]:
         """``Run``: what is read of neighbouring elements; and ``Read``, which reads runs from memory's ``first`` on, each
         ``step``, a multiple of their length, behind the one before: all of them in wide words or none, and so by one branch."""
-        whole = {k: self.arrays[k] for _, k, _ in self.used if 0 < self.arrays[k].slots <= MOST_READ}
+        whole = self.whole()
         members = [f"{memory_type(a.dtype)} a{k}[{times('kCount', a.slots)}]" for k, a in whole.items()]
         template, head = "template <int kCount>", "JP_DEVICE void Read("
         lines = [template, *struct("Run", members), "template <int kRuns, int kCount>"]
@@ -141,6 +145,13 @@ class Elements:
                 body.append(f"      ReadRun<{are}>(in.a{k} + {times('(first + r * step)', a.slots)}, run[r].a{k});")
             body.append("    }")
         return [*lines, *function(f"{head}const Arrays& in, i64 first, i64 step, Run<kCount> (&run)[kRuns])", [*body, "  }"])]
+
+    def ahead(self) -> list[str]:
+        """``Ahead``: a warp asks for what will be read of the elements from ``first`` to before ``last``."""
+        places = {k: [times(x, a.slots) for x in ("first", "last")] for k, a in self.whole().items()}
+        body = [f"  AskFor(in.a{k}, {first}, {last});" for k, (first, last) in places.items()]
+        parameters = "const Arrays& in, i64 first, i64 last" if body else "const Arrays&, i64, i64"
+        return function(f"JP_DEVICE void Ahead({parameters})", body)
 
     def args(self, first: str, position: str) -> list[str]:
         """f's arguments for the ``k``-th element of ``run``, from memory's ``first`` on, at ``position`` along the axis."""

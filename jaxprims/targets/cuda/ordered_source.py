@@ -96,6 +96,8 @@ def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
     parameters = ", ".join([uniforms_parameter(spec.f), *elements.parameters])
     yield from function(f"JP_DEVICE State Map({parameters})", [*lines, f"  return {{{', '.join(results)}}};"])
     yield from elements.runs()
+    if spec.kind == "scan":
+        yield from elements.ahead()
     head = "const Arrays& in, const Uniforms& u, i64 first, i64 place"
     yield "template <int kRuns, int kCount>"
     yield f"JP_DEVICE void LoadRuns({head}, i64 step, State (&out)[kRuns][kCount]) {{"

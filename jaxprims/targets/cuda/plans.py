@@ -19,6 +19,10 @@ of a cluster of blocks; in global memory."""
 SCAN_KERNELS = ("rows", "flat", "each")
 
 
+def _chosen(number: int | None) -> int:
+    return -1 if number is None else int(number)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
     target: ClassVar[str] = "cuda"
@@ -55,20 +59,21 @@ class HistogramPlan(_Plan):
 
 @dataclasses.dataclass(frozen=True)
 class ScanPlan(_Plan):
-    """Along a row: which kernel, and how many whole rows a tile holds; across rows side by side: how many lanes a tile has, and
-    whether tiles are chained."""
+    """Along a row: which kernel, how many whole rows a tile holds, and whether chained tiles wait in shared memory; across rows
+    side by side: how many lanes a tile has, and whether tiles are chained."""
 
     family: ClassVar[str] = "scan"
     kernel: str | None = None
     whole_rows: int | None = None
     width: int | None = None
     chained: bool | None = None
+    waits: bool | None = None
 
     def numbers(self, problem: Any) -> tuple[int, ...]:
         if problem.spec.across:
-            return self.width or 0, -1 if self.chained is None else int(self.chained)
-        kernel = -1 if self.kernel is None else SCAN_KERNELS.index(self.kernel)
-        return kernel, -1 if self.whole_rows is None else self.whole_rows
+            return self.width or 0, _chosen(self.chained)
+        kernel = None if self.kernel is None else SCAN_KERNELS.index(self.kernel)
+        return _chosen(kernel), _chosen(self.whole_rows), _chosen(self.waits)
 
 
 @dataclasses.dataclass(frozen=True)
