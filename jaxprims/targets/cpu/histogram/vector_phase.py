@@ -24,10 +24,12 @@ from ..llvm.build import (
     intrinsic,
     least,
     loop,
+    numbers,
     pointer,
     scaled,
     splat,
     suffix,
+    undefined,
 )
 
 BUFFER_BYTES = 16 * 1024
@@ -151,7 +153,7 @@ class VectorPhase:
         the user did not give: a loop inside f might never end on one."""
         b, width, t = self.b, self.width, expr.memory_type(a.dtype)
         row, flags = ir.VectorType(t, width * a.slots), ir.VectorType(I1, width * a.slots)
-        lane = ir.Constant(ir.VectorType(I32, width * a.slots), list(range(width * a.slots)))
+        lane = numbers(I32, range(width * a.slots))
         mask = b.icmp_unsigned("<", lane, splat(b, b.trunc(scaled(b, rest, a.slots), I32), width * a.slots))
         name = f"llvm.masked.load.v{width * a.slots}{suffix(t)}.p0"
         load = intrinsic(self.module, name, row, [PTR, flags, row])
@@ -164,8 +166,8 @@ class VectorPhase:
         return out
 
     def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
-        lanes = ir.Constant(ir.VectorType(I32, self.width), [i * slots + s for i in range(self.width)])
-        return row if slots == 1 else self.b.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
+        lanes = numbers(I32, range(s, self.width * slots, slots))
+        return row if slots == 1 else self.b.shuffle_vector(row, undefined(row.type), lanes)
 
     def _load_elements(self, k: int, i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
         """A vector of the elements from i on, for each slot of array k that f uses; ``rest`` of them are left."""
@@ -201,7 +203,7 @@ class VectorPhase:
                 slots |= {(k, s): v for s, v in self._load_elements(k, i, rest).items()}
             elif any(q == k and p in self.used_params for p, (q, _) in enumerate(self.param_of)):
                 t = I32 if itemsize(a.dtype) == 4 else I64
-                lane = ir.Constant(ir.VectorType(t, width), list(range(width)))
+                lane = numbers(t, range(width))
                 base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
                 lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
                 slots[k, 0] = b.add(splat(b, base, width), lane)  # spare lanes: the first one's, as for arrays
@@ -267,7 +269,7 @@ class VectorPhase:
         if t.width > self.offset_type.width:
             index = b.trunc(index, ir.VectorType(self.offset_type, width))
         scaled = index if size == 1 else b.mul(index, ir.Constant(index.type, [size] * width))
-        place = b.add(splat(b, b.trunc(j, I32), width), ir.Constant(ir.VectorType(I32, width), list(range(width))))
+        place = b.add(splat(b, b.trunc(j, I32), width), numbers(I32, range(width)))
         rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
         rows += [(v, self.value_buffers[s.number]) for s, v in values]
         bits = b.bitcast(keep, ir.IntType(width))
@@ -287,11 +289,11 @@ class VectorPhase:
         part_type, mask_type = ir.VectorType(t, piece), ir.VectorType(I1, piece)
         compress = intrinsic(self.module, name, part_type, [part_type, mask_type, part_type])
         for first in range(0, self.width, piece):
-            lanes = ir.Constant(ir.VectorType(I32, piece), list(range(first, first + piece)))
-            part = b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes)
-            mask = b.shuffle_vector(keep, ir.Constant(keep.type, ir.Undefined), lanes)
+            lanes = numbers(I32, range(first, first + piece))
+            part = b.shuffle_vector(v, undefined(v.type), lanes)
+            mask = b.shuffle_vector(keep, undefined(keep.type), lanes)
             before = b.and_(bits, ir.Constant(bits.type, (1 << first) - 1))
             place = b.add(n, b.zext(b.ctpop(before), I64)) if first else n
-            squeezed = b.call(compress, [part, mask, ir.Constant(part_type, ir.Undefined)])
+            squeezed = b.call(compress, [part, mask, undefined(part_type)])
             squeezed = squeezed if t is narrow else b.trunc(squeezed, ir.VectorType(narrow, piece))
             b.store(squeezed, self._buffer_at(buffer, place, narrow), align=1)

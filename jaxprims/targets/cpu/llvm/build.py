@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,11 +11,15 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from . import expr
 from .types import alloca as alloca
+from .types import numbers as numbers
+from .types import undefined as undefined
+from .types import vector, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
 
 
+@functools.lru_cache(4096)
 def i64(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
@@ -54,7 +59,7 @@ def pointer(b: ir.IRBuilder, pointers: ir.Value, k: int) -> ir.Value:
 def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
     """A value or a vector of contiguous ones from memory, in registers."""
     t = expr.memory_type(dtype)
-    v = b.load(p, typ=t if width == 1 else ir.VectorType(t, width), align=itemsize(dtype))
+    v = b.load(p, typ=vector_of(t, width), align=itemsize(dtype))
     return expr.from_memory(b, v, dtype)
 
 
@@ -70,18 +75,18 @@ def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int,
     if width == 1:
         return {s: load(b, address(b, p, i64(s * itemsize(dtype))), dtype) for s in wanted}
     row = b.load(p, typ=ir.VectorType(t, width * slots), align=itemsize(dtype))
-    undef = ir.Constant(row.type, ir.Undefined)
+    undef = undefined(row.type)
     out = {}
     for s in wanted:
-        lanes = ir.Constant(ir.VectorType(I32, width), [i * slots + s for i in range(width)])
+        lanes = numbers(I32, range(s, width * slots, slots))
         out[s] = expr.from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
     return out
 
 
 def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
-    t = ir.VectorType(value.type, width)
-    one = b.insert_element(ir.Constant(t, ir.Undefined), value, ir.Constant(I32, 0))
-    return b.shuffle_vector(one, ir.Constant(t, ir.Undefined), ir.Constant(ir.VectorType(I32, width), [0] * width))
+    t = vector(value.type, width)
+    one = b.insert_element(undefined(t), value, ir.Constant(I32, 0))
+    return b.shuffle_vector(one, undefined(t), numbers(I32, [0] * width))
 
 
 def intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
@@ -175,7 +180,7 @@ def _part(b: ir.IRBuilder, v: ir.Value, lanes: Sequence[int]) -> ir.Value:
 
 
 def _picked(b: ir.IRBuilder, v: ir.Value, w: ir.Value, lanes: Sequence[int]) -> ir.Value:
-    return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
+    return b.shuffle_vector(v, w, numbers(I32, lanes))
 
 
 def bytes_of(t: ir.Type) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ....ir.program import CONTROL, Builder, Instr, Program, itemsize
-from .types import alloca, from_memory, lanes, memory_type, splat, take, to_memory
+from .types import alloca, from_memory, lanes, memory_type, numbers, splat, take, to_memory
 
 VECTOR_BYTES = 64
 """Of the vectors along a row: two registers where these are narrower, whose additions do not wait for each other."""
@@ -155,7 +155,7 @@ def _one(
             given.append(from_memory(b, b.load(_at(b, row, first, t), typ=kind, align=itemsize(t)), t))
         turn = b.trunc(first, _I32)
         if width > 1:
-            turn = b.add(splat(b, turn, width), ir.Constant(ir.VectorType(_I32, width), list(range(width))))
+            turn = b.add(splat(b, turn, width), numbers(_I32, range(width)))
         return run(fold.term, [*given, turn, *invariants], width)[0]
 
     def combined(x: ir.Value, y: ir.Value) -> ir.Value:

@@ -22,7 +22,7 @@ from .build import I1, I32, PTR, alloca, i64, load, loop, store, suffix
 from .build import intrinsic as declared
 from .engine import target
 from .table import TABLE, convert
-from .types import HALVES, constant, intrinsic, memory_type, register_type, rounded, splat, take
+from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""
@@ -263,7 +263,7 @@ class _Emission:
             first = b.trunc(self._position(access, index, offset), I32)
             if step == 0 or piece.width == 1:
                 return first
-            lanes = ir.Constant(ir.VectorType(I32, piece.width), [step * min(k, piece.count - 1) for k in range(piece.width)])
+            lanes = numbers(I32, [step * min(k, piece.count - 1) for k in range(piece.width)])
             return b.add(splat(b, first, piece.width), lanes)
         dtype, p = self.dtypes[access.of], self._at(access, index, offset)
         if step == 0 or piece.width == 1:
@@ -304,7 +304,7 @@ class _Emission:
 
 
 def _mask(piece: _Piece) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I1, piece.width), [int(k < piece.count) for k in range(piece.width)])
+    return numbers(I1, [int(k < piece.count) for k in range(piece.width)])
 
 
 def neutral(combine: str, dtype: str) -> int:

@@ -6,7 +6,9 @@ value, rounded to its own type again after every operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import struct
+from collections.abc import Callable, Iterable, Sequence
 
 from llvmlite import ir
 
@@ -14,6 +16,9 @@ from ....ir.program import from_bits, is_float, itemsize
 from .engine import target
 
 HALVES = ("f16", "bf16")
+
+_MANY = 4096
+"""Types and constants that are kept: llvmlite takes a fifth of its time to make the same ones anew, and their texts."""
 
 _I1, _I16, _I32 = ir.IntType(1), ir.IntType(16), ir.IntType(32)
 _FLOATS: dict[str, ir.Type] = {"f16": ir.FloatType(), "bf16": ir.FloatType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
@@ -33,7 +38,13 @@ def register_type(dtype: str, width: int = 1) -> ir.Type:
 
 
 def vector_of(scalar: ir.Type, width: int) -> ir.Type:
-    return scalar if width == 1 else ir.VectorType(scalar, width)
+    return scalar if width == 1 else vector(scalar, width)
+
+
+@functools.lru_cache(_MANY)
+def vector(scalar: ir.Type, width: int) -> ir.VectorType:
+    """Also of one lane."""
+    return ir.VectorType(scalar, width)
 
 
 def lanes(t: ir.Type) -> int:
@@ -52,11 +63,29 @@ def with_scalar(t: ir.Type, scalar: ir.Type) -> ir.Type:
 
 def literal(t: ir.Type, value: float | bool) -> ir.Constant:
     """The constant of a scalar type, or of a vector type with every lane the same."""
-    if isinstance(t, ir.VectorType):
-        return ir.Constant(t, [ir.Constant(t.element, value)] * t.count)
-    return ir.Constant(t, value)
+    if not isinstance(t, ir.VectorType):
+        return ir.Constant(t, value)
+    return _alike(t, struct.pack("d", value) if isinstance(value, float) else value)
 
 
+@functools.lru_cache(_MANY, typed=True)
+def _alike(t: ir.VectorType, value: bytes | int) -> ir.Constant:
+    """A float is given by its bits: zeros of both signs are equal."""
+    (number,) = struct.unpack("d", value) if isinstance(value, bytes) else (value,)
+    return ir.Constant(t, [ir.Constant(t.element, number)] * t.count)
+
+
+def numbers(t: ir.Type, values: Iterable[int]) -> ir.Constant:
+    """The vector of these integers, of a scalar type."""
+    return _numbers(t, tuple(values))
+
+
+@functools.lru_cache(_MANY)
+def _numbers(t: ir.Type, values: tuple[int, ...]) -> ir.Constant:
+    return ir.Constant(vector(t, len(values)), values)
+
+
+@functools.lru_cache(_MANY)
 def constant(dtype: str, bits: int, width: int = 1) -> ir.Constant:
     """The value with these bits, in registers."""
     t = register_type(dtype, width)
@@ -70,9 +99,19 @@ def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
         return value
     if isinstance(value, ir.Constant):
         return literal(ir.VectorType(value.type, width), value.constant)
-    t = ir.VectorType(value.type, width)
-    first = b.insert_element(ir.Constant(t, ir.Undefined), value, _I32(0))
-    return b.shuffle_vector(first, ir.Constant(t, ir.Undefined), ir.Constant(ir.VectorType(_I32, width), None))
+    t = vector(value.type, width)
+    first = b.insert_element(undefined(t), value, _I32(0))
+    return b.shuffle_vector(first, undefined(t), _zeros(width))
+
+
+@functools.lru_cache(_MANY)
+def undefined(t: ir.Type) -> ir.Constant:
+    return ir.Constant(t, ir.Undefined)
+
+
+@functools.cache
+def _zeros(width: int) -> ir.Constant:
+    return ir.Constant(vector(_I32, width), None)
 
 
 def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.Value:
@@ -86,7 +125,7 @@ def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.V
 
 def take(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
     """The lanes of x followed by y, in ``order``."""
-    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(order)), [_I32(k) for k in order]))
+    return b.shuffle_vector(x, y, numbers(_I32, order))
 
 
 def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value, overloads: Sequence[ir.Type] = ()) -> ir.Value:

@@ -9,7 +9,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, PTR, address, i64, intrinsic, scaled, splat, suffix
+from ..llvm.build import I1, I32, PTR, address, i64, intrinsic, numbers, scaled, splat, suffix, undefined
 from ..llvm.structs import in_pieces, load_structs
 
 
@@ -94,7 +94,7 @@ class Elements:
         """Which of a vector's memory places, ``slots`` for each element, hold its first ``rest`` elements."""
         b, places = self.b, self.width * slots
         order = range(places - 1, -1, -1) if self.spec.reverse else range(places)
-        place = ir.Constant(ir.VectorType(I32, places), list(order))
+        place = numbers(I32, order)
         return b.icmp_unsigned("<", place, splat(b, b.trunc(scaled(b, rest, slots), I32), places))
 
     def whole(self, rest: ir.Value) -> ir.Value:
@@ -184,14 +184,14 @@ class Elements:
         if slots == 1 and not self.turned:
             return row
         lanes = range(self.width - 1, -1, -1) if self.turned else range(self.width)
-        order = ir.Constant(ir.VectorType(I32, self.width), [k * slots + s for k in lanes])
-        return self.b.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), order)
+        order = numbers(I32, [k * slots + s for k in lanes])
+        return self.b.shuffle_vector(row, undefined(row.type), order)
 
     def _filled(self, v: ir.Value, rest: ir.Value) -> ir.Value:
         """A vector's first ``rest`` elements, its other lanes filled with the first of them."""
         b, width = self.b, self.width
         lane = [width - 1 - k if self.backwards else k for k in range(width)]
-        place = ir.Constant(ir.VectorType(I32, width), lane)
+        place = numbers(I32, lane)
         there = b.icmp_unsigned("<", place, splat(b, b.trunc(rest, I32), width))
         return b.select(there, v, splat(b, b.extract_element(v, ir.Constant(I32, lane.index(0))), width))
 
@@ -209,7 +209,7 @@ class Elements:
         else:
             first = self._narrow(self.memory_index(i), t)
             lanes = range(width - 1, -1, -1) if self.turned else range(width)
-            v = first if width == 1 else b.add(splat(b, first, width), ir.Constant(ir.VectorType(t, width), list(lanes)))
+            v = first if width == 1 else b.add(splat(b, first, width), numbers(t, lanes))
         return self.either(rest, lambda: [v], lambda: [self._filled(v, rest)])[0]
 
     def _in_rows(self, t: ir.Type) -> ir.Value:

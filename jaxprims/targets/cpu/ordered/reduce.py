@@ -8,13 +8,13 @@ both make one vector of runs twice as long. That tree applies the operator once 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, alloca, i64, least, loop, pointer, splat
+from ..llvm.build import I1, I32, I64, PTR, alloca, i64, least, loop, numbers, pointer, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .reduce_logaddexp import folds, reduce_logaddexp
@@ -151,7 +151,7 @@ class Fold:
             width = self.width if expensive else half
             low = state if expensive else [take(b, v, v, range(half)) for v in state]
             high = [take(b, v, v, [(k + half) % self.width for k in range(width)]) for v in state]
-            there = b.icmp_signed("<", _constants(range(half, half + width)), splat(b, few, width))
+            there = b.icmp_signed("<", numbers(I32, range(half, half + width)), splat(b, few, width))
             both = apply_op(b, self.spec, self.uniforms, width, low, high)
             state = [b.select(there, v, w) for v, w in zip(both, low, strict=True)]
             half //= 2
@@ -199,7 +199,7 @@ class Fold:
         few, run = splat(b, self._few(count), width), 1
         while run < width:
             even, odd = self._neighbours(state, state)
-            there = b.icmp_signed("<", _constants((2 * k + 1) * run for k in range(width)), few)
+            there = b.icmp_signed("<", numbers(I32, range(run, 2 * width * run, 2 * run)), few)
             state = [b.select(there, v, w) for v, w in zip(self.op(even, odd), even, strict=True)]
             run *= 2
         held.put(state)
@@ -242,8 +242,3 @@ class Fold:
             for p, t, value in zip(waiting, types, out.get(), strict=True):
                 b.store(value, place(p, t))
         return vectors
-
-
-def _constants(values: Iterable[int]) -> ir.Constant:
-    values = list(values)
-    return ir.Constant(ir.VectorType(I32, len(values)), values)

@@ -15,7 +15,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, alloca, bytes_of, i64, least, loop, pointer, scaled, splat
+from ..llvm.build import I64, PTR, address, alloca, bytes_of, i64, least, loop, numbers, pointer, scaled, splat
 from ..llvm.types import literal, take
 from .elements import vector_width
 from .reduce_logaddexp import folds
@@ -146,7 +146,7 @@ class _Group:
             def position(dtype: str) -> ir.Value:
                 t = expr.register_type(dtype)
                 first = at if t.width == 64 else b.trunc(at, t)
-                return b.add(splat(b, first, width), ir.Constant(ir.VectorType(t, width), list(range(width))))
+                return b.add(splat(b, first, width), numbers(t, range(width)))
 
             return element(b, spec, self.arrays, uniforms, width, b.add(start, at), position, rest)
 

@@ -15,7 +15,24 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, PTR, address, alloca, i64, intrinsic, least, load, load_slots, loop, scaled, splat, suffix
+from ..llvm.build import (
+    I1,
+    I8,
+    I32,
+    PTR,
+    address,
+    alloca,
+    i64,
+    intrinsic,
+    least,
+    load,
+    load_slots,
+    loop,
+    numbers,
+    scaled,
+    splat,
+    suffix,
+)
 from ..llvm.math import MATH
 from ..llvm.types import take
 
@@ -23,7 +40,7 @@ from ..llvm.types import take
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> ir.Value:
     """Which of ``width`` structs of ``slots`` scalars, scalar by scalar, are among the first ``rest``."""
     few = least(b, rest, i64(width))
-    lane = ir.Constant(ir.VectorType(I32, width * slots), [k // slots for k in range(width * slots)])
+    lane = numbers(I32, [k // slots for k in range(width * slots)])
     return b.icmp_signed("<", lane, splat(b, b.trunc(few, I32), width * slots))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, least, loop, splat
+from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, least, loop, numbers, splat
 from ..llvm.types import take, vector_of
 from .elements import Elements, vector_width
 from .scan_base import Kernel, Values
@@ -251,7 +251,7 @@ class LogSteps(Kernel):
         where AVX-512 merges under a mask for nothing."""
         b, group = self.b, self.group
         if self.vector_bytes < 64:
-            return ir.Constant(ir.VectorType(I1, group), list(map(int, chosen)))
+            return numbers(I1, map(int, chosen))
         zero = b.lshr(self.progress, i64(62))  # no such bits are in use
         bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
         return b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
@@ -266,7 +266,7 @@ class LogSteps(Kernel):
         return out
 
     def _lanes(self, chosen: Sequence[bool]) -> ir.Constant:
-        return ir.Constant(ir.VectorType(I1, self.width), list(map(int, chosen)))
+        return numbers(I1, map(int, chosen))
 
     # --- restarts -------------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from ....ir.program import Builder, Program
 from ....operators import classify
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, alloca, i64, loop, splat
+from ..llvm.build import I32, alloca, i64, loop, numbers, splat
 from ..llvm.types import literal, take
 from .scan_tiles import Tile
 
@@ -120,7 +120,7 @@ class LogAddExp(Tile):
     def _exponentials(self, count: ir.Value, rest: ir.Value, top: ir.Value) -> None:
         """exp(x - top) of all rows and the one behind them, 0 where there is no element."""
         b, width = self.b, self.width
-        lane = ir.Constant(ir.VectorType(I32, width), [self._lane_of(k) for k in range(width)])
+        lane = numbers(I32, map(self._lane_of, range(width)))
         with loop(b, i64(0), b.add(count, i64(1))) as row:
             (e,) = expr.emit(b, self.exp, [*self._get(self.rows, row), top], [], width)
             left = b.select(b.icmp_signed("<", row, count), b.sub(rest, b.mul(row, i64(width))), i64(width))

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, pointer, scaled, splat
+from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, numbers, pointer, scaled, splat
 from .elements import vector_width
 from .reduce import Fold, State
 from .rows import Held, apply_op, element, f_of, is_expensive, prefix_mask, repeat, store_row
@@ -171,7 +171,7 @@ class _Runs(Fold):
 
         def position(dtype: str) -> ir.Value:
             first = i if itemsize(dtype) == 8 else b.trunc(i, I32)
-            lanes = b.add(splat(b, first, width), ir.Constant(ir.VectorType(first.type, width), list(range(width))))
+            lanes = b.add(splat(b, first, width), numbers(first.type, range(width)))
             return b.select(prefix_mask(b, rest, width), lanes, splat(b, first, width)) if fills else lanes
 
         return element(b, spec, self.arrays, self.uniforms, width, i, position, rest, fills)

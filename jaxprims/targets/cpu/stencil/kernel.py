@@ -15,7 +15,7 @@ from llvmlite import ir
 from ....ir.program import Program, itemsize
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, pointer, scaled, splat, store
+from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, numbers, pointer, scaled, splat, store
 from ..ordered.elements import MOST_SHUFFLED, register_bytes
 from ..ordered.rows import load_row, store_row
 from .ahead import AT_ONCE, Ahead
@@ -134,7 +134,7 @@ class _Arguments(Sequence[ir.Value]):
         cell = b.trunc(b.udiv(self.j, unit), I32)
         if self.width == 1:
             return b.add(first, cell)
-        ahead = ir.Constant(ir.VectorType(I32, self.width), list(range(self.width)))
+        ahead = numbers(I32, range(self.width))
         if cells.spec.unit > 1:  # of the cell's lanes, how many are before
             before = splat(b, b.trunc(b.urem(self.j, unit), I32), self.width)
             ahead = b.udiv(b.add(before, ahead), splat(b, ir.Constant(I32, cells.spec.unit), self.width))
