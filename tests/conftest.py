@@ -67,11 +67,30 @@ def draws(request: pytest.FixtureRequest) -> None:
         setattr(request.module, name, np.random.default_rng(zlib.crc32(request.node.nodeid.encode())))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kept_for_good() -> None:
-    """What is there when a file's tests begin: modules, and what other files had compiled."""
-    gc.collect()
-    gc.freeze()
+MANY = 300
+"""Programs that JAX compiled, after which all are forgotten."""
+_compiled = 0
+
+
+def _count(event: str, duration: float, **more: Any) -> None:
+    global _compiled
+    _compiled += event == "/jax/core/compile/backend_compile_duration"
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+@pytest.fixture(autouse=True)
+def few_programs() -> None:
+    """JAX keeps an MLIR context for each program that it compiled, and the more of them there are, the longer it takes to make
+    another: twice as long beside 1,500. A process that tests half of everything compiles some thousands."""
+    global _compiled
+    if _compiled > MANY:
+        _compiled = 0
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
