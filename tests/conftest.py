@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where compiled kernels are kept during one test: there are none yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "jaxprims"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many eager calls were compiled in the test, or tried."""
+    from jaxprims.calls import kept
+
+    kept.forget()
+    made: list[Any] = []
+    of_arrays = kept._of_arrays
+    monkeypatch.setattr(kept, "_of_arrays", lambda *call: [made.append(call), of_arrays(*call)][1])
+    return lambda: len(made)
 
 
 @pytest.fixture
