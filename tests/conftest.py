@@ -67,7 +67,7 @@ def draws(request: pytest.FixtureRequest) -> None:
         setattr(request.module, name, np.random.default_rng(zlib.crc32(request.node.nodeid.encode())))
 
 
-MANY = 300
+MANY = 500
 """Programs that JAX compiled, after which all are forgotten."""
 _compiled = 0
 
