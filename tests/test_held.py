@@ -102,15 +102,16 @@ FOUND: dict[str, Callable[..., Any]] = {
     "by index": lambda y, i: jp.segment_max(y, i, H)[i],
     "segments": lambda y, i: jp.segment_min(y, i, H, indices_are_sorted=True)[i],
     "reduction": lambda y, i: jp.reduce(y, jnp.minimum, axis=0),
-    "running": lambda y, i: jp.cummax(y, 0)[-1:],
+    "running": lambda y, i: jnp.where(jnp.any(y > jp.cummax(y)), jnp.nan, y),
     "by its place": lambda y, i: y[jp.argmax(y)],
 }
 
 
+@pytest.mark.parametrize("wrapped", [lambda f: f, jp.fuse])
 @pytest.mark.parametrize("name", FOUND)
 @examples(12)
 @given(expression=EXPRESSIONS, n=st.sampled_from([40, 3000]))
-def test_an_extreme_is_found_among_the_elements(name: str, expression: Any, n: int) -> None:
+def test_an_extreme_is_found_among_the_elements(name: str, wrapped: Callable[..., Any], expression: Any, n: int) -> None:
     """By who compares with what XLA makes: kernels round it in the same way, or read it."""
     x, (a, b) = RNG.standard_normal(n).astype(np.float32), RNG.standard_normal(2).astype(np.float32)
     i = np.sort(np.append(np.arange(H), RNG.integers(0, H, n - H))).astype(np.int32)
@@ -120,8 +121,8 @@ def test_an_extreme_is_found_among_the_elements(name: str, expression: Any, n: i
         return jnp.zeros(H, bool).at[i].max(y == FOUND[name](y, i))
 
     options = {"xla_backend_optimization_level": 3}  # as by default, not as these tests have it: so it rounds as kernels do
-    groups = jax.jit(found).lower(x, a, b).compile(options)(x, a, b)
-    assert groups.all() if name in ("by index", "segments") else groups.any()
+    groups = jax.jit(wrapped(found)).lower(x, a, b).compile(options)(x, a, b)
+    assert groups.all() if name in ("by index", "segments", "running") else groups.any()
 
 
 def test_what_is_in_memory_is_not_held() -> None:

@@ -36,7 +36,7 @@ Compared = tuple[Var, int, int]
 
 
 def compared(graph: Graph) -> list[Compared]:
-    extremes = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _EXTREMES]
+    extremes = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _EXTREMES or _chooses(e)]
     of = {k: {_source(graph, v) for v in graph.eqns[k].invars} for k in extremes}
     out = []
     for index, eqn in enumerate(graph.eqns):
@@ -48,6 +48,11 @@ def compared(graph: Graph) -> list[Compared]:
                 if source is not None and source in graph.producer:
                     out += [(source, k, index) for k in extremes if bits >> k & 1 and source in of[k]]
     return out
+
+
+def _chooses(eqn: JaxprEqn) -> bool:
+    """Is it a call of the library's, of an operator that gives one of the elements?"""
+    return bool(getattr(eqn.params.get("call"), "compares", False))
 
 
 def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], by_xla: Collection[int]) -> frozenset[Var]:
