@@ -21,6 +21,8 @@ from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Target
 from .batches import new_primitive
+from .divided import Layout, devices_of
+from .divided import lower as divide
 from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by
 
 held_p = new_primitive("held")
@@ -88,7 +90,14 @@ class Held:
 
     def where_it_stands(self, ctx: Any, x: Any) -> Any:
         """What makes the operand is to be seen here only (``looking_back``)."""
-        return mlir.lower_fun(self.lowered.bind)(ctx, x) if not CAN_LOOK or _is_rounded(ctx, x) else [x]
+        if CAN_LOOK and not _is_rounded(ctx, x):
+            return [x]
+        count, rank = devices_of(ctx), ctx.avals_in[0].ndim
+        if count == 1:
+            return mlir.lower_fun(self.lowered.bind)(ctx, x)
+        axes = tuple(f"b{a}" for a in range(rank))
+        part = Layout((axes,), (axes,), lambda _, x: self.lowered.bind(x), "")
+        return divide(ctx, [x], part, lambda x: tuple(self.lowered.bind(x)), count)
 
 
 HELD = Held()
