@@ -405,3 +405,15 @@ def test_few_steps_are_made_once(name: str, n: int) -> None:
     np.testing.assert_allclose(ours(x), plain(x), rtol=1e-4, atol=1e-5)
     made = [c.cost_analysis().get("transcendentals", 0) for c in (ours, plain)]
     assert made[0] <= made[1] + x.size
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum])
+def test_cotangents_of_halves_are_summed_wide(op: Any, dtype: Any) -> None:
+    """One element has thousands of results' cotangents, of which a half holds no more than the first."""
+    x = jnp.linspace(3, -3, 20_000).astype(dtype)
+    weights = jnp.full(x.shape, 1.5 / 1024, dtype)
+    of = lambda x: jnp.sum(jp.scan(x, op).astype(jnp.float32) * weights)  # noqa: E731
+    moved = np.asarray(jax.jit(jax.grad(of))(x), np.float64)
+    wanted = np.asarray(jax.jit(jax.grad(of))(x.astype(jnp.float32)), np.float64)
+    assert abs(moved.sum() / wanted.sum() - 1) < 0.02
