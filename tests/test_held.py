@@ -23,6 +23,10 @@ from jax.sharding import PartitionSpec as P
 from meshes import mesh
 
 import jaxprims as jp
+from jaxprims.ir.check import check_program
+from jaxprims.ir.contraction import ALLOWED, CONTRACTS, contracted
+from jaxprims.ir.program import Program
+from jaxprims.tracing.lower import to_program
 
 H = 7
 RNG = np.random.default_rng(0)
@@ -123,6 +127,20 @@ def test_an_extreme_is_found_among_the_elements(name: str, wrapped: Callable[...
     options = {"xla_backend_optimization_level": 3}  # as by default, not as these tests have it: so it rounds as kernels do
     groups = jax.jit(wrapped(found)).lower(x, a, b).compile(options)(x, a, b)
     assert groups.all() if name in ("by index", "segments", "running") else groups.any()
+
+
+def test_what_may_be_contracted() -> None:
+    """It is part of a Program's text; what XLA might round in another way is not."""
+
+    def of(f: Callable[..., Any], dtype: str = "float32") -> Program | None:
+        return contracted(to_program(jax.make_jaxpr(f)(*np.ones((2, 1), jnp.dtype(dtype))[:, 0]).jaxpr))
+
+    found = of(lambda x, a: jnp.abs(x * a + 1))
+    assert found is not None and [i.op for i in found.body if i.attr == ALLOWED and i.op in CONTRACTS] == ["mul", "add"]
+    assert Program.parse(str(found)) == found
+    check_program(found, found.params, found.result_dtypes, ())
+    assert of(lambda x, a: x / a + 1) is of(lambda x, a: x * a + x * x) is of(lambda x, a: -(x * a) + 1) is None
+    assert of(lambda x, a: (x * a + 1) * (x * a)) is of(lambda x, a: x * a + 1, "bfloat16") is None
 
 
 def test_what_is_in_memory_is_not_held() -> None:
