@@ -256,3 +256,28 @@ def test_extremes_of_every_kind_of_value(op: Any, dtype: str) -> None:
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(wanted, np.float32))
     assert np.array_equal(np.signbit(np.asarray(got, np.float32))[:2], np.signbit(np.asarray(wanted, np.float32))[:2])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_numbers_of_64_bits_in_a_context(dtype: Any, x64: bool) -> None:
+    """XLA's partitioner asks in a thread of its own, where numbers are as wide as outside of ``jax.enable_x64``."""
+    calls: dict[str, Callable[..., Any]] = {
+        "sum": lambda x, i: jp.segment_sum(x, i, H),
+        "fold": lambda x, i: jp.reduce(x, lambda a, b: jnp.maximum(a, b)),
+        "scan": lambda x, i: jp.cumsum(x),
+        "counts": lambda x, i: jp.bincount(i, length=H),
+        "stencil": lambda x, i: jp.stencil(lambda a: a[-1] + a[1], [x]),
+        "wide inside": lambda x, i: jp.reduce(x, jnp.add, map=lambda v: jnp.round(v.astype(float) * 1e3).astype(int)),
+    }
+    with jax.enable_x64(x64):
+        x = np.asarray(jnp.asarray((X * 100).astype(dtype)))
+        places = [jax.device_put(a, NamedSharding(mesh(8), P("x"))) for a in (x, IDS)]
+        for name, fn in calls.items():
+            alone, over = jax.jit(fn)(x, IDS), jax.jit(fn)(*places)
+            assert alone.dtype == over.dtype, name
+            np.testing.assert_allclose(over, alone, rtol=1e-4, atol=1 if x.dtype == np.float32 else 1e-9, err_msg=name)
+        if jnp.issubdtype(dtype, jnp.inexact):
+            for k in ("sum", "stencil", "fold"):
+                grad = jax.jit(jax.grad(lambda x, i, k=k: (calls[k](x, i) ** 2).sum()))
+                np.testing.assert_allclose(grad(*places), grad(x, IDS), rtol=1e-3, err_msg=k)

@@ -8,6 +8,7 @@ device needs whole. An axis ``=r0`` has no say: it is sharded as others of that 
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -62,12 +63,20 @@ members of the batch."""
 
 
 def devices_of(ctx: Any) -> int:
-    """Over how many devices XLA will partition what is being lowered; 1 inside ``shard_map``, and where a module is exported,
-    which can hold no function of this process."""
+    """Over how many devices XLA will partition what is being lowered; 1 inside ``shard_map``, and where it cannot ask how: a
+    module that is exported can hold no function of this process; and it asks in a thread of its own, where numbers have the types
+    that they have outside of ``jax.enable_x64(...)``."""
     context = ctx.module_context
     if getattr(getattr(context, "lowering_parameters", None), "for_export", False):
         return 1
-    return getattr(context.axis_context, "num_devices", 1)
+    count = getattr(context.axis_context, "num_devices", 1)
+    return 1 if count > 1 and jax.config.jax_enable_x64 != _x64_of_threads() else count
+
+
+def _x64_of_threads() -> bool:
+    """Has a new thread numbers of 64 bits?"""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return bool(thread.submit(lambda: jax.config.jax_enable_x64).result())
 
 
 def devices_at_once(ctx: Any) -> int:
