@@ -36,6 +36,13 @@ SHORTEST_ROW = 64
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
+ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh".split())
+"""Functions of which XLA has no vectors: kernels take a tenth to a third of its time."""
+
+WIDE_COLUMNS = 16
+"""Columns side by side from which on XLA adds rows as vectors, all of its own passes with the same threads, which a kernel
+between them would send to sleep."""
+
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
 
@@ -64,6 +71,12 @@ def _is_written_for(body: Body, var: Var) -> bool:
         return False
     inside = body.taken | {s.index for s in body.sites}
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
+
+
+def _is_read_by_xla(body: Body) -> bool:
+    """Do others want what this kernel reads?"""
+    inside = body.taken | {s.index for s in body.sites}
+    return any(u != OUTSIDE and u not in inside for var, _ in body.streamed for u in body.graph.users[var])
 
 
 def _is_made_in_loops(body: Body, var: Var) -> bool:
@@ -133,7 +146,8 @@ def why_not(body: Body) -> str | None:
     if site.family != "reduce":
         return None
     row = math.prod(site.sizes[site.kept :])
-    if site.kept and row < SHORTEST_ROW:
+    slow = any(e.primitive.name in ONE_BY_ONE for e in inside)
+    if site.kept and row < SHORTEST_ROW and not slow:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
     written = [
@@ -143,14 +157,16 @@ def why_not(body: Body) -> str | None:
         return "XLA would have to write what it takes into a loop of its own"
     if any(e.primitive.name not in _IN_LOOPS for e in inside):
         return None  # XLA would write what these make
-    if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW):
+    if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW) and not slow:
         return "short rows, each reduced by itself"
     if len(body.sites) == 1 and not positioned:
         each = sum(map(operations, inside))
-        if each >= DEAR and not body.given:
+        if each >= DEAR and not slow and not body.given:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
+        if each == 0 and math.prod(site.lanes) >= WIDE_COLUMNS and not body.given and _is_read_by_xla(body):
+            return "one reduction of columns that XLA goes through again"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
     if len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):

@@ -1,0 +1,51 @@
+"""``fuse``: which reductions are kernels, by what XLA makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused import N, X, faults, kernels, same
+
+import jaxprims as jp
+
+__all__ = ["faults"]  # fixtures that every test uses
+
+
+@pytest.mark.parametrize("width", [7, 50])
+def test_columns_that_xla_goes_through_again(width: int) -> None:
+    """Where XLA adds vectors, a kernel between its own passes gains nothing; few columns it takes one by one."""
+    rows = X[: N // width * width].reshape(-1, width)
+    assert bool(kernels(lambda x: jnp.std(x, 0), rows)) == (width == 7)
+    assert bool(kernels(lambda x: jax.nn.logsumexp(x, 0), rows)) == (width == 7)
+    assert kernels(lambda x: jnp.max(x, 0), rows) == ["reduce-max"]
+    assert kernels(lambda x: (jnp.sum(x, 0), jnp.max(x, 0), x - 1), rows) == ["reduce-sum reduce-max"]
+    for fn in (lambda x: jnp.std(x, 0), lambda x: jax.nn.logsumexp(x, 0)):
+        same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows))
+
+
+SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
+    "sin": (jnp.sin, True),
+    "atan2": (lambda x: jnp.arctan2(x, 2 + x), True),
+    "cbrt": (jnp.cbrt, True),
+    "exp": (jnp.exp, False),
+    "tanh": (jnp.tanh, False),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("shape", [(N,), (N // 4, 4), (N // 20, 20), (N // 400, 400)])
+def test_functions_that_xla_calls_one_by_one(name: str, shape: tuple[int, ...]) -> None:
+    """One reduction of them is a kernel, of short rows, too."""
+    f, taken = SLOW[name]
+
+    def total(x: Any) -> Any:
+        return jnp.sum(f(x), -1)
+
+    x = X.reshape(shape)
+    assert bool(kernels(total, x)) == taken
+    same(jax.jit(total)(x), jax.jit(jp.fuse(total))(x), atol=1e-3 * np.sqrt(shape[-1]))
