@@ -22,7 +22,7 @@ FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
 updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
 
 FEWEST_IN_ROWS_OF_BINS = 2**13
-"""The same of updates of rows."""
+"""The same of updates of rows; of what is made of rows, if others want of it what XLA would have to write."""
 
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
@@ -79,6 +79,12 @@ def _is_read_by_xla(body: Body) -> bool:
     return any(u != OUTSIDE and u not in inside for var, _ in body.streamed for u in body.graph.users[var])
 
 
+def _is_made_elsewhere(body: Body) -> bool:
+    """Do others want what this kernel makes on its way?"""
+    inside = body.taken | {s.index for s in body.sites}
+    return any(u not in inside for k in body.taken for v in body.graph.eqns[k].outvars for u in body.graph.users[v])
+
+
 def _is_made_in_loops(body: Body, var: Var) -> bool:
     """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows?"""
     made = sum(1 << body.graph.producer[v] for v in body.given)
@@ -108,7 +114,7 @@ def _fewest(body: Body) -> int:
     site, inside = body.sites[0], [body.graph.eqns[k] for k in body.taken]
     if site.family == "scan":
         return FEWEST_SCANNED
-    if site.rows:
+    if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
     dear = any(e.primitive.name not in _IN_LOOPS for e in inside) or sum(map(operations, inside)) >= 2 * DEAR

@@ -96,7 +96,7 @@ class _Prices:
 
     def again(self, body: Body, v: Var) -> float:
         index = self.graph.producer[v]
-        if body.of_rows and body.numbers[index] == 1:  # once for a row
+        if (body.of_rows and body.numbers[index] == 1) or self.graph.is_constant(v):  # once for a row; when it is compiled
             return 0
         return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
 
