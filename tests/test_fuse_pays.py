@@ -49,3 +49,34 @@ def test_functions_that_xla_calls_one_by_one(name: str, shape: tuple[int, ...]) 
     x = X.reshape(shape)
     assert bool(kernels(total, x)) == taken
     same(jax.jit(total)(x), jax.jit(jp.fuse(total))(x), atol=1e-3 * np.sqrt(shape[-1]))
+
+
+def mixture(x: Any, mean: Any, width: Any) -> Any:
+    """A step of expectation maximisation; each sum by the kernel that makes what it adds."""
+    likely = -0.5 * ((x[:, None] - mean) / width) ** 2 - jnp.log(width)
+    share = jax.nn.softmax(likely, axis=1)
+    count = share.sum(0)
+    new = (share * x[:, None]).sum(0) / count
+    return new, jnp.sqrt((share * (x[:, None] - new) ** 2).sum(0) / count)
+
+
+def likelihood(x: Any, mean: Any, width: Any) -> Any:
+    return jnp.mean(jax.nn.logsumexp(-0.5 * ((x[:, None] - mean) / width) ** 2 - jnp.log(width), axis=1))
+
+
+NARROW: dict[str, Callable[..., Any]] = {
+    "mixture": mixture,
+    "gradient": jax.grad(likelihood, (1, 2)),
+    "weighted": lambda x, m, w: jnp.sum(x[:, None] * jnp.cos(x[:, None] * m), 0),
+    "kernels": lambda x, m, w: jnp.sum(jnp.exp(-((x[:, None] - m) ** 2) / w), 0),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("width", [2, 5, 15])
+def test_few_columns_that_are_made_are_not_written(name: str, width: int) -> None:
+    """XLA adds few columns one number after the other. (Of many numbers at once, some for each element are.)"""
+    fn, args = NARROW[name], (X, jnp.linspace(-2, 2, width), jnp.linspace(0.5, 1, width))
+    compiled = jax.jit(jp.fuse(fn)).lower(*args).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < (4 * X.nbytes if width == 15 else X.nbytes / 4)
+    same(jax.jit(fn)(*args), compiled(*args))

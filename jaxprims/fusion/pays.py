@@ -8,6 +8,7 @@ from collections.abc import Collection
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
+from ..operators.operator import MAX_STRUCT_SLOTS
 from ..specs.stencil import WIDEST, is_short_row
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
@@ -40,8 +41,8 @@ ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh".split()
 """Functions of which XLA has no vectors: kernels take a tenth to a third of its time."""
 
 WIDE_COLUMNS = 16
-"""Columns side by side from which on XLA adds rows as vectors, all of its own passes with the same threads, which a kernel
-between them would send to sleep."""
+"""Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
+would send to sleep; of fewer it takes one number after the other."""
 
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
@@ -110,6 +111,14 @@ def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
     return (own == body.sites[0].lanes and len(loops) == len(body.sites[0].sizes) - body.batch) or (not loops and not own)
 
 
+def is_held(body: Body) -> bool:
+    """Can a kernel keep all that it combines, of an element with numbers for several columns? Columns that lie in memory side by
+    side are not one element."""
+    if all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+        return True
+    return math.prod(body.sites[0].lanes) * sum(1 + s.positioned for s in body.sites) <= MAX_STRUCT_SLOTS
+
+
 def _fewest(body: Body) -> int:
     site, inside = body.sites[0], [body.graph.eqns[k] for k in body.taken]
     if site.family == "scan":
@@ -144,7 +153,8 @@ def why_not(body: Body) -> str | None:
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
     if beside and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
-    if site.lanes and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+    narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
+    if site.lanes and not narrow and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
@@ -157,7 +167,9 @@ def why_not(body: Body) -> str | None:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
     written = [
-        leaf for leaf in body.streamed if leaf[0] not in body.given and (_is_turned(leaf) or _is_written_for(body, leaf[0]))
+        leaf
+        for leaf in body.streamed
+        if leaf[0] not in body.given and (_is_turned(leaf) or (not narrow and _is_written_for(body, leaf[0])))
     ]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
@@ -167,15 +179,15 @@ def why_not(body: Body) -> str | None:
         return "short rows, each reduced by itself"
     if len(body.sites) == 1 and not positioned:
         each = sum(map(operations, inside))
-        if each >= DEAR and not slow and not body.given:
+        if each >= DEAR and not (slow or narrow or body.given):
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
-        if each == 0 and math.prod(site.lanes) >= WIDE_COLUMNS and not body.given and _is_read_by_xla(body):
+        if each == 0 and site.lanes and not narrow and not body.given and _is_read_by_xla(body):
             return "one reduction of columns that XLA goes through again"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
-    if len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
+    if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
 

@@ -20,7 +20,7 @@ from .compared import Compared, compared, has_its_own_way, read_in_any_case
 from .epilogues import finished
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
-from .pays import folds, why_no_rows, why_no_stencil, why_not
+from .pays import folds, is_held, why_no_rows, why_no_stencil, why_not
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencil_sites import find_stencils
@@ -170,6 +170,8 @@ class _Plan:
             bodies = self._with_cuts(groups)
             slower = [why_not(b) for b in bodies]
             if any(slower):
+                certain = [why and why_not(self._body(g)) for g, why in zip(groups, slower, strict=True)]
+                slower = certain if any(certain) else slower  # first those that are whatever others write for them
                 for b, why in zip(bodies, slower, strict=True):
                     self.left.update((s.index, why) for s in b.sites if why)
                 groups = [g for g, why in zip(groups, slower, strict=True) if not why]
@@ -226,7 +228,7 @@ class _Plan:
         for site in sites:
             mine = set(self._body([site]).streamed)
             for group, theirs in zip(groups, leaves, strict=True):
-                alike = group[0].form == site.form and mine & theirs
+                alike = group[0].form == site.form and mine & theirs and is_held(self._body([*group, site]))
                 if alike and _independent(self.graph, [*group, site], groups + rows, group):
                     group.append(site)
                     theirs |= mine
