@@ -94,13 +94,20 @@ LANES: dict[str, tuple[Callable[..., Any], bool]] = {
 @pytest.mark.parametrize("name", LANES)
 def test_recurrences_of_lanes(name: str) -> None:
     fn, found = LANES[name]
-    x = X[:6000].reshape(6, 1000)
+    x = X[:9000].reshape(6, 1500)
     for at in (x, x.at[2, 500].set(jnp.inf)):
         assert found == any("linear recurrences" in line for line in Fused(jax.make_jaxpr(fn)(at)).in_words())
         same(jax.jit(fn)(at), jp.fuse(fn)(at), 1e-3)
     expected = jax.jit(gradient(fn))(x)
     same(expected, jax.jit(gradient(jp.fuse(fn)))(x), 2e-3)
     same(expected, jp.fuse(gradient(fn))(x), 2e-3)
+
+
+def test_few_recurrences_at_once_are_left_to_xla() -> None:
+    """Which has them in a vector."""
+    for rows, found in ((5, False), (20, True)):
+        words = Fused(jax.make_jaxpr(LANES["each by itself"][0])(X[: 600 * rows].reshape(rows, 600))).in_words()
+        assert found == any("linear recurrences" in line for line in words)
 
 
 def test_advantages_of_a_batch_read_rows_as_they_lie() -> None:

@@ -10,6 +10,7 @@ look at each other, as long as they do not go round in a circle.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,8 +32,8 @@ from ..tracing.lanewise import one_lane
 from .graph import OUTSIDE, Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 
-FEWEST = 2**9
-"""Steps below which XLA's loop is as fast."""
+FEWEST, FEWEST_OF_LANES = 2**9, 2**13
+"""Steps below which XLA's loop is as fast; of several numbers at once, which it has in a vector, these times the steps."""
 
 WIDEST = 16
 """Numbers of an array in a step, of which there will be one for each step, if the step's arguments have none so large."""
@@ -61,12 +62,13 @@ def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -
     if eqn.primitive.name != "scan" or eqn.effects:
         return None
     consts, carries = scan_counts(eqn)
-    length, body = eqn.params["length"], eqn.params["jaxpr"]
-    if not carries or not isinstance(length, int) or length < FEWEST or not isinstance(body, ClosedJaxpr):
+    length, body, lanes = eqn.params["length"], eqn.params["jaxpr"], eqn.outvars[0].aval.shape if carries else ()
+    if not carries or not isinstance(length, int) or not isinstance(body, ClosedJaxpr):
+        return None
+    if length < FEWEST or (lanes and length * math.prod(lanes) < FEWEST_OF_LANES):
         return None
     if any(v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
         return None  # which kernels would not round at each step
-    lanes = eqn.outvars[0].aval.shape
     rank = len(lanes)
     if any(v.aval.shape[:rank] != lanes for v in body.jaxpr.outvars) or (lanes and not _lie_in_rows(graph, eqn)):
         return None
