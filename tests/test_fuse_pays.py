@@ -80,3 +80,18 @@ def test_few_columns_that_are_made_are_not_written(name: str, width: int) -> Non
     compiled = jax.jit(jp.fuse(fn)).lower(*args).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < (4 * X.nbytes if width == 15 else X.nbytes / 4)
     same(jax.jit(fn)(*args), compiled(*args))
+
+
+def test_what_xla_writes_for_a_position_is_not_read_for_one_sum_of_short_rows() -> None:
+    def nearest(x: Any, y: Any) -> Any:
+        distance = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)
+        return jnp.argmin(distance, 1), jnp.min(distance, 1).sum()
+
+    assert kernels(nearest, jnp.ones((12_500, 8)), jnp.ones((16, 8))) == []
+
+
+def test_lgamma_is_left_to_xla() -> None:
+    """Which has it in vectors, as kernels have not."""
+    fn = jax.jit(jp.fuse(lambda x: (jnp.sum(jax.lax.lgamma(x * x)), jnp.max(x))))
+    assert kernels(fn, X) == []
+    same((jnp.sum(jax.lax.lgamma(X * X)), jnp.max(X)), fn(X))

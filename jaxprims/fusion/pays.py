@@ -156,6 +156,8 @@ def why_not(body: Body) -> str | None:
     narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
     if site.lanes and not narrow and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
         return "columns with a number for each: XLA would have to write what is made of them"
+    if site.family in ("map", "reduce") and any(e.primitive.name == "lgamma" for e in inside):
+        return "lgamma, which kernels call for one number after the other"
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"

@@ -171,7 +171,8 @@ class _Plan:
             slower = [why_not(b) for b in bodies]
             if any(slower):
                 certain = [why and why_not(self._body(g)) for g, why in zip(groups, slower, strict=True)]
-                slower = certain if any(certain) else slower  # first those that are whatever others write for them
+                if any(certain):  # columns that read what only these would have written are looked at once more
+                    slower = [None if g[0].lanes and not c else w for g, w, c in zip(groups, slower, certain, strict=True)]
                 for b, why in zip(bodies, slower, strict=True):
                     self.left.update((s.index, why) for s in b.sites if why)
                 groups = [g for g, why in zip(groups, slower, strict=True) if not why]
