@@ -23,6 +23,7 @@ def test_columns_that_xla_goes_through_again(width: int) -> None:
     assert bool(kernels(lambda x: jnp.std(x, 0), rows)) == (width == 7)
     assert bool(kernels(lambda x: jax.nn.logsumexp(x, 0), rows)) == (width == 7)
     assert kernels(lambda x: jnp.max(x, 0), rows) == ["reduce-max"]
+    assert kernels(lambda x: jax.nn.logsumexp(x, 0), rows.T) == ["reduce-max"]  # long rows, a few
     assert kernels(lambda x: (jnp.sum(x, 0), jnp.max(x, 0), x - 1), rows) == ["reduce-sum reduce-max"]
     for fn in (lambda x: jnp.std(x, 0), lambda x: jax.nn.logsumexp(x, 0)):
         same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows))

@@ -185,7 +185,8 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         if each == 0 and site.kept and not body.given:
             return "one reduction of rows that lie in memory"
-        if each == 0 and site.lanes and not narrow and not body.given and _is_read_by_xla(body):
+        wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
+        if each == 0 and wide and not body.given and _is_read_by_xla(body):
             return "one reduction of columns that XLA goes through again"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
