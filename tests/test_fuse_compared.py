@@ -94,6 +94,33 @@ def test_records_are_found(density: Callable[[Any], Any]) -> None:
         np.testing.assert_array_equal(jax.jit(jp.fuse(records))(x), jax.jit(records)(x))
 
 
+AGREE: dict[str, Callable[[Any], Any]] = {
+    "the last of a running maximum": lambda y: jax.lax.cummax(y)[-1] != jnp.max(y),
+    "the first of one in reverse": lambda y: jax.lax.cummin(y, reverse=True)[0] != jnp.min(y),
+    "the maximum of segments' maxima": lambda y: jnp.max(jax.ops.segment_max(y, jnp.arange(len(y)) % 7, 7)) != jnp.max(y),
+    "the last of what is sorted": lambda y: jnp.sort(y)[-1] != jax.lax.cummax(y)[-1],
+    "of rows": lambda y: jnp.max(jax.lax.cummax(y[:800].reshape(4, -1), axis=1), 1) != jnp.max(y[:800].reshape(4, -1), 1),
+}
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("n", [1000, 40_003])
+@pytest.mark.parametrize("agree", AGREE)
+def test_extremes_of_the_same_numbers_agree(agree: str, n: int) -> None:
+    """One of them is a kernel's, another XLA's, which rounds a * b + c once."""
+    rng = np.random.default_rng(2)
+    makers: list[Callable[..., Any]] = [
+        lambda x, w: x * w + w * w,
+        lambda x, w: jnp.sin(x) * w + 1.7,
+        lambda x, w: jnp.exp(-x * x) / (w + 2),
+        lambda x, w: x[1:] - w * x[:-1],
+    ]
+    for make in makers:
+        fused = jax.jit(jp.fuse(lambda x, w, make=make: AGREE[agree](make(x, w))))
+        for x in rng.normal(size=(6, n)).astype(np.float32):
+            assert not np.any(fused(x, np.float32(rng.uniform(0.5, 2))))
+
+
 FLAT: dict[str, Callable[[Any], Any]] = {
     "sines": jnp.sin,
     "saturated": lambda x: jnp.tanh(4 * x),

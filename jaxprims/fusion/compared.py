@@ -7,7 +7,8 @@ compare, nothing may be equal; and of many sines that are nearly 1, another is t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,12 +33,15 @@ _ALIKE = frozenset(
 _POSITIONS = ("argmax", "argmin")
 
 Compared = tuple[Var, int, int]
-"""A variable, the equation that makes an extreme of it, and the one that compares the two: of a position both are one."""
+"""A variable, the equation that makes an extreme of it, and the one that compares the two: of a position both are one. Two
+extremes that are compared with each other, such as the last of a running maximum and the maximum, are each other's."""
 
 
 def compared(graph: Graph) -> list[Compared]:
     extremes = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _EXTREMES or _chooses(e)]
     of = {k: {_source(graph, v) for v in graph.eqns[k].invars} for k in extremes}
+    each = {v: [k for k in extremes if v in of[k]] for v in set().union(*of.values()) if v in graph.producer}
+    several = {v: found for v, found in each.items() if len(found) > 1}
     out = []
     for index, eqn in enumerate(graph.eqns):
         if eqn.primitive.name in _POSITIONS and (source := _source(graph, eqn.invars[0])) in graph.producer:
@@ -47,7 +51,16 @@ def compared(graph: Graph) -> list[Compared]:
                 source, bits = _source(graph, x), graph.needs([extreme])
                 if source is not None and source in graph.producer:
                     out += [(source, k, index) for k in extremes if bits >> k & 1 and source in of[k]]
+            out += _of_two(several, *(graph.needs([x]) for x in eqn.invars))
     return out
+
+
+def _of_two(several: Mapping[Var, Sequence[int]], left: int, right: int) -> Iterator[Compared]:
+    """Extremes of one variable, of which a comparison's two sides are made."""
+    for var, extremes in several.items():
+        for k, other in itertools.permutations(extremes, 2):
+            if (left >> k & right >> other | left >> other & right >> k) & 1:
+                yield var, k, other
 
 
 def _chooses(eqn: JaxprEqn) -> bool:
@@ -64,6 +77,8 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
         own = comparing and extreme != compares and compares not in by_xla
         if own and all(extreme in b.taken and not _is_read(graph, b, extreme, compares) for b in comparing):
             continue
+        if any({extreme, compares} <= {s.index for s in b.sites} for b in bodies if extreme != compares):
+            continue  # two extremes of one kernel
         for b in bodies:
             sites = {s.index for s in b.sites if s.family != "map"}
             places = sites if extreme == compares else sites | b.taken
