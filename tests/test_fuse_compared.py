@@ -94,6 +94,21 @@ def test_records_are_found(density: Callable[[Any], Any]) -> None:
         np.testing.assert_array_equal(jax.jit(jp.fuse(records))(x), jax.jit(records)(x))
 
 
+@pytest.mark.strategies
+@pytest.mark.parametrize("density", DENSITIES)
+def test_records_beside_their_neighbours_are_found(density: Callable[[Any], Any]) -> None:
+    """Where the running maximum rises there is a record: shifted slices, of which a stencil's reduction could be made."""
+
+    def missed(x: Any) -> Any:
+        y = density(x)
+        best = jax.lax.cummax(y)
+        rises = jnp.concatenate([jnp.ones(1, bool), best[1:] > best[:-1]])
+        return jnp.sum(rises & (best != y))
+
+    for x in np.random.default_rng(0).uniform(0.1, 2, (4, 200_003)).astype(np.float32):
+        assert jax.jit(jp.fuse(missed))(x) == 0
+
+
 AGREE: dict[str, Callable[[Any], Any]] = {
     "the last of a running maximum": lambda y: jax.lax.cummax(y)[-1] != jnp.max(y),
     "the first of one in reverse": lambda y: jax.lax.cummin(y, reverse=True)[0] != jnp.min(y),

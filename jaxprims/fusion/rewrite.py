@@ -51,8 +51,8 @@ def rewritten(graph: Graph) -> Rewritten:
     plan = _Plan(graph, compared=compared(graph))
     rows = plan.rows()
     plan.find_moved()
-    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else with_stencil(k) for k in plan.kernels()]
-    kernels += plan.stencils(kernels)
+    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _with_stencil(plan, k) for k in plan.kernels()]
+    kernels += [k for k in plan.stencils(kernels) if not _compares_in_its_own_way(plan, k)]
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
@@ -256,6 +256,18 @@ def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
     mine = {s.index for s in kernel.body.sites}
     every = range(len(plan.graph.eqns))
     return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, _ in plan.compared)
+
+
+def _with_stencil(plan: _Plan, kernel: Kernel) -> Kernel:
+    made = with_stencil(kernel)
+    return kernel if made is not kernel and _compares_in_its_own_way(plan, made) else made
+
+
+def _compares_in_its_own_way(plan: _Plan, kernel: Kernel) -> bool:
+    """Does it make anew what it compares with an extreme of what somebody else makes?"""
+    inside = kernel.body.taken
+    apart = (var for var, k, compares in plan.compared if compares in inside and k not in inside)
+    return any(has_its_own_way(plan.graph, var, inside) for var in apart)
 
 
 def _is_moved(graph: Graph, var: Var) -> bool:
