@@ -188,3 +188,23 @@ def test_random_graphs(features: int, edges: int, nodes: int, seed: int) -> None
     want = np.zeros((nodes, features), np.float32)
     np.add.at(want, t, w[:, None] * h[s])
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_of_rows_are_those_of_integers(name: str, dtype: str) -> None:
+    """NaN wins, infinities and subnormal numbers keep their place; alone, and with what was there."""
+    with jax.enable_x64(dtype == "float64"):
+        rng = np.random.default_rng(3)
+        few = np.array([0, 1, -1, np.inf, -np.inf, jnp.finfo(dtype).smallest_normal, jnp.finfo(dtype).max, 3, -7], dtype)
+        rows = rng.choice(few, (500, 5))
+        rows[::7, 3] = np.nan
+        ids, dest = rng.integers(0, 40, 500), rng.choice(few, (40, 5))
+        op, at = (jnp.maximum, np.maximum.at) if name == "max" else (jnp.minimum, np.minimum.at)
+        for start in (None, dest):
+            wanted = np.full((40, 5), {"max": -np.inf, "min": np.inf}[name]) if start is None else start.astype(float)
+            at(wanted, ids, rows.astype(float))
+            made = jax.jit(lambda rows, ids, start=start: jp.reduce_by_index(rows, ids, 40, op, dest=start))(rows, ids)
+            assert made.dtype == dtype
+            np.testing.assert_array_equal(np.asarray(made).astype(float), wanted)

@@ -137,7 +137,7 @@ def spec_of(
         if p.operator.lanes > 1:
             lanes = _lanes(call, p)
             assert lanes is not None, "can_fuse said so"
-            form = _last(p.operator) if is_map else p.operator.represent(None, keyed=False)
+            form = _last(p.operator) if is_map else p.operator.represent(None, keyed=packed)
             given = [builder.inline(Program(f.params, f.body, (*lanes.bases, *lanes.scalars)), parameters)]
             if form.start is not None:
                 lanes = dataclasses.replace(lanes, program=chained(lanes.program, form.start))
