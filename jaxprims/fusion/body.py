@@ -85,6 +85,11 @@ class Body:
                 self.counted.add(labels[eqn.params["dimension"]])
             todo += zip(eqn.invars, operands, strict=True)
 
+    @property
+    def inside(self) -> set[int]:
+        """The sites' equations, and those that are in it."""
+        return self.taken | {s.index for s in self.sites}
+
     def _operands(self, var: Var, labels: Labels) -> list[Labels] | None:
         """The labels of the operands of the equation that makes a variable; None if the variable is read."""
         eqn = self.graph.made_by(var)

@@ -107,6 +107,6 @@ def _combining(call: ClosedJaxpr, arrays: Sequence[int]) -> tuple[JaxprEqn, list
 
 def _is_written_anyway(body: Body, stencil: Stencil) -> bool:
     """Is what is combined dear, and wanted by others?"""
-    graph, inside = body.graph, body.taken | {s.index for s in body.sites}
+    graph, inside = body.graph, body.inside
     wanted = any(u not in inside for r in stencil.sites for u in graph.users[r.eqn.outvars[0]])
     return wanted and sum(operations(graph.eqns[k]) for k in stencil.taken) >= DEAR

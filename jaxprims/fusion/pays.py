@@ -70,19 +70,19 @@ def _is_written_for(body: Body, var: Var) -> bool:
         return _has_channels_first(eqn)
     if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
         return False
-    inside = body.taken | {s.index for s in body.sites}
+    inside = body.inside
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
 def _is_read_by_xla(body: Body) -> bool:
     """Do others want what this kernel reads?"""
-    inside = body.taken | {s.index for s in body.sites}
+    inside = body.inside
     return any(u != OUTSIDE and u not in inside for var, _ in body.streamed for u in body.graph.users[var])
 
 
 def _is_made_elsewhere(body: Body) -> bool:
     """Do others want what this kernel makes on its way?"""
-    inside = body.taken | {s.index for s in body.sites}
+    inside = body.inside
     return any(u not in inside for k in body.taken for v in body.graph.eqns[k].outvars for u in body.graph.users[v])
 
 
@@ -216,7 +216,7 @@ def why_no_rows(body: Body) -> str | None:
 
 def _is_made_again_by_xla(body: Body) -> bool:
     """Would XLA make, in the loops that want it, all that is to be written of rows, after one pass of reductions and cheaply?"""
-    graph, inside = body.graph, body.taken | {s.index for s in body.sites}
+    graph, inside = body.graph, body.inside
     rows = [s for s in body.sites if any(k == OWN for _, labels in s.roots for k in labels)]
     users = {u for s in rows for u in graph.users[s.eqn.outvars[0]]} - inside
     alone = bool(rows) and all(u != OUTSIDE and graph.eqns[u].primitive.name in _FUSED_BY_XLA | {"split"} for u in users)

@@ -146,11 +146,10 @@ class Steps:
         self, step: Product | Derivative, inner_rank: int, arrays: Sequence[Any], consts: Sequence[Any] = ()
     ) -> Leaves:
         r = Recurrence(step, inner_rank, self.call.reverse, self.flags is not None)
-        if isinstance(step, Product) and scan_xla.is_half(
-            arrays[-1].dtype
-        ):  # what is carried, and pulled back, is many terms' sum
+        dtype = arrays[-1].dtype
+        if isinstance(step, Product) and scan_xla.is_half(dtype):  # what is carried, and pulled back, is many terms' sum
             wide = self.recurrence(step, inner_rank, [x.astype(jnp.float32) for x in arrays], consts)
-            return [y.astype(arrays[-1].dtype) for y in wide]
+            return [y.astype(dtype) for y in wide]
         return recurrence(r, [*arrays, *([] if self.flags is None else [self.flags]), *consts])
 
     def number(self, k: int, moved: dict[int, Any]) -> Any:
