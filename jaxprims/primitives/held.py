@@ -1,13 +1,17 @@
-"""Numbers that are compared with what came of them, to the last bit: made once.
+"""Numbers that are made once: those that are compared with what came of them, to the last bit, and tables.
 
 The gradient of a maximum goes where an element equals it. XLA makes elements again in each loop that reads them, a kernel takes
 in what makes them (``producers``), and a * b + c is rounded once in one of these and twice in another: nothing may be equal to
 the maximum, and the gradient is lost. What is held is the result of a call that does nothing, in its operand's place: neither
 sees through it, and nothing is copied unless something else reads the operand later.
+
+What is read by index XLA makes in the loop that reads it: of a sum by index whose cosine is the loss, a sine for each element,
+not for each bin. Of such a table, too, the call's result is read.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +27,7 @@ from ..targets.target import Target
 from .batches import new_primitive
 from .divided import Layout, devices_of
 from .divided import lower as divide
-from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by
+from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by, reshapes
 
 held_p = new_primitive("held")
 
@@ -41,10 +45,24 @@ _EXACT = frozenset(
 
 MOST_LOOKED_AT = 64
 
+FEWEST_READS = 4096
+"""Of a table's numbers, from which on they are worth a call."""
+
 
 def held(xs: Sequence[Any]) -> list[Any]:
     """These arrays; under a trace, floats that whoever reads them finds the same."""
-    return [held_p.bind(x)[0] if isinstance(x, jax.core.Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x for x in xs]
+    return [_held(x, 0) if isinstance(x, jax.core.Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x for x in xs]
+
+
+def table(x: Any, times: Any) -> Any:
+    """``x``, made before it is read, if each of its numbers is read so many times, at least two."""
+    known = isinstance(x, jax.core.Tracer) and all(isinstance(n, int) for n in (times, *x.shape))
+    return _held(x, times) if known and times >= 2 else x
+
+
+def _held(x: Any, times: int) -> Any:
+    """``times``: how often each number is read; 0 if it is compared."""
+    return held_p.bind(x, times=times)[0]
 
 
 def _is_rounded(ctx: Any, value: Any) -> bool:
@@ -67,6 +85,40 @@ def _is_rounded(ctx: Any, value: Any) -> bool:
     return False
 
 
+def _takes_work(ctx: Any, value: Any) -> bool:
+    """Would XLA do more for a number of this than to find it and to combine it with a constant?"""
+    todo: list[tuple[Any, Frame | None]] = [(value, None)]
+    for _ in range(MOST_LOOKED_AT):
+        if not todo:
+            return False
+        op, frame = made_by(ctx, *todo.pop())
+        if op is not None and reshapes(op):
+            todo.append((op.operands[0], frame))
+            continue
+        if op is None or (op.name not in CHEAP and op.name not in IN_LOOPS):
+            continue
+        variable = [x for x in op.operands if not _is_constant(ctx, x, frame)]
+        if variable and op.name not in _FOUND and (op.name not in CHEAP or len(variable) > 1):
+            return True
+        todo += [(x, frame) for x in variable]
+    return True
+
+
+_FOUND = frozenset(
+    f"stablehlo.{name}" for name in "bitcast_convert broadcast_in_dim convert dynamic_slice reverse slice transpose".split()
+)
+"""What is found at another place, or in another type."""
+
+
+def _is_constant(ctx: Any, value: Any, frame: Frame | None, depth: int = 8) -> bool:
+    op, frame = made_by(ctx, value, frame)
+    if op is None or depth == 0:
+        return False
+    if op.name not in CHEAP and op.name not in IN_LOOPS:
+        return op.name == "stablehlo.constant"
+    return len(op.operands) > 0 and all(_is_constant(ctx, x, frame, depth - 1) for x in op.operands)
+
+
 def _is_in_memory(value: Any) -> bool:
     """Is it an argument of the program, or of a loop's or branch's body? What calls a function may have made its arguments."""
     owner = value.owner.owner.operation if isinstance(value.owner, ir.Block) else None
@@ -82,22 +134,29 @@ class Held:
     call_target = ffi.HELD
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
+        if params["times"] and target.platform != "cpu":  # where arithmetic is cheaper than another kernel
+            return operands
         rank = ctx.avals_in[0].ndim
         return ffi.lower_call(ctx, self.call_target, operands, None, ((1 << rank) - 1,), rank, (), aliases={0: 0})
 
     def plain(self, *operands: Any, **params: Any) -> list[Any]:
         return list(operands)
 
-    def where_it_stands(self, ctx: Any, x: Any) -> Any:
+    def where_it_stands(self, ctx: Any, x: Any, *, times: int) -> Any:
         """What makes the operand is to be seen here only (``looking_back``)."""
-        if CAN_LOOK and not _is_rounded(ctx, x):
+        (aval,), count = ctx.avals_in, devices_of(ctx)
+        if times:
+            needed = CAN_LOOK and count == 1 and aval.size * times >= FEWEST_READS and _takes_work(ctx, x)
+        else:
+            needed = not CAN_LOOK or _is_rounded(ctx, x)
+        if not needed:
             return [x]
-        count, rank = devices_of(ctx), ctx.avals_in[0].ndim
+        bind = functools.partial(self.lowered.bind, times=times)
         if count == 1:
-            return mlir.lower_fun(self.lowered.bind)(ctx, x)
-        axes = tuple(f"b{a}" for a in range(rank))
-        part = Layout((axes,), (axes,), lambda _, x: self.lowered.bind(x), "")
-        return divide(ctx, [x], part, lambda x: tuple(self.lowered.bind(x)), count)
+            return mlir.lower_fun(bind)(ctx, x)
+        axes = tuple(f"b{a}" for a in range(aval.ndim))
+        part = Layout((axes,), (axes,), lambda _, x: bind(x), "")
+        return divide(ctx, [x], part, lambda x: tuple(bind(x)), count)
 
 
 HELD = Held()
@@ -108,14 +167,19 @@ mlir.register_lowering(held_p, HELD.where_it_stands, **(EACH if CAN_LOOK else {}
 register_family(HELD)
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-    return held_p.bind(*operands), dims
+def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
+    return held_p.bind(*operands, **params), dims
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-    return held_p.bind(*primals), tangents
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
+    return held_p.bind(*primals, **params), tangents
+
+
+def _transpose(cotangents: Sequence[Any], x: Any, **params: Any) -> Sequence[Any]:
+    return cotangents
 
 
 batching.primitive_batchers[held_p] = _batch
 ad.primitive_jvps[held_p] = _jvp
+ad.primitive_transposes[held_p] = _transpose
 jet.jet_rules[held_p] = _jvp

@@ -24,7 +24,7 @@ from ..tracing.varying import axes_of, vary
 from . import scan_xla
 from .ad_rules import Groups, rule_tangents
 from .batches import over_batch
-from .held import held
+from .held import held, table
 from .histogram import by_index
 from .ordered_call import OrderedCall, of_numbers, simple
 from .reads import rows
@@ -193,7 +193,7 @@ def gather(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if x.shape[0] == 0:
         return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    return rows(x, index, mode="fill", fill_value=0)
+    return rows(table(x, index.shape[0] // x.shape[0]), index, mode="fill", fill_value=0)
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
@@ -236,7 +236,7 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
             continue
         n = operands[k].aval.shape[masks[k].bit_count()]
         if cut is None:
-            wide = jnp.broadcast_to(jnp.expand_dims(cts[k], rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
+            wide = jnp.broadcast_to(jnp.expand_dims(table(cts[k], n), rank), (*cts[k].shape[:rank], n, *cts[k].shape[rank:]))
         else:
             gather = lambda cut, ct: _groups(call, cut, n).gather(ct)  # noqa: B023, E731
             wide = over_batch(gather, (masks[cut], full), rank)(operands[cut], cts[k])

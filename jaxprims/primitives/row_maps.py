@@ -19,6 +19,7 @@ from ..operators.operator import simple_operator
 from ..operators.traced import make_traced, slots_of
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of, placed
+from .held import table
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
 from .histogram_made import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
@@ -56,6 +57,8 @@ def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
 def rows_at(x: Any, index: Any) -> Any:
     """``x[index]``, and 0 for elements that were dropped."""
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
+    if x.ndim > 1 and 0 not in x.shape:
+        x = table(x, index.shape[0] // x.shape[0])
     found = _in_kernel(_row_of, [x], [index]) if x.ndim > 1 and 0 not in x.shape else None
     return gather(x, index) if found is None else found
 
