@@ -115,7 +115,7 @@ def _is_constant(ctx: Any, value: Any, frame: Frame | None, depth: int = 8) -> b
     if op is None or depth == 0:
         return False
     if op.name not in CHEAP and op.name not in IN_LOOPS:
-        return op.name == "stablehlo.constant"
+        return op.name == "stablehlo.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat
     return len(op.operands) > 0 and all(_is_constant(ctx, x, frame, depth - 1) for x in op.operands)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import ClosedJaxpr
 
 from ..operators.traced import make_traced
@@ -80,7 +79,5 @@ def row_or_zero(ct: Any, index: Any) -> Any:
     if index.ndim == 1 and index.shape[0] <= MOST_READS:  # one by one, as they were stacked: XLA fuses what it need not stack
         return jnp.stack([row_or_zero(ct, index[k]) for k in range(index.shape[0])])
     inside = (index >= 0) & (index < ct.shape[0])
-    row = lambda i: lax.dynamic_index_in_dim(ct, i, keepdims=False)  # noqa: E731
-    at = jnp.clip(index, 0, ct.shape[0] - 1)
-    found = row(at) if index.ndim == 0 else jax.vmap(row)(at)
+    found = ct.at[index].get(mode="clip", wrap_negative_indices=False)
     return jnp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, jnp.zeros((), ct.dtype))
