@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
@@ -71,11 +72,14 @@ ffi::Error Guarded(F run) {
 template <class Entry>
 Entry& FindEntry(std::string_view spec, int64_t key) {
   auto& table = KernelTable<Entry>::Instance();
-  Entry* entry = table.Find(key);
+  thread_local std::array<Entry*, 64> seen{};  // no entry is ever removed, and the table's lock takes as long as a small kernel
+  Entry*& place = seen[static_cast<uint64_t>(key) % seen.size()];
+  Entry* entry = place != nullptr && place->key == key ? place : table.Find(key);
   if (entry == nullptr) {
     CompileOnDemand(spec, -1);
     entry = table.Find(key);
   }
+  place = entry;
   if (entry == nullptr || entry->spec != spec) throw std::invalid_argument("the key is not the spec's, or another one's, too");
   return *entry;
 }

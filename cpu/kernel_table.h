@@ -27,6 +27,7 @@ struct KernelEntry {
   using Kernel = K;
   static constexpr int kVariants = kCount;
 
+  int64_t key = 0;   // its hash
   std::string spec;  // the whole text: a collision of hashes is an error, not a wrong kernel
   S shape;
   std::array<std::atomic<const K*>, kCount> variants{};
@@ -60,6 +61,7 @@ class KernelTable {
 
   // The entry for `key`, `entry` itself if there was none.
   Entry* Add(int64_t key, std::unique_ptr<Entry> entry) {
+    entry->key = key;
     std::unique_lock lock(mutex_);
     return entries_.try_emplace(key, std::move(entry)).first->second.get();
   }

@@ -15,6 +15,15 @@ inline int64_t StateBytes(const OrderedShape& shape, int64_t lanes) {
   return StateBytes(static_cast<int64_t>(shape.slot_bytes.size()), lanes);
 }
 
+// A worker for each thread, made where it lies: the lists of a copy would lie on the heap.
+template <class Worker, class... Args>
+std::vector<Worker> WorkersOf(int threads, const Args&... args) {
+  std::vector<Worker> workers;
+  workers.reserve(static_cast<size_t>(threads));
+  for (int w = 0; w < threads; ++w) workers.emplace_back(args...);
+  return workers;
+}
+
 // Pointers of one row of a call (across: of one bundle of rows).
 class OrderedRow {
  public:

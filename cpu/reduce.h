@@ -63,7 +63,7 @@ class PairwiseFold {
 
 // The results of states, or of the identity where there is none.
 inline void FinishTo(const OrderedShape& shape, const OrderedKernel& kernel, const void* const* uniforms, const void* state,
-                     const std::vector<void*>& outs, int64_t lanes) {
+                     const List<void*>& outs, int64_t lanes) {
   if (state != nullptr || shape.identity) return kernel.finish(uniforms, state, outs.data(), lanes);
   for (size_t leaf = 0; leaf < outs.size(); ++leaf) {  // nothing, of an operator without identity: some bits or other
     std::memset(outs[leaf], 0, static_cast<size_t>(lanes * shape.leaf_bytes[leaf]));
@@ -72,9 +72,10 @@ inline void FinishTo(const OrderedShape& shape, const OrderedKernel& kernel, con
 
 // What a worker has: the pointers of a row, and room for pointers to results.
 struct ReduceWorker {
-  ReduceWorker(const OrderedShape& shape, const OrderedCall& call) : row(call), outs(shape.leaf_bytes.size()) {}
+  ReduceWorker(const OrderedShape& shape, const OrderedCall& call) : row(call), outs(shape.leaf_bytes.size(), arena.get()) {}
   OrderedRow row;
-  std::vector<void*> outs;
+  Arena<128> arena;
+  List<void*> outs;
 };
 
 // Asks for what lies behind [lo, hi) of the arrays, some distance ahead. At the end of a row or a chunk the processor's window
@@ -119,7 +120,7 @@ template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {
   const int64_t rows = call.rows(), joined = problem.joined, n = call.n;
-  std::vector<ReduceWorker> workers(static_cast<size_t>(plan.threads), ReduceWorker(shape, call));
+  auto workers = WorkersOf<ReduceWorker>(plan.threads, shape, call);
   WorkAssist(pool, Parts(rows, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
     const int64_t end = std::min(rows, (task + 1) * plan.grain);
@@ -143,7 +144,6 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.rows = call.rows();
   p.joined = internal::JoinedRows(shape, call);
   p.lanes = call.lanes;
-  p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
   p.across = shape.across, p.work = shape.work;
@@ -167,7 +167,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
   const int64_t bytes = WorkerBytes(problem, plan);
   Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
   char* aggregates = workspace.data() + plan.threads * bytes;
-  std::vector<internal::ReduceWorker> workers(static_cast<size_t>(plan.threads), internal::ReduceWorker(shape, call));
+  auto workers = WorkersOf<internal::ReduceWorker>(plan.threads, shape, call);
   std::vector<Elements> sources(static_cast<size_t>(plan.threads), elements);
 
   auto finish = [&](internal::ReduceWorker& me, char* memory, const char* total, int64_t lane_lo, int64_t lane_hi) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <vector>
 
 #include "hist_plan.h"
 #include "ordered_kernel.h"
@@ -17,7 +16,6 @@ struct ReduceProblem {
   int64_t rows = 1;                       // across: bundles of `lanes` rows
   int64_t joined = 1;                     // consecutive rows that lie end to end and share their uniforms
   int64_t lanes = 1;                      // across: rows side by side
-  std::vector<int64_t> leaf_bytes = {4};  // of one element of each result
   int64_t slots = 1;                      // of the state
   int64_t state_bytes = 4;                // of its slots together
   int64_t work = 1;                       // what a slot of an element costs, in that of a sum

@@ -261,8 +261,8 @@ void ScanBlock(Worker& worker, const ScanChain& chain, int64_t n, int64_t length
 }  // namespace internal
 
 template <class Pool>
-void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel, const ScanPlan& plan) {
-  const ScanProblem problem = DescribeScan(shape, call);
+void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
+             const ScanProblem& problem, const ScanPlan& plan) {
   const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
   if (units * blocks == 0) return;
   for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {

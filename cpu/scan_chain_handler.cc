@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "attributes.h"
 #include "handlers.h"
 #include "operand_reader.h"
 #include "scan_chain.h"
@@ -23,10 +24,10 @@ struct ChainAttributes {
 
 }  // namespace jaxprims
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::ChainAttributes, StructMember<std::string_view>("specs"),
-                                      StructMember<Span<const int64_t>>("keys"), StructMember<Span<const int64_t>>("places"),
-                                      StructMember<int64_t>("n"), StructMember<int64_t>("buffers"),
-                                      StructMember<int64_t>("devices"));
+JAXPRIMS_ATTRIBUTES(jaxprims::ChainAttributes, Member<std::string_view>{"specs"},
+                                      Member<Span<const int64_t>>{"keys"}, Member<Span<const int64_t>>{"places"},
+                                      Member<int64_t>{"n"}, Member<int64_t>{"buffers"},
+                                      Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

@@ -24,7 +24,7 @@ ffi::Error Scan(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
     const Machine machine = ShareOf(pool, attributes.devices);
     const ScanPlan plan = PlanOf(problem, machine, SpanOf(attributes.plan));
     XlaPool assistants{pool};
-    RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), plan);
+    RunScan(assistants, shape, call, KernelOf(entry, plan.variant()), problem, plan);
     return ffi::Error::Success();
   });
 }

@@ -70,9 +70,9 @@ class SegmentsWorker {
         kernel_(&kernel),
         plan_(&plan),
         row_(call),
-        outs_(shape.leaf_bytes.size()),
-        buffers_(shape.leaf_bytes.size()),
-        identity_(shape.leaf_bytes.size()) {}
+        outs_(shape.leaf_bytes.size(), arena_.get()),
+        buffers_(shape.leaf_bytes.size(), arena_.get()),
+        identity_(shape.leaf_bytes.size(), arena_.get()) {}
 
   // Bytes of memory, aligned to 64, that it wants.
   static int64_t Bytes(const SegmentsProblem& p, const SegmentsPlan& plan) {
@@ -265,8 +265,9 @@ class SegmentsWorker {
   const OrderedKernel* kernel_;
   const SegmentsPlan* plan_;
   OrderedRow row_;
-  std::vector<void*> outs_;
-  std::vector<char*> buffers_, identity_;  // by leaf: a chunk's results; the identity's results
+  Arena<256> arena_;
+  List<void*> outs_;
+  List<char*> buffers_, identity_;  // by leaf: a chunk's results; the identity's results
   char* aggregate_ = nullptr;
   char* fold_ = nullptr;
   RunList runs_;
@@ -296,7 +297,7 @@ void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call,
   char* states = workspace.data() + plan.threads * bytes;
   std::vector<Cut> cuts(tasks > 1 ? static_cast<size_t>(members * (tasks + 1)) : 0);
   std::vector<TaskBorders> borders(tasks > 1 ? static_cast<size_t>(pieces) : 0);
-  std::vector<SegmentsWorker> workers(static_cast<size_t>(plan.threads), SegmentsWorker(shape, call, kernel, plan));
+  auto workers = WorkersOf<SegmentsWorker>(plan.threads, shape, call, kernel, plan);
   for (int w = 0; w < plan.threads; ++w) workers[static_cast<size_t>(w)].SetMemory(workspace.data() + w * bytes);
 
   if (tasks > 1) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attributes.h"
 #include "handlers.h"
 #include "operand_reader.h"
 #include "stencil_reader.h"
@@ -25,13 +26,13 @@ struct StencilReduceAttributes {
 
 }  // namespace jaxprims
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilReduceAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<Span<const int64_t>>("masks"), StructMember<Span<const int64_t>>("plan"),
-                                      StructMember<Span<const int64_t>>("reads"), StructMember<Span<const int64_t>>("bounds"),
-                                      StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
-                                      StructMember<int64_t>("unit"), StructMember<int64_t>("kept"), StructMember<int64_t>("line"),
-                                      StructMember<int64_t>("along"), StructMember<int64_t>("devices"));
+JAXPRIMS_ATTRIBUTES(jaxprims::StencilReduceAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"plan"},
+                                      Member<Span<const int64_t>>{"reads"}, Member<Span<const int64_t>>{"bounds"},
+                                      Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"},
+                                      Member<int64_t>{"unit"}, Member<int64_t>{"kept"}, Member<int64_t>{"line"},
+                                      Member<int64_t>{"along"}, Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

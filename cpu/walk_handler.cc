@@ -4,6 +4,7 @@
 #include <limits>
 #include <string_view>
 
+#include "attributes.h"
 #include "handlers.h"
 #include "walk.h"
 
@@ -21,11 +22,11 @@ struct WalkAttributes {
 
 }  // namespace jaxprims
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::WalkAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<Span<const int64_t>>("masks"), StructMember<int64_t>("bins"),
-                                      StructMember<int64_t>("parts"), StructMember<int64_t>("copies"),
-                                      StructMember<Span<const int64_t>>("plan"), StructMember<int64_t>("devices"));
+JAXPRIMS_ATTRIBUTES(jaxprims::WalkAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<Span<const int64_t>>{"masks"}, Member<int64_t>{"bins"},
+                                      Member<int64_t>{"parts"}, Member<int64_t>{"copies"},
+                                      Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "attributes.h"
 #include "hist_call.h"
 #include "operand.h"
 #include "operand_reader.h"
@@ -191,18 +192,18 @@ inline ffi::Error Failed(const std::exception& e) {
 
 }  // namespace jaxprims
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::OrderedAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("init"), StructMember<Span<const int64_t>>("plan"),
-                                      StructMember<int64_t>("devices"));
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::SegmentsAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<int64_t>("inner_rank"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("by"), StructMember<Span<const int64_t>>("plan"),
-                                      StructMember<int64_t>("devices"));
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::HistAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<int64_t>("elements_of"), StructMember<Span<const int64_t>>("masks"),
-                                      StructMember<int64_t>("sorted"), StructMember<Span<const int64_t>>("plan"),
-                                      StructMember<int64_t>("devices"));
+JAXPRIMS_ATTRIBUTES(jaxprims::OrderedAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
+                                      Member<int64_t>{"init"}, Member<Span<const int64_t>>{"plan"},
+                                      Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::SegmentsAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
+                                      Member<int64_t>{"by"}, Member<Span<const int64_t>>{"plan"},
+                                      Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::HistAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<int64_t>{"elements_of"}, Member<Span<const int64_t>>{"masks"},
+                                      Member<int64_t>{"sorted"}, Member<Span<const int64_t>>{"plan"},
+                                      Member<int64_t>{"devices"});

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "attributes.h"
 #include "operand_reader.h"
 #include "stencil_call.h"
 
@@ -123,9 +124,9 @@ inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::Rem
 
 }  // namespace jaxprims
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(jaxprims::StencilAttributes, StructMember<std::string_view>("spec"),
-                                      StructMember<int64_t>("key"), StructMember<int64_t>("batch_rank"),
-                                      StructMember<Span<const int64_t>>("masks"), StructMember<Span<const int64_t>>("bounds"),
-                                      StructMember<Span<const int64_t>>("fills"), StructMember<Span<const int64_t>>("window"),
-                                      StructMember<int64_t>("steps"), StructMember<Span<const int64_t>>("plan"),
-                                      StructMember<int64_t>("devices"));
+JAXPRIMS_ATTRIBUTES(jaxprims::StencilAttributes, Member<std::string_view>{"spec"},
+                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
+                                      Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"bounds"},
+                                      Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"},
+                                      Member<int64_t>{"steps"}, Member<Span<const int64_t>>{"plan"},
+                                      Member<int64_t>{"devices"});

@@ -185,7 +185,6 @@ TEST(ReducePlanOfRandomProblems) {
     p.joined = std::max<int64_t>(1, size(10));
     p.across = random() % 2 == 0;
     p.lanes = p.across ? size(14) : 1;
-    p.leaf_bytes = {1 + size(8), 1};
     p.slots = 1 + size(5);
     p.state_bytes = p.slots * (1 + size(3));
     p.init = random() % 2 == 0;
@@ -211,15 +210,15 @@ TEST(ReducePlanOfRandomProblems) {
 }
 
 TEST(ReduceWorkspaceOfExamples) {
-  const auto bytes = [](int64_t n, int64_t rows, int64_t joined, const std::vector<int64_t>& leaf_bytes) {
+  const auto bytes = [](int64_t n, int64_t rows, int64_t joined) {
     ReduceProblem p;
-    p.n = n, p.rows = rows, p.joined = joined, p.leaf_bytes = leaf_bytes;
+    p.n = n, p.rows = rows, p.joined = joined;
     return WorkspaceBytes(p, MakeReducePlan(p, Machine{}));
   };
-  CHECK_EQ(bytes(1'000'000, 1, 1, {4}), (1 + 5) * 64 + 16 * 64);  // init's state, those of a fold of 16 blocks; the blocks'
-  CHECK_EQ(bytes(10'000, 1, 1, {4}), (1 + 2) * 64);               // one block of two leaves
-  CHECK_EQ(bytes(8, 1000, 1000, {4}), 0);                         // short rows: the kernel's own
-  CHECK_EQ(bytes(1'000'000, 0, 1, {4}), 0);
+  CHECK_EQ(bytes(1'000'000, 1, 1), (1 + 5) * 64 + 16 * 64);  // init's state, those of a fold of 16 blocks; the blocks'
+  CHECK_EQ(bytes(10'000, 1, 1), (1 + 2) * 64);               // one block of two leaves
+  CHECK_EQ(bytes(8, 1000, 1000), 0);                         // short rows: the kernel's own
+  CHECK_EQ(bytes(1'000'000, 0, 1), 0);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ struct Problem {
   Results Run(Pool& pool, const ScanPlan& plan) const {
     Results out;
     const OrderedCall call = Call(out);
-    RunScan(pool, AffineShape(options), call, AffineScanKernel(options), plan);
+    RunScan(pool, AffineShape(options), call, AffineScanKernel(options), DescribeScan(AffineShape(options), call), plan);
     return out;
   }
 
@@ -316,7 +316,7 @@ TEST(ScanHasTheSameBitsWhateverTheThreads) {
     const OrderedShape shape = FloatSum::Shape();
     CHECK_EQ(DescribeScan(shape, call).in_place, in_place);
     const ScanPlan plan = ForcedScan(DescribeScan(shape, call), Machine{}, order, kScanStep, -1, -1, threads);
-    RunScan(pool, shape, call, {FloatSum::Scan, FloatSum::Reduce, FloatSum::Combine, nullptr}, plan);
+    RunScan(pool, shape, call, {FloatSum::Scan, FloatSum::Reduce, FloatSum::Combine, nullptr}, DescribeScan(shape, call), plan);
     return in_place ? in : out;
   };
   NeverPool never;
@@ -370,7 +370,7 @@ TEST(MapInAnyOrder) {
       call.outs = {operand};
       const ScanPlan plan = ForcedScan(DescribeScan(shape, call), Machine{}, order, kScanStep, 0, 0, threads);
       CHECK(order != 4 || threads == 1 || plan.order == ScanOrder::kAnyOrder);
-      RunScan(queue, shape, call, {Square::Scan, Square::Reduce, Square::Combine, nullptr}, plan);
+      RunScan(queue, shape, call, {Square::Scan, Square::Reduce, Square::Combine, nullptr}, DescribeScan(shape, call), plan);
       for (size_t i = 0; i < in.size(); ++i) CHECK_EQ(out[i], in[i] * in[i]);
     }
   }
@@ -388,7 +388,7 @@ TEST(ScanWithoutMemory) {
   bool thrown = false;
   try {
     NeverPool pool;
-    RunScan(pool, AffineShape(kAcross), call, AffineScanKernel(kAcross), plan);
+    RunScan(pool, AffineShape(kAcross), call, AffineScanKernel(kAcross), problem.Described(), plan);
   } catch (const std::bad_alloc&) {
     thrown = true;
   }
