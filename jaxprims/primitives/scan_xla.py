@@ -150,11 +150,13 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         n, axis = x.shape[axis], axis % x.ndim
         if not jnp.issubdtype(x.dtype, jnp.floating) or n == 0:
             return of_integers(x, axis)
-        along = axis == x.ndim - 1
-        few = n < SHORT_ROW if along else n <= FEW_ROWS and not is_half(x.dtype)
+        along, half = axis == x.ndim - 1, is_half(x.dtype)
+        few = n < SHORT_ROW if along else n <= FEW_ROWS or (half and x.shape[axis + 1 :] != (1,))
         if not few:
             return _from_key(of_integers(_key(x, name), axis), x.dtype)
-        if not along or n < SHORTEST_ROW:
+        if x.dtype == jnp.bfloat16:  # which XLA makes floats of, and rounds, at every step
+            return _clamped(x.astype(np.float32), name, axis).astype(x.dtype)
+        if not along or half or n < SHORTEST_ROW:
             return _clamped(x, name, axis)
 
         def op(a: Any, b: Any) -> Any:

@@ -60,6 +60,10 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 """Elements that XLA reduces in less time than a call takes: of all rows together; where there is one row, or rows are
 :data:`LONG_ROW`; where they have :data:`FEW_STEPS`."""
 
+FEW_IN_COLUMNS, SHORT_ROW_IN_LOOP = 10_000, 24
+"""Halves in columns, :data:`NARROW` at least, and in a row of many, whose extremes XLA has found, in a loop's body, when their
+maker has written them for a kernel."""
+
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
 
@@ -74,10 +78,7 @@ LOGIC = ("and", "or", "xor")
 
 STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
 """Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
-has written the elements for a kernel."""
-
-SHORT_ROW_IN_LOOP = 20
-"""Elements of a row of floats whose extreme XLA has found, in a loop's body, when their maker has written them for a kernel."""
+has written the elements for a kernel; of scans by an operator that XLA does not know, fewer than :data:`ONE_LOOP`."""
 
 SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
@@ -124,7 +125,7 @@ def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> s
         return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
-    if in_loop and problem.spec.across and problem.n <= STEPS_IN_LOOP and _cost(problem) <= COST_IN_LOOP:
+    if in_loop and _few_steps(problem, operation):
         return "few steps in a loop: XLA makes what it combines"
     if problem.family == "scan":
         return "two elements: one operation" if operation and problem.n <= 2 else None
@@ -144,6 +145,16 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     written = work(spec.op) * int(problem.n - 1).bit_length()
     cost = _cost(problem) // (ABREAST_IN_XLA if spec.across and not operation else 1)
     return cost <= few and (operation != "" or written <= MOST_WRITTEN)
+
+
+def _few_steps(problem: OrderedProblem, operation: str) -> bool:
+    spec: OrderedSpec = problem.spec
+    if not spec.across or _cost(problem) > COST_IN_LOOP:
+        return False
+    if problem.family != "scan":
+        return bool(problem.n <= STEPS_IN_LOOP)
+    cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
+    return cheap and bool(problem.n <= STEPS_IN_LOOP or (not operation and problem.n < ONE_LOOP))
 
 
 def _short_rows(problem: OrderedProblem) -> bool:
@@ -227,14 +238,15 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     if every <= (few if one_by_one else _few_to_reduce(problem)):
         return _FEW
     if not rows:
-        return None
+        wide = in_loop and extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
+        return "few columns of halves in a loop: XLA makes what it folds" if wide else None
     is_complex = len(problem.spec.state) > 1
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
     shortest = SHORT_ROW_OF_MANY if every >= MANY else 0 if halves else SHORTEST_ROW
     if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
-    if in_loop and ((extreme and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
+    if in_loop and ((extreme and state in HALVES and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
         return "short rows, each reduced by itself"
