@@ -12,13 +12,13 @@
 namespace jaxprims {
 
 struct ReduceProblem {
-  int64_t n = 0;                          // elements of a row
-  int64_t rows = 1;                       // across: bundles of `lanes` rows
-  int64_t joined = 1;                     // consecutive rows that lie end to end and share their uniforms
-  int64_t lanes = 1;                      // across: rows side by side
-  int64_t slots = 1;                      // of the state
-  int64_t state_bytes = 4;                // of its slots together
-  int64_t work = 1;                       // what a slot of an element costs, in that of a sum
+  int64_t n = 0;            // elements of a row
+  int64_t rows = 1;         // across: bundles of `lanes` rows
+  int64_t joined = 1;       // consecutive rows that lie end to end and share their uniforms
+  int64_t lanes = 1;        // across: rows side by side
+  int64_t slots = 1;        // of the state
+  int64_t state_bytes = 4;  // of its slots together
+  int64_t work = 1;         // what a slot of an element costs, in that of a sum
   bool across = false;
   bool init = false;
   bool folds_rows = false;  // the kernel folds many rows at once, however long

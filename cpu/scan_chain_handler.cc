@@ -24,10 +24,9 @@ struct ChainAttributes {
 
 }  // namespace jaxprims
 
-JAXPRIMS_ATTRIBUTES(jaxprims::ChainAttributes, Member<std::string_view>{"specs"},
-                                      Member<Span<const int64_t>>{"keys"}, Member<Span<const int64_t>>{"places"},
-                                      Member<int64_t>{"n"}, Member<int64_t>{"buffers"},
-                                      Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::ChainAttributes, Member<std::string_view>{"specs"}, Member<Span<const int64_t>>{"keys"},
+                    Member<Span<const int64_t>>{"places"}, Member<int64_t>{"n"}, Member<int64_t>{"buffers"},
+                    Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

@@ -26,13 +26,11 @@ struct StencilReduceAttributes {
 
 }  // namespace jaxprims
 
-JAXPRIMS_ATTRIBUTES(jaxprims::StencilReduceAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"plan"},
-                                      Member<Span<const int64_t>>{"reads"}, Member<Span<const int64_t>>{"bounds"},
-                                      Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"},
-                                      Member<int64_t>{"unit"}, Member<int64_t>{"kept"}, Member<int64_t>{"line"},
-                                      Member<int64_t>{"along"}, Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::StencilReduceAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"plan"},
+                    Member<Span<const int64_t>>{"reads"}, Member<Span<const int64_t>>{"bounds"},
+                    Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"}, Member<int64_t>{"unit"},
+                    Member<int64_t>{"kept"}, Member<int64_t>{"line"}, Member<int64_t>{"along"}, Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

@@ -22,11 +22,10 @@ struct WalkAttributes {
 
 }  // namespace jaxprims
 
-JAXPRIMS_ATTRIBUTES(jaxprims::WalkAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<Span<const int64_t>>{"masks"}, Member<int64_t>{"bins"},
-                                      Member<int64_t>{"parts"}, Member<int64_t>{"copies"},
-                                      Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::WalkAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<Span<const int64_t>>{"masks"}, Member<int64_t>{"bins"},
+                    Member<int64_t>{"parts"}, Member<int64_t>{"copies"}, Member<Span<const int64_t>>{"plan"},
+                    Member<int64_t>{"devices"});
 
 namespace jaxprims {
 namespace {

@@ -1,6 +1,6 @@
-// Attributes of a handler's call, read into a struct. XLA hands them over in the order of their names, and looks each up by a binary
-// search, some thirty comparisons of strings in all; where a member's name comes in that order is known when this is compiled. What
-// does not fit is an error, as it is there.
+// Attributes of a handler's call, read into a struct. XLA hands them over in the order of their names, and looks each up by a
+// binary search, some thirty comparisons of strings in all; where a member's name comes in that order is known when this is
+// compiled. What does not fit is an error, as it is there.
 #pragma once
 
 #include <array>
@@ -46,7 +46,8 @@ class Attributes {
       diagnostic.Emit("Unexpected attribute: ") << std::string_view(name.ptr, name.len);
       return Decoded();
     }
-    return Decoded(xla::ffi::AttrDecoding<typename decltype(kThis)::Type>::Decode(attrs.types[kPlace], attrs.attrs[kPlace], diagnostic));
+    return Decoded(
+        xla::ffi::AttrDecoding<typename decltype(kThis)::Type>::Decode(attrs.types[kPlace], attrs.attrs[kPlace], diagnostic));
   }
 
  public:
@@ -67,16 +68,16 @@ class Attributes {
 }  // namespace jaxprims
 
 // XLA_FFI_REGISTER_STRUCT_ATTR_DECODING by the names' order; ...: the members.
-#define JAXPRIMS_ATTRIBUTES(T, ...)                                                                                            \
-  template <>                                                                                                                  \
-  struct xla::ffi::AttrsBinding<T> {                                                                                           \
-    using Attrs = T;                                                                                                           \
-  };                                                                                                                           \
-  template <>                                                                                                                  \
-  struct xla::ffi::AttrDecoding<T> {                                                                                           \
-    using Type = T;                                                                                                            \
-    static std::optional<T> Decode(XLA_FFI_AttrType type, void* attr, DiagnosticEngine& diagnostic) {                          \
-      using jaxprims::Member;                                                                                                  \
-      return jaxprims::Attributes<T, [] { return std::tuple{__VA_ARGS__}; }>::Decode(type, attr, diagnostic);                  \
-    }                                                                                                                          \
+#define JAXPRIMS_ATTRIBUTES(T, ...)                                                                           \
+  template <>                                                                                                 \
+  struct xla::ffi::AttrsBinding<T> {                                                                          \
+    using Attrs = T;                                                                                          \
+  };                                                                                                          \
+  template <>                                                                                                 \
+  struct xla::ffi::AttrDecoding<T> {                                                                          \
+    using Type = T;                                                                                           \
+    static std::optional<T> Decode(XLA_FFI_AttrType type, void* attr, DiagnosticEngine& diagnostic) {         \
+      using jaxprims::Member;                                                                                 \
+      return jaxprims::Attributes<T, [] { return std::tuple{__VA_ARGS__}; }>::Decode(type, attr, diagnostic); \
+    }                                                                                                         \
   }

@@ -192,18 +192,12 @@ inline ffi::Error Failed(const std::exception& e) {
 
 }  // namespace jaxprims
 
-JAXPRIMS_ATTRIBUTES(jaxprims::OrderedAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
-                                      Member<int64_t>{"init"}, Member<Span<const int64_t>>{"plan"},
-                                      Member<int64_t>{"devices"});
-JAXPRIMS_ATTRIBUTES(jaxprims::SegmentsAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
-                                      Member<int64_t>{"by"}, Member<Span<const int64_t>>{"plan"},
-                                      Member<int64_t>{"devices"});
-JAXPRIMS_ATTRIBUTES(jaxprims::HistAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<int64_t>{"elements_of"}, Member<Span<const int64_t>>{"masks"},
-                                      Member<int64_t>{"sorted"}, Member<Span<const int64_t>>{"plan"},
-                                      Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::OrderedAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
+                    Member<int64_t>{"init"}, Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::SegmentsAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<int64_t>{"inner_rank"}, Member<Span<const int64_t>>{"masks"},
+                    Member<int64_t>{"by"}, Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::HistAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<int64_t>{"elements_of"}, Member<Span<const int64_t>>{"masks"},
+                    Member<int64_t>{"sorted"}, Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});

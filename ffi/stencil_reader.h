@@ -124,9 +124,7 @@ inline ffi::Error ReadStencilCall(const ffi::RemainingArgs& args, const ffi::Rem
 
 }  // namespace jaxprims
 
-JAXPRIMS_ATTRIBUTES(jaxprims::StencilAttributes, Member<std::string_view>{"spec"},
-                                      Member<int64_t>{"key"}, Member<int64_t>{"batch_rank"},
-                                      Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"bounds"},
-                                      Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"},
-                                      Member<int64_t>{"steps"}, Member<Span<const int64_t>>{"plan"},
-                                      Member<int64_t>{"devices"});
+JAXPRIMS_ATTRIBUTES(jaxprims::StencilAttributes, Member<std::string_view>{"spec"}, Member<int64_t>{"key"},
+                    Member<int64_t>{"batch_rank"}, Member<Span<const int64_t>>{"masks"}, Member<Span<const int64_t>>{"bounds"},
+                    Member<Span<const int64_t>>{"fills"}, Member<Span<const int64_t>>{"window"}, Member<int64_t>{"steps"},
+                    Member<Span<const int64_t>>{"plan"}, Member<int64_t>{"devices"});

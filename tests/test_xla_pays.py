@@ -252,17 +252,44 @@ def test_loops_make_what_they_reduce() -> None:
         fn = (lambda c: jax.lax.scan(lambda c, _: (step(c), None), c, length=3)[0]) if loops else step
         return jax.jit(fn).lower(0.0).as_text().count("custom_call @jaxprims")
 
-    rows = [(15, 3000, (3000, 15), 1), (300, 300, (300, 300), 1)]
-    for n, m, shape, axis in rows:
-        short = n < xla_pays.SHORT_ROW_IN_LOOP
-        assert n * m > xla_pays.FEW_IN_SHORT_ROWS
+    for shape, axis, dtype, few in (
+        ((3000, 15), 1, jnp.float16, True),
+        ((3000, 15), 1, jnp.float32, False),
+        ((3000, 7), 1, jnp.float32, True),
+        ((300, 300), 1, jnp.float16, False),
+        ((100, 60), 0, jnp.bfloat16, True),
+        ((100, 60), 0, jnp.float32, False),
+        ((1000, 60), 0, jnp.bfloat16, False),
+        ((3000, 2), 0, jnp.float16, False),
+    ):
         for loops in (False, True):
-            found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape), loops)
-            assert found == (0 if loops and short else 1), (shape, loops)
+            found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape, dtype), loops)
+            assert found == (0 if loops and few else 1), (shape, dtype, loops)
     for shape, few in (((4, 1000), True), ((40, 1000), False)):
         for loops in (False, True):
             found = kernels(lambda x: jp.cumsum(x, 0), jnp.ones(shape, jnp.float32), loops)
             assert found == (0 if loops and few else 1), (shape, loops)
+    affine, dear = (lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])), (lambda a, b: (a[0], jnp.log(jnp.exp(a[1]) + jnp.exp(b[1]))))
+    scans = [(affine, (15, 60), True), (affine, (16, 60), False), (affine, (12, 3000), False), (dear, (7, 60), False)]
+    for op, shape, few in scans:
+        for loops in (False, True):
+            found = kernels(lambda x, op=op: jp.scan((x, x), op, axis=0)[1], jnp.ones(shape, jnp.float32), loops)
+            assert found == (0 if loops and few else 1), (shape, loops)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize(("shape", "axis"), [((40, 30), 0), ((300, 9), 1), ((300, 23), 1), ((5, 300), 0), ((60, 1), 0)])
+def test_extremes_of_halves_in_loops(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
+    """By XLA: what is not finite, ties and both zeros, as NumPy has them."""
+    x = np.round(rng.normal(size=shape), 1)
+    x.reshape(-1)[rng.permutation(x.size)[:9]] = [np.nan, -np.nan, np.inf, -np.inf, np.inf, 0, -0.0, np.nan, -np.inf]
+    x = x.astype(dtype)
+    for op, wanted in ((jnp.maximum, np.max), (jnp.minimum, np.min)):
+        step = lambda i, c, op=op: jp.reduce(x + jnp.where(i < 0, c[0], 0), op, axis=axis)  # noqa: E731
+        loop = jax.jit(lambda c, step=step: jax.lax.fori_loop(0, 3, step, c))
+        c = jnp.zeros(shape[1 - axis], dtype)
+        assert "jaxprims" not in loop.lower(c).as_text()
+        np.testing.assert_array_equal(np.asarray(loop(c), np.float32), wanted(np.asarray(x, np.float32), axis))
 
 
 @pytest.mark.parametrize(("boundary", "row", "pays"), [("wrap", 50, True), ("constant", 50, False), ("wrap", 90, False)])
