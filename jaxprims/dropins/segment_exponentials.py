@@ -154,9 +154,19 @@ def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) ->
     if isinstance(segments, Offsets) or not rows_pay(data.shape) or placed([data, ids]):
         terms = _term((top,), data, ids)
         sums = combined(None, terms, segments, n, jnp.add, is_sorted)
-        return jnp.where(rows(inside(ids, n), data), terms / by_segment(sums, ids), 0)
+        return _masked(terms / by_segment(sums, ids), inside(ids, n))
     sums = genhist(lambda i, x: (i, _term((top,), x, i)), (ids, data), Bins(n, jnp.add))
     return made_rows(_share, (top, sums), (data, ids))
+
+
+def _masked(x: jax.Array, which: jax.Array) -> jax.Array:
+    """0 where ``which`` [N] is false, which no derivative goes through: of rows by their bits, as XLA chooses number by number
+    where it is a row that is chosen."""
+    if x.ndim == 1:
+        return jnp.where(which, x, 0)
+    bits = jnp.dtype(f"int{8 * x.dtype.itemsize}")
+    mask = -rows(which, x).astype(bits)
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) & mask, x.dtype)
 
 
 def _term(held: Sequence[Any], x: Any, i: Any) -> Any:
