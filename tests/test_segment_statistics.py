@@ -226,3 +226,17 @@ def test_gradients_of_logsumexp_of_what_is_not_finite(x: Any) -> None:
     x = jnp.asarray(x, jnp.float32)
     got = jax.grad(lambda x: jp.segment_logsumexp(x, jnp.zeros(2, int), 1)[0])(x)
     np.testing.assert_allclose(got, jax.grad(jax.nn.logsumexp)(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 2, 2)])
+def test_softmax_of_elements_of_no_segment(shape: tuple[int, ...], dtype: Any) -> None:
+    """0 whatever they are, in a loop as alone."""
+    x, ids = np.random.default_rng(5).normal(size=shape).astype(dtype), np.arange(40) % 7 - 2
+    dropped = (ids < 0) | (ids > 2)
+    x[dropped] = np.resize(np.array([np.nan, np.inf, -np.inf, 1e4], dtype), x[dropped].shape)
+    call = lambda x: jp.segment_softmax(x, ids, 3)  # noqa: E731
+    loop = jax.lax.fori_loop(0, 3, lambda i, y: call(jnp.where(i < 0, y, x)), jnp.zeros_like(x))
+    for got in (call(x), jax.jit(call)(x), loop):
+        assert got.dtype == dtype and (np.asarray(got)[dropped] == 0).all()
+        np.testing.assert_allclose(np.asarray(got, np.float32).sum(0), np.full(shape[1:], 3), rtol=2e-2)
