@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -116,11 +116,11 @@ class _Plan:
         tried: set[int] = set()
         while True:
             kernels = self._of(self._merged(sites))
-            more = self._small_reduction([k.body for k in kernels if isinstance(k.body, Body)], tried)
+            more = self._small_reductions([k.body for k in kernels if isinstance(k.body, Body)], tried)
             if more is None:
                 return kernels
             inside = [s for k in kernels if isinstance(k.body, Body) for s in k.body.sites]
-            sites = sorted([*inside, more], key=lambda s: s.index)
+            sites = sorted([*inside, *more], key=lambda s: s.index)
 
     def find_moved(self) -> None:
         """What sites combine that XLA would write shifted arrays for: a stencil makes it, and is read."""
@@ -200,15 +200,25 @@ class _Plan:
                 return bodies
             cuts = [cut | alike for cut in cuts]
 
-    def _small_reduction(self, bodies: Sequence[Body], tried: set[int]) -> Site | None:
-        """The last one outside of kernels that is worth one, and has not been tried."""
-        for index in sorted(_evaluated(self.graph, _reads_of(bodies)) - tried, reverse=True):
+    def _small_reductions(self, bodies: Sequence[Body], tried: set[int]) -> list[Site] | None:
+        """The last one outside of kernels that is worth one, and has not been tried; with it all that reduce the same, since of
+        a maximum alone, beside its position, it would be XLA that makes for that what they have in common."""
+        outside = sorted(_evaluated(self.graph, _reads_of(bodies)), reverse=True)
+        for index in (k for k in outside if k not in tried):
             tried.add(index)
-            for site in small_reductions(index, self.graph.eqns[index]):
-                body = self._body([site])
-                if why_not(body) is None and isinstance(self._kernel(body), Kernel):
-                    return site
+            for site in filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])):
+                of = site.eqn.invars[0]
+                others = (s for k in outside if k != index and self.graph.eqns[k].invars[:1] == [of] for s in self._small(k, site))
+                return [site, *others]
         return None
+
+    def _small(self, index: int, like: Site) -> Iterator[Site]:
+        alike = (s for s in small_reductions(index, self.graph.eqns[index]) if s.form == like.form)
+        return filter(self._is_worth_one, alike)
+
+    def _is_worth_one(self, site: Site) -> bool:
+        body = self._body([site])
+        return why_not(body) is None and isinstance(self._kernel(body), Kernel)
 
     def _body(self, sites: Sequence[Site], cut: frozenset[Var] = frozenset()) -> Body:
         key = tuple((s.index, s.family, s.sizes) for s in sites), cut
