@@ -96,3 +96,30 @@ def test_lgamma_is_left_to_xla() -> None:
     fn = jax.jit(jp.fuse(lambda x: (jnp.sum(jax.lax.lgamma(x * x)), jnp.max(x))))
     assert kernels(fn, X) == []
     same((jnp.sum(jax.lax.lgamma(X * X)), jnp.max(X)), fn(X))
+
+
+@pytest.mark.parametrize("width", [6, 16])
+def test_a_position_and_its_maximum_are_one_kernel(width: int) -> None:
+    """Of one of them alone, it would be XLA that makes for the other what they have in common."""
+
+    def overlap(x: Any, y: Any) -> Any:
+        each = jnp.minimum(jnp.abs(x)[:, None], y) / (jnp.abs(x)[:, None] + y)
+        return jnp.argmax(each, 1), jnp.max(each, 1)
+
+    args = X, jnp.linspace(0.5, 2, width)
+    assert kernels(overlap, *args) == ["argmax reduce-max"]
+    for mine, theirs in zip(jax.jit(jp.fuse(overlap))(*args), jax.jit(overlap)(*args), strict=True):
+        same(theirs, mine)
+
+
+def test_what_elements_of_a_row_have_in_common_is_not_made_for_each() -> None:
+    """Reductions of rows, for updates of as many bins as these have elements: not again for every one of these."""
+    places = jnp.arange(N // 32 - 1)[:, None] * 32 + jnp.arange(64)
+
+    def loudness(x: Any) -> Any:
+        frames = x[places]
+        return jnp.sum(jnp.sqrt(jnp.mean(frames * frames, 1))) + jnp.sum(jnp.max(jnp.abs(frames), 1))
+
+    (site,) = [s for s in jp.explain(jp.fuse(jax.grad(loudness)))(X).sites if "one kernel" in str(s)]
+    assert "scatter" in str(site) and "reduce_" not in str(site)
+    same(jax.jit(jax.grad(loudness))(X), jax.jit(jp.fuse(jax.grad(loudness)))(X))

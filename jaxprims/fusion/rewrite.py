@@ -207,9 +207,8 @@ class _Plan:
         for index in (k for k in outside if k not in tried):
             tried.add(index)
             for site in filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])):
-                of = site.eqn.invars[0]
-                others = (s for k in outside if k != index and self.graph.eqns[k].invars[:1] == [of] for s in self._small(k, site))
-                return [site, *others]
+                others = [k for k in outside if k != index and self.graph.eqns[k].invars[:1] == site.eqn.invars]
+                return [site, *(s for k in others for s in self._small(k, site))]
         return None
 
     def _small(self, index: int, like: Site) -> Iterator[Site]:

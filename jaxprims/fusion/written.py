@@ -89,7 +89,7 @@ class _Prices:
         def is_elsewhere(k: int) -> bool:
             return k in self.plain or self.takers[k] > 1 or any(map(self._is_there, self.graph.eqns[k].outvars))
 
-        return any(map(is_elsewhere, body.taken)) or len(self._written_for(body)) > 1
+        return bool(body.repeated) or any(map(is_elsewhere, body.taken)) or len(self._written_for(body)) > 1
 
     def _is_there(self, v: Var) -> bool:
         return v in self.written or v in self.chosen
@@ -110,15 +110,18 @@ class _Prices:
         index = self.graph.producer[v]
         if more and index in self.made:
             return KEPT * bytes_of(v) / (self.takers[index] - 1)
+        if more and index in body.repeated:
+            return KEPT * bytes_of(v) + self._made_by_xla(body, v)
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             making = 0 if body.sites[0].family == "reduce" else self._made_by_xla(body, v)
             return (KEPT * bytes_of(v) + making) / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
-        """And not for XLA, nor in place of several others?"""
+        """And not for XLA, nor in place of several others, nor of what one would make again and again?"""
         index = self.graph.producer[v]
-        return index not in self.plain and not any(index in b.taken and len(self._written_for(b)) > 1 for b in self.bodies)
+        alone = any(index in b.taken and (index in b.repeated or len(self._written_for(b)) > 1) for b in self.bodies)
+        return index not in self.plain and not alone
 
     def _made_by_xla(self, body: Body, v: Var) -> float:
         eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
