@@ -82,6 +82,45 @@ def test_any_comparison_with_an_extreme(density: Callable[[Any], Any]) -> None:
             assert jp.fuse(lambda x, c=compared: c(density(x)))(x).any()
 
 
+def _is_none(x: Any) -> Any:
+    return x != x
+
+
+STEPS: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
+    "roots": lambda y, low, high: (_is_none(jnp.sqrt(high - y)), jnp.sqrt(high - y) == 0),
+    "scaled roots": lambda y, low, high: (_is_none(jnp.sqrt(0.25 * (y - low))), jnp.sqrt(0.25 * (y - low)) == 0),
+    "powers": lambda y, low, high: (_is_none((high - y) ** 0.3), (high - y) ** 0.3 == 0),
+    "bins": lambda y, low, high: (jnp.floor((y - low) / (high - low) * 8) < 0, jnp.floor((y - low) / (high - low) * 8) == 0),
+    "distances": lambda y, low, high: (_is_none(jnp.log((y - low) / (high - low))), jnp.isinf(jnp.log((y - low) / (high - low)))),
+    "signs": lambda y, low, high: (jnp.sign(high - y) < 0, jnp.sign(high - y) == 0),
+    "the positive": lambda y, low, high: (jnp.maximum(y, low) > high, jnp.maximum(y, low) >= high),
+    "without a few": lambda y, low, high: (jnp.where(y > -1e3, y, low) > high, jnp.where(y > -1e3, y, low) >= high),
+}
+"""What no number may be, and what one is: of numbers, the least and the greatest of them."""
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("density", DENSITIES)
+def test_no_number_lies_beyond_its_extremes(density: Callable[[Any], Any], step: str, axis: int | None, summed: bool) -> None:
+    """Where a rounding from 0 would be seen, be it by XLA or in a kernel."""
+
+    def found(x: Any) -> Any:
+        y = density(x)
+        wrong, reached = STEPS[step](y, jnp.min(y, axis, keepdims=True), jnp.max(y, axis, keepdims=True))
+        return (jnp.sum(wrong, axis), jnp.sum(reached, axis)) if summed else (wrong, reached)
+
+    xs = np.random.default_rng(0).uniform(0.1, 2, (4, 1000, 100)).astype(np.float32)
+    options = {"xla_backend_optimization_level": 3}  # as by default, not as these tests have it: so it rounds as kernels do
+    compiled = jax.jit(jp.fuse(found)).lower(xs[0]).compile(options)
+    for x in xs:
+        wrong, reached = map(np.asarray, compiled(x))
+        assert not wrong.any()
+        assert (reached > 0).all() if summed else reached.any(axis).all()
+
+
 @pytest.mark.parametrize("density", DENSITIES)
 def test_records_are_found(density: Callable[[Any], Any]) -> None:
     """One that sets a record is no less than the maximum so far, which a kernel takes of what XLA makes."""
@@ -134,6 +173,50 @@ def test_extremes_of_the_same_numbers_agree(agree: str, n: int) -> None:
         fused = jax.jit(jp.fuse(lambda x, w, make=make: AGREE[agree](make(x, w))))
         for x in rng.normal(size=(6, n)).astype(np.float32):
             assert not np.any(fused(x, np.float32(rng.uniform(0.5, 2))))
+
+
+def row_extremes(y: Any) -> tuple[Any, Any]:
+    return jnp.max(y, 1, keepdims=True), jnp.min(y, 1, keepdims=True)
+
+
+MISSED: dict[str, Callable[[Any], Any]] = {
+    "greater": lambda y: y > row_extremes(y)[0],
+    "both": lambda y: (jnp.sum(y == row_extremes(y)[0], 1) < 1) | (jnp.sum(y == row_extremes(y)[1], 1) < 1),
+    "clipped": lambda y: jnp.minimum(y, row_extremes(y)[0]) != y,
+    "the greater of both": lambda y: jnp.maximum(y, row_extremes(y)[0]) != row_extremes(y)[0],
+    "roots": lambda y: jnp.isnan(jnp.sqrt(row_extremes(y)[0] - y)),
+    "scaled": lambda y: jnp.floor((y - row_extremes(y)[1]) / (row_extremes(y)[0] - row_extremes(y)[1]) * 8) % 9 < 0,
+}
+BESIDE: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda y: 0.0,
+    "sines": lambda y: jnp.sum(jnp.sin(y)),
+    "logsumexp": lambda y: jnp.sum(jax.nn.logsumexp(y, 1) * y.max(1)),
+    "normalised": lambda y: jnp.sum(jax.nn.softmax(y, 1) * jnp.max(y, 1, keepdims=True), 1),
+}
+ROWS: list[Callable[..., Any]] = [
+    lambda x, w: x * w + 1.7,
+    lambda x, w: jnp.sin(x) * w - x,
+    lambda x, w: jax.nn.gelu(x) * w + w,
+    lambda x, w: (x - jnp.mean(x, 1, keepdims=True)) * w + 0.3,  # made of a row's own mean
+]
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("shape", [(300, 128), (40, 3000)])
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("missed", MISSED)
+def test_extremes_of_rows_are_found(missed: str, beside: str, shape: tuple[int, int]) -> None:
+    """A function of rows makes the extremes, and maybe the rest; XLA or another kernel compares."""
+    rng = np.random.default_rng(5)
+    for make in ROWS:
+
+        def fn(x: Any, w: Any, make: Callable[..., Any] = make) -> Any:
+            y = make(x, w)
+            return jnp.sum(MISSED[missed](y)), BESIDE[beside](y)
+
+        x, w = rng.normal(size=(2, *shape)).astype(np.float32)
+        assert jax.jit(jp.fuse(fn))(x, w)[0] == 0
+        assert jax.jit(fn)(x, w)[0] == 0
 
 
 FLAT: dict[str, Callable[[Any], Any]] = {

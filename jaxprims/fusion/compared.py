@@ -8,7 +8,7 @@ compare, nothing may be equal; and of many sines that are nearly 1, another is t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing.labels import MOVES
 from .body import Body
-from .graph import Graph
+from .graph import OUTSIDE, Graph
 
 _EXTREMES = frozenset(
     f"{what}{which}" for what in ("reduce_", "reduce_window_", "cum", "scatter-", "scatter_") for which in ("max", "min")
@@ -32,6 +32,20 @@ _ALIKE = frozenset(
 
 _POSITIONS = ("argmax", "argmin")
 
+_PICKS = frozenset("max min clamp select_n gather slice dynamic_slice rev transpose".split()) | MOVES
+"""What gives numbers that it was given."""
+
+_FROM: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
+    **dict.fromkeys(("max", "min", "clamp"), lambda operands: operands),
+    "select_n": lambda operands: operands[1:],
+}
+"""Of which operands these are; others of the first."""
+
+_STEPS = frozenset("sqrt rsqrt log pow floor ceil round sign acos acosh atanh is_finite".split()) | _COMPARISONS
+"""What makes much of a rounding from 0 or 1: a difference from an extreme that one of these is of is a comparison."""
+
+_SCALES = frozenset("mul div neg abs max min clamp transpose reduce_max reduce_min".split()) | MOVES
+
 Compared = tuple[Var, int, int]
 """A variable, the equation that makes an extreme of it, and the one that compares the two: of a position both are one. Two
 extremes that are compared with each other, such as the last of a running maximum and the maximum, are each other's."""
@@ -46,11 +60,10 @@ def compared(graph: Graph) -> list[Compared]:
     for index, eqn in enumerate(graph.eqns):
         if eqn.primitive.name in _POSITIONS and (source := _source(graph, eqn.invars[0])) in graph.producer:
             out.append((source, index, index))
-        if eqn.primitive.name in _COMPARISONS and extremes and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
+        if extremes and _compares(graph, eqn):
             for x, extreme in (eqn.invars, eqn.invars[::-1]):
-                source, bits = _source(graph, x), graph.needs([extreme])
-                if source is not None and source in graph.producer:
-                    out += [(source, k, index) for k in extremes if bits >> k & 1 and source in of[k]]
+                sources, bits = _picked(graph, x), graph.needs([extreme])
+                out += [(v, k, index) for k in extremes if bits >> k & 1 for v in sources if v in of[k]]
             out += _of_two(several, *(graph.needs([x]) for x in eqn.invars))
     return out
 
@@ -61,6 +74,42 @@ def _of_two(several: Mapping[Var, Sequence[int]], left: int, right: int) -> Iter
         for k, other in itertools.permutations(extremes, 2):
             if (left >> k & right >> other | left >> other & right >> k) & 1:
                 yield var, k, other
+
+
+def _compares(graph: Graph, eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    if name not in _COMPARISONS and (name != "sub" or not _is_of_steps(graph, eqn.outvars[0])):
+        return False
+    return bool(jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact))
+
+
+def _is_of_steps(graph: Graph, difference: Var) -> bool:
+    todo, seen = [difference], set[int]()
+    while todo:
+        for k in graph.users.get(todo.pop(), ()):
+            if k == OUTSIDE or k in seen:
+                continue
+            seen.add(k)
+            eqn = graph.eqns[k]
+            name, out = eqn.primitive.name, eqn.outvars[0]
+            if name in _STEPS or (name == "convert_element_type" and not jnp.issubdtype(out.aval.dtype, jnp.inexact)):
+                return True
+            if name in _SCALES or name == "convert_element_type":
+                todo.append(out)
+    return False
+
+
+def _picked(graph: Graph, atom: Any) -> set[Var]:
+    """What others have made that a number is one of."""
+    todo, out = [atom], set[Var]()
+    while todo:
+        v = _source(graph, todo.pop())
+        eqn = graph.made_by(v)
+        if eqn is not None and v not in out:
+            out.add(v)
+            if eqn.primitive.name in _PICKS:
+                todo += _FROM.get(eqn.primitive.name, lambda operands: operands[:1])(eqn.invars)
+    return out
 
 
 def _chooses(eqn: JaxprEqn) -> bool:
@@ -85,6 +134,12 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
             if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
                 read.add(var)
     return frozenset(read)
+
+
+def made_apart(graph: Graph, found: Sequence[Compared], inside: Collection[int]) -> set[Var]:
+    """What these equations would make in their own way, who have its extreme or compare it, but not both."""
+    apart = (var for var, extreme, compares in found if (extreme in inside) != (compares in inside))
+    return {var for var in apart if has_its_own_way(graph, var, inside)}
 
 
 def _is_read(graph: Graph, body: Body, extreme: int, compares: int) -> bool:

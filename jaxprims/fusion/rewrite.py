@@ -16,7 +16,7 @@ from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .body import Body
 from .chains import chained
-from .compared import Compared, compared, has_its_own_way, read_in_any_case
+from .compared import Compared, compared, has_its_own_way, made_apart, read_in_any_case
 from .epilogues import finished
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
@@ -91,7 +91,7 @@ class _Plan:
         if self.graph.with_rules:
             return []
         kernels: list[Kernel] = []
-        groups = find_rows(self.graph)
+        groups = find_rows(self.graph, self.compared)
         for sites in groups:
             roots = {s.eqn.outvars[0] for s in sites}
             others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)
@@ -99,8 +99,8 @@ class _Plan:
             self.bodies.clear()
             body = self._body(sites)
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
-            read = (v for v in _cuts(self.graph, [body])[0] if not self.graph.needs([v]) & made)  # not what this kernel makes
-            body = self._body(sites, frozenset(read))
+            read = {v for v in _cuts(self.graph, [body])[0] if not self.graph.needs([v]) & made}  # not what this kernel makes
+            body = self._body(sites, frozenset(read | made_apart(self.graph, self.compared, body.inside)))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
             if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, kernels):

@@ -15,6 +15,7 @@ from jax.extend.core import JaxprEqn, Literal
 from ..tracing.labels import REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN
 from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
+from .compared import Compared, made_apart
 from .graph import OUTSIDE, Graph
 from .sites import Site, find_sites, is_number
 
@@ -156,8 +157,8 @@ def groups_of(graph: Graph) -> list[Rows]:
     return list(every)
 
 
-def find_rows(graph: Graph) -> list[list[Site]]:
-    """Sites of one kernel each: what others want of equations on the same rows."""
+def find_rows(graph: Graph, compared: Sequence[Compared]) -> list[list[Site]]:
+    """Sites of one kernel each: what others want of equations on the same rows, and what is ``compared`` with their extremes."""
     groups = groups_of(graph)
     if not groups:
         return []
@@ -169,6 +170,8 @@ def find_rows(graph: Graph) -> list[list[Site]]:
     out = []
     for rows in groups:
         roots = rows.roots(elsewhere | within - rows.members)
+        alike = {graph.producer[v] for v in made_apart(graph, compared, rows.members)} & rows.members
+        roots = sorted(alike.union(roots)) if roots else []
         if roots and rows.goes_again(roots):
             out.append([_site(rows, k) for k in roots])
     return out
