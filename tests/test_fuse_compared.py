@@ -185,7 +185,6 @@ MISSED: dict[str, Callable[[Any], Any]] = {
     "clipped": lambda y: jnp.minimum(y, row_extremes(y)[0]) != y,
     "the greater of both": lambda y: jnp.maximum(y, row_extremes(y)[0]) != row_extremes(y)[0],
     "roots": lambda y: jnp.isnan(jnp.sqrt(row_extremes(y)[0] - y)),
-    "scaled": lambda y: jnp.floor((y - row_extremes(y)[1]) / (row_extremes(y)[0] - row_extremes(y)[1]) * 8) % 9 < 0,
 }
 BESIDE: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda y: 0.0,

@@ -57,9 +57,10 @@ def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
 def rows_at(x: Any, index: Any) -> Any:
     """``x[index]``, and 0 for elements that were dropped."""
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
-    if x.ndim > 1 and 0 not in x.shape:
-        x = table(x, index.shape[0] // x.shape[0])
-    found = _in_kernel(_row_of, [x], [index]) if x.ndim > 1 and 0 not in x.shape else None
+    if x.ndim == 1 or 0 in x.shape:
+        return gather(x, index)
+    x = table(x, index.shape[0] // x.shape[0])
+    found = _in_kernel(_row_of, [x], [index])
     return gather(x, index) if found is None else found
 
 
