@@ -12,7 +12,7 @@ from ..specs.problems import HistogramProblem
 from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Explanation, Target
-from . import divided, histogram_apart, histogram_by_segments, histogram_xla, producers
+from . import divided, histogram_apart, histogram_by_segments, histogram_exponentials, histogram_xla, producers
 from .batches import batch_shape, over_batch
 from .family import Instead
 from .histogram import histogram_p
@@ -61,6 +61,9 @@ class Histograms(LookingBack):
         call: HistogramCall = params["call"]
         if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
+        if histogram_exponentials.applies(call):
+            function = over_batch(functools.partial(histogram_exponentials.histograms, call), params["masks"], params["rank"])
+            return Instead(function, "maxima, then sums of exponentials", "exponentials side by side")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
             return super().instead(target, avals, in_loop, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])

@@ -1,0 +1,111 @@
+"""Histograms by logaddexp, as maxima and sums of exponentials: values of every kind, derivatives, batches, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jaxprims as jp
+
+pytestmark = pytest.mark.strategies
+rng = np.random.default_rng(0)
+
+STRATEGY = "maxima, then sums of exponentials"
+
+
+def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
+    return [call.strategy for call in jp.explain(fn)(*args).calls]
+
+
+def wanted(values: np.ndarray, index: np.ndarray, bins: int) -> np.ndarray:
+    """One element after the other, in 64 bits."""
+    out = np.full((bins, *values.shape[1:]), -np.inf)
+    with np.errstate(invalid="ignore"):
+        for i, v in zip(index, values.astype(np.float64), strict=True):
+            if 0 <= i < bins:
+                out[i] = np.logaddexp(out[i], v)
+    return out
+
+
+@pytest.mark.parametrize("shape", [(500,), (500, 2), (500, 5), (30, 3, 40), (0,), (0, 7)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_values(shape: tuple[int, ...], dtype: str) -> None:
+    values = np.asarray(jnp.asarray(rng.normal(0, 9, shape), dtype).astype(jnp.float32))
+    index = rng.integers(-2, 20, shape[0])
+    by_index = lambda v, i: jp.reduce_by_index(v, i, 18, jnp.logaddexp)  # noqa: E731
+    args = jnp.asarray(values, dtype), jnp.asarray(index)
+    assert strategies(by_index, *args) == [STRATEGY]
+    got = np.asarray(by_index(*args).astype(jnp.float32))
+    np.testing.assert_allclose(got, wanted(values, index, 18), rtol=float(jnp.finfo(dtype).eps) * 4, atol=1e-6)
+
+
+def test_infinities_and_nan() -> None:
+    inf, nan = np.inf, np.nan
+    values = np.array([inf, 1, -inf, -inf, nan, 3, inf, -inf, 2000, 2001, inf, inf, nan, inf, -3e38, 3e38], np.float32)
+    index = np.repeat(np.arange(8), 2)
+    got = jp.reduce_by_index(jnp.asarray(values), jnp.asarray(index), 9, jnp.logaddexp)
+    np.testing.assert_allclose(got, wanted(values, index, 9).astype(np.float32), rtol=1e-6)
+
+
+def test_updates_of_captured_numbers_onto_what_was_there() -> None:
+    """Two updates of an element, made of a table by f; bins that start from a dest."""
+    x, i, table = rng.normal(size=300), rng.integers(0, 10, 300), rng.normal(size=10)
+    dest = rng.normal(size=11)
+
+    def histogram(i: Any, x: Any, table: Any, dest: Any) -> Any:
+        f = lambda i, x: (jnp.stack([i, i + 1]), jnp.stack([x, table[i] * x]))  # noqa: E731
+        return jp.genhist(f, (i, x), jp.Bins(11, jp.monoids.logaddexp, dest=dest))
+
+    args = jnp.asarray(i), *(jnp.asarray(a, jnp.float32) for a in (x, table, dest))
+    assert strategies(histogram, *args) == [STRATEGY]
+    expected = wanted(np.concatenate([x, table[i] * x, dest]), np.concatenate([i, i + 1, np.arange(11)]), 11)
+    np.testing.assert_allclose(histogram(*args), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_where_bins_start_from_something_else() -> None:
+    """An identity that is not the operator's, several histograms, bits that may not change: as the operator says."""
+    x, i = jnp.asarray(rng.normal(size=50), jnp.float32), jnp.asarray(rng.integers(0, 5, 50))
+    with pytest.warns(jp.IdentityWarning):
+        assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5, jnp.logaddexp, identity=0.0), x, i) != [STRATEGY]
+    two = lambda x, i: jp.genhist(lambda x, i: [(i, x), (i, x)], (x, i), [jp.Bins(5, jnp.logaddexp), jp.Bins(5)])  # noqa: E731
+    assert strategies(two, x, i) != [STRATEGY]
+    assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5, jnp.logaddexp, deterministic=True), x, i) != [STRATEGY]
+
+
+@pytest.mark.parametrize("width", [(), (4,)], ids=str)
+def test_transformations(width: tuple[int, ...]) -> None:
+    x = jnp.asarray(rng.normal(size=(3, 40, *width)), jnp.float32)
+    i = jnp.asarray(rng.integers(0, 6, (3, 40)))
+
+    def ours(x: Any, i: Any) -> Any:
+        return jp.reduce_by_index(x, i, 6, jnp.logaddexp)
+
+    def plain(x: Any, i: Any) -> Any:
+        at = (i[:, None] == jnp.arange(6)).reshape(*i.shape, 6, *(1,) * len(width))
+        return jax.nn.logsumexp(jnp.where(at, x[:, None], -jnp.inf), 0)
+
+    for of in (
+        jax.vmap,
+        lambda f: jax.vmap(jax.grad(lambda x, i: jnp.sum(jnp.exp(f(x, i))))),
+        lambda f: lambda x, i: jax.jvp(lambda x: f(x, i[0])[i[0]], (x[0],), (x[1],))[1],
+        lambda f: lambda x, i: jax.hessian(lambda x: jnp.sum(jnp.exp(f(x, i[0, :4]))))(x[0, :4]),
+        lambda f: lambda x, i: jax.lax.scan(lambda c, a: (c, f(a[0] + c, a[1])), 0.5, (x, i))[1],
+    ):
+        np.testing.assert_allclose(of(ours)(x, i), of(plain)(x, i), rtol=2e-5, atol=1e-5)
+
+
+def test_devices() -> None:
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, i = jnp.asarray(rng.normal(size=800), jnp.float32), jnp.asarray(rng.integers(0, 7, 800))
+    expected = wanted(np.asarray(x), np.asarray(i), 7)
+    own = lambda x, i: jp.reduce_by_index(x, i, 7, jnp.logaddexp, axis_name="d")  # noqa: E731
+    inside = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=P("d"), out_specs=P()))
+    np.testing.assert_allclose(inside(x, i), expected, rtol=1e-5)
+    sharded = [jax.device_put(a, jax.NamedSharding(mesh, P("d"))) for a in (x, i)]
+    np.testing.assert_allclose(jax.jit(lambda x, i: jp.reduce_by_index(x, i, 7, jnp.logaddexp))(*sharded), expected, rtol=1e-5)
