@@ -52,12 +52,12 @@ class Arrays(list[Any]):
     in_operator = False
     of_operators = integers = False
 
-    @functools.cached_property
-    def at_once(self) -> bool:
-        """Is what is called now computed now? Not where a function is traced for ``jit``: any number is a tracer there. Tracers
-        of ``grad`` and ``vmap`` outside of it stand for arrays."""
-        with jax.transfer_guard("allow"):
-            return not isinstance(jnp.asarray(0.0), jax.core.Tracer)
+
+def at_once() -> bool:
+    """Is what is called now computed now? Not where a function is traced for ``jit``: any number is a tracer there. Tracers of
+    ``grad`` and ``vmap`` outside of it stand for arrays."""
+    with jax.transfer_guard("allow"):
+        return not isinstance(jnp.asarray(0.0), jax.core.Tracer)
 
 
 def operand(x: Any, arrays: Arrays) -> Form:
@@ -81,7 +81,7 @@ def _leaf(x: Any, arrays: Arrays) -> Form:
 
 def _array(x: Any, arrays: Arrays) -> Form:
     if isinstance(x, jax.core.Tracer):
-        if not arrays.at_once:
+        if not at_once():
             raise Unknown
         TRACERS.add(type(x))
     elif isinstance(x, jax.Array):

@@ -30,7 +30,7 @@ from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..targets.plans import forced_plans
 from .bare_numbers import computes
-from .forms import CONCRETE, FLOATS, TRACERS, Arrays, Form, Unknown, filled, form_of, operand
+from .forms import CONCRETE, FLOATS, TRACERS, Arrays, Form, Unknown, at_once, filled, form_of, operand
 
 MOST = 512
 """Calls that are kept, those used last, of those that were made several times."""
@@ -56,7 +56,7 @@ def kept(*operands: str, unless: Callable[[dict[str, Any]], bool] = lambda argum
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            arrays = Arrays()
+            arrays: list[Any] = []
             key = _quick_key(function, args, kwargs, arrays)
             known = _quick.get(key)
             if known is not None:
@@ -87,21 +87,28 @@ _BY_ADDRESS = frozenset(
 
 
 def _quick_key(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Arrays
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any]
 ) -> tuple[Any, ...] | None:
     """Equal for calls that differ in their arrays only, which are added to ``arrays``; None if only their forms can tell."""
     key: list[Any] = [function, forced_plans()]
     for x in (*args, *kwargs.values()) if kwargs else args:
-        if not _known_quickly(x, key, arrays):
+        kind = type(x)  # the commonest kinds are told apart here: a call for each would take as long as all the rest
+        key.append(kind)
+        if kind in CONCRETE:
+            arrays.append(x)
+        elif kind in _BY_VALUE:
+            key.append(x)
+        elif kind in _BY_ADDRESS:
+            key.append(id(x))
+        elif not _known_quickly(x, kind, key, arrays):
             return None
-    key.extend(kwargs)
+    if kwargs:
+        key.extend(kwargs)
     return tuple(key)
 
 
-def _known_quickly(x: Any, key: list[Any], arrays: Arrays) -> bool:
-    kind = type(x)
-    key.append(kind)
-    if kind in CONCRETE or kind is float or (kind in TRACERS and arrays.at_once):  # an operand, if it is found to be one
+def _known_quickly(x: Any, kind: type, key: list[Any], arrays: list[Any]) -> bool:
+    if kind in CONCRETE or kind is float or (kind in TRACERS and _stand_for_arrays(arrays)):  # operands, if found to be such
         arrays.append(x)
     elif kind in _BY_VALUE:
         key.append(x)
@@ -109,10 +116,18 @@ def _known_quickly(x: Any, key: list[Any], arrays: Arrays) -> bool:
         key.append(id(x))
     elif kind is tuple:
         key.append(len(x))
-        return all(type(item) is not tuple and _known_quickly(item, key, arrays) for item in x)
+        for item in x:
+            key.append(type(item))
+            if type(item) is tuple or not _known_quickly(item, type(item), key, arrays):
+                return False
     else:
         return False
     return True
+
+
+def _stand_for_arrays(arrays: list[Any]) -> bool:
+    """Do tracers? That is asked for the first one of a call."""
+    return any(type(x) in TRACERS for x in arrays) or at_once()
 
 
 def forget() -> None:
