@@ -24,6 +24,9 @@ from .jnp_histogram import is_real
 
 __all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
 
+FEW = 4096
+"""Numbers of which all are looked at once more for NaN in less time than XLA takes to ask whether that must be."""
+
 
 def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Callable[..., jax.Array]:
     plain = getattr(jnp, name)
@@ -92,9 +95,8 @@ def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array
     at = at.astype(jnp.result_type(int))
     if not ignored:
         return at
-    found = jax.lax.cond(
-        jnp.any(best == last),  # an infinity, or nothing but NaN
-        lambda: ~reduce(a, jnp.logical_and, axis=axis, map=jnp.isnan, keepdims=keepdims),
-        lambda: jnp.ones(at.shape, bool),
-    )
-    return jnp.where(found, at, -1)
+    some = lambda: ~reduce(a, jnp.logical_and, axis=axis, map=jnp.isnan, keepdims=keepdims)  # noqa: E731
+    if all(isinstance(n, int) for n in a.shape) and a.size <= FEW:
+        return jnp.where(some(), at, -1)
+    unsure = jnp.any(best == last)  # an infinity, or nothing but NaN
+    return jnp.where(jax.lax.cond(unsure, some, lambda: jnp.ones(at.shape, bool)), at, -1)

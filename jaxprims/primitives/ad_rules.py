@@ -124,13 +124,14 @@ def _select_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Lea
     if start is not None:
         start_won = (start[0] == x).astype(x.dtype)
         count = count + start_won
-    return [_shared(_with_start(total, start_won, start_dot[0]), count)]
+    return [_shared(_with_start(total, start_won, start_dot[0]), count, x == x)]  # NaN is equal to none
 
 
-def _shared(total: Any, count: Any) -> Any:
-    """Among so many winners, 0 among none. A cotangent is divided as well: what makes it (a cosine, say) XLA then does not make
-    anew at each element, as it would in front of a product."""
-    return None if total is None else jnp.where(count > 0, total, 0) / jnp.where(count > 0, count, 1)
+def _shared(total: Any, count: Any, some: Any) -> Any:
+    """Among so many winners; 0 unless there are ``some``. A cotangent is divided as well: what makes it (a cosine, say) XLA then
+    does not make anew at each element, as it would in front of a product. The quotient is chosen, not what is divided: backwards
+    it comes last, and nothing is chosen at each element. The count is read once, so that XLA makes it where it divides."""
+    return None if total is None else jnp.where(some, total / jnp.maximum(count, 1), 0)
 
 
 def _won(value: Any, x: Any) -> Any:
@@ -175,7 +176,7 @@ def _arg_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves
     second = None
     if dot[1] is not None or start_dot[1] is not None:
         second = _weighted_sum(groups, mine.astype(values[1].dtype), dot[1], start_won, start_dot[1])
-    return [_shared(total, count), _shared(second, count)]
+    return [_shared(total, count, count > 0), _shared(second, count, count > 0)]
 
 
 def _mul_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Leaves, dot: Leaves, start_dot: Leaves) -> Leaves:
