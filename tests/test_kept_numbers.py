@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
+import sys
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +167,88 @@ def test_a_global_that_changes_between_calls(compiled: Any, monkeypatch: pytest.
 
 def helper(x: Any) -> Any:
     return x * FACTOR
+
+
+def test_what_modules_and_classes_hold_may_change_between_calls() -> None:
+    """Numbers, arrays and functions, of modules of modules too, read in functions inside functions and through helpers."""
+
+    class Settings:
+        scale: Any = 0.0
+        table: Any = np.zeros(2000)
+
+        @staticmethod
+        def static(x: Any) -> Any:
+            raise NotImplementedError
+
+        @classmethod
+        def own(cls, x: Any) -> Any:
+            return x * cls.scale
+
+    settings, package = types.ModuleType("settings"), types.ModuleType("package")
+    vars(package).update(settings=settings, Settings=Settings)
+
+    def by_helper(x: Any) -> Any:
+        return package.settings.scaled(x)
+
+    readers: dict[str, Any] = {
+        "a class": lambda x: x * Settings.scale,
+        "a module": lambda x: x * settings.scale,
+        "a module of a module": lambda x: x * package.settings.scale,
+        "a class of a module": lambda x: x * package.Settings.scale,
+        "a function": lambda x: settings.scaled(x),
+        "a helper": lambda x: by_helper(x),
+        "a static method": lambda x: Settings.static(x),
+        "a class method": lambda x: Settings.own(x),
+        "an array": lambda x: x * settings.weight[1],
+        "a large array": lambda x: x * Settings.table[1],
+        "inside": lambda x: jax.lax.cond(x > 0, lambda y: y * settings.scale, lambda y: y * Settings.scale, x),
+    }
+    for k in (2, 3.0, np.float32(5), 7):
+        scaled: Any = eval(f"lambda x: x * {k}")  # another function each time, as of a module that was loaded again
+        weight: Any = jnp.arange(2.0) if k == 2 else np.arange(2.0, dtype=np.float32)
+        vars(settings).update(scale=k, scaled=scaled, weight=weight * k)
+        Settings.scale, Settings.static = k, scaled
+        Settings.table[1] = k
+        for name, f in readers.items():
+            assert jp.reduce(X, map=f) == 66 * k, name
+            assert jp.scan(X, jnp.maximum, map=f)[-1] == 11 * k, name
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+    @staticmethod
+    def of(a: Any, b: Any) -> Pair:
+        return Pair(a, b)
+
+
+class Way(enum.Enum):
+    FORWARD = 1
+    BACK = -1
+
+
+def test_classes_that_do_not_change_are_constants(compiled: Any) -> None:
+    for k in range(3):
+        made = jp.scan(Pair(X + k, X), lambda p, q: Pair.of(p.a + q.a, jnp.maximum(p.b, q.b)))
+        assert made.b[-1] == 11
+        assert jp.reduce(X + k, map=lambda x: x * Way.FORWARD.value if Way.BACK is not Way.FORWARD else x) == 66 + 12 * k
+        assert jp.reduce(X + k, map=lambda x: x * math.cos(0)) == 66 + 12 * k
+    assert compiled() == 3
+
+
+def test_what_a_function_imports_is_traced_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("imported_by_a_function")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def scaled(x: Any) -> Any:
+        import imported_by_a_function
+
+        return x * imported_by_a_function.scale
+
+    for k in (2, 3, 4):
+        module.__dict__["scale"] = k
+        assert jp.reduce(X, map=scaled) == 66 * k
 
 
 def test_numbers_of_captured_arrays_may_be_wanted() -> None:

@@ -1,13 +1,17 @@
 """The form of a call's argument: all of it but its arrays (``kept``).
 
-Of a function that is all that tracing it can see: its code, what it closes over, the globals that it names (modules, and what
-``jax.jit`` made of a function, are taken for constant). :func:`filled` is the way back.
+Of a function that is all that tracing it can see: its code, what it closes over, the globals that it names, and what it reads of
+modules and classes among these (``settings.scale``); those of libraries, and what ``jax.jit`` made of a function, are taken for
+constant. :func:`filled` is the way back.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import dis
+import enum
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +33,7 @@ _ARRAY: Form = ("array",)
 _INTEGER: Form = ("array", int)
 FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
 _LIBRARIES = ("jax", "jaxprims", "numpy")
+_CONSTANT_MODULES = frozenset((*_LIBRARIES, "jaxlib", "ml_dtypes", "builtins", *sys.stdlib_module_names)) - {"__main__"}
 _PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
              type(positions), type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
@@ -46,11 +51,12 @@ class Unknown(Exception):
 
 class Arrays(list[Any]):
     """A call's operands. ``with_floats``, ``with_integers``: what functions close over is among them; ``of_operators``,
-    ``integers``: there are floats of operators among them, integers."""
+    ``integers``: there are floats of operators among them, integers. ``constants``: nothing is."""
 
     with_floats = with_integers = False
     in_operator = False
     of_operators = integers = False
+    constants = False
 
 
 def at_once() -> bool:
@@ -80,6 +86,8 @@ def _leaf(x: Any, arrays: Arrays) -> Form:
 
 
 def _array(x: Any, arrays: Arrays) -> Form:
+    if arrays.constants:
+        return form_of(x, arrays)
     if isinstance(x, jax.core.Tracer):
         if not at_once():
             raise Unknown
@@ -123,6 +131,8 @@ def form_of(x: Any, arrays: Arrays) -> Form:
         return _function(x, arrays, ())
     if isinstance(x, _CONSTANT) and isinstance(getattr(x, "__self__", None), types.ModuleType | None):
         return ("constant", x)
+    if isinstance(x, enum.Enum):
+        return ("constant", x)
     concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
     if (concrete or _is_numbers(x)) and x.nbytes <= LARGEST_CONSTANT:
         known = np.asarray(x)
@@ -154,26 +164,79 @@ def _function(f: types.FunctionType, arrays: Arrays, inside: tuple[Any, ...]) ->
         return ("constant", f)
     inside = (*inside, f)
     cells, defaults = f.__closure__ or (), f.__defaults__ or ()
-    held = tuple(_held(x, arrays, inside) for x in (*(c.cell_contents for c in cells), *defaults))
+    closed_over = [c.cell_contents for c in cells]
+    held = tuple(_held(x, arrays, inside) for x in (*closed_over, *defaults))
     if f.__kwdefaults__ or "__name__" not in f.__globals__:
         raise Unknown
-    return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, _globals(f, arrays, inside))
+    names, own = _names(f.__code__), dict(zip(f.__code__.co_freevars, closed_over, strict=True))
+    values = ((name, f.__globals__.get(name)) for name in names.of_globals)
+    named = tuple((name, _held(x, arrays, inside)) for name, x in values if not _is_one_of(x, inside))
+    read = []
+    for root, paths in names.of_attributes:
+        x = own[root] if root in own else f.__globals__.get(root)
+        if (type(x) is types.ModuleType or isinstance(x, type)) and not _never_changes(x):
+            read += [_attribute(x, path, inside) for path in paths]
+    return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, named, tuple(read))
 
 
-def _globals(f: types.FunctionType, arrays: Arrays, inside: tuple[Any, ...]) -> Form:
-    """The globals that a function names, but for itself."""
-    values = ((name, f.__globals__.get(name)) for name in _names(f.__code__))
-    return tuple((name, _held(x, arrays, inside)) for name, x in values if not (type(x) is types.FunctionType and x in inside))
+def _is_one_of(x: Any, functions: tuple[Any, ...]) -> bool:
+    return any(x is f for f in functions)
+
+
+@functools.lru_cache(maxsize=256)
+def _never_changes(x: Any) -> bool:
+    """Is this module, or class, of a library's?"""
+    name = x.__name__ if type(x) is types.ModuleType else x.__module__
+    return str(name).split(".")[0] in _CONSTANT_MODULES
+
+
+def _attribute(x: Any, path: tuple[str, ...], inside: tuple[Any, ...]) -> Form | None:
+    """What a function reads at ``x.path`` of a module or a class: it may be something else at the next call."""
+    for name in path:
+        if type(x) is not types.ModuleType and not isinstance(x, type):
+            break
+        if _never_changes(x):
+            return None
+        x = getattr(x, name, None)
+    known = Arrays()
+    known.constants = True
+    return None if _is_one_of(x, inside) else _held(x, known, inside)
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What code names, that of functions inside it too: globals; variables, with what it reads of them (``a.b.c``)."""
+
+    of_globals: tuple[str, ...]
+    of_attributes: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals that code names, and the functions inside it."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+def _names(code: types.CodeType) -> Names:
+    of_globals: set[str] = set()
+    of_attributes: dict[str, set[tuple[str, ...]]] = {}
+    path: list[str] = []
+    for i in (*dis.get_instructions(code), None):
+        if i is not None and i.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
+            path.append(i.argval)
+            continue
+        if len(path) > 1:
+            of_attributes.setdefault(path[0], set()).add(tuple(path[1:]))
+        path = []
+        if i is not None and i.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            of_globals.add(i.argval)
+            path = [i.argval]
+        elif i is not None and i.opname == "LOAD_DEREF":
+            path = [i.argval]
+        elif i is not None and i.opname == "IMPORT_NAME" and i.argval.split(".")[0] not in _CONSTANT_MODULES:
+            raise Unknown
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            names.update(_names(inner))
-    return tuple(sorted(names))
+            names = _names(inner)
+            of_globals.update(names.of_globals)
+            for root, paths in names.of_attributes:
+                of_attributes.setdefault(root, set()).update(paths)
+    return Names(tuple(sorted(of_globals)), tuple((root, tuple(sorted(paths))) for root, paths in sorted(of_attributes.items())))
 
 
 def filled(form: Form, arrays: Iterator[Any]) -> Any:
