@@ -1,6 +1,9 @@
 """Monoids, the ready-made ones, and the check of the laws."""
 
+import copy
 import dataclasses
+import operator
+import pickle
 import re
 
 import jax
@@ -10,6 +13,7 @@ import pytest
 
 from jaxprims.arguments.monoid import Monoid, as_monoid
 from jaxprims.arguments.monoids import monoids
+from jaxprims.arguments.positions import positions
 from jaxprims.arguments.warnings import FallbackWarning, IdentityWarning
 from jaxprims.inspection.check_monoid import check_monoid
 
@@ -40,6 +44,21 @@ def test_as_monoid():
         jax.jit(lambda x: as_monoid(m, x).identity)(0)
     with pytest.raises(TypeError, match="combine must be a Monoid or a function"):
         as_monoid("add", name="combine")
+
+
+def test_copies_and_pickles():
+    """A configuration that is copied, or sent to another process, has the same monoids and positions."""
+    ready_made = [m for m in vars(monoids).values() if isinstance(m, Monoid)]
+    assert len(ready_made) > 10
+    for thing in [positions, *ready_made]:
+        assert copy.copy(thing) is thing and copy.deepcopy([thing])[0] is thing
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert pickle.loads(pickle.dumps(thing, protocol)) is thing
+    for own in (Monoid(operator.add, 0), dataclasses.replace(monoids.add, identity=0), Monoid(monoids.max.op)):
+        again = copy.deepcopy(own)
+        assert type(again) is Monoid and again is not own and (again.op, again.identity) == (own.op, own.identity)
+    again = pickle.loads(pickle.dumps(Monoid(operator.add, np.float32(3))))
+    assert (again.op, again.identity, again(2, 3)) == (operator.add, 3, 5)
 
 
 def test_warnings_are_user_warnings():

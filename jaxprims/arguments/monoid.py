@@ -44,6 +44,10 @@ class Monoid:
     def __call__(self, a: Any, b: Any) -> Any:
         return self.op(a, b)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name: str | None = vars(self).get("ready_made")  # a copy of one of these, or what is read from a pickle, is itself
+        return (type(self), (self.op, self.identity)) if name is None else name
+
 
 def as_monoid(op: Any, identity: Any = None, *, name: str = "op") -> Monoid:
     """``op``, a Monoid or any callable, with ``identity``, as a Monoid.

@@ -15,6 +15,8 @@ def _ready(name: str, op: Callable[[Any, Any], Any], doc: str) -> Monoid:
     op.__name__ = op.__qualname__ = name
     monoid = Monoid(op)
     object.__setattr__(monoid, "__doc__", doc)  # help(jp.monoids.add); doctest finds it by __test__
+    object.__setattr__(monoid, "__module__", __name__)
+    object.__setattr__(monoid, "ready_made", f"monoids.{name}")
     return monoid
 
 

@@ -32,6 +32,9 @@ class _Positions:
     def __repr__(self) -> str:
         return "jp.positions"
 
+    def __reduce__(self) -> str:
+        return "positions"  # a copy, or what is read from a pickle, is this one
+
 
 positions = _Positions()
 
