@@ -317,3 +317,25 @@ def test_views_are_no_arrays() -> None:
     assert repr(kept[0]) == "a view of xs, to be read at offsets such as view[0, 0]"
     with pytest.raises(Exception, match=r"UnexpectedTracerError|leaked|traced"):
         jnp.asarray(kept[-1][0, 0]) + 1
+
+
+@pytest.mark.parametrize("size", [6, 100_000])
+@pytest.mark.parametrize("number", [0, 1.5, True, 2j])
+def test_results_that_read_nothing(number, size):
+    """Numbers of Python, alone and beside what is read; of no step's next one, and of one's."""
+    x = jnp.arange(float(size))
+    want = jnp.full(size, number)
+    for run in (jp.stencil, jax.jit(jp.stencil, static_argnums=0)):
+        got = run(lambda t: number, x)
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == want.dtype
+        both = run(lambda t: {"own": t[1], "number": number}, x)
+        np.testing.assert_array_equal(both["number"], want)
+        np.testing.assert_array_equal(both["own"][:-1], x[1:])
+    assert jp.stencil(lambda t: number, x, boundary="valid").shape == x.shape
+    np.testing.assert_array_equal(jax.vmap(lambda x: jp.stencil(lambda t: number, x))(jnp.stack([x, x])), jnp.stack([want, want]))
+    if number in (0, 1.5):
+        later = jp.stencil(lambda t: number, x, steps=3)
+        np.testing.assert_array_equal(later, want)
+        assert later.dtype == x.dtype
+        assert not jax.grad(lambda x: jnp.sum(jp.stencil(lambda t: number, x).astype(float)))(x).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,8 +64,18 @@ def as_array(x: Any, name: str) -> Any:
         return x
     try:
         return jnp.asarray(x)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise TypeError(f"{name}: {type(x).__name__} is not an array: {x!r:.100} ({e})") from None
+
+
+def integer(x: Any, name: str) -> int:
+    """One that is known when the function is traced."""
+    if not isinstance(x, (bool, np.bool_)) and hasattr(x, "__index__"):
+        try:
+            return operator.index(x)
+        except TypeError:  # an array, of floats say, or one that is traced
+            pass
+    raise TypeError(f"{name} must be an integer that is known when the function is traced, got {x!r:.100}") from None
 
 
 def check_index(dtype: Any, name: str) -> None:

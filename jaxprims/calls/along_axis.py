@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.checks import as_array, called
+from ..arguments.checks import as_array, called, integer
 from ..arguments.positions import position_dtype, positions
 from ..primitives import devices
 from ..tracing.varying import Axes, vary
@@ -145,9 +145,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
 
 
 def normal_axis(axis: Any, ndim: int, name: str) -> int:
-    if isinstance(axis, (bool, np.bool_)) or not hasattr(axis, "__index__"):
-        raise TypeError(f"axis must be an integer, got {axis!r}")
-    a = axis.__index__()
+    a = integer(axis, "axis")
     if ndim == 0:
         raise ValueError(f"{name}: every leaf needs an axis to go along, got a scalar")
     if not -ndim <= a < ndim:

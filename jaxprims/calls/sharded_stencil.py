@@ -10,6 +10,7 @@ from typing import Any
 
 from jax import lax
 
+from ..primitives import devices
 from ..primitives.stencil_call import ends_of
 from ..primitives.stencil_divided import MOST_STEPS, by_side, exchanged, shard
 from ..tracing.varying import axes_of
@@ -24,6 +25,7 @@ def mesh_axes(axis_name: Any, rank: int) -> list[Any]:
         raise ValueError(
             f"axis_name must be one name, of the first axis, or one (or None) for each of {rank}, got {axis_name!r:.100}"
         )
+    devices.check_names([name for name in names if name is not None], axis_name)
     return names
 
 

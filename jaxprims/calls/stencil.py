@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from ..arguments.checks import as_array, called
+from ..arguments.checks import as_array, called, integer
 from ..arguments.positions import positions
 from ..primitives.stencil_call import Bounds, Window, ends_of
 from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
@@ -195,9 +195,10 @@ def _places(arrays: Sequence[Any], names: Sequence[str], axes: Any) -> tuple[tup
     given = axes if isinstance(axes, (tuple, list)) else (axes,)
     numbers = []
     for a in given:
-        if isinstance(a, (bool, np.bool_)) or not hasattr(a, "__index__"):
-            raise TypeError(f"axes must be integers, got {axes!r:.100}")
-        numbers.append(operator.index(a))
+        try:
+            numbers.append(integer(a, "axes"))
+        except TypeError:
+            raise TypeError(f"axes must be integers, got {axes!r:.100}") from None
     if not numbers:
         raise ValueError("axes must name at least one axis of the grid; xs without an axis have none")
     if len(numbers) > MOST_AXES:
@@ -225,7 +226,7 @@ def _grid(arrays: Any, names: Any, places: Any) -> tuple[tuple[Any, ...], list[t
 def _modes(boundary: Any, rank: int) -> tuple[str, ...]:
     modes = tuple(boundary) if isinstance(boundary, (tuple, list)) else (boundary,) * rank
     for mode in modes:
-        if mode not in BOUNDARIES:
+        if not isinstance(mode, str) or mode not in BOUNDARIES:
             raise ValueError(f"boundary must be one of {', '.join(map(repr, BOUNDARIES))}, got {mode!r:.100}")
     if len(modes) != rank:
         raise ValueError(f"boundary must be one for all axes or one for each of {rank}, got {boundary!r:.100}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from ..arguments.checks import called
+from ..arguments.checks import called, integer
 from ..arguments.types import Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.segments import segments_reduced, signed
@@ -51,7 +50,7 @@ def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree
     if np.dtype(at.dtype).itemsize < 4:  # N may be beyond it
         at = at.astype(np.int32)
     leaves, tree = jax.tree.flatten(xs)
-    along = operator.index(axis)
+    along = integer(axis, "axis")
     if not leaves or any(not -np.ndim(x) <= along < np.ndim(x) for x in leaves):
         raise ValueError(f"xs must be arrays that have the axis {along}, got shapes {[np.shape(x) for x in leaves]}")
     lengths = {np.shape(x)[along] for x in leaves}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import jax
@@ -13,10 +12,11 @@ from ..api.genhist import genhist, reduce_by_index
 from ..api.scan import scan
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
+from ..arguments.checks import as_array
 from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
-from ..calls.segments import segments_pay
+from ..calls.segments import count_of, segments_pay
 from ..primitives.reads import rows as rows_at
 from ..tracing.varying import beside
 from .ops_segment import check_count, largest, mode_of
@@ -68,11 +68,13 @@ def ids_of(segments: Any, data: jax.Array) -> jax.Array:
 def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:
     """The arguments as arrays, the ids clipped if the mode says so. ``kind``: what the dtype must be, integers converted."""
     offsets = isinstance(segment_ids, Offsets)
-    data, ids = jnp.asarray(data), segment_ids if offsets else jnp.asarray(segment_ids)
+    data, ids = as_array(data, "data"), segment_ids if offsets else as_array(segment_ids, "segment_ids")
     if not offsets and not jnp.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"segment_ids must be integers, got dtype {ids.dtype}")
     if not offsets and (ids.ndim != 1 or data.shape[:1] != ids.shape):
         raise ValueError(f"data must be [N, ...] and segment_ids [N], got shapes {data.shape} and {ids.shape}")
+    if data.dtype == jax.dtypes.float0 or jnp.issubdtype(data.dtype, jax.dtypes.extended):
+        raise TypeError(f"data must be numbers, got dtype {data.dtype}")
     if data.ndim == 0:
         raise ValueError("data must be [N, ...], got a scalar")
     if kind is np.floating and (data.dtype == bool or jnp.issubdtype(data.dtype, np.integer)):
@@ -88,9 +90,7 @@ def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: typ
         return data, Offsets(ids.offsets.astype(np.int32)) if narrow else ids, n
     if num_segments is None and isinstance(ids, jax.core.Tracer):
         jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
-    n = largest(ids) + 1 if num_segments is None else operator.index(num_segments)
-    if n < 0:
-        raise ValueError(f"num_segments must not be negative, got {n}")
+    n = largest(ids) + 1 if num_segments is None else count_of(num_segments)
     return data, _clipped(ids, n, mode), n
 
 

@@ -69,11 +69,12 @@ class Traced:
         return without_mesh(self.jaxpr) if self._axes else self.jaxpr
 
     def __call__(self, captured: Sequence[Any], *args: Any) -> list[Any]:
-        given = [*captured, *args]
-        if not axes_of(given):
-            return jaxpr_as_fun(ClosedJaxpr(self.elsewhere, list(captured)))(*args)
-        given = [vary(x, self._axes) for x in given]
-        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, given[: len(captured)]))(*given[len(captured) :])
+        given, jaxpr = [*captured, *args], self.elsewhere
+        if axes_of(given):
+            given, jaxpr = [vary(x, self._axes) for x in given], self.jaxpr
+        out = jaxpr_as_fun(ClosedJaxpr(jaxpr, given[: len(captured)]))(*given[len(captured) :])
+        # a number of Python that the function returns is no array
+        return [jnp.asarray(x, v.aval.dtype) if isinstance(v, Literal) else x for x, v in zip(out, jaxpr.outvars, strict=True)]
 
     def __repr__(self) -> str:
         if self.arrays is not None:

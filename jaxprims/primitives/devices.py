@@ -23,8 +23,21 @@ LARGE = 1 << 18
 
 
 def names_of(axis_name: Any) -> Names:
-    """A mesh axis, or several, the first the slowest; none if that is None."""
-    return () if axis_name is None else tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    """A mesh axis, or several, the first the slowest; none if that is None. Raises ValueError for what is none here."""
+    if axis_name is None:
+        return ()
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    check_names(names, axis_name)
+    return names
+
+
+def check_names(names: Sequence[Any], axis_name: Any) -> None:
+    for name in names:
+        try:
+            jax.lax.axis_size(name)
+        except (NameError, TypeError, ValueError):
+            where = "axes of the mesh of the shard_map around the call"
+            raise ValueError(f"axis_name must name {where}, got {axis_name!r:.100}") from None
 
 
 def together(

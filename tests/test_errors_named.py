@@ -1,0 +1,105 @@
+"""What is wrong with an axis, a mesh axis, a boundary, data or ids is told by the name of the argument, before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+
+N = 6
+X, IDS = jnp.arange(6.0), jnp.array([0, 0, 1, 2, 2, 3])
+
+WRONG: dict[str, Any] = {
+    "text": "abc", "thing": object(), "matrix": np.zeros((9, 9)), "flags": np.zeros(N, bool), "strings": np.array(list("abcdef")),
+    "objects": np.array([object()] * N), "dates": np.zeros(N, "datetime64[s]"), "class": int, "set": {1.0}, "dict": {"a": 1},
+    "ragged": [[1.0], [1.0, 2.0]], "bytes": b"x", "float0": np.zeros(N, jax.dtypes.float0), "ellipsis": ..., "function": abs,
+    "monoid": jp.monoids.add, "positions": jp.positions, "bins": jp.Bins(3), "complex": 1j, "no integer": 2.5, "large": 2**70,
+    "floats": np.zeros(2, np.float32),
+}  # fmt: skip
+
+
+def heat(t: Any) -> Any:
+    return t[0] + t[1]
+
+
+ORDERED: dict[str, Callable[..., Any]] = {
+    "scan": lambda **k: jp.scan(X, **k),
+    "reduce": lambda **k: jp.reduce(X, **k),
+    "linear_recurrence": lambda **k: jp.linear_recurrence(X, X, **k),
+    "reduceat": lambda **k: jp.reduceat(X, [0, 3], jnp.add, **k),
+}
+OVER_DEVICES: dict[str, Callable[..., Any]] = {
+    "scan": ORDERED["scan"],
+    "reduce": ORDERED["reduce"],
+    "segment_reduce": lambda **k: jp.segment_reduce(X, IDS, num_segments=4, **k),
+    "reduce_by_index": lambda **k: jp.reduce_by_index(X, IDS, 4, **k),
+    "genhist": lambda **k: jp.genhist(lambda v: (0, v), X, jp.Bins(3), **k),
+    "stencil": lambda **k: jp.stencil(heat, X, **k),
+}
+OF_SEGMENTS: dict[str, Callable[..., Any]] = {
+    name: getattr(jp, f"segment_{name}") for name in ("mean", "var", "softmax", "logsumexp", "argmax", "variance", "normalize")
+}
+
+
+def refused(argument: str, wrong: dict[str, Any], calls: dict[str, Callable[..., Any]]) -> None:
+    for call, run in calls.items():
+        for label, value in wrong.items():
+            try:
+                run(**{argument: value})
+            except (TypeError, ValueError) as e:
+                assert re.search(rf"\b{argument}\b", str(e)), f"{call}({argument}={label}): {e}"
+            else:
+                pytest.fail(f"{call}({argument}={label}) was accepted")
+
+
+def test_axes() -> None:
+    refused("axis", WRONG | {"none": [None], "flag": True, "beyond": 1, "before": -2}, ORDERED)
+    refused("axes", WRONG | {"flag": True, "beyond": 1, "twice": (0, -1)}, {"stencil": lambda **k: jp.stencil(heat, X, **k)})
+
+
+def test_axes_that_are_traced() -> None:
+    for run in ORDERED.values():
+        with pytest.raises(TypeError, match="axis must be an integer that is known when the function is traced"):
+            jax.jit(lambda a, run=run: run(axis=a))(0)
+
+
+def test_mesh_axes() -> None:
+    """Also numbers, which collectives would take for an array's own axes."""
+    names = WRONG | {"zero": 0, "minus one": -1, "flag": True, "tuple": ("a", "b"), "numbers": (0, 1), "float": 1.5, "array": X}
+    refused("axis_name", names, OVER_DEVICES)
+    for run in OVER_DEVICES.values():
+        assert run(axis_name=None) is not None
+
+
+def test_boundaries() -> None:
+    refused("boundary", WRONG | {"none": None, "two": ("edge", "edge")}, {"stencil": lambda **k: jp.stencil(heat, X, **k)})
+
+
+def test_data_and_ids() -> None:
+    given: dict[str, Any] = {"data": X, "segment_ids": IDS, "num_segments": 4}
+    calls = {name: lambda f=f, **k: f(**given | k) for name, f in OF_SEGMENTS.items()}
+    arrays = {k: v for k, v in WRONG.items() if k != "flags"} | {"none": None, "scalar": 1.0, "short": X[:-1]}
+    refused("data", arrays, calls)
+    refused("segment_ids", WRONG | {"none": None, "short": IDS[:-1], "floats": X}, calls)
+    refused("num_segments", WRONG | {"flag": True, "negative": -1}, calls)
+
+
+def test_integers_that_no_dtype_holds() -> None:
+    for argument, run in {
+        "xs": lambda v: jp.scan((X, v)),
+        "init": lambda v: jp.scan(X, init=v),
+        "segment_starts": lambda v: jp.scan(X, segment_starts=v),
+        "values": lambda v: jp.segment_reduce((X, v), IDS),
+        "indices": lambda v: jp.group_by_index(v, 3),
+        "a": lambda v: jp.linear_recurrence(v, X),
+        "constants": lambda v: jp.stencil(lambda t, c: t[0], X, constants=v),
+    }.items():
+        with pytest.raises(TypeError, match=rf"\b{argument}: int is not an array: 1180591620717411303424"):
+            run(2**70)
