@@ -51,6 +51,30 @@ def test_arithmetic(dtype: str) -> None:
             assert_same(got[op], want[op], f"{op} {dtype} {name}", inputs[op])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_remainder(dtype: str) -> None:
+    """To the bit: products and their neighbours, quotients of any size, and what ends in denormals."""
+    t, rng, n = P.numpy_dtype(dtype), np.random.default_rng(0), 4000
+    info = np.finfo(t)
+    special = [0, -0.0, 1, -1, 3, np.inf, -np.inf, np.nan, info.tiny, -3 * info.tiny, info.max, 1 + info.eps, 1 - info.epsneg]
+    special += [2.0 ** (info.nmant + k) * s for k in range(-2, 3) for s in (1, info.tiny, 1.5 * info.tiny)]
+    pairs = np.array([(x, y) for x in special for y in special], t)
+    y = (rng.normal(size=n) * 2.0 ** rng.uniform(info.minexp + 2, info.maxexp - 70, n)).astype(t)
+    product = (y * np.round(2.0 ** rng.uniform(0, info.nmant + 3, n))).astype(t)
+    of_any_size = (y * 2.0 ** rng.uniform(-3, 70, n)).astype(t)
+    near = [np.nextafter(product, t.type(end)) for end in (0, np.inf)]
+    x, y = np.concatenate([pairs[:, 0], product, *near, of_any_size]), np.concatenate([pairs[:, 1], y, y, y, y])
+    with np.errstate(all="ignore"):
+        want = np.fmod(x, y)
+    kept = ~((np.abs(x) < info.tiny) & (x != 0)) & ~((np.abs(want) < info.tiny) & (want != 0))
+    x, y, want = (np.resize(a[kept], 18432) for a in (x, y, want))  # whole vectors
+    program = one("rem", dtype, dtype, dtype)
+    for name, width in widths(dtype).items():
+        for order in (slice(None), slice(None, None, -1), rng.permutation(len(x))):
+            args = [np.ascontiguousarray(x[order]), np.ascontiguousarray(y[order])]
+            assert_same(run_all({"rem": program}, {"rem": args}, width)["rem"], want[order].copy(), f"rem {dtype} {name}", args)
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_several_at_once(op: str) -> None:
     """Maxima and minima of several floats, which are looked after together: any order of NaN, infinities and zeros."""

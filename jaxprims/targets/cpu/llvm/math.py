@@ -147,6 +147,33 @@ def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return k.where(pole, at_pole, k.where(reflect, reflected, value))
 
 
+def rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x - n y for the whole n = x / y towards zero: exact. The C library's function, as XLA calls it, takes one number after the
+    other; it has only the vectors with a quotient too large to have all its digits, or with denormals, which floats flush."""
+    return shared(b, "rem", _rem, x, y) if target().fma else b.frem(x, y)
+
+
+def _rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    size, of = k.abs(x), k.abs(y)
+    quotient = k.div(size, of)
+    normal = 2.0 ** (1 - k.bias)
+    # multiples of the last place of such a divisor are no denormals; which numbers are, integers say, where floats flush them
+    known = b.and_(k.less(quotient, 2.0 ** (k.mantissa - 1)), b.and_(k.less(of, math.inf), k.less(normal * 2.0**k.mantissa, of)))
+    bits = b.and_(b.bitcast(x, k.word), k.int((1 << (63 if k.double else 31)) - 1))
+    known = b.and_(known, b.icmp_unsigned(">=", b.sub(bits, k.int(1)), k.int((1 << k.mantissa) - 1)))
+    wide = lanes(x.type) > 1
+    every = intrinsic(b, "vector.reduce.and", ir.IntType(1), known, overloads=(known.type,)) if wide else known
+    quick, slow = (b.append_basic_block() for _ in range(2))
+    b.cbranch(every, quick, slow)
+    b.position_at_end(slow)
+    b.ret(lane_by_lane(b, b.frem, (x, y)))
+    b.position_at_end(quick)
+    rest = k.mul_add(b.fneg(intrinsic(b, "trunc", k.t, quotient)), of, size)
+    # a quotient that was rounded up to a whole number is one too many
+    return k.with_sign(k.where(k.less(rest, 0.0), k.add(rest, of), rest), x)
+
+
 def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 

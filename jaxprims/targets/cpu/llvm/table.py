@@ -14,7 +14,7 @@ from llvmlite import ir
 from ....ir.program import is_float, is_signed, itemsize
 from .engine import target
 from .extremes import completed, nearer
-from .math import MATH
+from .math import MATH, rem
 from .types import from_memory, intrinsic, lanes, literal, memory_type, register_type, rounded, scalar_of, to_memory, with_scalar
 
 Emitter = Callable[..., ir.Value]
@@ -108,7 +108,7 @@ def _div(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _rem(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
-    return b.frem(x, y) if is_float(dtype) else _divide(b, dtype, x, y, remainder=True)
+    return rem(b, x, y) if is_float(dtype) else _divide(b, dtype, x, y, remainder=True)
 
 
 def _shift(method: Emitter) -> Emitter:
