@@ -33,6 +33,7 @@ SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
     "sin": (jnp.sin, True),
     "atan2": (lambda x: jnp.arctan2(x, 2 + x), True),
     "cbrt": (jnp.cbrt, True),
+    "remainder": (lambda x: x % 0.7, True),
     "exp": (jnp.exp, False),
     "tanh": (jnp.tanh, False),
 }

@@ -32,12 +32,12 @@ LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
 
 _DEAR = {
-    **dict.fromkeys("exp exp2 expm1 logistic sqrt rsqrt cbrt".split(), 8),
+    **dict.fromkeys("exp exp2 expm1 logistic sqrt rsqrt cbrt rem".split(), 8),
     **dict.fromkeys(
         "log log1p tanh sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma gather".split(),
         20,
     ),
-    **dict.fromkeys("div rem".split(), 4),
+    "div": 4,
 }
 """Operations that take longer than an addition, in additions."""
 

@@ -37,8 +37,8 @@ SHORTEST_ROW = 64
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
-ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh".split())
-"""Functions of which XLA has no vectors: kernels take a tenth to a third of its time."""
+ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh rem".split())
+"""Functions of which XLA has no vectors: kernels take a tenth to a third of its time; of remainders of floats a fiftieth."""
 
 WIDE_COLUMNS = 16
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
@@ -126,7 +126,8 @@ def _fewest(body: Body) -> int:
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
-    dear = any(e.primitive.name not in _IN_LOOPS for e in inside) or sum(map(operations, inside)) >= 2 * DEAR
+    slow = any(e.primitive.name not in _IN_LOOPS or e.primitive.name in ONE_BY_ONE for e in inside)
+    dear = slow or sum(map(operations, inside)) >= 2 * DEAR
     return FEWEST_DEAR if one_by_one or dear else FEWEST
 
 

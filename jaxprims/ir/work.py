@@ -6,7 +6,7 @@ import functools
 
 from .program import BINARY, COMPARE, COUNTED, UNARY, Program
 
-_SLOW = {"div": 4, "rem": 4, "sqrt": 4, "rsqrt": 4, "load": 2}
+_SLOW = {"div": 4, "rem": 8, "sqrt": 4, "rsqrt": 4, "load": 2}
 _FREE = frozenset("arg const item".split())
 _SIMPLE = (
     COMPARE
