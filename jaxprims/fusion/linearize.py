@@ -11,8 +11,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
+from .agreed import has_its_own_way
 from .body import operations
-from .compared import compared, has_its_own_way
+from .compared import compared
 from .cut import KEPT, read_or_made
 from .graph import Graph, depending_on
 from .sites import MOST_OWN
@@ -102,7 +103,7 @@ def _compared(graph: Graph) -> tuple[set[Var], set[Var]]:
     what is made again."""
     here, there = set[Var](), set[Var]()
     cheap = {k for k, eqn in enumerate(graph.eqns) if _may_be_again(eqn)}
-    for source, extreme, index in compared(graph):
+    for source, extreme, index, _ in compared(graph):
         if has_its_own_way(graph, source, cheap):
             between = {k for k in range(extreme, index) if graph.ancestors[index] >> k & graph.ancestors[k] >> extreme & 1}
             if between <= cheap:

@@ -19,6 +19,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
 from .body import IN_ROWS, MOST_IN_ROW
+from .compared import compared, source
 from .graph import Graph
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
 
@@ -37,6 +38,8 @@ def added_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
 def picked_first(graph: Graph) -> ClosedJaxpr | None:
     """The function with one number of each row made alone, where rows are reduced before it is; None if there is none such."""
     picks = {k for k, eqn in enumerate(graph.eqns) if eqn.primitive.name == "gather" and _is_of_reduced_rows(graph, eqn)}
+    for var, _, compares, _ in compared(graph) if picks else ():  # it is to have the bits of the number that was compared
+        picks = {k for k in picks if source(graph, graph.eqns[k].invars[0]) is not var or not graph.ancestors[compares] >> k & 1}
     if not picks:
         return None
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
+from ..primitives.held import held
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
+from .agreed import WHY, disagreeing, has_its_own_way, made_apart, read_in_any_case, to_be_held
 from .body import Body
 from .chains import chained
-from .compared import Compared, compared, has_its_own_way, made_apart, read_in_any_case
+from .compared import Compared, compared
 from .epilogues import finished
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
@@ -58,9 +60,13 @@ def rewritten(graph: Graph) -> Rewritten:
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
             if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
+    while bad := disagreeing(graph, plan.compared, kernels, _evaluated(graph, _reads(kernels))):
+        plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
+        kernels = [k for k in kernels if k not in bad]
+    once = set(to_be_held(graph, plan.compared, kernels))
     avals = [v.aval for v in graph.jaxpr.invars]
     called: list[Kernel] = []
-    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called))(*avals)
+    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*avals)
     kernels = [k for k in kernels if k in called]  # others take in what some are for
     closed, chains = (closed, []) if graph.with_rules else chained(closed)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
@@ -97,10 +103,10 @@ class _Plan:
             others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)
             self.moved = frozenset(others) - roots
             self.bodies.clear()
-            body = self._body(sites)
+            body, made_here = self._body(sites), {s.index for s in sites}
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
             read = {v for v in _cuts(self.graph, [body])[0] if not self.graph.needs([v]) & made}  # not what this kernel makes
-            body = self._body(sites, frozenset(read | made_apart(self.graph, self.compared, body.inside)))
+            body = self._body(sites, frozenset(read | made_apart(self.graph, self.compared, body.inside, made_here)))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
             if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, kernels):
@@ -264,7 +270,7 @@ def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
     everybody makes the same of it."""
     mine = {s.index for s in kernel.body.sites}
     every = range(len(plan.graph.eqns))
-    return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, _ in plan.compared)
+    return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, *_ in plan.compared)
 
 
 def _with_stencil(plan: _Plan, kernel: Kernel) -> Kernel:
@@ -275,7 +281,7 @@ def _with_stencil(plan: _Plan, kernel: Kernel) -> Kernel:
 def _compares_in_its_own_way(plan: _Plan, kernel: Kernel) -> bool:
     """Does it make anew what it compares with an extreme of what somebody else makes?"""
     inside = kernel.body.taken
-    apart = (var for var, k, compares in plan.compared if compares in inside and k not in inside)
+    apart = (var for var, k, compares, _ in plan.compared if compares in inside and k not in inside)
     return any(has_its_own_way(plan.graph, var, inside) for var in apart)
 
 
@@ -371,8 +377,8 @@ def _evaluated(graph: Graph, reads: Mapping[int, Sequence[Any]]) -> set[int]:
 # --- the program ----------------------------------------------------------------------------------------------------------------
 
 
-def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel]) -> list[Any]:
-    """The graph's results, each kernel ``called`` where its first result is wanted."""
+def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel], once: Collection[Var]) -> list[Any]:
+    """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again."""
     within = {s.index: k for k in kernels for s in k.body.sites}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
@@ -397,7 +403,8 @@ def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: l
                 todo += reversed(missing)
             elif kernel is None:
                 eqn = graph.eqns[index]
-                env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
+                results = run_equation(eqn, [value(x) for x in eqn.invars])
+                env.update((v, held([r])[0] if v in once else r) for v, r in zip(eqn.outvars, results, strict=True))
             else:
                 called.append(kernel)
                 results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))

@@ -14,8 +14,9 @@ from jax.extend.core import JaxprEqn, Literal
 
 from ..tracing.labels import REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN
+from .agreed import made_apart
 from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
-from .compared import Compared, made_apart
+from .compared import Compared
 from .graph import OUTSIDE, Graph
 from .sites import Site, find_sites, is_number
 
@@ -170,11 +171,22 @@ def find_rows(graph: Graph, compared: Sequence[Compared]) -> list[list[Site]]:
     out = []
     for rows in groups:
         roots = rows.roots(elsewhere | within - rows.members)
-        alike = {graph.producer[v] for v in made_apart(graph, compared, rows.members)} & rows.members
-        roots = sorted(alike.union(roots)) if roots else []
+        roots = _with_compared(rows, roots, compared) if roots else []
         if roots and rows.goes_again(roots):
             out.append([_site(rows, k) for k in roots])
     return out
+
+
+def _with_compared(rows: Rows, roots: Sequence[int], compared: Sequence[Compared]) -> list[int]:
+    """Whatever is ``compared`` by others, or has its extreme there, is written, too."""
+    graph = rows.graph
+    while True:
+        needed = graph.needs([graph.eqns[k].outvars[0] for k in roots])
+        inside = {k for k in rows.members if needed >> k & 1}
+        more = {graph.producer[v] for v in made_apart(graph, compared, inside, roots)} & rows.members
+        if more <= set(roots):
+            return sorted(roots)
+        roots = [*roots, *(more - set(roots))]
 
 
 def _site(rows: Rows, index: int) -> Site:

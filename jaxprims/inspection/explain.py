@@ -13,6 +13,7 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 from ..arguments.warnings import FallbackWarning
 from ..fusion.call import fused_of, fused_p
 from ..primitives import transposed
+from ..primitives.held import held_p
 from ..primitives.transposed import transposed_p
 from ..specs.kernel import KernelSpec
 from ..targets.cpu.machine import cpu_threads
@@ -133,7 +134,7 @@ def _calls(jaxpr: Jaxpr, where: str, sites: list[str]) -> Iterator[PlannedCall]:
     target = target_at(where)
     for eqn in jaxpr.eqns:
         family = family_of(eqn.primitive)
-        if family is not None:
+        if family is not None and eqn.primitive is not held_p:  # which does nothing
             yield _planned(family, eqn, target, where)
         if eqn.primitive is transposed_p:
             form, avals = eqn.params["form"], [v.aval for v in eqn.invars]

@@ -1,0 +1,140 @@
+"""Who makes what is compared (``compared``), so that all who make an extreme of it, or compare it with one, have the same bits.
+
+A kernel that has both makes the rest in its own way. Of others one makes it, a kernel or XLA, which writes it, and all read that:
+XLA, too, which would make it again, rounded otherwise where it finds other equations around it. A kernel that can neither have
+both nor read what it is of is left to XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from ..tracing.labels import MOVES
+from .body import Body
+from .compared import Compared, source
+from .graph import OUTSIDE, Graph
+from .kernels import Kernel
+
+_ALIKE = frozenset(
+    "abs add and ceil clamp convert_element_type div eq floor ge gt is_finite le lt max min mul ne neg not or rem round select_n "
+    "sign sqrt square sub xor gather slice".split()
+)
+"""What has the same bits, whoever computes it, but for sums of products."""
+
+WHY = "it would be made in two ways, and is compared with its own extreme"
+
+
+def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], by_xla: Collection[int]) -> frozenset[Var]:
+    """What one of these bodies would make in its own way: unless all that compare it have made the extreme themselves, of the
+    same numbers, as among a few of an element. (Positions among such are their own, too.)"""
+    read = set[Var]()
+    for var, extreme, compares, _ in found:
+        comparing = [b for b in bodies if compares in b.taken]
+        own = comparing and extreme != compares and compares not in by_xla
+        if own and all(extreme in b.taken and not _is_read(graph, b, extreme, compares) for b in comparing):
+            continue
+        if any({extreme, compares} <= {s.index for s in b.sites} for b in bodies if extreme != compares):
+            continue  # two extremes of one kernel
+        for b in bodies:
+            sites = {s.index for s in b.sites if s.family != "map"}
+            places = sites if extreme == compares else sites | b.taken
+            if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
+                read.add(var)
+    return frozenset(read)
+
+
+def made_apart(graph: Graph, found: Sequence[Compared], inside: Collection[int], roots: Iterable[int]) -> set[Var]:
+    """What these equations would make in their own way, if one of them makes its extreme, or compares it, and others the rest:
+    whoever wants what is none of the ``roots`` makes it again."""
+    again, written = set[int](), set(roots)
+    for k in sorted(set(inside) - written, reverse=True):
+        users = (u for v in graph.eqns[k].outvars for u in graph.users.get(v, ()))
+        if any(u == OUTSIDE or u not in inside or u in again for u in users):
+            again.add(k)
+
+    def is_apart(c: Compared) -> bool:
+        if c.extreme == c.compares or not {c.extreme, c.compares} & set(inside):
+            return False
+        return c.extreme not in inside or c.compares not in inside or c.compares in again
+
+    return {c.var for c in found if is_apart(c) and has_its_own_way(graph, c.var, inside)}
+
+
+def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]) -> list[Kernel]:
+    """Kernels that make in their own way what others compare. ``by_xla``: the equations that XLA evaluates."""
+    inside = {k: {*k.body.taken, *_made(k)} for k in kernels}
+    out = dict[Kernel, None]()
+    for var, extreme, compares, between in found:
+        if extreme == compares:
+            continue
+        comparing = [k for k in kernels if compares in inside[k]]
+        own = all(extreme in inside[k] and not _reads_behind(graph, k, extreme, compares) for k in comparing)
+        if not own or compares in by_xla:
+            for k in kernels:
+                makes = graph.producer[var] in k.body.taken and graph.producer[var] not in _made(k)
+                if makes and not {extreme, compares}.isdisjoint(inside[k]) and has_its_own_way(graph, var, inside[k]):
+                    out[k] = None
+        for index in (k for k in between if not _is_alike(graph, graph.eqns[k])):
+            places = [k for k in kernels if index in inside[k]]
+            together = len(places) == 1 and places == comparing and not {index, compares} & set(by_xla)
+            if not together or not _is_of_rows(places[0]):  # what a row's elements have in common is made before other kernels
+                out.update(dict.fromkeys(places))
+    return list(out)
+
+
+def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel]) -> Iterator[Var]:
+    """What XLA is to make once, since kernels make its extremes, compare it, or read it to be compared."""
+    inside = {t for k in kernels for t in (*k.body.taken, *_made(k))}
+    read = {v for k in kernels for v in k.inputs}
+    every = range(len(graph.eqns))
+    for var, extreme, compares, _ in found:
+        concerns_kernels = extreme != compares and ({extreme, compares} & inside or var in read)
+        if concerns_kernels and jnp.issubdtype(var.aval.dtype, jnp.floating) and has_its_own_way(graph, var, every):
+            yield var
+
+
+def _made(kernel: Kernel) -> set[int]:
+    return {s.index for s in kernel.body.sites}
+
+
+def _is_of_rows(kernel: Kernel) -> bool:
+    return isinstance(kernel.body, Body) and kernel.body.of_rows
+
+
+def _is_read(graph: Graph, body: Body, extreme: int, compares: int) -> bool:
+    return _is_behind(graph, (v for v, _ in body.leaves), extreme, compares)
+
+
+def _reads_behind(graph: Graph, kernel: Kernel, extreme: int, compares: int) -> bool:
+    return _is_behind(graph, kernel.inputs, extreme, compares)
+
+
+def _is_behind(graph: Graph, leaves: Iterable[Any], extreme: int, compares: int) -> bool:
+    """Is what is compared, or what that is made of, read behind the extreme?"""
+    between = [v for v in leaves if v in graph.producer and graph.ancestors[compares] >> graph.producer[v] & 1]
+    return any(graph.needs([v]) >> extreme & 1 for v in between)
+
+
+def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
+    """Are its bits those of whoever computes these equations?"""
+    todo, seen = [graph.producer[var]], set[int]()
+    while todo:
+        k = todo.pop()
+        if k in taken and k not in seen:
+            seen.add(k)
+            eqn = graph.eqns[k]
+            if not _is_alike(graph, eqn):
+                return True
+            todo += [graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in graph.producer]
+    return False
+
+
+def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name in ("add", "sub"):
+        made = [graph.made_by(source(graph, v)) for v in eqn.invars]
+        return not any(m is not None and m.primitive.name in ("mul", "square", "integer_pow") for m in made)
+    return eqn.primitive.name in _ALIKE | MOVES
