@@ -86,15 +86,26 @@ def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kerne
     return list(out)
 
 
-def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel]) -> Iterator[Var]:
-    """What XLA is to make once, since kernels make its extremes, compare it, or read it to be compared."""
+def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]) -> Iterator[Var]:
+    """What XLA is to make once, for itself too: it makes an extreme of it, or compares it, and kernels the rest."""
     inside = {t for k in kernels for t in (*k.body.taken, *_made(k))}
     read = {v for k in kernels for v in k.inputs}
     every = range(len(graph.eqns))
     for var, extreme, compares, _ in found:
         concerns_kernels = extreme != compares and ({extreme, compares} & inside or var in read)
         if concerns_kernels and jnp.issubdtype(var.aval.dtype, jnp.floating) and has_its_own_way(graph, var, every):
-            yield var
+            needed = graph.ancestors[extreme] | graph.ancestors[compares]
+            if any(needed >> k & 1 for k in _users(graph, var) if k in by_xla):
+                yield var
+
+
+def _users(graph: Graph, var: Var) -> Iterator[int]:
+    """The equations that use a variable, or another form of it."""
+    for k in graph.users.get(var, ()):
+        if k != OUTSIDE and graph.eqns[k].primitive.name in MOVES:
+            yield from _users(graph, graph.eqns[k].outvars[0])
+        elif k != OUTSIDE:
+            yield k
 
 
 def _made(kernel: Kernel) -> set[int]:

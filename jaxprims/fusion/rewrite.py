@@ -60,10 +60,10 @@ def rewritten(graph: Graph) -> Rewritten:
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
             if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
-    while bad := disagreeing(graph, plan.compared, kernels, _evaluated(graph, _reads(kernels))):
+    while bad := disagreeing(graph, plan.compared, kernels, by_xla := _evaluated(graph, _reads(kernels))):
         plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
         kernels = [k for k in kernels if k not in bad]
-    once = set(to_be_held(graph, plan.compared, kernels))
+    once = set(to_be_held(graph, plan.compared, kernels, by_xla))
     avals = [v.aval for v in graph.jaxpr.invars]
     called: list[Kernel] = []
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*avals)
