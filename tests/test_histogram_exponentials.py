@@ -68,13 +68,32 @@ def test_updates_of_captured_numbers_onto_what_was_there() -> None:
     np.testing.assert_allclose(histogram(*args), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_beside_other_histograms() -> None:
+    """In one call: a pair of which each is one, from a dest; a sum from a dest; an operator that captures a number."""
+    x, y, i = rng.normal(size=200), rng.normal(size=200) * 3, rng.integers(-1, 7, 200)
+    start, c = rng.normal(size=7), jnp.float32(0.5)
+
+    def histograms(i: Any, x: Any, y: Any, start: Any) -> Any:
+        pairs = jp.Bins(7, lambda a, b: (jnp.logaddexp(a[0], b[0]), jnp.logaddexp2(a[1], b[1])), dest=(start, 2 * start))
+        least = jp.Bins(7, lambda a, b: jnp.minimum(a, b) + 0 * c, identity=np.inf)
+        return jp.genhist(lambda i, x, y: [(i, x), (i, (x, y)), (i, y)], (i, x, y), [jp.Bins(7, dest=start), pairs, least])
+
+    args = jnp.asarray(i), *(jnp.asarray(a, jnp.float32) for a in (x, y, start))
+    assert strategies(histograms, *args) == [STRATEGY]
+    total, (natural, binary), least = histograms(*args)
+    keep, bins = i >= 0, np.concatenate([i, np.arange(7)])
+    np.testing.assert_allclose(total, start + np.bincount(i[keep], x[keep], 7), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(natural, wanted(np.concatenate([x, start]), bins, 7), rtol=1e-5, atol=1e-6)
+    ln2 = np.log(2)
+    np.testing.assert_allclose(binary, wanted(ln2 * np.concatenate([y, 2 * start]), bins, 7) / ln2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(least, [y[i == k].astype(np.float32).min() for k in range(7)])
+
+
 def test_kernels_where_bins_start_from_something_else() -> None:
-    """An identity that is not the operator's, several histograms, bits that may not change: as the operator says."""
+    """An identity that is not the operator's, and bits that may not change: as the operator says."""
     x, i = jnp.asarray(rng.normal(size=50), jnp.float32), jnp.asarray(rng.integers(0, 5, 50))
     with pytest.warns(jp.IdentityWarning):
         assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5, jnp.logaddexp, identity=0.0), x, i) != [STRATEGY]
-    two = lambda x, i: jp.genhist(lambda x, i: [(i, x), (i, x)], (x, i), [jp.Bins(5, jnp.logaddexp), jp.Bins(5)])  # noqa: E731
-    assert strategies(two, x, i) != [STRATEGY]
     assert strategies(lambda x, i: jp.reduce_by_index(x, i, 5, jnp.logaddexp, deterministic=True), x, i) != [STRATEGY]
 
 

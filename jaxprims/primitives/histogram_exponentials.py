@@ -1,14 +1,15 @@
 """Histograms by logaddexp as two of cheaper operators: maxima, then sums of exponentials relative to their bin's maximum.
 
 The operator takes an exponential and a logarithm for each element, and those of a bin one after the other; this takes an
-exponential for each, side by side, and a logarithm for each bin.
+exponential for each, side by side, and a logarithm for each bin. The maxima are made beside a call's other histograms.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,61 +17,117 @@ import numpy as np
 
 from ..operators.operator import identity_leaves, simple_operator
 from .histogram import bind, by_index
-from .histogram_call import HistogramCall
+from .histogram_call import HistogramCall, Part
 from .histogram_made import Aval, Made, avals_of, context, made_of
 from .row_maps import is_narrow
 from .scan_xla import STEPS
 from .tangents import Leaves
 
+_FUNCTIONS: Mapping[str | None, tuple[Callable[..., Any], ...]] = {
+    "logaddexp": (jnp.exp, jnp.log, jnp.logaddexp),
+    "logaddexp2": (jnp.exp2, jnp.log2, jnp.logaddexp2),
+}
 
-def applies(call: HistogramCall) -> bool:
-    """Is this one histogram by logaddexp, whose bins start from nothing or from a dest?"""
-    part = call.parts[0]
-    alone = len(call.parts) == 1 and part.num_bins != 0 and not (call.plans or part.captured or call.deterministic)
-    if not alone or part.operator.name != "logaddexp" or part.operator.identity is None:
+
+def leaf_by_leaf(call: HistogramCall) -> HistogramCall:
+    """The call, its pairs and the like as a histogram for each leaf, where one of these is a logarithm of a sum."""
+    return dataclasses.replace(call, parts=tuple(itertools.chain(*map(_leaves, call.parts))))
+
+
+def _leaves(part: Part) -> list[Part]:
+    op = part.operator
+    names = list(zip(op.leaf_names, op.shapes, op.dtypes, strict=True))
+    if len(names) < 2 or part.captured or op.identity is None or not any(name in _FUNCTIONS for name in op.leaf_names):
+        return [part]
+    if not all(name in STEPS or name in _FUNCTIONS for name in op.leaf_names):
+        return [part]
+    ops = [simple_operator(STEPS[n] if n in STEPS else _FUNCTIONS[n][2], s, d) for n, s, d in names]
+    starts = zip(identity_leaves(op), (identity_leaves(own)[0] for own in ops), strict=True)
+    if any(a.tobytes() != b.tobytes() for a, b in starts):
+        return [part]
+    return [dataclasses.replace(part, operator=own, values=(v,)) for own, v in zip(ops, part.values, strict=True)]
+
+
+def of_exponentials(call: HistogramCall) -> tuple[int, ...]:
+    """Which of a call's parts are logarithms of sums, whose bins start from nothing or from a dest."""
+    if call.plans or call.deterministic:
+        return ()
+    return tuple(k for k, p in enumerate(call.parts) if _is_logarithm(p))
+
+
+def _is_logarithm(part: Part) -> bool:
+    op = part.operator
+    if op.name not in _FUNCTIONS or op.identity is None or part.captured or part.num_bins == 0:
         return False
-    return bool(np.all(np.isneginf(identity_leaves(part.operator)[0].astype(np.float64))))
+    return bool(np.all(np.isneginf(identity_leaves(op)[0].astype(np.float64))))
 
 
-def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
-    """An unbatched call."""
-    part, (arrays, captured, _, (dest,)) = call.parts[0], call.split(operands)
+def histograms(call: HistogramCall, which: Sequence[int], *operands: Any) -> list[Any]:
+    """An unbatched call. ``which``: its logarithms of sums."""
+    arrays, captured, per_operator, dests = call.split(operands)
+    parts = [_with(p, "max") if k in which else p for k, p in enumerate(call.parts)]
+    consts = [c for of_one in per_operator for c in of_one]
+    kept = [d for k, dest in enumerate(dests) if k not in which for d in dest or ()]
+    leaves = bind(dataclasses.replace(call, parts=tuple(parts)), [*arrays, *captured, *consts, *kept])
+
+    first = np.cumsum([0, *(len(p.values) for p in parts)])  # of each part's leaves
+    tops = [jnp.where(jnp.isfinite(top), top, 0).astype(_wide(top.dtype)) for top in (leaves[first[k]] for k in which)]
+    for k, top, total in zip(which, tops, _relative(call, which, operands, tops), strict=True):
+        _, log, op = _FUNCTIONS[call.parts[k].operator.name]
+        level, dest = (log(total) + top).astype(leaves[first[k]].dtype), dests[k]
+        leaves[first[k]] = level if dest is None else op(dest[0], level)
+    return leaves
+
+
+def _with(part: Part, name: str) -> Part:
     (shape,), (dtype,) = part.operator.shapes, part.operator.dtypes
-    wide = np.promote_types(dtype, np.float32)
-    maxima = dataclasses.replace(part, operator=simple_operator(STEPS["max"], shape, dtype), dest=False)
-    sums = dataclasses.replace(part, operator=simple_operator(STEPS["add"], shape, wide), dest=False)
+    operator = simple_operator(STEPS[name], shape, _wide(dtype) if name == "add" else dtype)
+    return dataclasses.replace(part, operator=operator, dest=False)
 
-    (top,) = bind(dataclasses.replace(call, parts=(maxima,)), [*arrays, *captured])
-    top = jnp.where(jnp.isfinite(top), top, 0).astype(wide)
-    made = None
-    if not is_narrow((part.num_bins, *shape)):
+
+def _wide(dtype: Any) -> Any:
+    return np.promote_types(dtype, np.float32)
+
+
+def _relative(call: HistogramCall, which: Sequence[int], operands: Sequence[Any], tops: Sequence[Any]) -> list[Any]:
+    """The sums of exponentials relative to the numbers of their bins."""
+    arrays, captured = call.of_f(operands)
+    if not any(is_narrow(top.shape) for top in tops):
         elements = call.of_elements(arrays, (0,) * len(arrays))
-        made = _relative(dataclasses.replace(call, parts=(sums,)), avals_of(captured), top.shape, elements, context())
-    if made is not None:
-        (total,) = bind(made.call, [*arrays, *made.captured(*captured, top)])
-    else:
-        ((_, _, _, index, (value,)),) = call.unfused(operands)
-        (total,) = by_index(index, [jnp.exp(value.astype(wide) - _of_bin(top, index))], [STEPS["add"]], part.num_bins)
-    level = (jnp.log(total) + top).astype(dtype)
-    return [level if dest is None else jnp.logaddexp(dest[0], level)]
+        made = _in_kernel(call, tuple(which), avals_of(captured), avals_of(tops), elements, context())
+        if made is not None:
+            return bind(made.call, [*arrays, *made.captured(*captured, *tops)])
+    sums = []
+    every = list(call.unfused(operands))
+    for k, top in zip(which, tops, strict=True):
+        part, _, _, index, (value,) = every[k]
+        sums += by_index(index, [_exponential(part, value, top, index)], [STEPS["add"]], part.num_bins)
+    return sums
 
 
 @functools.lru_cache(maxsize=256)
-def _relative(
-    call: HistogramCall, captured: tuple[Aval, ...], bins: tuple[int, ...], elements: tuple[Aval, ...], _: Any
+def _in_kernel(
+    call: HistogramCall,
+    which: tuple[int, ...],
+    captured: tuple[Aval, ...],
+    tops: tuple[Aval, ...],
+    elements: tuple[Aval, ...],
+    _: Any,
 ) -> Made | None:
-    """The call, which is a sum, of f's exponentials relative to a last captured array's number of their bin."""
-    (part,) = call.parts
-    (value,), wide = part.values, part.operator.dtypes[0]
+    parts = [call.parts[k] for k in which]
 
     def of_element(held: Sequence[Any], *xs: Any) -> Leaves:
-        results = list(call.f(held[:-1], *xs))
-        results[value] = jnp.exp(results[value].astype(wide) - _of_bin(held[-1], results[part.index]))
-        return results
+        results = call.f(held[: len(captured)], *xs)
+        out: Leaves = []
+        for part, top in zip(parts, held[len(captured) :], strict=True):
+            index, value = results[part.index], results[part.values[0]]
+            out += [index, _exponential(part, value, top, index)]
+        return out
 
-    return made_of(call, of_element, [*captured, (bins, wide)], elements, call.parts)
+    sums = [dataclasses.replace(_with(p, "add"), index=2 * k, values=(2 * k + 1,)) for k, p in enumerate(parts)]
+    return made_of(call, of_element, [*captured, *tops], elements, sums)
 
 
-def _of_bin(top: Any, index: Any) -> Any:
+def _exponential(part: Part, value: Any, top: Any, index: Any) -> Any:
     """Of an index out of range anything."""
-    return jnp.take(top, index, axis=0, mode="clip")
+    return _FUNCTIONS[part.operator.name][0](value.astype(top.dtype) - jnp.take(top, index, axis=0, mode="clip"))

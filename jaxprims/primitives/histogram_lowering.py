@@ -61,9 +61,12 @@ class Histograms(LookingBack):
         call: HistogramCall = params["call"]
         if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
-        if histogram_exponentials.applies(call):
-            function = over_batch(functools.partial(histogram_exponentials.histograms, call), params["masks"], params["rank"])
-            return Instead(function, "maxima, then sums of exponentials", "exponentials side by side")
+        split = histogram_exponentials.leaf_by_leaf(call)
+        if logarithms := histogram_exponentials.of_exponentials(split):
+            two = over_batch(
+                functools.partial(histogram_exponentials.histograms, split, logarithms), params["masks"], params["rank"]
+            )
+            return Instead(two, "maxima, then sums of exponentials", "exponentials side by side")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
             return super().instead(target, avals, in_loop, **params)
         function = over_batch(functools.partial(histogram_by_segments.histograms, call), params["masks"], params["rank"])
