@@ -124,3 +124,17 @@ def test_what_elements_of_a_row_have_in_common_is_not_made_for_each() -> None:
     (site,) = [s for s in jp.explain(jp.fuse(jax.grad(loudness)))(X).sites if "one kernel" in str(s)]
     assert "scatter" in str(site) and "reduce_" not in str(site)
     same(jax.jit(jax.grad(loudness))(X), jax.jit(jp.fuse(jax.grad(loudness)))(X))
+
+
+def test_functions_of_what_elements_of_a_row_have_in_common_are_not_made_for_each() -> None:
+    """A cosine of a row's number, in what is reduced and added by index: of as many as there are rows, and read. What is cheap is
+    made where it is wanted."""
+    rows, factors, index = X[: N // 64], jnp.arange(64.0), jnp.arange(N // 64 * 64).reshape(-1, 64) % 500
+
+    def each(x: Any) -> Any:
+        return jnp.cos(x)[:, None] * factors + 2 * x[:, None]
+
+    for fn in (lambda x: jnp.sum(jnp.abs(each(x))), lambda x: jnp.zeros(500).at[index].add(each(x) ** 2)):
+        (site,) = [s for s in jp.explain(jp.fuse(fn))(rows).sites if "one kernel" in str(s)]
+        assert "mul" in str(site) and "cos" not in str(site)
+        same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows))

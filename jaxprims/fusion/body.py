@@ -58,7 +58,8 @@ class Body:
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
         self.numbers: collections.Counter[int] = collections.Counter()  # of each equation taken, for one element
-        self.repeated: set[int] = set()  # of these, what goes through numbers again for every turn of a loop that changes nothing
+        self.common: set[int] = set()  # of these, what is the same in every turn of a loop
+        self.repeated: set[int] = set()  # of these, what goes through numbers again for that
         self.counted: set[int] = set()  # loops whose positions are wanted
         self.batch = sites[0].kept
         self.widest = 0  # numbers, of what is computed for one element
@@ -83,8 +84,10 @@ class Body:
             of_operands = [own_numbers(v, k) for v, k in zip(eqn.invars, operands, strict=True)]
             self.numbers[index] += max(of_operands) if eqn.primitive.name in _COMBINING else own_numbers(var, labels)
             self.widest = max(self.widest, *of_operands, 0)
-            if eqn.primitive.name in _COMBINING and max(of_operands) > 1 and not loops <= set(labels):
-                self.repeated.add(index)
+            if not loops <= set(labels):
+                self.common.add(index)
+                if eqn.primitive.name in _COMBINING and max(of_operands) > 1:
+                    self.repeated.add(index)
             if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
                 self.counted.add(labels[eqn.params["dimension"]])
             todo += zip(eqn.invars, operands, strict=True)

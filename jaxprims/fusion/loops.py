@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..api.genhist import genhist
 from ..api.reduce import reduce
@@ -210,8 +211,8 @@ def _arranged(x: Any, labels: Sequence[int]) -> Any:
 def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
     """One loop's position, from that in all of them."""
     behind = math.prod(sizes[loop + 1 :])
-    at = flat if behind == 1 else flat // jnp.asarray(behind, flat.dtype)
-    return at if loop == 0 else at % jnp.asarray(sizes[loop], flat.dtype)
+    at = flat if behind == 1 else lax.div(flat, jnp.asarray(behind, flat.dtype))  # positions are not negative
+    return at if loop == 0 else lax.rem(at, jnp.asarray(sizes[loop], flat.dtype))
 
 
 # --- histograms, maps ---------------------------------------------------------------------------------------------------------
