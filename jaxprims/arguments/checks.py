@@ -75,7 +75,8 @@ def integer(x: Any, name: str) -> int:
             return operator.index(x)
         except TypeError:  # an array, of floats say, or one that is traced
             pass
-    raise TypeError(f"{name} must be an integer that is known when the function is traced, got {x!r:.100}") from None
+    known = " that is known when the function is traced" if isinstance(x, jax.core.Tracer) else ""
+    raise TypeError(f"{name} must be an integer{known}, got {x!r:.100}") from None
 
 
 def check_index(dtype: Any, name: str) -> None:
