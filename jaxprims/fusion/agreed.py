@@ -145,6 +145,8 @@ def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
 
 
 def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
+    if all(jnp.issubdtype(v.aval.dtype, jnp.integer) for v in eqn.outvars):
+        return True  # places to read at, say
     if eqn.primitive.name in ("add", "sub"):
         made = [graph.made_by(source(graph, v)) for v in eqn.invars]
         return not any(m is not None and m.primitive.name in ("mul", "square", "integer_pow") for m in made)
