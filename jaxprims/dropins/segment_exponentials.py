@@ -72,7 +72,7 @@ def _is_constant(data: jax.Array, n: Any) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
-    top = _top(data, ids, n, is_sorted)
+    top = _top(data, ids, n, is_sorted)  # not one histogram by logaddexp: maxima and sums are all-reduced over devices
     if is_narrow(data.shape):
         return _level(top, combined(None, _terms(top, ids, data, n), ids, n, jnp.add, is_sorted))
     return _level(top, genhist(lambda i, x: (i, _above(top, i, x)), (ids, data), Bins(n, jnp.add, identity=0)))

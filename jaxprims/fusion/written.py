@@ -92,14 +92,14 @@ class _Prices:
         def is_elsewhere(k: int) -> bool:
             return k in self.plain or self.takers[k] > 1 or any(map(self._is_there, self.graph.eqns[k].outvars))
 
-        several = bool(body.repeated) or len(self._written_for(body)) > 1
-        return several or any(is_elsewhere(k) or self.is_common(body, k) for k in body.taken)
+        return len(self._written_for(body)) > 1 or any(is_elsewhere(k) or self.is_common(body, k) for k in body.taken)
 
     def is_common(self, body: Body, index: int) -> bool:
         """Does an equation, with what is made for it alone, take its time for every element of a row, which all have it?"""
-        if index not in body.common or self.graph.eqns[index].primitive.name not in elementwise.NAMES:
-            return False
-        return self._work(self.graph.eqns[index].outvars[0]) >= DEAR
+        if index in body.repeated:
+            return True
+        eqn = self.graph.eqns[index]
+        return index in body.common and eqn.primitive.name in elementwise.NAMES and self._work(eqn.outvars[0]) >= DEAR
 
     def _is_there(self, v: Var) -> bool:
         return v in self.written or v in self.chosen
@@ -120,7 +120,7 @@ class _Prices:
         index = self.graph.producer[v]
         if more and index in self.made:
             return KEPT * bytes_of(v) / (self.takers[index] - 1)
-        if more and (index in body.repeated or self.is_common(body, index)):
+        if more and self.is_common(body, index):
             return KEPT * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             making = 0 if body.sites[0].family == "reduce" else self._made_by_xla(body, v)
@@ -131,10 +131,8 @@ class _Prices:
         """And not for XLA, nor in place of several others, nor of what one would make again and again?"""
         index = self.graph.producer[v]
 
-        def is_alone(b: Body) -> bool:
-            return index in b.repeated or self.is_common(b, index) or len(self._written_for(b)) > 1
-
-        return index not in self.plain and not any(index in b.taken and is_alone(b) for b in self.bodies)
+        alone = any(index in b.taken and (self.is_common(b, index) or len(self._written_for(b)) > 1) for b in self.bodies)
+        return index not in self.plain and not alone
 
     def _made_by_xla(self, body: Body, v: Var) -> float:
         eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -297,6 +297,17 @@ def simple_operator(op: Callable[..., Any], shape: tuple[int, ...], dtype: Any) 
     one = jax.ShapeDtypeStruct(shape, dtype)
     ((_, operator, _),), _ = make_operators(jax.make_jaxpr(op)(one, one), None, rows=True)
     return operator
+
+
+def leaf_operators(operator: Operator, functions: Mapping[str | None, Callable[..., Any]]) -> list[Operator] | None:
+    """What the operator does to each leaf by itself, if all of that is done by these ``functions`` (by their names), from the
+    identities that they have alone."""
+    if operator.identity is None or not all(name in functions for name in operator.leaf_names):
+        return None
+    leaves = zip(operator.leaf_names, operator.shapes, operator.dtypes, strict=True)
+    own = [simple_operator(functions[name], shape, dtype) for name, shape, dtype in leaves]
+    starts = zip(identity_leaves(operator), (identity_leaves(op)[0] for op in own), strict=True)
+    return own if all(a.tobytes() == b.tobytes() for a, b in starts) else None
 
 
 def on_lane(operator: Operator) -> Operator:

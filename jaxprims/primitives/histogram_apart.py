@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..operators.operator import Operator, identity_leaves, simple_operator
+from ..operators.operator import Operator, leaf_operators
 from . import histogram_xla
 from .histogram import by_index
 from .histogram_call import HistogramCall
@@ -32,11 +32,8 @@ def groups(call: HistogramCall) -> list[list[int]]:
 
 def _are_apart(operator: Operator) -> bool:
     """Is each leaf combined by an operation of XLA's, from the identity that this has when it is by itself?"""
-    leaves = list(zip(operator.leaf_names, operator.shapes, operator.dtypes, strict=True))
-    if operator.identity is None or not all(histogram_xla.scatters(name, dtype) for name, _, dtype in leaves):
-        return False
-    own = [identity_leaves(simple_operator(STEPS[name], shape, dtype))[0] for name, shape, dtype in leaves]
-    return all(a.tobytes() == b.tobytes() for a, b in zip(identity_leaves(operator), own, strict=True))
+    leaves = zip(operator.leaf_names, operator.dtypes, strict=True)
+    return all(histogram_xla.scatters(*leaf) for leaf in leaves) and leaf_operators(operator, STEPS) is not None
 
 
 def histograms(call: HistogramCall, leaves: Sequence[Sequence[int]], *operands: Any) -> list[Any]:

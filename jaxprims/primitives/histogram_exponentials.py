@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..operators.operator import identity_leaves, simple_operator
+from ..operators.operator import leaf_operators, simple_operator
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
 from .histogram_made import Aval, Made, avals_of, context, made_of
@@ -24,9 +24,10 @@ from .scan_xla import STEPS
 from .tangents import Leaves
 
 _FUNCTIONS: Mapping[str | None, tuple[Callable[..., Any], ...]] = {
-    "logaddexp": (jnp.exp, jnp.log, jnp.logaddexp),
-    "logaddexp2": (jnp.exp2, jnp.log2, jnp.logaddexp2),
+    "logaddexp": (jnp.exp, jnp.log),
+    "logaddexp2": (jnp.exp2, jnp.log2),
 }
+_OPERATORS: Mapping[str | None, Callable[..., Any]] = {"logaddexp": jnp.logaddexp, "logaddexp2": jnp.logaddexp2}
 
 
 def leaf_by_leaf(call: HistogramCall) -> HistogramCall:
@@ -35,17 +36,13 @@ def leaf_by_leaf(call: HistogramCall) -> HistogramCall:
 
 
 def _leaves(part: Part) -> list[Part]:
-    op = part.operator
-    names = list(zip(op.leaf_names, op.shapes, op.dtypes, strict=True))
-    if len(names) < 2 or part.captured or op.identity is None or not any(name in _FUNCTIONS for name in op.leaf_names):
+    names = part.operator.leaf_names
+    if len(names) < 2 or part.captured or not any(name in _FUNCTIONS for name in names):
         return [part]
-    if not all(name in STEPS or name in _FUNCTIONS for name in op.leaf_names):
+    own = leaf_operators(part.operator, {**STEPS, **_OPERATORS})
+    if own is None:
         return [part]
-    ops = [simple_operator(STEPS[n] if n in STEPS else _FUNCTIONS[n][2], s, d) for n, s, d in names]
-    starts = zip(identity_leaves(op), (identity_leaves(own)[0] for own in ops), strict=True)
-    if any(a.tobytes() != b.tobytes() for a, b in starts):
-        return [part]
-    return [dataclasses.replace(part, operator=own, values=(v,)) for own, v in zip(ops, part.values, strict=True)]
+    return [dataclasses.replace(part, operator=op, values=(v,)) for op, v in zip(own, part.values, strict=True)]
 
 
 def of_exponentials(call: HistogramCall) -> tuple[int, ...]:
@@ -56,10 +53,8 @@ def of_exponentials(call: HistogramCall) -> tuple[int, ...]:
 
 
 def _is_logarithm(part: Part) -> bool:
-    op = part.operator
-    if op.name not in _FUNCTIONS or op.identity is None or part.captured or part.num_bins == 0:
-        return False
-    return bool(np.all(np.isneginf(identity_leaves(op)[0].astype(np.float64))))
+    alone = part.num_bins != 0 and not part.captured
+    return alone and part.operator.name in _FUNCTIONS and leaf_operators(part.operator, _OPERATORS) is not None
 
 
 def histograms(call: HistogramCall, which: Sequence[int], *operands: Any) -> list[Any]:
@@ -73,9 +68,9 @@ def histograms(call: HistogramCall, which: Sequence[int], *operands: Any) -> lis
     first = np.cumsum([0, *(len(p.values) for p in parts)])  # of each part's leaves
     tops = [jnp.where(jnp.isfinite(top), top, 0).astype(_wide(top.dtype)) for top in (leaves[first[k]] for k in which)]
     for k, top, total in zip(which, tops, _relative(call, which, operands, tops), strict=True):
-        _, log, op = _FUNCTIONS[call.parts[k].operator.name]
-        level, dest = (log(total) + top).astype(leaves[first[k]].dtype), dests[k]
-        leaves[first[k]] = level if dest is None else op(dest[0], level)
+        name, dest = call.parts[k].operator.name, dests[k]
+        level = (_FUNCTIONS[name][1](total) + top).astype(leaves[first[k]].dtype)
+        leaves[first[k]] = level if dest is None else _OPERATORS[name](dest[0], level)
     return leaves
 
 
