@@ -78,7 +78,7 @@ def functions() -> Iterator[tuple[Callable[..., Any], Callable[[], tuple[Any, ..
     for call in short_form.calls().values():
         yield call.fn, functools.partial(tuple, call.args)
     groups = {name: make() for name, make in gpu_cases.groups(quick=True) if name not in ("applications", "plans")}
-    groups["everyday"] = gpu_cases.everyday(quick=False)
+    groups |= {"everyday": gpu_cases.everyday(quick=False), "whole programs": gpu_cases.programs(quick=False)}
     for case in itertools.chain(*groups.values()):
         for prepare in case.contestants.values():
             if isinstance(prepare, jaxprims) and not prepare.plan:

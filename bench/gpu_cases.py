@@ -73,8 +73,10 @@ def groups(quick: bool) -> Iterator[tuple[str, Callable[[], list[Case]]]]:
     yield "launch", lambda: launch(s)
     yield "sum by index", lambda: sums(s)
     yield "scans", lambda: scans(s)
+    yield "scan plans", lambda: scan_plans(quick)
     yield "segments, targets", lambda: million_segments(s)
     yield "everyday", lambda: everyday(quick)
+    yield "whole programs", lambda: programs(quick)
     for rf in RACE_FACTORS:
         yield f"figure 7, race factor {rf}", functools.partial(figure_7, s, rf)
     yield "plans", lambda: plans(s)
@@ -419,6 +421,38 @@ def scans(s: Sizes) -> list[Case]:
     ]
 
 
+def scan_plans(quick: bool) -> list[Case]:
+    """Whether tiles wait in shared memory: the plan that is chosen against both, of lengths and rows between which it changes."""
+    rows: list[tuple[tuple[int, ...], Any]] = [((2**k,), np.float32) for k in (17, 19, 20, 21, 22, 23, 24, 25, 27)]
+    rows += [((2**k,), np.uint8) for k in (20, 22, 24, 27)]
+    rows += [
+        ((m, n), np.float32) for m, n in ((131_072, 1024), (9000, 7001), (900, 70_001), (64, 2**20), (8, 2**23), (64, 2**16))
+    ]
+
+    def scanned(jp: Any, x: jax.Array) -> jax.Array:
+        return jp.cumsum(x, axis=-1, dtype=x.dtype)
+
+    def composed(jp: Any, a: jax.Array, b: jax.Array) -> Any:
+        return jp.scan((a, b), jp.monoids.affine)
+
+    def all_plans(fn: Callable[..., Any]) -> dict[str, Prepare]:
+        return {OURS: jaxprims(fn), **{name: jaxprims(fn, plan) for name, plan in gpu_plans.SCANS.items()}}
+
+    def cumsum(shape: tuple[int, ...], dtype: Any) -> Case:
+        n = int(np.prod(shape))
+        name = f"cumsum, {'×'.join(f'{k:,}' for k in shape)} {np.dtype(dtype).name}"
+        x = functools.partial(lambda: (small_floats(15, n).reshape(shape).astype(dtype),))
+        contestants = all_plans(scanned) | {"xla": xla(lambda x: jnp.cumsum(x, axis=-1, dtype=x.dtype))}
+        return Case("scan plans", name, n, 2 * n * np.dtype(dtype).itemsize, x, contestants, 1e-4)
+
+    def affine(n: int) -> Case:
+        make = functools.partial(lambda: (jnp.where(uniform_ints(7, n, 2) == 0, 1.0, -1.0), small_floats(6, n)))
+        contestants = all_plans(composed) | {"xla": xla(lambda a, b: jax.lax.associative_scan(_affine, (a, b)))}
+        return Case("scan plans", f"affine maps, {n:,}", n, 16 * n, make, contestants, 1e-4)
+
+    return [*(cumsum(*r) for r in rows[: 2 if quick else None]), *(affine(2**k) for k in (() if quick else (18, 20, 22, 24, 26)))]
+
+
 def _affine(f: Any, g: Any) -> Any:
     return g[0] * f[0], g[0] * f[1] + g[1]
 
@@ -616,6 +650,29 @@ def everyday(quick: bool) -> list[Case]:
     kinds = (calls.FORWARD, calls.GRADIENT, calls.BATCH, calls.LOOP)
     few = calls.CALLS[: 3 if quick else None]
     return [case(call, kind) for kind in kinds for call in few if kind in call.kinds and not aborts(call, kind)]
+
+
+def programs(quick: bool) -> list[Case]:
+    """Those of the suite ``fuse``, a million numbers each: ``jax.jit`` alone and of ``jp.fuse``."""
+    from .cases import fuse
+
+    n = 50_000 if quick else 1_000_000
+
+    def case(p: fuse.Program, kind: str) -> Case:
+        def inputs() -> tuple[jax.Array, ...]:
+            return tuple(jax.device_put(a) for a in p.inputs(np.random.default_rng(20), n).values())
+
+        plain = p.function if kind == fuse.FORWARD else fuse.gradient(p.function)
+
+        def ours(jp: Any, *xs: jax.Array) -> Any:
+            return jp.fuse(plain)(*xs)
+
+        both: dict[str, Prepare] = {"xla": xla(plain), OURS: jaxprims(ours)}
+        return Case("whole programs", f"{kind}, {p.name}", n, 0, inputs, both, 2e-2, check=_without_nan)
+
+    few = fuse.PROGRAMS[: 3 if quick else None]
+    kinds = (fuse.FORWARD, fuse.FUSED_GRADIENT)
+    return [case(p, kind) for kind in kinds for p in few if kind == fuse.FORWARD or p.differentiable]
 
 
 def _without_nan(answer: Arrays) -> Arrays:

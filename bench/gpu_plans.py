@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from jaxprims.targets.cuda.plans import HistogramPlan
+from jaxprims.targets.cuda.plans import HistogramPlan, ScanPlan
 
 BLOCK = 1024
 MOST_SHARED = 8 * 227 * 1024
 """More passes than eight would be needed beyond this."""
 MOST_GLOBAL = 64 * 2**20
+
+SCANS = {"waiting": ScanPlan(waits=True), "in registers": ScanPlan(waits=False)}
+"""Where a chained tile is while it is not known what comes before it."""
 
 
 def histograms(bins: int, operator: str) -> dict[str, HistogramPlan]:

@@ -28,22 +28,24 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 SUMMARY = re.compile(
     r"^(.*\b\d+ (?:passed|failed|errors?)\b.*|short form: .*|(?:mem|race|sync|init)check: .*|compute-sanitizer: .*|"
-    r"(?:met|NOT MET|not measured) .*|everyday: \d.*|left out: .*|no time for .*|WRONG: .*)$"
+    r"(?:met|NOT MET|not measured) .*|(?:everyday|whole programs): \d.*|left out: .*|no time for .*|WRONG: .*)$"
 )
 """Lines that are said again at the end."""
 
 ON_THE_CPU = (
-    "artifacts", "bench", "chains", "classify", "compile_check", "cuda_codegen", "cuda_specs", "divided", "divided_derivatives",
-    "emulation", "emulation_calls", "emulation_faults", "equal_rows", "errors", "examples", "explicit_axes", "gpu_plans",
-    "huge", "kernel_cache", "layers", "llvm_expr", "llvm_loops", "lower", "lower_arrays", "ordered_sharding", "processes",
-    "readme", "reduce_kernels", "registry", "sass", "scan_along", "scan_kernels", "sharding", "strategies", "threads",
+    "artifacts", "bench", "chains", "classify", "compile_check", "cuda_codegen", "cuda_specs", "divided", "divided_by_name",
+    "divided_derivatives", "divided_explicit", "divided_grids", "divided_uneven", "emulation", "emulation_calls",
+    "emulation_faults", "equal_rows", "errors", "examples", "explicit_axes", "gpu_plans", "huge", "kernel_cache", "layers",
+    "llvm_expr", "llvm_loops", "lower", "lower_arrays", "ordered_sharding", "processes", "readme", "reduce_kernels",
+    "registry", "sass", "scan_along", "scan_kernels", "sharding", "strategies", "threads",
 )  # fmt: skip
 """Test files that say nothing about one GPU: they call the CPU's kernels, want several devices, or call nothing at all."""
 
 
 @dataclasses.dataclass
 class Step:
-    """One program with its time; ``of_rest``: the part of what is left that it may take, if that is more."""
+    """One program with its time; ``of_rest``: the part of what is left that it may take, if that is more. ``beside``: together
+    with the one before, as neither measures anything."""
 
     name: str
     command: list[str]
@@ -52,6 +54,7 @@ class Step:
     env: dict[str, str] = dataclasses.field(default_factory=dict)
     fine: tuple[int, ...] = (0,)
     needs: str = ""
+    beside: bool = False
     outcome: str = "not run"
     took: float = 0.0
     lines: list[str] = dataclasses.field(default_factory=list)
@@ -73,7 +76,7 @@ class Log:
 def steps(out: Path, quick: bool) -> list[Step]:
     jax_env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda,cpu", "PYTHONUNBUFFERED": "1"}
     on_gpu = {**jax_env, "JAXPRIMS_REQUIRE_GPU": "1"}
-    workers = str(max(1, min(12, (os.cpu_count() or 1) - 2)))
+    workers = str(max(1, min(12, (os.cpu_count() or 1) // 2 - 1)))  # of two steps at once
     parallel = ["-n", workers, "--dist", "worksteal"] if _has("xdist") else []
     pytest = [PYTHON, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "-p", "no:benchmark", *parallel]
     rest = [f"--ignore=tests/test_{name}.py" for name in ON_THE_CPU] + ["--ignore=tests/emulation"]
@@ -82,11 +85,22 @@ def steps(out: Path, quick: bool) -> list[Step]:
         Step("build", build_command(), 120),
         Step("correctness", [PYTHON, "tests/gpu/short_form.py"], 60, env=on_gpu, needs="build"),
         Step("compute-sanitizer", [PYTHON, "tests/gpu/sanitizer.py", "--seconds", "105"], 115, env=jax_env, needs="correctness"),
-        Step("GPU tests", [*pytest, "tests/gpu"], 120, env=on_gpu, needs="build"),
-        Step("bench", [*bench, "--budget", "{seconds}"], 150, of_rest=0.75, env=jax_env, needs="build"),
-        Step("tests on the GPU", [*pytest, "-m", "not cpu", "--maxfail=100", "--ignore=tests/gpu", *rest, "tests"], 30,
-             of_rest=1.0, env=on_gpu, needs="build"),
+        Step("GPU tests", [*pytest, "tests/gpu"], 115, env=on_gpu, needs="build", beside=True),
+        Step("tests on the GPU", [*pytest, "-m", "not cpu", "--maxfail=100", "--ignore=tests/gpu", *rest, "tests"], 115,
+             env={**on_gpu, "JAXPRIMS_SAMPLE": "2"}, needs="build", beside=True),
+        Step("bench", [*bench, "--budget", "{seconds}"], 150, of_rest=1.0, env=jax_env, needs="build"),
     ]  # fmt: skip
+
+
+def _groups(chosen: Sequence[Step]) -> list[list[Step]]:
+    """Each with those that run beside it."""
+    groups: list[list[Step]] = []
+    for step in chosen:
+        if step.beside and groups:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
 
 
 def _has(module: str) -> bool:
@@ -130,7 +144,7 @@ def run(step: Step, seconds: float, log: Log) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         line = line.rstrip("\n")
-        log.say("    " + line[:2000])
+        log.say(f"    {step.name + ': ' if step.beside else ''}{line[:2000]}")
         if SUMMARY.match(line):
             step.lines.append(line.strip("= "))
     code = process.wait()
@@ -197,20 +211,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in machine():
             log.say(line)
         done: dict[str, Step] = {}
-        for step in chosen:
+        for together in _groups(chosen):
             left = args.seconds - (time.monotonic() - start)
-            needed = done.get(step.needs)
-            if needed is not None and not needed.outcome.startswith("ok"):
-                step.outcome = f"not run: {step.needs} {needed.outcome}"
-            elif left < 15:
-                step.outcome = "not run: no time left"
-            else:
-                run(step, min(left, max(step.seconds, step.of_rest * left)), log)
-            done[step.name] = step
+            threads = []
+            for step in together:
+                needed = done.get(step.needs)
+                if needed is not None and not needed.outcome.startswith("ok"):
+                    step.outcome = f"not run: {step.needs} {needed.outcome}"
+                elif left < 15:
+                    step.outcome = "not run: no time left"
+                else:
+                    seconds = min(left, max(step.seconds, step.of_rest * left))
+                    threads.append(threading.Thread(target=run, args=(step, seconds, log)))
+                    threads[-1].start()
+                done[step.name] = step
+            for thread in threads:
+                thread.join()
         log.say("")
         for step in chosen:
             log.say(f"{step.name:20}{step.took:6.0f} s  {step.outcome}")
-            for line in step.lines[-40:]:
+            for line in step.lines[-70:]:
                 log.say(f"{'':30}{line[:200]}")
         log.say(f"{'all':20}{time.monotonic() - start:6.0f} s")
     return 0 if all(s.outcome == "ok" or s.outcome.startswith(("stopped", "not run: no time")) for s in chosen) else 1
