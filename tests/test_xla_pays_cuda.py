@@ -51,6 +51,10 @@ def lowered(fn: Callable[..., Any], *args: Any) -> str:
     return str(jax.jit(lambda *xs: fn(*xs)).trace(*args).lower(lowering_platforms=("cuda",)).as_text())
 
 
+def smoothed(x: Any) -> Any:
+    return x[-1, 0] + x[0, 1] - x[0, 0]
+
+
 SLOWER = [
     ((300_000, 32), 20_000, jnp.add), ((10_000, 200), 1000, jnp.maximum), ((4000, 512), 300, jnp.maximum),
     ((4000, 512), 300, jnp.add), ((120_000, 24), 5000, jnp.add), ((200_000,), 5000, jnp.maximum), ((200_000,), 5000, jnp.add),
@@ -99,6 +103,21 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "argmax": (
         jax.vmap(lambda x: jp.reduce((x, jp.positions), jp.monoids.argmax)), (array(1000, 1000),), "stablehlo.reduce",
     ),
+    "leaf by leaf": (
+        lambda x: jp.reduce(
+            (x, x), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), map=lambda x, y: (jnp.sin(x), y * x),
+        ),
+        (array(10**7),), "stablehlo.reduce",
+    ),
+    "gradient of a maximum": (
+        lambda x: jax.grad(lambda x: jp.reduce(x, jnp.maximum) * jp.reduce(x, jnp.minimum))(x), (array(10**6),),
+        "stablehlo.reduce",
+    ),
+    "logsumexp": (lambda x: jp.reduce(x, jnp.logaddexp, axis=1), (array(10**5, 10),), "stablehlo.reduce"),
+    "few to scan": (lambda x: jp.scan(x, jnp.maximum), (array(4000),), "stablehlo.reduce_window"),
+    "few exponentials": (lambda x: jp.scan(x, jnp.logaddexp, axis=1), (array(300, 7),), "stablehlo.reduce_window"),
+    "a step of a stencil": (lambda x: jp.stencil(smoothed, x), (array(5000, 5000),), "stablehlo.slice"),
+    "steps of a large grid": (lambda x: jp.stencil(smoothed, x, steps=3), (array(5000, 5000),), "stablehlo.while"),
     "short rows": (lambda x: jp.scan(x, axis=1), (array(10**5, 16),), "stablehlo.reduce_window"),
     "sorted integers": (
         lambda x, i: jp.segment_reduce(x, i, num_segments=3000), (ids(10_000), ids(10_000)), "stablehlo.scatter",
@@ -135,8 +154,20 @@ KERNELS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (array(5000), ids(5000)),
     ),
-    "a reduction of a pair": (lambda x: jp.reduce((x, x), lambda a, b: (a[0] + b[0], a[1] * b[1])), (array(1000),)),
-    "logsumexp": (lambda x: jp.reduce(x, jnp.logaddexp), (array(1000),)),
+    "leaves of which one has no operation": (
+        lambda x: jp.reduce((x, x), lambda a, b: (a[0] + b[0], a[1] + b[1] + a[1] * b[1])), (array(1000),),
+    ),
+    "leaves that depend on each other": (lambda x: jp.reduce((x, x), jp.monoids.affine), (array(1000),)),
+    "a reduction of what loops make": (
+        lambda x: jp.reduce(x, map=lambda x: jax.lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)), (array(1000),),
+    ),
+    "logsumexp": (lambda x: jp.reduce(x, jnp.logaddexp), (array(10**8),)),
+    "cumlogsumexp": (lambda x: jp.cumlogsumexp(x), (array(1000),)),
+    "a scan": (lambda x: jp.scan(x), (array(5000),)),
+    "several steps": (lambda x: jp.stencil(smoothed, x, steps=3), (array(100, 100),)),
+    "a step that is not cheap": (
+        lambda x: jp.stencil(lambda w: sum(jnp.sin(w[k] + w[-k]) for k in range(9)), x), (array(10**6),),
+    ),
     "longer rows": (lambda x: jp.scan(x, axis=1), (array(10**5, 17),)),
     "few, by any operator": (lambda x: jp.scan(x, lambda a, b: a + b + a * b), (array(10**5, 4),)),
 }  # fmt: skip
@@ -185,7 +216,10 @@ def test_of_fewer_elements_xla_is_no_slower(n: int, part: float, lanes: int, bin
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
     """XLA's operations here where they are the strategy there."""
-    with mock.patch.object(Cpu, "xla_pays", lambda self, problem, operation, in_loop=False: CUDA.xla_pays(problem, operation)):
+    with (
+        mock.patch.object(Cpu, "xla_pays", lambda self, problem, operation, in_loop=False: CUDA.xla_pays(problem, operation)),
+        mock.patch.object(Cpu, "fuses_reductions", True),
+    ):
         yield
 
 
@@ -201,6 +235,15 @@ RESULTS: dict[str, Callable[..., Any]] = {
     "into what is there": lambda x, i: jp.reduce_by_index(x, i, 7, jnp.maximum, dest=jnp.arange(7.0)),
     "into nothing": lambda x, i: jp.reduce_by_index(x, i, 0),
     "maximum": lambda x, i: jp.reduce(x, jnp.maximum),
+    "leaves": lambda x, i: jp.reduce(
+        (jnp.where(jnp.isfinite(x), x, 0), i, x),
+        lambda a, b: (a[0] + b[0], a[1] ^ b[1], jnp.minimum(a[2], b[2])),
+        identity=(jnp.float32(0), jnp.int32(0), jnp.float32(jnp.inf)),
+        map=lambda x, i, y: (2 * x, i + 1, x - y),
+    )[::2],
+    "logsumexp": lambda x, i: jp.reduce(x, jnp.logaddexp),
+    "cumlogsumexp": lambda x, i: jp.cumlogsumexp(x),
+    "step of a stencil": lambda x, i: jp.stencil(lambda w: w[-1] - w[1], x, boundary="reflect") if x.size > 1 else x,
     "minimum of rows": lambda x, i: jp.reduce(jnp.stack([x, -x]), jnp.minimum, axis=1),
     "argmin": lambda x, i: jp.reduce((x, jp.positions), jp.monoids.argmin)[1] if x.size else x,
     "sum of none": lambda x, i: jp.reduce(x[:0]),
@@ -223,12 +266,14 @@ def test_the_same_results(name: str, n: int) -> None:
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5), got, wanted)
 
 
-@pytest.mark.parametrize("name", ["add by index", "maximum by index", "mapped", "maximum", "scans"])
+@pytest.mark.parametrize(
+    "name", ["add by index", "maximum by index", "mapped", "maximum", "scans", "leaves", "logsumexp", "cumlogsumexp"]
+)
 def test_derivatives(name: str) -> None:
     x, i = jnp.asarray(rng.normal(size=200), jnp.float32), jnp.asarray(rng.integers(-3, 10, 200), jnp.int32)
 
     def gradient() -> Any:
-        return jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(RESULTS[name](x, i)))))(x)
+        return jax.jit(jax.grad(lambda x: sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(RESULTS[name](x, i)))))(x)
 
     with as_on_gpus():
         got = gradient()

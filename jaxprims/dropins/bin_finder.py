@@ -124,7 +124,9 @@ def _grid(
 
     def counted() -> jax.Array:
         steps = nothing.at[cell(_place(edges, zero, scale)) + 1].add(1)
-        with forced(AnyKernel()):  # XLA would count so many operations in its own that it woke another thread for a small call
+        with forced(
+            AnyKernel("cpu")
+        ):  # XLA would count so many operations in its own that it woke another thread for a small call
             return scan(steps, jnp.add)
 
     of_use = ~even & jnp.all(edges[:-1] <= edges[1:])

@@ -299,7 +299,7 @@ class Layout:
             tuple(Window(0, self.shape[g], keep=self.keep[g]) for g in inner),
             steps,
             self.lanes,
-            plans=(AnyKernel(),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
+            plans=(AnyKernel("cpu"),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
         )
         return bind(static, [*(arrays[k] for k in needed), *(captured[k] for k in constvars)])
 

@@ -30,9 +30,9 @@ class Groups(abc.ABC):
     def combine(self, ops: Sequence[Callable[..., Any]], values: Leaves, start: Leaves | None = None) -> Leaves:
         """Each group's elements combined, every leaf by a function of ``jax.numpy``; from ``start``, one for each group."""
 
-    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any, name: str | None = None) -> Leaves | None:
         """Each group's tuples, which ``f`` makes of its elements, combined by ``op``, in one pass that writes nothing else. None
-        where that is not better than to compute the tuples first."""
+        where that is not better than to compute the tuples first. ``name``: of an operator that would have none."""
         return None
 
     def weighed(self, weigh: Callable[..., Any], value: Any, x: Any, dot: Any) -> Any:
@@ -117,7 +117,8 @@ def _select_rule(groups: Groups, name: str, values: Leaves, start: Any, out: Lea
         won = groups.numbers(value == groups.gather(x), x.dtype)
         best, n = _BEST.get(name), value.shape[0]
         few = value.ndim == 1 and isinstance(n, int) and n <= SHORT_ROW
-        ties = None if best is None or few else groups.reduced(_once, _counting(best), jax.lax.stop_gradient(value))
+        given = jax.lax.stop_gradient(value)
+        ties = None if best is None or few else groups.reduced(_once, _counting(best), given, f"{name}, counted")
         count = groups.sum(won) if ties is None else jnp.where(ties[0] == x, ties[1], 0).astype(x.dtype)  # start may be the best
         total = None if dot[0] is None else groups.sum(won * dot[0])
     start_won = None

@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..specs.problems import Problem
-from ..targets.plans import AnyKernel
+from ..targets.plans import AnyKernel, wants_kernel
 from ..targets.target import Explanation, Target
 from . import divided
 from .batches import batched_alike, over_batch
@@ -74,7 +74,7 @@ class Family(abc.ABC):
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         """Plain XLA, where the target says that this pays and no plan is forced."""
-        if params["call"].plans:
+        if wants_kernel(params["call"].plans, target.name):
             return None
         problem = self.problem(target, avals, **params)
         why = target.xla_pays(problem, operation, in_loop) if problem.known else None

@@ -62,7 +62,12 @@ class Reductions(OrderedFamily):
     def left_to_xla(
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
+        if target.fuses_reductions:
+            operation = operation or ("leaves" if self.is_leaf_by_leaf(params["call"]) else "")
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
+        if found is not None and target.fuses_reductions:
+            function = functools.partial(self._of_xla, scan_xla.IN_ONE_LOOP, apart=True, **params)
+            return dataclasses.replace(found, function=over_batch(function, *self.batch(avals, **params)))
         if found is None or in_loop is None:
             return found
         numbers = math.prod(self.problem(target, avals, **params).sizes)
@@ -72,6 +77,12 @@ class Reductions(OrderedFamily):
         # what wakes a thread has been made a kernel: of rows of two, half as many operations as elements
         function = functools.partial(self._of_xla, scan_xla.REDUCTIONS_AT_ONCE, **params)
         return dataclasses.replace(found, function=over_batch(function, *self.batch(avals, **params)))
+
+    def is_leaf_by_leaf(self, call: OrderedCall) -> bool:
+        """Has XLA an operation for what the operator does to each leaf, or two for all?"""
+        known = all(name in scan_xla.IN_ONE_LOOP and name != "logaddexp" for name in call.operator.leaf_names)
+        kinds = all(dtype.kind in "fiuVbc" for dtype in call.operator.dtypes)
+        return not call.init and call.wanted is None and ((known and kinds) or call.operator.name in scan_xla.COUNTED)
 
     def extreme(self, call: OrderedCall) -> str | None:
         """argmax or argmin, of one array's elements with their positions."""
@@ -85,7 +96,10 @@ class Reductions(OrderedFamily):
     def series_one(self, *operands: Any, **params: Any) -> list[Any]:
         return self._of_xla(scan_xla.WITH_SERIES, *operands, **params)
 
-    def _of_xla(self, known: Mapping[str | None, Callable[..., Any]], *operands: Any, **params: Any) -> list[Any]:
+    def _of_xla(
+        self, known: Mapping[str | None, Callable[..., Any]], *operands: Any, apart: bool = False, **params: Any
+    ) -> list[Any]:
+        """By XLA's own operations, if there is one; ``apart``: or one for each leaf."""
         call: OrderedCall = params["call"]
         arrays, _, captured, consts, init = call.split(operands)
         name = self.extreme(call)
@@ -95,8 +109,11 @@ class Reductions(OrderedFamily):
         values = call.values(arrays, captured)
         if values[0].shape[0] == 0:
             return neutral_leaves(call, values) if init is None else init
-        if call.operator.name in known and len(values) == 1 and init is None:
-            return [known[call.operator.name](values[0], axis=0).astype(values[0].dtype)]
+        if call.operator.name in scan_xla.COUNTED:
+            return list(scan_xla.counted_extreme(values[0], call.operator.name, values[1]))
+        names = call.operator.leaf_names
+        if init is None and all(name in known for name in names) and (apart or len(names) == 1):
+            return [known[name](v, axis=0).astype(v.dtype) for name, v in zip(names, values, strict=True)]
         return scan_xla.reduce(call.combine(consts, 1 + call.inner_rank), values, init)
 
 

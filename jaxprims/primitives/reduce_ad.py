@@ -128,10 +128,10 @@ class All(Groups):
             out += bind(reduce_p, call, [v] if start is None else [v, start[k]])
         return out
 
-    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any) -> Leaves | None:
+    def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any, name: str | None = None) -> Leaves | None:
         if value.dtype.kind not in "fV":
             return None
-        return bind(reduce_p, of_numbers("reduce", f, op, value, inner_rank=value.ndim - 1), [value])
+        return bind(reduce_p, of_numbers("reduce", f, op, value, name, inner_rank=value.ndim - 1), [value])
 
     def sum(self, values: Any) -> Any:
         return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them

@@ -17,10 +17,12 @@ from jax.interpreters import batching
 from ..operators.operator import identity_leaves
 from ..targets import ffi
 from ..targets.registry import register_family
+from ..targets.target import Target
 from ..tracing.varying import axes_of, by_partitioner, vary
 from . import scan_xla
 from .avals import result_aval
-from .batches import batch_shape, new_primitive, outermost
+from .batches import batch_shape, new_primitive, outermost, over_batch
+from .family import Instead
 from .ordered_call import OrderedCall
 from .ordered_family import OrderedFamily
 
@@ -97,6 +99,16 @@ class Scans(OrderedFamily):
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
         return None if call.exclusive else self._known(call)
+
+    def left_to_xla(
+        self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
+    ) -> Instead | None:
+        found = super().left_to_xla(target, avals, operation, in_loop, **params)
+        if found is None or operation != "logaddexp" or not target.fuses_reductions:
+            return found
+        reverse = params["call"].reverse
+        function = over_batch(lambda x: [jax.lax.cumlogsumexp(x, reverse=reverse)], *self.batch(avals, **params))
+        return dataclasses.replace(found, function=function)
 
     def _known(self, call: OrderedCall) -> str | None:
         plain = call.passes_on and not call.init and not call.segmented_by and call.then is None

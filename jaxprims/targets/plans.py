@@ -26,10 +26,12 @@ class Plan(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class AnyKernel:
-    """A kernel, planned as usual, also where XLA's own operation is faster: what tests of kernels force."""
+    """A kernel, planned as usual, also where XLA's own operation is faster: what tests of kernels force. ``on``: a target's name,
+    if on others the faster one is wanted; "any"."""
 
     target: ClassVar[str] = "any"
     family: ClassVar[str] = "any"
+    on: str = "any"
 
     def numbers(self, problem: Problem) -> tuple[int, ...]:
         return ()
@@ -51,6 +53,11 @@ def forced(*plans: Plan) -> Iterator[None]:
 def forced_plans() -> tuple[Plan, ...]:
     """Those that calls are to take now."""
     return _forced.get()
+
+
+def wants_kernel(plans: Sequence[Plan], target: str) -> bool:
+    """Is a kernel wanted on this target, whatever is faster?"""
+    return any(not isinstance(p, AnyKernel) or p.on in ("any", target) for p in plans)
 
 
 def plan_among(plans: Sequence[Any], target: str, family: str) -> Any:

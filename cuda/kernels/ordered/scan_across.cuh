@@ -93,6 +93,7 @@ class AcrossTile {
       for (int column = Warp(); column < width_; column += kThreads / kWarp) {
         const Chain chain(ChainWordsOf(column), static_cast<int>(p_.tiles), kWindow);
         const State found = chain.LookBack(u, tile_, shared.carries[column], shared.started[column], carried);
+        WarpBarrier();  // every lane has read what this one writes
         if (Lane() == 0) shared.carries[column] = found;
       }
       if (Thread() == 0) claim();

@@ -44,6 +44,7 @@ class Cuda(Target):
 
     name = "cuda"
     platform = "cuda"
+    fuses_reductions = True
 
     def __init__(self) -> None:
         self.device: _cuda.DeviceInfo | None = None

@@ -1,35 +1,40 @@
 """Where XLA's own operation is the faster one on NVIDIA GPUs, or does what a kernel would and is sooner enqueued.
 
-The figures are of one run on an H200 (``docs/gpu.md``), and have not been measured again with these rules. What is left to XLA
-takes as long as plain JAX does; so a kernel is for what is known, or calculated, to be faster with it.
+The figures are of two runs on an H200 (``docs/gpu.md``). What is left to XLA takes as long as plain JAX does; so a kernel is for
+what is known, or calculated, to be faster with it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
-from ...ir.program import COUNTED, Program
+from ...ir.program import COUNTED, Program, itemsize
 from ...ir.work import work
 from ...operators.classify import recognise
 from ...specs.ordered import OrderedSpec
-from ...specs.problems import HistogramProblem, OrderedProblem, Problem
+from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from .plans import HistogramPlan
 
-CALL = 8.0
-"""Microseconds: a call of two kernels takes 2 to 8 of them longer to enqueue than XLA's of one. No kernel saves so much where XLA
-takes no more."""
+CALL = 25.0
+"""Microseconds. A call of ours is two or three launches, one of XLA's scatters one or two; it takes 8 to 15 microseconds longer
+to enqueue. The GPU is at work meanwhile: what takes XLA no more than this is done before a kernel's launches are enqueued."""
+
+LITTLE = 32 << 20
+"""Bytes that are read and written in some 8 microseconds: what a kernel reads fewer times is less than its call costs."""
 
 _WORDS = ("s32", "u32", "s64", "u64")
-TURNS: Mapping[tuple[str, str], int] = {
+TURNS: Mapping[tuple[str, str], float] = {
     **{("add", dtype): 1 for dtype in (*_WORDS, "f32", "f64")},
     **{(name, dtype): 1 for name in ("min", "max") for dtype in _WORDS},
-    ("max", "f32"): 1,
+    ("max", "f32"): 0.3,
     ("min", "f32"): 4,
     **{(name, "f64"): 4 for name in ("min", "max")},
-    **{("mul", dtype): 4 for dtype in (*_WORDS, "f32", "f64")},
+    **{("mul", dtype): 12 for dtype in (*_WORDS, "f32", "f64")},
 }
 """What XLA's scatter does natively, by operator and dtype: 1 where an update is an atomic of the hardware's; where it is a loop
-of compare-and-swap, a read and two ways to L2 at least, so much longer. Narrow types are loops on words that neighbours share."""
+of compare-and-swap, a read and two ways to L2 at least, so much longer, and of products, which always change what is there,
+longer again; a maximum that is no greater is only read. Narrow types are loops on words that neighbours share."""
 
 ALONE, SPREAD, LEAST = 1.8e-3, 0.45, 0.013e-3
 """Microseconds of an update by XLA's scatter: ``ALONE / entries ** SPREAD``. Measured, in nanoseconds, of 2^27 updates: 1.76 into
@@ -39,14 +44,21 @@ SECTOR = 8
 """Numbers of a row that L2 takes as one update: XLA's threads go along rows."""
 
 CHEAP = 64
-"""Operations that make an index and a value, as XLA fuses them with its scatter. Loops it does not fuse: the host enqueues each
-turn."""
+"""Operations that make an index and a value, as XLA fuses them with its scatter, or a cell of a stencil. Loops it does not fuse:
+the host enqueues each turn."""
 
 RUN = 1024
 """Elements of a segment whose updates wait for each other no longer than :data:`ALONE` times that, 1.8 microseconds."""
 
-SHORT_ROW = 16
-"""Elements up to which a scan of XLA's is one window for each, in one kernel."""
+SHORT_ROW, LONGEST_ROW = 16, 512
+"""Elements up to which a scan of XLA's is one window for each, in one kernel; up to which logaddexp's, by doubling distances,
+is sooner done than enqueued, where all rows are :data:`FEW_TO_SCAN`."""
+
+FEW_TO_SCAN = 4096
+"""Numbers that one block's tile holds: no others are at work meanwhile."""
+
+BY_LEAVES = ("leaves", "max, counted", "min, counted")
+"""Reductions that are several of XLA's, which it fuses."""
 
 REDUCED = frozenset("add mul min max and or xor argmin argmax complex_mul".split())
 SCANNED = frozenset("add mul min max".split())
@@ -57,18 +69,22 @@ def xla_pays(problem: Problem, operation: str, plan: Callable[[HistogramProblem]
     """Why, in words; None where a kernel is faster. All sizes are known. ``plan``: which one the kernel would have."""
     if isinstance(problem, HistogramProblem):
         return _scatter(problem, plan)
+    if isinstance(problem, StencilProblem):
+        return _stencil(problem)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec) or problem.spec.is_map:
         return None
-    if problem.family == "reduce" and operation in REDUCED:
+    if problem.family == "reduce" and (operation in REDUCED or (operation in BY_LEAVES and not _loops(problem.spec.f))):
         return "XLA's reduction reads each element once, too, and what is around it is fused with it"
-    if problem.family == "scan" and operation in SCANNED and problem.n <= SHORT_ROW:
-        return "short rows: each result is a window, all in one kernel"
+    if problem.family == "reduce" and operation == "logaddexp" and _bytes(problem) <= LITTLE:
+        return "few numbers: XLA's two reductions read them from caches"
+    if problem.family == "scan":
+        return _scan(problem, operation)
     if problem.family == "segments" and operation:
         return _segments(problem, operation)
     return None
 
 
-def scatter_time(updates: int, lanes: int, entries: int, turns: int) -> float:
+def scatter_time(updates: int, lanes: int, entries: int, turns: float) -> float:
     """Microseconds that XLA takes for so many numbers, of rows of ``lanes``, into ``entries``."""
     each = max(ALONE / max(entries, 1) ** SPREAD, LEAST)
     return turns * each * updates / min(max(lanes, 1), SECTOR)
@@ -97,7 +113,41 @@ def _scatter(problem: HistogramProblem, plan: Callable[[HistogramProblem], Histo
 
 
 def _is_cheap(p: Program) -> bool:
-    return work(p) <= CHEAP and not any(i.op in COUNTED or i.op in ("while", "cond") for i in p.body)
+    return work(p) <= CHEAP and not _loops(p)
+
+
+def _loops(p: Program) -> bool:
+    """Has it any, which XLA does not fuse?"""
+    return any(i.op in COUNTED or i.op in ("while", "cond") for i in p.body)
+
+
+def _bytes(problem: OrderedProblem) -> int:
+    """What a call's states take in memory."""
+    return math.prod(problem.sizes) * sum(itemsize(dtype) for dtype in problem.spec.state)
+
+
+def _scan(problem: OrderedProblem, operation: str) -> str | None:
+    if operation in SCANNED and problem.n <= SHORT_ROW:
+        return "short rows: each result is a window, all in one kernel"
+    few = math.prod(problem.sizes) <= FEW_TO_SCAN
+    if few and (operation in SCANNED or (operation == "logaddexp" and problem.n <= LONGEST_ROW)):
+        return "few numbers: no more than a block's"
+    if operation == "logaddexp" and problem.n <= SHORT_ROW:
+        return "short rows: by doubling distances, all in one kernel"
+    return None
+
+
+def _stencil(problem: StencilProblem) -> str | None:
+    """Of what XLA fuses with its reads. Kernels of one step take 1.1 to 3.4 times as long, but for that; of several steps XLA
+    writes and reads all between."""
+    spec = problem.spec
+    if not _is_cheap(spec.f):
+        return None
+    if problem.steps == 1:
+        return "one step: XLA fuses what it reads, and what is around it"
+    cell = spec.unit * sum(itemsize(dtype) * slots for dtype, slots in (*spec.arrays, *spec.leaves))
+    large = math.prod(problem.sizes) * cell > LITTLE
+    return "steps of a large grid: XLA's are as long as memory takes" if large else None
 
 
 def _segments(problem: OrderedProblem, operation: str) -> str | None:
