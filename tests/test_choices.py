@@ -99,6 +99,7 @@ def test_bins(name: str, n: int, h: int) -> None:
     np.testing.assert_array_equal(result[1 if first else 0], position)
 
 
+@pytest.mark.cpu
 def test_takes_a_branch() -> None:
     """Where many elements come to a bin, and to none that is far away."""
     for op, n, h, branch in ((larger, 100_000, 10, True), (larger, 1000, 500, False), (larger, 10**9, 10**6, False)):

@@ -94,6 +94,8 @@ def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:
         index = jnp.clip(BINS[name](x).astype(jnp.int32), 0, 100)
         return jnp.zeros(101, jnp.int32).at[index].add(1), jnp.sum(index), jnp.max(index)
 
+    if dtype is not jnp.float32 and jax.default_backend() != "cpu":
+        pytest.skip("XLA rounds no halves between operations there")
     plain, fused = jax.jit(counts), jax.jit(jp.fuse(counts))
     # what XLA writes for the kernel is rounded, where it may add to it unrounded in a loop of its own
     few = N / 100 if name == "of rows" and dtype is jnp.float16 and target().half_arithmetic else 0

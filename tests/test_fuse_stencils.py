@@ -234,6 +234,7 @@ def _sharpened(u: Any) -> Any:
     return jnp.sum((u + 0.5 * (u - mean)) ** 2)
 
 
+@pytest.mark.cpu  # what XLA fuses elsewhere is another affair
 @pytest.mark.parametrize("loss, share", [(_bilateral, 0.3), (_corners, 1.0), (_sharpened, 0.3)])
 def test_what_gradients_share_is_written_as_far_as_it_pays(loss: Any, share: float) -> None:
     """Of sums of exponentials these, not every exponential; of products of differences what is read at neighbours."""

@@ -217,6 +217,7 @@ def test_many_threads_compile_and_load(folder: Path) -> None:
     assert len(files(folder)) == 6
 
 
+@pytest.mark.cpu
 def test_another_process_loads_what_this_one_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There, LLVM IR is neither made nor read, until somebody wants to see it. Of a length that no other test has, so that JAX
     has no executables of these calls yet."""
