@@ -109,8 +109,9 @@ class Reductions(OrderedFamily):
         values = call.values(arrays, captured)
         if values[0].shape[0] == 0:
             return neutral_leaves(call, values) if init is None else init
-        if call.operator.name in scan_xla.COUNTED:
-            return list(scan_xla.counted_extreme(values[0], call.operator.name, values[1]))
+        extreme = scan_xla.COUNTED.get(call.operator.name)
+        if extreme is not None:
+            return list(scan_xla.counted(known[extreme], *values))
         names = call.operator.leaf_names
         if init is None and all(name in known for name in names) and (apart or len(names) == 1):
             return [known[name](v, axis=0).astype(v.dtype) for name, v in zip(names, values, strict=True)]

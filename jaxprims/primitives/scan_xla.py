@@ -228,14 +228,14 @@ IN_ONE_LOOP = REDUCTIONS | {"add": _in_its_own_type(jnp.sum), "max": jnp.max, "m
 """The same where XLA's own extremes keep a NaN, and it fuses several reductions."""
 
 
-def counted_extreme(x: Any, name: str, once: Any) -> tuple[Any, Any]:
+def counted(extreme: Callable[..., Any], x: Any, once: Any) -> tuple[Any, Any]:
     """The greatest or the least of x [N, ...], and how many are equal to it, by ``once`` for each; a NaN is equal to none."""
-    best = IN_ONE_LOOP[name.partition(",")[0]](x, axis=0)
+    best = extreme(x, axis=0)
     return best, jnp.sum(jnp.where(x == best, once, 0), axis=0, dtype=once.dtype)
 
 
-COUNTED = ("max, counted", "min, counted")
-"""The names of those operators."""
+COUNTED: dict[str | None, str] = {"max, counted": "max", "min, counted": "min"}
+"""Operators that do so, and the extreme's."""
 
 
 WITH_SERIES = REDUCTIONS | {"add": _in_its_own_type(jnp.sum), "max": _keeping_nan(jnp.max), "min": _keeping_nan(jnp.min)}
