@@ -126,5 +126,10 @@ def test_devices() -> None:
     own = lambda x, i: jp.reduce_by_index(x, i, 7, jnp.logaddexp, axis_name="d")  # noqa: E731
     inside = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=P("d"), out_specs=P()))
     np.testing.assert_allclose(inside(x, i), expected, rtol=1e-5)
+    for few in (8, 800):  # XLA's, and kernels', of what f does to the indices
+        clipped = lambda x, i: jp.reduce_by_index(x, i, 5, jnp.logaddexp, mode="clip")  # noqa: E731
+        parts = jax.shard_map(clipped, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+        each = [wanted(*(np.asarray(a[k : k + few // 8]) for a in (x, np.clip(i, 0, 4))), 5) for k in range(0, few, few // 8)]
+        np.testing.assert_allclose(jax.jit(parts)(x[:few], i[:few]), np.concatenate(each), rtol=1e-5)
     sharded = [jax.device_put(a, jax.NamedSharding(mesh, P("d"))) for a in (x, i)]
     np.testing.assert_allclose(jax.jit(lambda x, i: jp.reduce_by_index(x, i, 7, jnp.logaddexp))(*sharded), expected, rtol=1e-5)

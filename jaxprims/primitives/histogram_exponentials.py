@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..operators.operator import leaf_operators, simple_operator
+from ..tracing.varying import axes_of
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
 from .histogram_made import Aval, Made, avals_of, context, made_of
@@ -87,7 +88,7 @@ def _wide(dtype: Any) -> Any:
 def _relative(call: HistogramCall, which: Sequence[int], operands: Sequence[Any], tops: Sequence[Any]) -> list[Any]:
     """The sums of exponentials relative to the numbers of their bins."""
     arrays, captured = call.of_f(operands)
-    if not any(is_narrow(top.shape) for top in tops):
+    if not any(is_narrow(top.shape) for top in tops) and not axes_of(arrays):  # inside shard_map f is traced for arrays that vary
         elements = call.of_elements(arrays, (0,) * len(arrays))
         made = _in_kernel(call, tuple(which), avals_of(captured), avals_of(tops), elements, context())
         if made is not None:
