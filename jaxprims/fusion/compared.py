@@ -32,6 +32,9 @@ _POSITIONS = ("argmax", "argmin")
 _PICKS = frozenset("max min clamp select_n gather slice dynamic_slice rev transpose".split()) | MOVES
 """What gives numbers that it was given."""
 
+_PLACES = frozenset("gather slice dynamic_slice rev transpose".split())
+"""Of these, by their places."""
+
 _FROM: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
     **dict.fromkeys(("max", "min", "clamp"), lambda operands: operands),
     "select_n": lambda operands: operands[1:],
@@ -88,18 +91,19 @@ def _operations(graph: Graph, indices: Collection[int]) -> set[str]:
 
 
 def _functions_of(graph: Graph, atom: Any) -> dict[Any, frozenset[int]]:
-    """What a number is made of element by element, with the equations that make it of that."""
+    """What a number is made of element by element, or is one of, with the equations that make it of that."""
     start = source(graph, atom)
     out: dict[Any, frozenset[int]] = {start: frozenset()}
     todo = [] if start is None else [start]
     while todo:
         v = todo.pop(0)
-        index = graph.producer.get(v)
-        if index is None or len(out[v]) >= _LONGEST or not elementwise.is_elementwise(graph.eqns[index]):
+        eqn = graph.made_by(v)
+        is_one_of = eqn is not None and eqn.primitive.name in _PLACES
+        if eqn is None or len(out[v]) >= _LONGEST or not (is_one_of or elementwise.is_elementwise(eqn)):
             continue
-        for x in (source(graph, x) for x in graph.eqns[index].invars):
+        for x in (source(graph, x) for x in (eqn.invars[:1] if is_one_of else eqn.invars)):
             if x is not None and x not in out:
-                out[x] = out[v] | {index}
+                out[x] = out[v] if is_one_of else out[v] | {graph.producer[v]}
                 todo.append(x)
     return out
 

@@ -1,7 +1,8 @@
 """Mathematical functions of f32 and f64, scalars and vectors of any width, in LLVM IR.
 
 exp, log and the like, and what follows from them, are expansions. The others are the C library's: a vector is cut into pieces
-of the machine's width for libmvec (4 ULP), or into its lanes where there is no libmvec.
+of the machine's width for libmvec (4 ULP), or into its lanes where there is no libmvec. libmvec's functions of other widths, and
+libm's of one number, round otherwise: so that one number has one sine, a lane or a scalar of a row, fewer lanes are a piece too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from llvmlite import ir
 
 from .elementary import EXPANSIONS, Kit
 from .engine import has_symbol, target, vector_function
-from .types import call, intrinsic, lanes, scalar_of, shared, take, with_scalar
+from .types import call, intrinsic, lanes, scalar_of, shared, splat, take, with_scalar
 
 Math = Callable[..., ir.Value]
 """(builder, operands...) -> result, all of one type."""
@@ -30,11 +31,10 @@ def library(name: str) -> Math:
         t = args[0].type
         dtype, letter = ("f32", "f") if scalar_of(t) == ir.FloatType() else ("f64", "")
         full = target().vector_bytes // (4 if dtype == "f32" else 8)
-        found = {w: vector_function(name, dtype, w) for w in (full, full // 2, full // 4)}
-        pieces = [w for w, symbol in found.items() if symbol]
-        if lanes(t) > 1 and pieces:
-            piece = min((w for w in pieces if w >= lanes(t)), default=pieces[0])
-            return in_pieces(b, lambda *part: call(b, str(found[piece]), part[0].type, *part), args, piece)
+        found = ((w, vector_function(name, dtype, w)) for w in (full, full // 2, full // 4))
+        piece, symbol = next((known for known in found if known[1]), (0, None))
+        if symbol:
+            return in_pieces(b, lambda *part: call(b, symbol, part[0].type, *part), args, piece)
         if not has_symbol(name + letter):
             raise Unavailable(f"{name}{letter} is not in this machine's C library")
         return lane_by_lane(b, lambda *lane: call(b, name + letter, lane[0].type, *lane), args)
@@ -43,10 +43,12 @@ def library(name: str) -> Math:
 
 
 def in_pieces(b: ir.IRBuilder, f: Callable[..., ir.Value], args: Sequence[ir.Value], piece: int) -> ir.Value:
-    """``f`` on pieces of ``piece`` lanes; a last piece that is not full repeats the last lane."""
+    """``f`` on pieces of ``piece`` lanes; a last piece that is not full repeats the last lane, as that of a scalar does."""
     width = lanes(args[0].type)
     if width == piece:
         return f(*args)
+    if width == 1:
+        return b.extract_element(f(*(splat(b, a, piece) for a in args)), ir.IntType(32)(0))
     parts = []
     for start in range(0, width, piece):
         order = [min(start + k, width - 1) for k in range(piece)]
