@@ -87,6 +87,9 @@ OF_ROWS: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda y: y * 2.5 > high(y) * 2.5,
     "moved": lambda y: y - y.mean(1, keepdims=True) > high(y) - y.mean(1, keepdims=True),
     "the same function": lambda y: jnp.tanh(y) > jnp.tanh(high(y)),
+    "one of a scalar and of lanes": lambda y: jnp.cbrt(y) > jnp.cbrt(high(y)),
+    "one of that at a position": lambda y: jnp.expm1(y[rows_of(y), jnp.argmax(y, 1)]) != jnp.expm1(y.max(1)),
+    "roots of that at a position": lambda y: jnp.sqrt(jnp.take_along_axis(y, jnp.argmax(y, 1)[:, None], 1)) < jnp.sqrt(high(y)),
     "clipped": lambda y: jnp.clip(y, low(y), high(y)) != y,
     "running": lambda y: (lax.cummax(y, 1) < y) | (lax.cummax(y, 1)[:, -1:] != high(y)),
     "sorted": lambda y: none_of(y == jnp.sort(y, 1)[:, :1]) | (jnp.sort(y, 1)[:, -1] != y.max(1)),
@@ -249,3 +252,42 @@ def test_halves(missed: str, dtype: Any) -> None:
         return jnp.sum(OF_ROWS[missed](y), dtype=jnp.int32), y.sum(1)
 
     assert_none(fn, *args)
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("seed", range(count(2)))
+@pytest.mark.parametrize("missed", ["the same function", "one of a scalar and of lanes", "one of that at a position", "both"])
+@pytest.mark.parametrize("form", [jax.vmap, lambda row: lambda x: lax.map(row, x)])
+def test_doubles(form: Callable[..., Any], missed: str, seed: int) -> None:
+    rng = random.Random(f"{missed} {seed}")
+    expression, arranged, beside = drawn(rng), rng.choice(ARRANGED), rng.choice(BESIDE)
+
+    def row(x: Any) -> Any:
+        y = arranged(expression(x, 0.7, -0.3)[None])
+        return jnp.sum(OF_ROWS[missed](y), dtype=jnp.int32), beside(y)
+
+    def fn(x: Any) -> Any:
+        found, more = form(row)(x)
+        return jnp.sum(found), more
+
+    with jax.enable_x64(True):
+        assert_none(fn, jnp.asarray(np.random.default_rng(seed).normal(size=(40, 2000))))
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("function", [jnp.tan, jnp.tanh])
+@pytest.mark.parametrize("shape", [(40, 3000), (4, 50_000), (3000, 96)])
+def test_functions_of_an_argument_and_its_extreme(shape: tuple[int, int], function: Callable[[Any], Any], dtype: str) -> None:
+    """XLA's function of the one and a kernel's of the other would be two; so would a kernel's of scalars and of lanes."""
+
+    def row(y: Any) -> Any:
+        differs = (y == y.max()) & (function(y) != function(y.max()))
+        return jnp.sum(differs, dtype=jnp.int32), jax.nn.softmax(y)
+
+    def fn(x: Any) -> Any:
+        found, more = lax.map(row, x)
+        return jnp.sum(found), more
+
+    with jax.enable_x64(True):
+        assert_none(fn, jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype))

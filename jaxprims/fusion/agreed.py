@@ -75,7 +75,7 @@ def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kerne
         own = all(extreme in inside[k] and not _reads_behind(graph, k, extreme, compares) for k in comparing)
         if not own or compares in by_xla:
             for k in kernels:
-                makes = graph.producer[var] in k.body.taken and graph.producer[var] not in _made(k)
+                makes = graph.producer.get(var) in k.body.taken - _made(k)
                 if makes and not {extreme, compares}.isdisjoint(inside[k]) and has_its_own_way(graph, var, inside[k]):
                     out[k] = None
         for index in (k for k in between if not _is_alike(graph, graph.eqns[k])):
@@ -132,7 +132,7 @@ def _is_behind(graph: Graph, leaves: Iterable[Any], extreme: int, compares: int)
 
 def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
     """Are its bits those of whoever computes these equations?"""
-    todo, seen = [graph.producer[var]], set[int]()
+    todo, seen = [graph.producer[var]] if var in graph.producer else [], set[int]()
     while todo:
         k = todo.pop()
         if k in taken and k not in seen:

@@ -51,7 +51,8 @@ class Compared(NamedTuple):
     """A variable, the equation that makes an extreme of it, and the one that compares the two: of a position both are one. Two
     extremes that are compared with each other, such as the last of a running maximum and the maximum, are each other's.
 
-    ``between``: where the same function is compared of both, the equations of that function, of either."""
+    ``between``: where the same function is compared of both, the equations of that function, of either. Only then may the
+    variable be an argument, which nobody makes."""
 
     var: Var
     extreme: int
@@ -80,7 +81,7 @@ def _of_functions(graph: Graph, of: Mapping[int, Collection[Any]], x: Any, extre
     """Extremes of which the same function is compared as of what they are extremes of."""
     functions, theirs = _functions_of(graph, x), _functions_of(graph, extreme)
     for k, sources in of.items():
-        for v in (v for v in sources if v in functions and v in graph.producer):
+        for v in (v for v in sources if v in functions):
             mine, other = functions[v], theirs.get(source(graph, graph.eqns[k].outvars[0]))
             if mine and other and _operations(graph, mine) == _operations(graph, other):
                 yield Compared(v, k, index, mine | other)
