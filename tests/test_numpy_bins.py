@@ -168,3 +168,27 @@ def test_one_kernel_serves_many_numbers_of_bins():
         for n in (40, 62):
             count(n)
         assert len(compiler._compiled) == known
+
+
+ENDS = [(0, INF), (-INF, 0), (-INF, INF), (INF, INF), (-INF, -INF), (NAN, 1), (1, NAN), (1, 1)]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_any_ends(ends, jitted):
+    """What equals the last edge, where edges are NaN or do not ascend, by the rules of one axis or of several."""
+    rng = np.random.default_rng(0)
+    x, y = (np.float32([*rng.normal(size=20), INF, -INF, 0, 1, -1, NAN])[rng.permutation(26)] for _ in range(2))
+    edges, both = np.float32([ends[0], -1, 0, 1, ends[1]]), np.stack([x, y], 1)
+    calls = [
+        lambda m, x, y, both: m.histogram(x, 2, ends),
+        lambda m, x, y, both: m.histogram(x, edges, weights=jnp.abs(y)),
+        lambda m, x, y, both: m.histogram2d(x, y, 3, range=[ends, (-1, 1)]),
+        lambda m, x, y, both: m.histogram2d(x, y, edges),
+        lambda m, x, y, both: m.histogramdd(both, 2, range=[ends, ends]),
+        lambda m, x, y, both: m.histogramdd(both[:, :1], [edges]),
+    ]
+    for call in calls:
+        got, want = ((jax.jit(call, static_argnums=0) if jitted else call)(m, x, y, both) for m in (jp, jnp))
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)

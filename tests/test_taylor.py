@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "greatest, and where": lambda x: jp.reduce((jnp.outer(x, MORE).ravel(), jp.positions), jp.monoids.argmax)[0],
     "segment_sum": lambda x: jp.segment_sum(x, IDS, 3),
     "bincount": lambda x: jp.bincount(IDS, x, length=3),
+    "slices that overlap": lambda x: jp.reduceat(x, [0, 4, 2], jnp.multiply),
     "segment_mean": lambda x: jp.segment_mean(x, IDS, 3),
     "genhist": lambda x: jp.genhist(lambda i, x: (i, (jnp.sin(x), x * x)), (IDS, x), jp.Bins(3, jp.monoids.add)),
     "linear recurrence": lambda x: jp.linear_recurrence(x, x * x),

@@ -135,7 +135,7 @@ def histogram(
     dtype = _promoted(a, weights)
     x = _flat(a)
     edges = _edges((x,), (spec,), (range,), dtype)
-    counts = _count((x,), edges, None if weights is None else _flat(weights), dtype)
+    counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, True)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
     return counts, edges[0]
@@ -228,7 +228,7 @@ def _histogramdd(
     dtype = _promoted(*columns, weights)
     edges = _edges(columns, specs, ranges, dtype)
     counted = jnp.result_type(int) if weights is None else dtype
-    counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted)
+    counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, False)
     if density:
         volume = functools.reduce(jnp.multiply.outer, [jnp.diff(e) for e in edges])
         counts = counts.astype(dtype) / volume / counts.sum().astype(dtype)
@@ -388,12 +388,14 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
     return [x for column in point for x in (column if column.ndim else [column])]
 
 
-@functools.partial(jax.jit, static_argnames="dtype", inline=EARLY)
-def _count(columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype) -> jax.Array:
-    """The histogram [n1, ..., nD] of dtype ``dtype``."""
+@functools.partial(jax.jit, static_argnums=(3, 4), inline=EARLY)
+def _count(
+    columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype, one: bool
+) -> jax.Array:
+    """The histogram [n1, ..., nD] of dtype ``dtype``; ``one``: by the rules of that of one axis."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
     axes = axes_of(jax.tree.leaves((columns, edges, weights)))
-    finders = [bin_finder(vary(e, axes), columns[0].shape[0]) for e in edges]
+    finders = [bin_finder(vary(e, axes), columns[0].shape[0], one) for e in edges]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
         found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]

@@ -63,7 +63,7 @@ def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree
     elif n == 0:
         raise ValueError(f"indices must lie in xs, which has no elements, got {at.size} of them")
     else:
-        at, places = jnp.clip(at, 0, n - 1), [jax.typeof(x).sharding for x in jax.tree.leaves(rows)]
+        at, places = _known(at, indices, n).clip(0, n - 1), [jax.typeof(x).sharding for x in jax.tree.leaves(rows)]
         if placed([at, *jax.tree.leaves(rows)]):
             ends = tuple(place.update(spec=P(None, *place.spec[1:])) for place in places)
             out = _of_placed_rows(rows, at, n=n, op=op, ends=ends)
@@ -72,11 +72,20 @@ def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, along), out)
 
 
-def _of_rows(rows: Any, at: jax.Array, n: int, op: Any) -> Any:
-    ascending = jnp.all(at[1:] >= at[:-1])
+def _of_rows(rows: Any, at: jax.Array | np.ndarray, n: int, op: Any) -> Any:
+    ascending = (at[1:] >= at[:-1]).all()
     if isinstance(ascending, jax.core.Tracer):
         return jax.lax.cond(ascending, lambda: _of_neighbours(rows, at, n, op), lambda: _of_any(rows, at, n, op))
+    at = jnp.asarray(at)
     return _of_neighbours(rows, at, n, op) if ascending else _of_any(rows, at, n, op)
+
+
+def _known(at: jax.Array, indices: Any, n: Any) -> jax.Array | np.ndarray:
+    """As NumPy's where they are known, of which no transformation makes tracers: then it need not be decided at run time whether
+    they ascend."""
+    if any(isinstance(i, jax.core.Tracer) for i in jax.tree.leaves(indices)) or not isinstance(n, int) or placed([at]):
+        return at
+    return np.asarray(indices).astype(at.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("n", "op", "ends"))

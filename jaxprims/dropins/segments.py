@@ -36,9 +36,9 @@ def combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool)
 
 
 def by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
-    """The values of these segments; for ids out of range anything."""
+    """The values of these segments; for ids out of range anything: those are no mistake, so ``checkify`` is not to see them."""
     values = not_empty(values)
-    return rows_at(values, ids, mode="clip")
+    return rows_at(values, jnp.where(inside(ids, values.shape[0]), ids, 0), mode="clip")
 
 
 def inside(ids: jax.Array, n: Any) -> jax.Array:

@@ -193,7 +193,11 @@ def gather(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if x.shape[0] == 0:
         return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    return rows(table(x, index.shape[0] // x.shape[0]), index, mode="fill", fill_value=0)
+    n = x.shape[0]
+    narrow = isinstance(n, int) and n > jnp.iinfo(index.dtype).max
+    inside = index >= 0 if narrow else (index >= 0) & (index < n)
+    found = rows(table(x, index.shape[0] // n), jnp.where(inside, index, 0), mode="clip")  # so checkify sees none that is outside
+    return jnp.where(inside.reshape(inside.shape + (1,) * (x.ndim - 1)), found, jnp.zeros((), x.dtype))
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:
