@@ -91,6 +91,32 @@ def test_data_and_ids() -> None:
     refused("num_segments", WRONG | {"flag": True, "negative": -1}, calls)
 
 
+def test_flags_of_segments() -> None:
+    """What is true or false is one, as of ``jax.ops``; an array is not."""
+    given: dict[str, Any] = {"data": X, "segment_ids": IDS, "num_segments": 4}
+    functions = OF_SEGMENTS | {"sum": jp.segment_sum, "count": lambda data, **k: jp.segment_count(**k)}
+    calls = {name: lambda f=f, **k: f(**given | k) for name, f in functions.items()}
+    refused("indices_are_sorted", {"several": np.array([True, False]), "of JAX": jnp.array([1, 2])}, calls)
+    calls |= {
+        name: lambda f=f, **k: jax.jit(lambda v: f(**given | k | {"indices_are_sorted": v}))(True) for name, f in calls.items()
+    }
+    refused("indices_are_sorted", {"traced": None}, calls)
+
+
+def test_laws() -> None:
+    calls = {"check_monoid": lambda **k: jp.check_monoid(**{"op": jnp.add, "identity": 0.0, "like": jnp.float32(0)} | k)}
+    wrong = {"word": "word", "object": object(), "several": jnp.arange(3.0), "dict": {"k": 1}, "pair": (1, 2)}
+    refused("identity", wrong, calls)
+    refused("like", {"word": "word", "object": object(), "of words": {"k": "v"}, "none": None, "nothing": ()}, calls)
+    refused("op", {"word": "word", "number": 5, "none": None}, calls)
+
+
+def test_slices_that_overlap() -> None:
+    calls = {"reduceat": lambda **k: jp.reduceat(**{"xs": X, "indices": [0, 2, 1], "op": jnp.add} | k)}
+    refused("op", {"word": "word", "number": 5, "none": None}, calls)
+    refused("indices", {"word": "word", "object": object(), "none": None, "floats": [0.5]}, calls)
+
+
 def test_integers_that_no_dtype_holds() -> None:
     for argument, run in {
         "xs": lambda v: jp.scan((X, v)),

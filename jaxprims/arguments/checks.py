@@ -129,6 +129,14 @@ def flat_index(index: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
     return jnp.where(inside, flat, -1)
 
 
+def truth(value: Any, name: str) -> bool:
+    """What JAX's functions take for a flag: whatever is true or false."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):  # an array, or one that is traced
+        raise TypeError(f"{name} must be True or False, got {value!r:.100}") from None
+
+
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")

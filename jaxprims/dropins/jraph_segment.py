@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike
 from .ops_segment import over_columns, segment_max, segment_min
@@ -47,7 +48,7 @@ def segment_variance(
     [4.0, 0.0, 0.0]
     """
     data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
-    return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), 0, 0.0), data)
+    return over_columns(lambda d: variance(d, ids, n, truth(indices_are_sorted, "indices_are_sorted"), 0, 0.0), data)
 
 
 def segment_normalize(
@@ -80,9 +81,10 @@ def segment_normalize(
     [1.0, -1.0, 0.0]
     """
     data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
+    is_sorted = truth(indices_are_sorted, "indices_are_sorted")
 
     def normalized(d: jax.Array) -> jax.Array:
-        means, variances = mean(d, ids, n, bool(indices_are_sorted), 0.0), variance(d, ids, n, bool(indices_are_sorted), 0, 0.0)
+        means, variances = mean(d, ids, n, is_sorted, 0.0), variance(d, ids, n, is_sorted, 0, 0.0)
         own, spread = (rows_of_segments(x, ids, d) for x in (means, variances))
         scale = jax.lax.rsqrt(jnp.maximum(spread, jnp.asarray(eps, spread.dtype)))
         return (d.astype(own.dtype) - own) * scale.astype(own.dtype)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.scan import scan
-from ..arguments.checks import called
+from ..arguments.checks import called, truth
 from ..arguments.types import Operator, PyTree
 from ..calls.kept import kept
 from ..primitives.avals import typed
@@ -166,12 +166,13 @@ def associative_scan(fn: Operator, elems: PyTree, reverse: bool = False, axis: i
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function of two values, got {fn!r}")
+    reverse = truth(reverse, "reverse")
     leaves, tree = jax.tree.flatten(elems)
     if not leaves:
         return elems
     along = operator.index(axis)
     if any(sharded_axes(x) for x in leaves):
-        return jax.lax.associative_scan(fn, elems, reverse=bool(reverse), axis=along)
+        return jax.lax.associative_scan(fn, elems, reverse=reverse, axis=along)
     if all(np.shape(x) and np.shape(x)[along if -np.ndim(x) <= along < np.ndim(x) else 0] == 0 for x in leaves):
         return jax.tree.map(jnp.asarray, elems) if reverse else elems
     ranks = [np.ndim(x) for x in leaves]
@@ -186,7 +187,7 @@ def associative_scan(fn: Operator, elems: PyTree, reverse: bool = False, axis: i
             raise TypeError(f"fn must keep the shapes of its arguments, {shapes}; it returned {[np.shape(x) for x in out]}")
         return [jnp.reshape(x, np.shape(w)) for x, w in zip(out, a, strict=True)]
 
-    return jax.tree.unflatten(tree, scan(leaves, on_slices, axis=along, reverse=bool(reverse)))
+    return jax.tree.unflatten(tree, scan(leaves, on_slices, axis=along, reverse=reverse))
 
 
 def _with_axis(slices: list[Any], ranks: list[int], axis: int) -> list[Any]:

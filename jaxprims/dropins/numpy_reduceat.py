@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from ..arguments.checks import called, integer
+from ..arguments.checks import as_array, called, integer
+from ..arguments.monoid import as_monoid
 from ..arguments.types import Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.segments import segments_reduced, signed
@@ -44,13 +45,14 @@ def reduceat(xs: PyTree, indices: PyTree, op: Operator, axis: int = 0) -> PyTree
     >>> jp.reduceat(jnp.arange(8), [0, 4, 1, 5, 2, 6, 3, 7], jnp.add).tolist()
     [6, 4, 10, 5, 14, 6, 18, 7]
     """
-    at = jnp.asarray(indices)
+    at = as_array(indices, "indices")
     if at.ndim != 1 or not jnp.issubdtype(at.dtype, jnp.integer):
         raise TypeError(f"indices must be integers [M], got {at.dtype}{list(at.shape)}")
     if np.dtype(at.dtype).itemsize < 4:  # N may be beyond it
         at = at.astype(np.int32)
     leaves, tree = jax.tree.flatten(xs)
     along = integer(axis, "axis")
+    as_monoid(op)  # or it says what is wrong with op
     if not leaves or any(not -np.ndim(x) <= along < np.ndim(x) for x in leaves):
         raise ValueError(f"xs must be arrays that have the axis {along}, got shapes {[np.shape(x) for x in leaves]}")
     lengths = {np.shape(x)[along] for x in leaves}

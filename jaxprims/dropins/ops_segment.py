@@ -19,7 +19,7 @@ import numpy as np
 
 from ..api.genhist import reduce_by_index
 from ..api.segment_reduce import segment_reduce
-from ..arguments.checks import as_array, dtype_of
+from ..arguments.checks import as_array, dtype_of, truth
 from ..arguments.offsets import Offsets
 from ..calls.segments import count_of
 from ..ir.program import dtype_name
@@ -60,7 +60,7 @@ def _drop_in(name: str, what: str, empty: str, example: str) -> Callable[..., ja
                 n = 0
             known = bucket_size is None or isinstance(np.size(ids), int)  # how many buckets
             if n > 0 and known and (bucket_size is None or (bucket_size > 0 and np.ndim(ids) == 1 and np.size(ids) > 0)):
-                return _reduce(data, ids, name, n, bool(indices_are_sorted), bucket_size, reduce_mode)
+                return _reduce(data, ids, name, n, truth(indices_are_sorted, "indices_are_sorted"), bucket_size, reduce_mode)
         args = (data, ids, num_segments, indices_are_sorted, unique_indices, bucket_size, mode)
         return plain(*args, out_sharding=out_sharding)
 

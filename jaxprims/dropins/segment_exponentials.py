@@ -13,6 +13,7 @@ import numpy as np
 from ..api.genhist import genhist
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
+from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
 from ..primitives.row_maps import is_narrow, made_rows, rows_pay
@@ -52,7 +53,7 @@ def segment_logsumexp(
     Array([1000.6932,    3.    ], dtype=float32)
     """
     data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
-    return over_columns(lambda d: _logsumexp(d, ids, n, bool(indices_are_sorted)), data)
+    return over_columns(lambda d: _logsumexp(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)
@@ -137,7 +138,7 @@ def segment_softmax(
     Array([0.5, 0.5, 1. ], dtype=float32)
     """
     data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
-    return over_columns(lambda d: _softmax(d, ids, n, bool(indices_are_sorted)), data)
+    return over_columns(lambda d: _softmax(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.checks import as_array, truth
 from ..arguments.monoid import Monoid
 from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
@@ -59,9 +60,9 @@ def segment_count(
             check_count(num_segments, segment_ids)
         promised_ascending(segment_ids.offsets, "offsets")
         return jnp.maximum(0, jnp.diff(segment_ids.offsets)).astype(np.int32)
-    ids = jnp.asarray(segment_ids)
+    ids = as_array(segment_ids, "segment_ids")
     _, ids, n = checked(ids, ids, num_segments, mode, np.number)
-    return _count_of_ids(ids, n, bool(indices_are_sorted))
+    return _count_of_ids(ids, n, truth(indices_are_sorted, "indices_are_sorted"))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=EARLY)
@@ -96,7 +97,7 @@ def segment_mean(
     Array([3., 2.], dtype=float32)
     """
     data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
-    return over_columns(lambda d: mean(d, ids, n, bool(indices_are_sorted)), data)
+    return over_columns(lambda d: mean(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=EARLY)
@@ -157,7 +158,7 @@ def segment_var(
     Array([4., 0.], dtype=float32)
     """
     data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
-    return over_columns(lambda d: variance(d, ids, n, bool(indices_are_sorted), ddof), data)
+    return over_columns(lambda d: variance(d, ids, n, truth(indices_are_sorted, "indices_are_sorted"), ddof), data)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5), inline=EARLY)
@@ -204,7 +205,7 @@ def _positions_of(name: str, what: str, op: Monoid, example: str) -> Callable[..
         data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False, mode: Any = None
     ) -> jax.Array:
         data, segments, n = checked(data, segment_ids, num_segments, mode, np.generic)
-        return _arg(data, segments, n, op, bool(indices_are_sorted))
+        return _arg(data, segments, n, op, truth(indices_are_sorted, "indices_are_sorted"))
 
     segment_arg.__name__ = segment_arg.__qualname__ = f"segment_{name}"
     segment_arg.__doc__ = f"""The position of the first {what} element of each segment.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.checks import as_array
 from ..arguments.monoid import Monoid, as_monoid
 from ..operators.operator import identity_leaves, make_operators
 from ..tracing.lower import Unsupported
@@ -53,6 +54,8 @@ def check_monoid(op: Any, identity: Any, like: Any, *, commutative: bool = True,
     """
     monoid = as_monoid(op, identity)
     element = jax.tree.map(_struct, like)
+    if not jax.tree.leaves(element):
+        raise TypeError(f"like must be an element, of one array or more, got {like!r:.100}")
     _check_result(monoid, element)
     neutral = _neutral(monoid, element)
     rng = np.random.default_rng(0)
@@ -74,7 +77,7 @@ def check_monoid(op: Any, identity: Any, like: Any, *, commutative: bool = True,
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:
-    dtype = x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype
+    dtype = x.dtype if hasattr(x, "dtype") else as_array(x, "like").dtype
     return jax.ShapeDtypeStruct(np.shape(x) if not hasattr(x, "shape") else x.shape, jax.dtypes.canonicalize_dtype(dtype))
 
 
@@ -95,11 +98,15 @@ def _neutral(monoid: Monoid, element: Any) -> Any:
         raise TypeError(f"identity must have the structure of like, {tree}, got {jax.tree.structure(monoid.identity)}")
 
     def cast(s: jax.ShapeDtypeStruct, value: Any) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            number = np.asarray(value).astype(s.dtype)
+        try:
+            with np.errstate(all="ignore"):
+                number = np.asarray(value).astype(s.dtype)
+            whole = np.broadcast_to(number, s.shape)
+        except (TypeError, ValueError):
+            raise TypeError(f"identity must be one of {s.dtype}{list(s.shape)}, as like is, got {value!r:.100}") from None
         if not jnp.issubdtype(s.dtype, np.inexact) and not np.array_equal(number, value):
             raise ValueError(f"identity {value!r} is no value of dtype {s.dtype}")
-        return np.broadcast_to(number, s.shape)
+        return whole
 
     return jax.tree.map(cast, element, monoid.identity)
 
