@@ -1,4 +1,5 @@
-"""Histograms by logaddexp as two of cheaper operators: maxima, then sums of exponentials relative to their bin's maximum.
+"""Histograms by logaddexp as two of cheaper operators: maxima, then sums of exponentials relative to their bin's maximum. So
+are those by other operators that keep an extreme and sums relative to it (``operators/weighted.py``).
 
 The operator takes an exponential and a logarithm for each element, and those of a bin one after the other; this takes an
 exponential for each, side by side, and a logarithm for each bin. The maxima are made beside a call's other histograms.
@@ -15,7 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..operators.operator import leaf_operators, simple_operator
+from ..operators.operator import Operator, identity_leaves, leaf_operators, simple_operator
+from ..operators.weighted import on_arrays, weighted
 from ..tracing.varying import axes_of
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
@@ -46,11 +48,12 @@ def _leaves(part: Part) -> list[Part]:
     return [dataclasses.replace(part, operator=op, values=(v,)) for op, v in zip(own, part.values, strict=True)]
 
 
-def of_exponentials(call: HistogramCall) -> tuple[int, ...]:
-    """Which of a call's parts are logarithms of sums, whose bins start from nothing or from a dest."""
+def of_exponentials(call: HistogramCall, n: Any) -> tuple[int, ...]:
+    """Which of a call's parts are made so: logarithms of sums, whose bins start from nothing or from a dest; of operators with
+    weights those where two passes over ``n`` elements are less."""
     if call.plans or call.deterministic:
         return ()
-    return tuple(k for k, p in enumerate(call.parts) if _is_logarithm(p))
+    return tuple(k for k, p in enumerate(call.parts) if _is_logarithm(p) or _pays(p, n))
 
 
 def _is_logarithm(part: Part) -> bool:
@@ -58,47 +61,119 @@ def _is_logarithm(part: Part) -> bool:
     return alone and part.operator.name in _FUNCTIONS and leaf_operators(part.operator, _OPERATORS) is not None
 
 
+def _pays(part: Part, n: Any) -> bool:
+    if not (isinstance(n, int) and isinstance(part.num_bins, int) and n >= max(MANY, FEW_BINS * part.num_bins)):
+        return False
+    whole = part.num_bins > 0 and not (part.captured or part.dest or part.operator.traced.has_rules)
+    return whole and part.operator.name not in _FUNCTIONS and _way(part.operator) is not None
+
+
+MANY, FEW_BINS = 1 << 13, 8
+"""Elements, and elements to a bin, from which on an operator's own histogram is slower than two, as measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """How a part is made of the extremes of its leaf ``top``, by ``name``. ``level``: of these; ``terms``: (its values, levels of
+    their bins) -> what is summed, of the shapes and dtypes ``sums``; ``finish``: (levels, sums) -> its leaves."""
+
+    top: int
+    name: str
+    level: Callable[[Any], Any]
+    terms: Callable[[Sequence[Any], Any], list[Any]]
+    finish: Callable[[Any, Sequence[Any]], list[Any]]
+    sums: tuple[Aval, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _way(operator: Operator) -> _Way | None:
+    """None for other operators."""
+    if operator.name in _FUNCTIONS:
+        return _logarithm(operator)
+    found = weighted(operator.program) if operator.lanes == 1 and not operator.large else None
+    if found is None or operator.identity is None:
+        return None
+    first = np.cumsum([0, *(n for _, n in operator.leaf_slots)]).tolist()
+    leaf = first.index(found.top) if found.top in first else 0
+    starts, others = identity_leaves(operator), [k for k in range(len(operator.shapes)) if k != leaf]
+    if operator.shapes[leaf] != () or any(np.any(starts[k]) for k in others):
+        return None
+
+    def terms(values: Sequence[Any], level: Any) -> list[Any]:
+        w = on_arrays(found.weight, values[leaf], level)
+        return [values[k] * w.reshape(w.shape + (1,) * (values[k].ndim - w.ndim)) for k in others]
+
+    return _Way(
+        leaf,
+        found.name,
+        lambda top: STEPS[found.name](top, starts[leaf]),
+        terms,
+        lambda level, sums: [*sums[:leaf], level, *sums[leaf:]],
+        tuple((operator.shapes[k], operator.dtypes[k]) for k in others),
+    )
+
+
+def _logarithm(operator: Operator) -> _Way:
+    (exp, log), (shape,), (dtype,) = _FUNCTIONS[operator.name], operator.shapes, operator.dtypes
+    wide = np.promote_types(dtype, np.float32)
+    return _Way(
+        0,
+        "max",
+        lambda top: jnp.where(jnp.isfinite(top), top, 0).astype(wide),
+        lambda values, level: [exp(values[0].astype(wide) - level)],
+        lambda level, sums: [(log(sums[0]) + level).astype(dtype)],
+        ((shape, wide),),
+    )
+
+
 def histograms(call: HistogramCall, which: Sequence[int], *operands: Any) -> list[Any]:
-    """An unbatched call. ``which``: its logarithms of sums."""
+    """An unbatched call. ``which``: its parts that are made so."""
     arrays, captured, per_operator, dests = call.split(operands)
-    parts = [_with(p, "max") if k in which else p for k, p in enumerate(call.parts)]
+    ways = {k: _way_of(call.parts[k]) for k in which}
+    parts = [_extremes(p, ways[k]) if k in ways else p for k, p in enumerate(call.parts)]
     consts = [c for of_one in per_operator for c in of_one]
-    kept = [d for k, dest in enumerate(dests) if k not in which for d in dest or ()]
-    leaves = bind(dataclasses.replace(call, parts=tuple(parts)), [*arrays, *captured, *consts, *kept])
+    kept = [d for k, dest in enumerate(dests) if k not in ways for d in dest or ()]
+    found = iter(bind(dataclasses.replace(call, parts=tuple(parts)), [*arrays, *captured, *consts, *kept]))
+    leaves = [list(itertools.islice(found, len(p.values))) for p in parts]
 
-    first = np.cumsum([0, *(len(p.values) for p in parts)])  # of each part's leaves
-    tops = [jnp.where(jnp.isfinite(top), top, 0).astype(_wide(top.dtype)) for top in (leaves[first[k]] for k in which)]
-    for k, top, total in zip(which, tops, _relative(call, which, operands, tops), strict=True):
-        name, dest = call.parts[k].operator.name, dests[k]
-        level = (_FUNCTIONS[name][1](total) + top).astype(leaves[first[k]].dtype)
-        leaves[first[k]] = level if dest is None else _OPERATORS[name](dest[0], level)
-    return leaves
-
-
-def _with(part: Part, name: str) -> Part:
-    (shape,), (dtype,) = part.operator.shapes, part.operator.dtypes
-    operator = simple_operator(STEPS[name], shape, _wide(dtype) if name == "add" else dtype)
-    return dataclasses.replace(part, operator=operator, dest=False)
+    levels = [way.level(leaves[k][0]) for k, way in ways.items()]
+    sums = iter(_relative(call, ways, operands, levels))
+    for (k, way), level in zip(ways.items(), levels, strict=True):
+        leaves[k] = way.finish(level, list(itertools.islice(sums, len(way.sums))))
+        dest = dests[k]
+        if dest is not None:
+            leaves[k] = [_OPERATORS[call.parts[k].operator.name](dest[0], leaves[k][0])]
+    return list(itertools.chain(*leaves))
 
 
-def _wide(dtype: Any) -> Any:
-    return np.promote_types(dtype, np.float32)
+def _way_of(part: Part) -> _Way:
+    way = _way(part.operator)
+    assert way is not None
+    return way
 
 
-def _relative(call: HistogramCall, which: Sequence[int], operands: Sequence[Any], tops: Sequence[Any]) -> list[Any]:
-    """The sums of exponentials relative to the numbers of their bins."""
+def _extremes(part: Part, way: _Way) -> Part:
+    operator = simple_operator(STEPS[way.name], part.operator.shapes[way.top], part.operator.dtypes[way.top])
+    return dataclasses.replace(part, operator=operator, values=(part.values[way.top],), dest=False)
+
+
+def _relative(call: HistogramCall, ways: Mapping[int, _Way], operands: Sequence[Any], levels: Sequence[Any]) -> list[Any]:
+    """The sums of numbers weighed relative to the levels of their bins."""
     arrays, captured = call.of_f(operands)
-    if not any(is_narrow(top.shape) for top in tops) and not axes_of(arrays):  # inside shard_map f is traced for arrays that vary
+    if not any(is_narrow(level.shape) for level in levels) and not axes_of(
+        arrays
+    ):  # inside shard_map f is traced for arrays that vary
         elements = call.of_elements(arrays, (0,) * len(arrays))
-        made = _in_kernel(call, tuple(which), avals_of(captured), avals_of(tops), elements, context())
+        made = _in_kernel(call, tuple(ways), avals_of(captured), avals_of(levels), elements, context())
         if made is not None:
-            return bind(made.call, [*arrays, *made.captured(*captured, *tops)])
-    sums = []
+            return bind(made.call, [*arrays, *made.captured(*captured, *levels)])
+    out = []
     every = list(call.unfused(operands))
-    for k, top in zip(which, tops, strict=True):
-        part, _, _, index, (value,) = every[k]
-        sums += by_index(index, [_exponential(part, value, top, index)], [STEPS["add"]], part.num_bins)
-    return sums
+    for (k, way), level in zip(ways.items(), levels, strict=True):
+        part, _, _, index, values = every[k]
+        terms = way.terms(values, _at(level, index))
+        out += by_index(index, terms, [STEPS["add"]] * len(terms), part.num_bins)
+    return out
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,24 +181,30 @@ def _in_kernel(
     call: HistogramCall,
     which: tuple[int, ...],
     captured: tuple[Aval, ...],
-    tops: tuple[Aval, ...],
+    levels: tuple[Aval, ...],
     elements: tuple[Aval, ...],
     _: Any,
 ) -> Made | None:
-    parts = [call.parts[k] for k in which]
+    ways = [(part, _way_of(part)) for part in (call.parts[k] for k in which)]
 
     def of_element(held: Sequence[Any], *xs: Any) -> Leaves:
         results = call.f(held[: len(captured)], *xs)
         out: Leaves = []
-        for part, top in zip(parts, held[len(captured) :], strict=True):
-            index, value = results[part.index], results[part.values[0]]
-            out += [index, _exponential(part, value, top, index)]
+        for (part, way), level in zip(ways, held[len(captured) :], strict=True):
+            index = results[part.index]
+            out += [index, *way.terms([results[v] for v in part.values], _at(level, index))]
         return out
 
-    sums = [dataclasses.replace(_with(p, "add"), index=2 * k, values=(2 * k + 1,)) for k, p in enumerate(parts)]
-    return made_of(call, of_element, [*captured, *tops], elements, sums)
+    sums: list[Part] = []
+    at = 0
+    for part, way in ways:
+        for k, (shape, dtype) in enumerate(way.sums):
+            operator = simple_operator(STEPS["add"], shape, dtype)
+            sums.append(dataclasses.replace(part, operator=operator, dest=False, index=at, values=(at + 1 + k,)))
+        at += 1 + len(way.sums)
+    return made_of(call, of_element, [*captured, *levels], elements, sums)
 
 
-def _exponential(part: Part, value: Any, top: Any, index: Any) -> Any:
+def _at(level: Any, index: Any) -> Any:
     """Of an index out of range anything."""
-    return _FUNCTIONS[part.operator.name][0](value.astype(top.dtype) - jnp.take(top, index, axis=0, mode="clip"))
+    return jnp.take(level, index, axis=0, mode="clip")

@@ -62,10 +62,9 @@ class Histograms(LookingBack):
         if not target.writes_rows and call.is_map(elements_of(avals, params["masks"])):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
         split = histogram_exponentials.leaf_by_leaf(call)
-        if logarithms := histogram_exponentials.of_exponentials(split):
-            two = over_batch(
-                functools.partial(histogram_exponentials.histograms, split, logarithms), params["masks"], params["rank"]
-            )
+        n = elements_of(avals, params["masks"])
+        if which := histogram_exponentials.of_exponentials(split, n if target.name == "cpu" else 0):
+            two = over_batch(functools.partial(histogram_exponentials.histograms, split, which), params["masks"], params["rank"])
             return Instead(two, "maxima, then sums of exponentials", "exponentials side by side")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):
             return super().instead(target, avals, in_loop, **params)

@@ -1,0 +1,141 @@
+"""Operators that keep an extreme and sums relative to it ("online softmax"): spellings, values of every kind, transformations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxprims as jp
+from jaxprims.operators.weighted import weighted
+from jaxprims.tracing.lower import to_program
+
+pytestmark = pytest.mark.strategies
+rng = np.random.default_rng(0)
+
+STRATEGY = "maxima, then sums of exponentials"
+N, BINS, LEAST = 9000, 50, -1e30
+inf = np.inf
+
+Weight = Callable[[Any, Any], Any]
+
+WEIGHTS: dict[str, Weight] = {
+    "exp": lambda x, m: jnp.exp(x - m),
+    "turned": lambda x, m: jnp.exp(-(m - x)),
+    "base 2": lambda x, m: jnp.exp2(x - m),
+    "scaled": lambda x, m: jnp.exp(0.5 * (x - m)),
+    "guarded element": lambda x, m: jnp.where(x == -inf, 0.0, jnp.exp(x - m)),
+    "guarded maximum": lambda x, m: jnp.where(jnp.isneginf(m), 0.0, jnp.exp(x - m)),
+    "finite maximum": lambda x, m: jnp.exp(x - jnp.where(jnp.isfinite(m), m, 0.0)),
+    "equal": lambda x, m: jnp.where(x == m, 1.0, jnp.exp(x - m)),
+}
+
+OTHERS: dict[str, Weight] = {
+    "no weight": lambda x, m: x - m,
+    "square": lambda x, m: jnp.exp(-((x - m) ** 2)),
+    "half of all": lambda x, m: 0.5 * jnp.exp(x - m),
+}
+
+
+def operator(w: Weight, extreme: Callable[..., Any] = jnp.maximum) -> Callable[..., Any]:
+    def op(a: Any, b: Any) -> Any:
+        m = extreme(a[0], b[0])
+        return (m, *(x * w(a[0], m) + y * w(b[0], m) for x, y in zip(a[1:], b[1:], strict=True)))
+
+    return op
+
+
+def name_of(op: Callable[..., Any]) -> str | None:
+    numbers = [jax.ShapeDtypeStruct((), jnp.float32)] * 4
+    found = weighted(to_program(jax.make_jaxpr(lambda *x: op(x[:2], x[2:]))(*numbers).jaxpr))
+    return found and found.name
+
+
+def by_index(op: Callable[..., Any], *values: Any, index: Any, least: float = LEAST) -> Any:
+    identity = tuple(np.full(v.shape[1:], least if k == 0 else 0, v.dtype) for k, v in enumerate(values))
+    return jp.reduce_by_index(values, index, BINS, op, identity=identity)
+
+
+def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
+    return [call.strategy for call in jp.explain(fn)(*args).calls]
+
+
+def one_by_one(op: Callable[..., Any], values: list[np.ndarray], index: np.ndarray, least: float = LEAST) -> list[np.ndarray]:
+    """Rounds of one element of each bin, in plain JAX."""
+    state = [jnp.full((BINS, *v.shape[1:]), least if k == 0 else 0, v.dtype) for k, v in enumerate(values)]
+    left, step = np.arange(len(index)), jax.jit(jax.vmap(op))
+    while left.size:
+        bins, first = np.unique(index[left], return_index=True)
+        new = step(tuple(s[bins] for s in state), tuple(jnp.asarray(v[left[first]]) for v in values))
+        state = [s.at[bins].set(x) for s, x in zip(state, new, strict=True)]
+        left = np.delete(left, first)
+    return [np.asarray(s) for s in state]
+
+
+def drawn(*widths: int, dtype: Any = np.float32) -> list[np.ndarray]:
+    shapes = [(N,), *((N, w) if w else (N,) for w in widths)]
+    return [rng.normal(0, 3, s).astype(dtype) for s in shapes]
+
+
+def test_recognised() -> None:
+    assert {k: name_of(operator(w)) for k, w in WEIGHTS.items()} == dict.fromkeys(WEIGHTS, "max")
+    assert {k: name_of(operator(w)) for k, w in OTHERS.items()} == dict.fromkeys(OTHERS)
+    assert name_of(operator(lambda x, m: jnp.exp(m - x), jnp.minimum)) == "min"
+    assert name_of(operator(lambda x, m: jnp.exp(x - m), jnp.minimum)) == "min"  # grows, and multiplies all the same
+    assert name_of(lambda a, b: (jnp.maximum(a[0], b[0]), a[1] * jnp.exp(a[0] - b[0]) + b[1])) is None
+    assert name_of(lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1])) is None
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("widths", [(0,), (0, 5), (0, 0)], ids=str)
+def test_histograms(kind: str, widths: tuple[int, ...]) -> None:
+    op, values, index = operator(WEIGHTS[kind]), drawn(*widths), rng.integers(0, BINS - 1, N)
+    fn = lambda *v: by_index(op, *v, index=index)  # noqa: E731
+    assert strategies(fn, *values) == [STRATEGY]
+    for got, wanted in zip(fn(*values), one_by_one(op, values, index), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["guarded element", "guarded maximum"])
+def test_values_of_every_kind_into_bins(kind: str) -> None:
+    """-inf alone, with others, and nothing; inf and NaN."""
+    op, (m, s) = operator(WEIGHTS[kind]), drawn(0)
+    index = np.sort(rng.integers(0, BINS - 5, N))
+    m[index == 0], m[(index == 1) & (rng.random(N) < 0.5)] = -inf, -inf
+    for k, odd in ((2, inf), (3, np.nan), (4, -inf)):
+        m[np.flatnonzero(index == k)[k:9]] = odd
+    s[np.flatnonzero(index == 5)[3]] = np.nan
+    index = index[order := rng.permutation(N)]
+    got = by_index(op, m[order], s[order], index=index, least=-inf)
+    for g, wanted in zip(got, one_by_one(op, [m[order], s[order]], index, -inf), strict=True):
+        np.testing.assert_allclose(g, wanted, rtol=2e-4, atol=2e-4)
+
+
+def test_transformations_of_histograms() -> None:
+    op, (m, s), index = operator(WEIGHTS["exp"]), drawn(0, dtype=np.float32), rng.integers(0, BINS, N)
+
+    def fn(m: Any, s: Any) -> Any:
+        top, total = by_index(op, m, s**2, index=index)
+        return jnp.log(total) + top
+
+    def plain(m: Any, s: Any) -> Any:
+        top = jax.ops.segment_max(m, index, BINS)
+        return jnp.log(jax.ops.segment_sum(s**2 * jnp.exp(m - top[index]), index, BINS)) + top
+
+    args, tangents = (m, s), (m[::-1].copy(), s[::-1].copy())
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)  # noqa: E731
+    jax.tree.map(close, jax.jit(fn)(*args), plain(*args))
+    jax.tree.map(close, jax.jvp(fn, args, tangents), jax.jvp(plain, args, tangents))
+    jax.tree.map(close, jax.grad(lambda *x: fn(*x).sum(), (0, 1))(*args), jax.grad(lambda *x: plain(*x).sum(), (0, 1))(*args))
+    two = (jnp.stack([m, s]), jnp.stack([s, m]))
+    jax.tree.map(close, jax.vmap(fn)(*two), jax.vmap(plain)(*two))
+
+
+def test_few_elements_are_the_operators_own() -> None:
+    op, index = operator(WEIGHTS["exp"]), rng.integers(0, BINS, N)
+    few = lambda m, s: by_index(op, m[:1000], s[:1000], index=index[:1000])  # noqa: E731
+    assert STRATEGY not in strategies(few, *drawn(0))
