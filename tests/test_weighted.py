@@ -139,3 +139,60 @@ def test_few_elements_are_the_operators_own() -> None:
     op, index = operator(WEIGHTS["exp"]), rng.integers(0, BINS, N)
     few = lambda m, s: by_index(op, m[:1000], s[:1000], index=index[:1000])  # noqa: E731
     assert STRATEGY not in strategies(few, *drawn(0))
+
+
+def folded(op: Callable[..., Any], *values: np.ndarray) -> Any:
+    """From the first element to the last, in plain JAX."""
+    first, rest = tuple(v[0] for v in values), tuple(jnp.asarray(v[1:]) for v in values)
+    return jax.lax.scan(lambda a, b: (op(a, b), None), tuple(map(jnp.asarray, first)), rest)[0]
+
+
+def assert_reduced(op: Callable[..., Any], *values: np.ndarray) -> None:
+    for got, wanted in zip(jp.reduce(values, op), folded(op, *values), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=3e-4, atol=3e-4)
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("n", [1, 7, N])
+def test_reductions(kind: str, n: int) -> None:
+    op = operator(WEIGHTS[kind])
+    for others in (1, 3):
+        assert_reduced(op, *(v[:n] for v in drawn(*(0,) * others)))
+    m, s = drawn(0)
+    assert_reduced(lambda a, b: op(a[::-1], b[::-1])[::-1], s[:n], m[:n])  # the sum first
+
+
+@pytest.mark.parametrize("kind", ["exp", "guarded element", "guarded maximum", "finite maximum"])
+def test_reductions_of_every_kind_of_value(kind: str) -> None:
+    """Infinities at the end, where a chunk may be of nothing else; whole chunks of -inf before, where a weight allows it."""
+    op = operator(WEIGHTS[kind])
+    for last in (-inf, inf, np.nan):
+        m, s = drawn(0)
+        m[4096:] = -inf
+        for n in (1, 4097, 8000):
+            m[n - 1] = last
+            assert_reduced(op, m[n - 1 : n] if n == 1 else m[:n], s[:n])
+            m[n - 1] = -inf
+    m, s = drawn(0)
+    s[77] = np.nan
+    assert_reduced(op, m, s)
+    if kind != "exp":
+        m[:5000] = -inf
+        assert_reduced(op, m, np.ones_like(s))
+        assert_reduced(op, np.full_like(m, -inf), np.ones_like(s))
+
+
+def test_transformations_of_reductions() -> None:
+    op, (m, s) = operator(WEIGHTS["exp"]), drawn(0)
+
+    def fn(m: Any) -> Any:
+        top, total = jp.reduce(m, op, map=lambda x: (x, jnp.ones_like(x)))
+        return jnp.log(total) + top
+
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)  # noqa: E731
+    plain = jax.scipy.special.logsumexp
+    close(jax.jit(fn)(m), plain(m))
+    close(jax.grad(fn)(m), jax.grad(plain)(m))
+    jax.tree.map(close, jax.jvp(fn, (m,), (s,)), jax.jvp(plain, (m,), (s,)))
+    close(jax.vmap(fn)(jnp.stack([m, s])), [plain(m), plain(s)])
+    close(jp.reduce((m, s), op, init=(jnp.float32(20), jnp.float32(2)))[1], 2 + (s * np.exp(m - 20)).sum() if m.max() < 20 else 0)

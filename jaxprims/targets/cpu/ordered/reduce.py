@@ -34,8 +34,8 @@ def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     if high is not None:
         reduce_packed(_declare(module, "reduce"), *_parts(module, {"whole": spec, "high": high}, vector_bytes))
     elif two is not None:
-        most, total = _parts(module, dict(zip(("most", "total"), two, strict=True)), vector_bytes)
-        reduce_logaddexp(_declare(module, "reduce"), spec, most, total)
+        forms = {"most": two.most, "total": two.total} | ({"own": spec} if two.own else {})
+        reduce_logaddexp(_declare(module, "reduce"), spec, two, _parts(module, forms, vector_bytes))
     else:
         _define(module, "reduce", spec, vector_bytes)
 

@@ -1,14 +1,17 @@
 """``reduce`` of logaddexp along memory: a chunk's greatest exponent, then the sum of its exponentials relative to it, none of
-which has to wait for the one before."""
+which has to wait for the one before. So are other operators that keep an extreme and sums relative to it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from llvmlite import ir
 
 from ....ir.program import Builder, same_program
 from ....operators.representation import log_sum
+from ....operators.traced import NO_PROGRAM
+from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I64, PTR, alloca, i64, least, loop, pointer
@@ -20,39 +23,65 @@ CHUNK = 4096
 """Elements that stay in the first-level cache from one fold to the next."""
 
 
-def folds(spec: OrderedSpec) -> tuple[OrderedSpec, OrderedSpec] | None:
-    """The maximum of f's exponents, and the sum of their exponentials below a level, which one more captured array holds. None
-    for other operators, and where f is not to be evaluated twice."""
-    t = spec.state[0]
-    if spec.state not in (("f32",) * 2, ("f64",) * 2) or not same_program(spec.op, log_sum(t).op):
+@dataclasses.dataclass(frozen=True)
+class Folds:
+    """The extreme of f's slot ``top``, and what is summed relative to a level, which one more captured array holds. ``own``: is a
+    level that is not finite left to the operator itself?"""
+
+    top: int
+    most: OrderedSpec
+    total: OrderedSpec
+    own: bool
+
+
+def folds(spec: OrderedSpec) -> Folds | None:
+    """None for other operators, and where f is not to be evaluated twice; of segments, which may be short, logaddexp's alone."""
+    t, n = spec.state[0], len(spec.state)
+    if set(spec.state) not in ({"f32"}, {"f64"}) or not spec.commutes or is_expensive(spec.f):
         return None
-    if not spec.commutes or is_expensive(spec.f):
+    logarithm = n == 2 and same_program(spec.op, log_sum(t).op)
+    found = _LOG_SUM if logarithm else weighted(spec.op) if spec.kind == "reduce" else None
+    if found is None:
         return None
     f = Builder(spec.f.params)
-    x, scale = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
-    level = f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
-    terms = f.finish([f.emit("mul", t, f.emit("exp", t, f.emit("sub", t, x, level)), scale)])
-    most, total, finish = Builder((t, t)), Builder((t, t)), Builder((t,))
-    exponents = dataclasses.replace(spec.f, results=spec.f.results[:1])
-    plain = dataclasses.replace(
-        spec, state=(t,), leaves=((t, 1),), identity=None, uniforms=(*spec.uniforms, t), finish=finish.finish([finish.arg(0)])
-    )
-    return (
-        dataclasses.replace(plain, f=exponents, op=most.finish([most.emit("max", t, most.arg(0), most.arg(1))])),
-        dataclasses.replace(plain, f=terms, op=total.finish([total.emit("add", t, total.arg(0), total.arg(1))])),
+    values = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
+    x, level = values.pop(found.top), f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
+    scale = f.emit("exp", t, f.emit("sub", t, x, level)) if logarithm else f.inline(found.weight, [x, level])[0]
+    terms = f.finish([f.emit("mul", t, scale, v) for v in values])
+    exponents = dataclasses.replace(spec.f, results=spec.f.results[found.top : found.top + 1])
+    uniforms = (*spec.uniforms, t)
+    most = dataclasses.replace(_apart(spec, 1, found.name), f=exponents, uniforms=uniforms)
+    return Folds(found.top, most, dataclasses.replace(_apart(spec, n - 1, "add"), f=terms, uniforms=uniforms), not logarithm)
+
+
+_LOG_SUM = Weighted(0, "max", NO_PROGRAM)
+
+
+def _apart(spec: OrderedSpec, n: int, name: str) -> OrderedSpec:
+    """With n slots, each combined by itself."""
+    t = spec.state[0]
+    op, finish = Builder((t,) * (2 * n)), Builder((t,) * n)
+    return dataclasses.replace(
+        spec,
+        state=(t,) * n,
+        leaves=((t, 1),) * n,
+        identity=None,
+        op=op.finish([op.emit(name, t, op.arg(k), op.arg(n + k)) for k in range(n)]),
+        finish=finish.finish([finish.arg(k) for k in range(n)]),
     )
 
 
-def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, total: ir.Function) -> None:
-    """Chunk after chunk. ``most`` and ``total`` are the functions of :func:`folds`."""
+def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, two: Folds, functions: Sequence[ir.Function]) -> None:
+    """Chunk after chunk. ``functions``: most and total of ``two``; the operator's own fold, if that is wanted."""
+    most, total, *own = functions
     b = ir.IRBuilder(fn.append_basic_block("entry"))
     arrays, uniforms, flags, range_, aggregate, progress = fn.args
     register = expr.register_type(spec.state[0], 1)
-    part, level, found = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64)
+    part, level, found = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, len(spec.state))
     captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-    own = alloca(b, PTR, len(captured) + 1)
+    with_level = alloca(b, PTR, len(captured) + 1)
     for k, p in enumerate([*captured, level]):
-        b.store(p, b.gep(own, [i64(k)], source_etype=PTR))
+        b.store(p, b.gep(with_level, [i64(k)], source_etype=PTR))
     member = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
     for k, place in enumerate(member.values()):
         b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
@@ -63,13 +92,31 @@ def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, most: ir.Function, tota
         last = b.add(first, i64(CHUNK))
         b.store(first, member["lo"])
         b.store(least(b, last, hi), member["hi"])
-        b.call(most, [arrays, own, flags, part, found, i64(0)])
+        b.call(most, [arrays, with_level, flags, part, found, i64(0)])
+        if own:  # relative to what came before, too: of a chunk of nothing but -inf the operator may make NaN
+            with b.if_then(b.load(started, typ=I1)):
+                before = load_state(b, spec, aggregate, i64(1), i64(0), 1)[two.top]
+                b.store(apply_op(b, two.most, captured, 1, [before], [b.load(found, typ=register)])[0], found)
         top = b.load(found, typ=register)
         infinite = literal(register, float("inf"))
         finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
-        b.store(b.select(finite, top, literal(register, 0.0)), level)  # of infinities and NaN their sum tells
-        b.call(total, [arrays, own, flags, part, found, i64(0)])
-        now = [top, b.load(found, typ=register)]
+        b.store(b.select(finite, top, literal(register, 0.0)), level)  # of infinities and NaN their sum tells, or the operator
+
+        def relative() -> None:
+            b.call(total, [arrays, with_level, flags, part, found, i64(0)])
+            sums = load_state(b, two.total, found, i64(1), i64(0), 1)
+            sums.insert(two.top, top)
+            store_state(b, spec, sums, found, i64(1), i64(0))
+
+        if own:
+            with b.if_else(finite) as (then, otherwise):
+                with then:
+                    relative()
+                with otherwise:
+                    b.call(own[0], [arrays, uniforms, flags, part, found, i64(0)])
+        else:
+            relative()
+        now = load_state(b, spec, found, i64(1), i64(0), 1)
         with b.if_else(b.load(started, typ=I1)) as (then, otherwise):
             with then:
                 before = load_state(b, spec, aggregate, i64(1), i64(0), 1)

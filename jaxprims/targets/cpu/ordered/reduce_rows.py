@@ -18,7 +18,7 @@ from ..llvm import expr
 from ..llvm.build import I64, PTR, address, alloca, bytes_of, i64, least, loop, numbers, pointer, scaled, splat
 from ..llvm.types import literal, take
 from .elements import vector_width
-from .reduce_logaddexp import folds
+from .reduce_logaddexp import Folds, folds
 from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, prefix_mask, store_row
 
 State = list[ir.Value]
@@ -29,7 +29,8 @@ def folds_rows(spec: OrderedSpec) -> bool:
     """Not where the operator does not commute, need not end, or takes so long that a lane should do all of a row."""
     if spec.kind != "reduce" or spec.across or not spec.commutes or spec.op.may_not_end:
         return False
-    return folds(spec) is not None or not (is_expensive(spec.op) or is_expensive(spec.f))
+    two = folds(spec)
+    return (two is not None and not two.own) or not (is_expensive(spec.op) or is_expensive(spec.f))
 
 
 def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Longer | None:
@@ -59,15 +60,15 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
     return fn, width
 
 
-def _log_sums(group: _Group, forms: tuple[OrderedSpec, OrderedSpec], captured: Sequence[ir.Value], width: int) -> State:
+def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value], width: int) -> State:
     """The greatest exponent of each row, and the sum of its exponentials relative to it."""
-    b, (most, total) = group.b, forms
-    (top,) = group.fold(most, captured, width)
+    b = group.b
+    (top,) = group.fold(forms.most, captured, width)
     infinite = literal(top.type, float("inf"))
     finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
     levels = alloca(b, top.type)
     b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # of infinities and NaN their sum tells
-    (sums,) = group.fold(total, captured, width, levels)
+    (sums,) = group.fold(forms.total, captured, width, levels)
     return [top, sums]
 
 
