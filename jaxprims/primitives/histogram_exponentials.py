@@ -50,10 +50,10 @@ def _leaves(part: Part) -> list[Part]:
 
 def of_exponentials(call: HistogramCall, n: Any) -> tuple[int, ...]:
     """Which of a call's parts are made so: logarithms of sums, whose bins start from nothing or from a dest; of operators with
-    weights those where two passes over ``n`` elements are less."""
+    weights those where two passes over ``n`` elements are less, which they are not where updates are runs of one bin's."""
     if call.plans or call.deterministic:
         return ()
-    return tuple(k for k, p in enumerate(call.parts) if _is_logarithm(p) or _pays(p, n))
+    return tuple(k for k, p in enumerate(call.parts) if _is_logarithm(p) or (not call.sorted and _pays(p, n)))
 
 
 def _is_logarithm(part: Part) -> bool:
