@@ -83,19 +83,22 @@ def _weight(p: Program, value: int, x: int, top: int) -> Program | None:
 
 
 def _multiplies(weight: Program, name: str) -> bool:
-    """On samples: is w(x, x) 1, and w(x, m) * w(m, n) what w(x, n) is? Or not finite: then results depend on the order."""
+    """On samples: is w(x, x) 1, and w(x, m) * w(m, n) what w(x, n) is? Or not finite: then results depend on the order. And is
+    w(x, m) 1 where x is next to m? It is not of an operator that counts the elements equal to the extreme, which two passes,
+    each of which makes the elements, may not find equal."""
     t = numpy_dtype(weight.params[0])
     numbers = np.concatenate([np.random.default_rng(0).normal(size=12) * 4, [0, 1, -1, np.inf, -np.inf]])
     x, m, n = (v.ravel().astype(t) for v in np.meshgrid(numbers, numbers, numbers))
     ordered = (x <= m) & (m <= n) if name == "max" else (x >= m) & (m >= n)
     x, m, n = x[ordered], m[ordered], n[ordered]
     try:
-        w = [evaluate(weight, pair)[0] for pair in ((x, m), (m, n), (x, n), (m, m))]
+        beside = np.nextafter(m, t.type(-np.inf if name == "max" else np.inf))
+        w = [evaluate(weight, pair)[0] for pair in ((x, m), (m, n), (x, n), (m, m), (beside, m))]
     except NotEvaluable:
         return False
     with np.errstate(all="ignore"):
         two = w[0] * w[1]
-    one = np.isclose(w[3], 1) | ~np.isfinite(m)
+    one = (np.isclose(w[3], 1) & np.isclose(w[4], 1, rtol=1e-3)) | ~np.isfinite(m)
     return bool(one.all() and (np.isclose(two, w[2], rtol=1e-4, atol=1e-12) | ~np.isfinite(two)).all())
 
 
