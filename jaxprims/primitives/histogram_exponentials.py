@@ -160,9 +160,8 @@ def _extremes(part: Part, way: _Way) -> Part:
 def _relative(call: HistogramCall, ways: Mapping[int, _Way], operands: Sequence[Any], levels: Sequence[Any]) -> list[Any]:
     """The sums of numbers weighed relative to the levels of their bins."""
     arrays, captured = call.of_f(operands)
-    if not any(is_narrow(level.shape) for level in levels) and not axes_of(
-        arrays
-    ):  # inside shard_map f is traced for arrays that vary
+    # inside shard_map f is traced for arrays that vary
+    if not any(is_narrow(level.shape) for level in levels) and not axes_of(arrays):
         elements = call.of_elements(arrays, (0,) * len(arrays))
         made = _in_kernel(call, tuple(ways), avals_of(captured), avals_of(levels), elements, context())
         if made is not None:

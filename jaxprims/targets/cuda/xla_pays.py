@@ -138,8 +138,8 @@ def _scan(problem: OrderedProblem, operation: str) -> str | None:
 
 
 def _stencil(problem: StencilProblem) -> str | None:
-    """Of what XLA fuses with its reads. Kernels of one step take 1.1 to 3.4 times as long, but for that; of several steps XLA
-    writes and reads all between."""
+    """Of functions that XLA fuses with what they read: a kernel of one step takes 1.1 to 3.4 times as long. Of several steps XLA
+    writes and reads all that lies between."""
     spec = problem.spec
     if not _is_cheap(spec.f):
         return None
