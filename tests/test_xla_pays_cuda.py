@@ -118,7 +118,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "few exponentials": (lambda x: jp.scan(x, jnp.logaddexp, axis=1), (array(300, 7),), "stablehlo.reduce_window"),
     "a step of a stencil": (lambda x: jp.stencil(smoothed, x), (array(5000, 5000),), "stablehlo.slice"),
     "steps of a large grid": (lambda x: jp.stencil(smoothed, x, steps=3), (array(5000, 5000),), "stablehlo.while"),
-    "short rows": (lambda x: jp.scan(x, axis=1), (array(10**5, 16),), "stablehlo.reduce_window"),
+    "short rows": (lambda x: jp.scan(x, jnp.maximum, axis=1), (array(10**5, 16),), "stablehlo.reduce_window"),
     "sorted integers": (
         lambda x, i: jp.segment_reduce(x, i, num_segments=3000), (ids(10_000), ids(10_000)), "stablehlo.scatter",
     ),

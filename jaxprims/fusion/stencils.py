@@ -18,7 +18,7 @@ from ..operators.traced import make_traced
 from ..primitives.avals import typed
 from ..primitives.stencil import bind
 from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
-from ..targets.plans import AnyKernel
+from ..targets.plans import AnyKernel, forced_plans
 from ..tracing import elementwise
 from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lower import to_program
@@ -299,7 +299,8 @@ class Layout:
             tuple(Window(0, self.shape[g], keep=self.keep[g]) for g in inner),
             steps,
             self.lanes,
-            plans=(AnyKernel("cpu"),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
+            plans=forced_plans()
+            or (AnyKernel("cpu"),),  # it has been weighed: cell by cell, as plain JAX would make it, is not how it was written
         )
         return bind(static, [*(arrays[k] for k in needed), *(captured[k] for k in constvars)])
 
