@@ -101,12 +101,12 @@ def scan_plans(quick: bool) -> list[Case]:
     def cumsum(shape: tuple[int, ...], dtype: Any) -> Case:
         n = int(np.prod(shape))
         name = f"cumsum, {'×'.join(f'{k:,}' for k in shape)} {np.dtype(dtype).name}"
-        x = functools.partial(lambda: (small_floats(15, n).reshape(shape).astype(dtype),))
+        x = lambda: (small_floats(15, n).reshape(shape).astype(dtype),)  # noqa: E731
         contestants = all_plans(scanned) | {"xla": xla(lambda x: jnp.cumsum(x, axis=-1, dtype=x.dtype))}
         return Case("scan plans", name, n, 2 * n * np.dtype(dtype).itemsize, x, contestants, 1e-4)
 
     def affine(n: int) -> Case:
-        make = functools.partial(lambda: (jnp.where(uniform_ints(7, n, 2) == 0, 1.0, -1.0), small_floats(6, n)))
+        make = lambda: (jnp.where(uniform_ints(7, n, 2) == 0, 1.0, -1.0), small_floats(6, n))  # noqa: E731
         contestants = all_plans(composed) | {"xla": xla(lambda a, b: jax.lax.associative_scan(_affine, (a, b)))}
         return Case("scan plans", f"affine maps, {n:,}", n, 16 * n, make, contestants, 1e-4)
 

@@ -63,7 +63,7 @@ class Histograms(LookingBack):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "each element has a bin of its own: a map")
         split = histogram_exponentials.leaf_by_leaf(call)
         n = elements_of(avals, params["masks"])
-        if which := histogram_exponentials.of_exponentials(split, n if target.name == "cpu" else 0):
+        if which := histogram_exponentials.of_exponentials(split, n if target.weighs_apart else 0):
             two = over_batch(functools.partial(histogram_exponentials.histograms, split, which), params["masks"], params["rank"])
             return Instead(two, "maxima, then sums of exponentials", "exponentials side by side")
         if not target.sorts(sorted_indices=call.sorted, deterministic=call.deterministic):

@@ -39,6 +39,8 @@ class Target(abc.ABC):
     """May working copies start from an identity that is made of captured arrays, when the call runs?"""
     contracts = False
     """Do kernels round products and sums once, where a Program allows it (``ir.contraction``), as XLA does there?"""
+    weighs_apart = False
+    """Are histograms by operators that keep an extreme, and sums relative to it, faster as an extreme and then sums?"""
     fuses_reductions = False
     """Does XLA make what a reduction reads in its own loop, and several reductions of the same in one?"""
     writes_rows = False

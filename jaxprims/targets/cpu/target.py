@@ -27,6 +27,7 @@ class Cpu(Target):
 
     name = "cpu"
     platform = "cpu"
+    weighs_apart = True
     captures_identities = True
     contracts = True
     writes_rows = True

@@ -57,9 +57,6 @@ is sooner done than enqueued, where all rows are :data:`FEW_TO_SCAN`."""
 FEW_TO_SCAN = 4096
 """Numbers that one block's tile holds: no others are at work meanwhile."""
 
-BY_LEAVES = ("leaves", "max, counted", "min, counted")
-"""Reductions that are several of XLA's, which it fuses."""
-
 REDUCED = frozenset("add mul min max and or xor argmin argmax complex_mul".split())
 SCANNED = frozenset("add mul min max".split())
 """What XLA has an operation for that reads its operand once, and fuses with what is around it."""
@@ -73,7 +70,7 @@ def xla_pays(problem: Problem, operation: str, plan: Callable[[HistogramProblem]
         return _stencil(problem)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec) or problem.spec.is_map:
         return None
-    if problem.family == "reduce" and (operation in REDUCED or (operation in BY_LEAVES and not _loops(problem.spec.f))):
+    if problem.family == "reduce" and (operation in REDUCED or (operation == "leaves" and not _loops(problem.spec.f))):
         return "XLA's reduction reads each element once, too, and what is around it is fused with it"
     if problem.family == "reduce" and operation == "logaddexp" and _bytes(problem) <= LITTLE:
         return "few numbers: XLA's two reductions read them from caches"
