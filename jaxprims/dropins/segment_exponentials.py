@@ -16,7 +16,7 @@ from ..arguments.bins import Bins
 from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
-from ..primitives.row_maps import is_narrow, made_rows, rows_pay
+from ..primitives.row_maps import made_rows, rows_pay
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
 from .ops_segment import over_columns
@@ -74,8 +74,6 @@ def _is_constant(data: jax.Array, n: Any) -> bool:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
     top = _top(data, ids, n, is_sorted)  # not one histogram by logaddexp: maxima and sums are all-reduced over devices
-    if is_narrow(data.shape):
-        return _level(top, combined(None, _terms(top, ids, data, n), ids, n, jnp.add, is_sorted))
     return _level(top, genhist(lambda i, x: (i, _above(top, i, x)), (ids, data), Bins(n, jnp.add, identity=0)))
 
 
@@ -163,11 +161,13 @@ def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) ->
 def _masked(x: jax.Array, which: jax.Array) -> jax.Array:
     """0 where ``which`` [N] is false, which no derivative goes through: of rows by their bits, as XLA chooses number by number
     where it is a row that is chosen."""
-    if x.ndim == 1:
-        return jnp.where(which, x, 0)
+    return jnp.where(which, x, 0) if x.ndim == 1 else _bits_of(x, rows(which, x))
+
+
+def _bits_of(x: jax.Array, which: jax.Array) -> jax.Array:
+    """x, and 0 where ``which`` is false."""
     bits = jnp.dtype(f"int{8 * x.dtype.itemsize}")
-    mask = -rows(which, x).astype(bits)
-    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) & mask, x.dtype)
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) & -which.astype(bits), x.dtype)
 
 
 def _term(held: Sequence[Any], x: Any, i: Any) -> Any:
@@ -176,7 +176,7 @@ def _term(held: Sequence[Any], x: Any, i: Any) -> Any:
 
 
 def _share(held: Sequence[Any], x: Any, i: Any) -> Any:
-    return jnp.where(inside(i, held[1].shape[0]), _term(held, x, i) / by_segment(held[1], i), 0)
+    return _bits_of(_term(held, x, i) / by_segment(held[1], i), inside(i, held[1].shape[0]))
 
 
 @_softmax_of_some.defjvp

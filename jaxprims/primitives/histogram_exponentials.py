@@ -22,7 +22,6 @@ from ..tracing.varying import axes_of
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
 from .histogram_made import Aval, Made, avals_of, context, made_of
-from .row_maps import is_narrow
 from .scan_xla import STEPS
 from .tangents import Leaves
 
@@ -161,7 +160,7 @@ def _relative(call: HistogramCall, ways: Mapping[int, _Way], operands: Sequence[
     """The sums of numbers weighed relative to the levels of their bins."""
     arrays, captured = call.of_f(operands)
     # inside shard_map f is traced for arrays that vary
-    if not any(is_narrow(level.shape) for level in levels) and not axes_of(arrays):
+    if not axes_of(arrays):
         elements = call.of_elements(arrays, (0,) * len(arrays))
         made = _in_kernel(call, tuple(ways), avals_of(captured), avals_of(levels), elements, context())
         if made is not None:

@@ -30,7 +30,7 @@ F = Callable[..., Any]
 """``f(held arrays, *element)`` gives a row; a function of a module, since calls are remembered by it."""
 
 
-FEWEST, FEWEST_OF_WIDE, NARROW = 8192, 2048, 8
+FEWEST, FEWEST_OF_WIDE, NARROW = 16_384, 2048, 8
 """Numbers from which on such kernels pay: XLA makes what several of them need once; of rows of so many numbers."""
 
 
@@ -39,12 +39,7 @@ def rows_pay(shape: Sequence[Any]) -> bool:
     if len(shape) < 2 or not all(isinstance(n, int) for n in shape):
         return False
     row = math.prod(shape[1:])
-    return row > 1 and not is_narrow(shape) and math.prod(shape) >= (FEWEST if row < NARROW else FEWEST_OF_WIDE)
-
-
-def is_narrow(shape: Sequence[Any]) -> bool:
-    """Are rows [N, ...] of two or three numbers? They leave most of a vector empty: XLA's functions of them are ahead."""
-    return len(shape) > 1 and all(isinstance(n, int) for n in shape[1:]) and math.prod(shape[1:]) in (2, 3)
+    return row > 1 and math.prod(shape) >= (FEWEST if row < NARROW else FEWEST_OF_WIDE)
 
 
 def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:

@@ -9,6 +9,7 @@ from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from ...specs.stencil import WIDEST, is_short_row
+from .histogram.rows import shares_vectors
 from .llvm.types import HALVES
 from .stencil.kernel import vector_width
 from .xla_wakes import wakes_a_thread
@@ -187,7 +188,7 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         updates = sum(b.updates * b.lanes * len(b.leaves) for b in problem.spec.bins)
         if all(b.lanes > 1 for b in problem.spec.bins) and problem.n >= ROWS_OF_FEW * max(problem.bins):
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
-        if _narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
+        if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
         return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
     lanes, least = problem.spec.bins[0].lanes, SMALL
@@ -202,18 +203,18 @@ def _map_of_rows(problem: HistogramProblem) -> str | None:
     """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
     part = problem.spec.bins[0]
     numbers = problem.n * problem.members * part.lanes
-    if numbers <= (_few_narrow(problem) if _narrow(problem) else FEW_MAPPED):
+    if numbers <= (_few_narrow(problem) if _is_narrow(problem) else FEW_MAPPED):
         return _FEW
-    cheap = part.value is not None and work(part.value) <= CHEAP
-    return "narrow rows: XLA's loop over all numbers" if cheap and part.lanes < NARROW and numbers > MANY else None
+    return "narrow rows: XLA's loop over all numbers" if _is_narrow(problem) and numbers > MANY else None
 
 
 def _few_narrow(problem: HistogramProblem) -> int:
     return FEW_MAPPED_NARROW if any(b.lanes > NARROWEST for b in problem.spec.bins) else FEW_MAPPED_NARROWEST
 
 
-def _narrow(problem: HistogramProblem) -> bool:
-    return all(1 < b.lanes < NARROW for b in problem.spec.bins)
+def _is_narrow(problem: HistogramProblem) -> bool:
+    """Does each row take a vector of its own, and leave most of it empty?"""
+    return all(1 < b.lanes < NARROW and not shares_vectors(b) for b in problem.spec.bins)
 
 
 def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:

@@ -10,7 +10,8 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, load, load_slots, loop, scaled, splat, store
-from .scalar_phase import PREFETCH_AHEAD, ScalarPhase
+from .rows import Rows
+from .vector_phase import PREFETCH_AHEAD
 
 STREAMS = 8
 """Parts of a chunk that are gone through side by side where neighbours often share a bin: none waits for the one before."""
@@ -19,7 +20,7 @@ SAMPLES = 4
 """Vectors of a chunk that are looked at."""
 
 
-class Update(ScalarPhase):
+class Update(Rows):
     """``update``, whole: chooses for each chunk how its updates are made, by how often neighbours go to one bin."""
 
     LAG = 64

@@ -19,26 +19,14 @@ from ..llvm.build import (
     intrinsic,
     least,
     load,
-    load_few,
     loop,
-    repeated,
     scaled,
     store,
-    store_few,
-    vector_for,
 )
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
-ROWS_AHEAD = 8
-"""Updates between the prefetch of a row and its use, and of each at most so many bytes."""
-
-MOST_FETCHED = 512
-
 UNROLL = 8
 """Scalars updated in one turn of the loop, about."""
-
-CHEAP, TURN = 16, 4
-"""Instructions of an operator that is written out for so many vectors of a row; one that is longer for one in a turn."""
 
 
 class ScalarPhase(VectorPhase):
@@ -71,8 +59,18 @@ class ScalarPhase(VectorPhase):
                         self._prefetch_next_chunk(b.add(first, j), unroll)
                     for k, offset in enumerate(self._offsets_at(g, u, j, unroll)):
                         self._apply(g, u, first, b.add(j, i64(k)), offset)
+            if h.lanes > 1:
+                whole = self._combine_together(g, first, n)
             with loop(b, whole, n) as j:
                 self._apply(g, u, first, j, self._offset(g, u, j))
+
+    def _combine_together(self, g: int, first: ir.Value, count: ir.Value) -> ir.Value:
+        """Updates of array-valued bins whose values are made for several elements at once: the first so many of them."""
+        raise AssertionError("phase two of scalars knows no rows")
+
+    def _combine_lanes(self, g: int, first: ir.Value, j: ir.Value, bin_: ir.Value) -> None:
+        """An array-valued bin's update."""
+        raise AssertionError("phase two of scalars knows no rows")
 
     def _prefetch_next_chunk(self, i: ir.Value, count: int) -> None:
         """Fetches what phase one will read of the elements one chunk behind [i, i + count).
@@ -162,73 +160,6 @@ class ScalarPhase(VectorPhase):
             self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
             return
         self._combine_lanes(g, first, j, places[0])
-
-    def _combine_lanes(self, g: int, first: ir.Value, j: ir.Value, bin_: ir.Value) -> None:
-        """An array-valued bin, lane by lane; lanes of the bin and of its value's rows lie side by side, so vectors of them do."""
-        b, h, value = self.b, self.spec.bins[g], self.spec.bins[g].value
-        assert value is not None
-        self._prefetch_rows(g, b.add(j, i64(ROWS_AHEAD)))
-        rows = self._rows(g, first, j)
-        scalars = [self._value(g, 0, s, first, j) for s in range(h.bases, h.given)]
-        size, dtype = itemsize(h.acc[0]), h.acc[0]
-
-        def lanes(at: ir.Value, count: int) -> None:
-            there = address(b, bin_, scaled(b, at, h.slots * size))
-            given: list[ir.Value] = []
-            for (row, t), each in zip(rows, (r.each for r in h.rows), strict=True):
-                if each == 1:
-                    given += load_few(b, address(b, row, scaled(b, at, h.slots * itemsize(t))), t, count, h.slots)
-                else:
-                    given.append(repeated(b, row, t, at, count, each))
-            args, width = load_few(b, there, dtype, count, h.slots), vector_for(count)
-            args += expr.emit(b, value, [*given, *scalars], self.uniforms, width)
-            now = expr.emit(b, h.op, args, self.uniforms, width)
-            store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
-
-        width, at = self.width, 0
-        cheap = len(h.op.body) + len(value.body) <= CHEAP
-        turn = TURN * width if cheap else width
-        if h.lanes > turn:
-            at = h.lanes // turn * turn
-            with loop(b, i64(0), i64(at), turn) as lane:
-                for k in range(0, turn, width):
-                    lanes(b.add(lane, i64(k)), width)
-        while at < h.lanes:
-            count = min(width, h.lanes - at)
-            lanes(i64(at), count)
-            at += count
-
-    def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:
-        """Where each row starts, and its dtype."""
-        b, h = self.b, self.spec.bins[g]
-        out, bases = [], iter(range(h.bases))
-        for row in h.rows:
-            if row.own:
-                array = self.spec.arrays[row.number]
-                pointer, dtype = self.arrays[row.number], array.dtype
-                at = scaled(b, b.add(first, self._element(g, 0, j)), array.slots)
-            else:
-                pointer, dtype = self.uniforms[row.number], self.spec.uniforms[row.number]
-                at = self._base(g, next(bases), first, j) if row.based else i64(0)
-            out.append((address(b, pointer, scaled(b, b.add(at, i64(row.offset)), itemsize(dtype))), dtype))
-        return out
-
-    def _base(self, g: int, k: int, first: ir.Value, j: ir.Value) -> ir.Value:
-        base = self._value(g, 0, k, first, j)
-        return base if base.type == I64 else self.b.sext(base, I64)
-
-    def _prefetch_rows(self, g: int, j: ir.Value) -> None:
-        """Fetches what lies anywhere of an element to come: rows of captured arrays."""
-        b, h, bases = self.b, self.spec.bins[g], iter(range(self.spec.bins[g].bases))
-        for row in h.rows:
-            k = next(bases) if row.based else None
-            if k is None or self.sources[g][0][k].kind != "buffer":
-                continue
-            dtype = self.spec.uniforms[row.number]
-            start = address(b, self.uniforms[row.number], scaled(b, self._base(g, k, i64(0), j), itemsize(dtype)))
-            for line in range(0, min(h.numbers(row) * itemsize(dtype), MOST_FETCHED), 64):
-                at = address(b, start, i64(row.offset * itemsize(dtype) + line))
-                b.call(self._prefetcher(), [at, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]

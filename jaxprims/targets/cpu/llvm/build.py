@@ -156,7 +156,7 @@ def store_few(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: s
     """The inverse of :func:`load_few`: no byte behind the elements is written."""
     for at, piece in _pieces(count):
         lanes = [at + i for i in range(piece)]
-        mine = values if piece == count else [_part(b, v, lanes) for v in values]
+        mine = values if piece == count else [part(b, v, lanes) for v in values]
         store_slots(b, mine, address(b, p, i64(at * len(values) * itemsize(dtype))), dtype, piece)
 
 
@@ -175,8 +175,17 @@ def _pieces(count: int) -> list[tuple[int, int]]:
     return out
 
 
-def _part(b: ir.IRBuilder, v: ir.Value, lanes: Sequence[int]) -> ir.Value:
+def part(b: ir.IRBuilder, v: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """Some lanes of a vector; of one alone, a scalar."""
     return b.extract_element(v, I32(lanes[0])) if len(lanes) == 1 else _picked(b, v, v, lanes)
+
+
+def side_by_side(b: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
+    """As many lanes as all of these have, a power of two of vectors of one type."""
+    while len(vectors) > 1:
+        lanes = range(2 * vectors[0].type.count)
+        vectors = [_picked(b, v, w, lanes) for v, w in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
 
 
 def _picked(b: ir.IRBuilder, v: ir.Value, w: ir.Value, lanes: Sequence[int]) -> ir.Value:
