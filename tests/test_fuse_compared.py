@@ -148,6 +148,25 @@ def test_records_beside_their_neighbours_are_found(density: Callable[[Any], Any]
         assert jax.jit(jp.fuse(missed))(x) == 0
 
 
+@pytest.mark.strategies
+@pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
+@pytest.mark.parametrize("density", DENSITIES)
+def test_records_beside_a_gradient_are_found(density: Callable[[Any], Any], order: str) -> None:
+    """The derivative of a running maximum makes it by halves: maxima of slices, which are extremes as well."""
+
+    def loss(x: Any) -> tuple[Any, Any]:
+        y = density(x)
+        best = jax.lax.cummax(y)
+        rises = jnp.concatenate([jnp.ones(1, bool), best[1:] > best[:-1]])
+        return jnp.sum(best * x), jnp.sum(rises & (best != y))
+
+    program = jax.grad(jp.fuse(loss), has_aux=True) if order == "grad of fused" else jp.fuse(jax.grad(loss, has_aux=True))
+    options = {"xla_backend_optimization_level": 3}
+    x = np.random.default_rng(0).uniform(0.1, 2, 100_003).astype(np.float32)
+    fused, plain = (jax.jit(f).lower(x).compile(options)(x) for f in (program, jax.grad(loss, has_aux=True)))
+    assert fused[1] == 0 or plain[1] > 0
+
+
 AGREE: dict[str, Callable[[Any], Any]] = {
     "the last of a running maximum": lambda y: jax.lax.cummax(y)[-1] != jnp.max(y),
     "the first of one in reverse": lambda y: jax.lax.cummin(y, reverse=True)[0] != jnp.min(y),

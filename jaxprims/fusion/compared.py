@@ -29,15 +29,19 @@ _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _POSITIONS = ("argmax", "argmin")
 
-_PICKS = frozenset("max min clamp select_n gather slice dynamic_slice rev transpose".split()) | MOVES
+_PICKS = MOVES | frozenset(
+    "max min clamp select_n gather slice dynamic_slice rev transpose pad concatenate dynamic_update_slice scatter".split()
+)
 """What gives numbers that it was given."""
 
 _PLACES = frozenset("gather slice dynamic_slice rev transpose".split())
 """Of these, by their places."""
 
 _FROM: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
-    **dict.fromkeys(("max", "min", "clamp"), lambda operands: operands),
+    **dict.fromkeys(("max", "min", "clamp", "pad", "concatenate", "add"), lambda operands: operands),
     "select_n": lambda operands: operands[1:],
+    "dynamic_update_slice": lambda operands: operands[:2],
+    "scatter": lambda operands: operands[::2],
 }
 """Of which operands these are; others of the first."""
 
@@ -64,8 +68,11 @@ def compared(graph: Graph) -> list[Compared]:
     extremes = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _EXTREMES or _chooses(e)]
     positions = [k for k, e in enumerate(graph.eqns) if e.primitive.name in _POSITIONS]
     of = {k: {source(graph, v) for v in graph.eqns[k].invars} for k in (*extremes, *positions)}
+    greater = {k: _of_both(graph, e) for k, e in enumerate(graph.eqns) if e.primitive.name in ("max", "min")}
+    of |= {k: sources for k, sources in greater.items() if sources}
     each = {v: [k for k in extremes if v in of[k]] for v in set().union(*of.values()) if v in graph.producer}
-    several = {v: found for v, found in each.items() if len(found) > 1}
+    of_both = {v: [k for k, sources in greater.items() if v in sources] for v in each}
+    several = {v: [*itertools.permutations(found, 2), *itertools.product(found, of_both[v])] for v, found in each.items()}
     out = [Compared(v, k, k) for k in positions for v in of[k] if v in graph.producer]
     for index, eqn in enumerate(graph.eqns):
         if of and _compares(graph, eqn):
@@ -109,10 +116,10 @@ def _functions_of(graph: Graph, atom: Any) -> dict[Any, frozenset[int]]:
     return out
 
 
-def _of_two(several: Mapping[Var, Sequence[int]], left: int, right: int) -> Iterator[Compared]:
+def _of_two(several: Mapping[Var, Sequence[tuple[int, int]]], left: int, right: int) -> Iterator[Compared]:
     """Extremes of one variable, of which a comparison's two sides are made."""
     for var, extremes in several.items():
-        for k, other in itertools.permutations(extremes, 2):
+        for k, other in extremes:
             if (left >> k & right >> other | left >> other & right >> k) & 1:
                 yield Compared(var, k, other)
 
@@ -146,6 +153,21 @@ def _is_of_steps(graph: Graph, difference: Var) -> bool:
     return False
 
 
+def _of_both(graph: Graph, eqn: JaxprEqn) -> set[Var]:
+    """What gives both of two numbers, the greater of which is one of a running extreme that is made by halves, say."""
+    if any(isinstance(v, Literal) for v in eqn.invars) or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
+        return set()
+    found = set[Var].intersection(*(_picked(graph, v) for v in eqn.invars))
+    return {v for v in found if not _picks(graph, graph.eqns[graph.producer[v]])}
+
+
+def _picks(graph: Graph, eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name == "add":  # numbers between zeros, and others there
+        makers = [graph.made_by(v) for v in eqn.invars]
+        return all(m is not None and m.primitive.name == "pad" for m in makers)
+    return eqn.primitive.name in _PICKS
+
+
 def _picked(graph: Graph, atom: Any) -> set[Var]:
     """What others have made that a number is one of."""
     todo, out = [atom], set[Var]()
@@ -154,7 +176,7 @@ def _picked(graph: Graph, atom: Any) -> set[Var]:
         eqn = graph.made_by(v)
         if eqn is not None and v not in out:
             out.add(v)
-            if eqn.primitive.name in _PICKS:
+            if _picks(graph, eqn):
                 todo += _FROM.get(eqn.primitive.name, lambda operands: operands[:1])(eqn.invars)
     return out
 
