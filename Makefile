@@ -22,12 +22,12 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 
 NOTEBOOKS := $(patsubst docs/notebooks/%.md,build/notebooks/%.ipynb,$(wildcard docs/notebooks/*.md))
 
-.PHONY: help setup demo test python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint lint-python lint-cpp format bench gpu docs gallery wheels wheels-in-containers clean
+.PHONY: help setup demo test test-all python-test cpp-test $(SANITIZERS:%=cpp-test-%) lint lint-python lint-cpp format bench gpu docs gallery wheels wheels-in-containers clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    registers two photographs by mutual information, and plots it"
-	@echo "make test    the linters, the C++ tests under sanitizers and the Python tests"
+	@echo "make test    the linters, the C++ tests under sanitizers and the Python tests (test-all: every case of them)"
 	@echo "make bench   the benchmarks of every family, against every alternative on this machine (BENCH_ARGS=--quick: a smoke run)"
 	@echo "make gpu     on a machine with a GPU: build, tests, compute-sanitizer, benchmarks, in nine minutes and without a network"
 	@echo "make docs    the site, its notebooks executed, in build/site; make gallery runs the examples anew for it, in five minutes"
@@ -41,6 +41,9 @@ demo: $(VENV)/package
 # when one of the others is left, and have both processes soon.
 test:
 	@$(SIDE_BY_SIDE) setup $(SANITIZERS:%=cpp-test-%) lint-cpp lint-python python-test
+
+test-all:
+	@JAXPRIMS_CASES=all $(MAKE) test
 
 python-test: $(VENV)/package
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations=20 --ignore=tests/gpu $(PYTEST_ARGS)

@@ -87,7 +87,7 @@ def steps(out: Path, quick: bool) -> list[Step]:
         Step("compute-sanitizer", [PYTHON, "tests/gpu/sanitizer.py", "--seconds", "105"], 115, env=jax_env, needs="correctness"),
         Step("GPU tests", [*pytest, "tests/gpu"], 115, env=on_gpu, needs="build", beside=True),
         Step("tests on the GPU", [*pytest, "-m", "not cpu", "--maxfail=100", "--ignore=tests/gpu", *rest, "tests"], 115,
-             env={**on_gpu, "JAXPRIMS_SAMPLE": "2"}, needs="build", beside=True),
+             env={**on_gpu, "JAXPRIMS_CASES": "8"}, needs="build", beside=True),
         Step("bench", [*bench, "--budget", "{seconds}"], 150, of_rest=1.0, env=jax_env, needs="build"),
     ]  # fmt: skip
 

@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,44 @@ os.environ["XLA_FLAGS"] = " ".join([*QUICK, DEVICES, os.environ.get("XLA_FLAGS",
 gc.set_threshold(50_000, 20, 100)
 # As errors pass through JAX it asks the file system about every frame, which takes longer than most of what raises them.
 jax.config.update("jax_traceback_filtering", "off")
+# Nobody reads which line an operation of a compiled program comes from; to say so takes a fifteenth of the time.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 
+@pytest.hookimpl(trylast=True)  # of those that were asked for by name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``JAXPRIMS_SAMPLE=3`` every third test of each function, the first one among them."""
-    step = int(os.environ.get("JAXPRIMS_SAMPLE", "1"))
-    if step > 1:
-        seen: dict[str, int] = {}
-        chosen = []
-        for item in items:
-            name = item.nodeid.partition("[")[0]
-            seen[name] = seen.get(name, -1) + 1
-            if seen[name] % step == 0:
-                chosen.append(item)
-        config.hook.pytest_deselected(items=[i for i in items if i not in set(chosen)])
-        items[:] = chosen
+    """Of a test with ``@pytest.mark.cover(6)`` the six cases that cover the most; ``JAXPRIMS_CASES=2``: of each test at most two;
+    ``JAXPRIMS_CASES=all``: all of them."""
+    most = os.environ.get("JAXPRIMS_CASES", "marked")
+    if most == "all":
+        return
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = set()
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("cover")
+        limit = len(cases) if most == "marked" else int(most)
+        chosen.update(cover(cases, min([limit, *(mark.args if mark else ())])))
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def cover(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """The first case, and of the others in turn the one that adds most pairs of parameters' values, among equals the furthest
+    from those before it: of a test with one parameter, cases that are spread evenly."""
+    if most >= len(cases):
+        return cases
+    values = [list(enumerate(case.nodeid.partition("[")[2].split("-"))) for case in cases]
+    pairs = [set(combinations_with_replacement(each, 2)) for each in values]
+    chosen, left = [0], set(range(1, len(cases)))
+    met = set(pairs[0])
+    while len(chosen) < most:
+        best = max(sorted(left), key=lambda i: (len(pairs[i] - met), min(abs(i - j) for j in chosen)))
+        chosen.append(best)
+        left.remove(best)
+        met |= pairs[best]
+    return [cases[i] for i in sorted(chosen)]
 
 
 @pytest.fixture(autouse=True)

@@ -109,6 +109,7 @@ def denormal(a: np.ndarray) -> np.ndarray:
     return (size > 0) & (size <= 2 * float(jax.numpy.finfo(a.dtype).tiny))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_arithmetic(dtype: str, record_property: Callable[[str, object], None]) -> None:
     """XLA's bits, but for denormals, which it flushes; there and everywhere else, the interpreter's."""

@@ -50,6 +50,7 @@ def assert_close(got: np.ndarray, want: np.ndarray, what: str) -> None:
         np.testing.assert_allclose(got, want, rtol=3e-6, atol=1e-6, err_msg=what)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("name", ordered())
 def test_ordered(name: str) -> None:
     spec = spec_of(f"ordered {name}")
@@ -95,6 +96,7 @@ def expected_part(
     return out
 
 
+@pytest.mark.cover(17)
 @pytest.mark.parametrize(
     ("name", "arch"), [*((name, 90) for name in histograms()), ("moments", 80), ("argmin of f64", 80), ("matmul", 80)]
 )

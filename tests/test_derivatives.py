@@ -23,6 +23,7 @@ def floats(tree: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_order(name: str) -> None:
@@ -48,6 +49,7 @@ def fold(case: Case, values: Any, start: Any) -> Any:
     return bins
 
 
+@pytest.mark.cover(4)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", COMPOSED)
 def test_gradients_compose(name: str) -> None:
@@ -401,6 +403,7 @@ EXTREMES_OF_MAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", EXTREMES_OF_MAPS)
 def test_extremes_of_maps(name: str) -> None:
     """What is compared with an extreme has been made as that was: its derivatives are no zeros. Under each transformation."""

@@ -88,6 +88,7 @@ ORDERS: dict[str, Callable[..., Any]] = {
 SPECS = (P("x"), P("y"), P(("y", "x")), P(("x", "y")))
 
 
+@pytest.mark.cover(18)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives_of_uneven_elements(name: str, order: str) -> None:

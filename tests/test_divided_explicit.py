@@ -28,6 +28,7 @@ TWICE: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", TWICE)
 def test_eager_derivatives_on_explicit_axes(name: str) -> None:
     """Tangents, gradients of gradients and of a batch, without ``jit``: what is kept for them is on automatic axes."""
@@ -81,6 +82,7 @@ def test_explicit_axes(spec: P) -> None:
             assert_close(np.asarray(got), np.asarray(jax.jit(f)(ROWS)), 1e-4)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None), P(("y", "x"), None)])
 @pytest.mark.parametrize("boundary", ["wrap", "edge", "constant", "valid"])
 def test_stencils_on_explicit_axes(spec: P, boundary: str) -> None:
@@ -104,6 +106,7 @@ def test_stencils_on_explicit_axes(spec: P, boundary: str) -> None:
             assert jax.typeof(out) == jax.typeof(x) and moved(compiled) < x.size / 2
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P("y", None)])
 @pytest.mark.parametrize("op", [jnp.maximum, jnp.add, jnp.logaddexp, further, jnp.multiply], ids=lambda op: op.__name__)

@@ -87,6 +87,7 @@ def test_sharded_grids(boundary: str) -> None:
         np.testing.assert_array_equal(np.asarray(compiled(placed)), np.asarray(jax.jit(call)(x)))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
 def test_gradients_of_sharded_grids(boundary: str) -> None:
     """Each device transposes what it does: what was received is sent back, what was read beyond an edge added within."""
@@ -118,6 +119,7 @@ OF_GRIDS: dict[str, tuple[Callable[..., Any], list[P]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", OF_GRIDS)
 def test_gradients_by_everything_that_a_stencil_reads(name: str) -> None:
     fn, specs = OF_GRIDS[name]

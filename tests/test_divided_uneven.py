@@ -24,6 +24,7 @@ UNEVEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("name", UNEVEN)
 def test_numbers_of_elements_that_devices_do_not_divide(name: str) -> None:
     """What is left of sharded elements, and fewer than there are devices: not gathered either."""
@@ -102,6 +103,7 @@ MADE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", MADE)
 def test_uneven_elements_that_functions_make(name: str) -> None:
     """What fills up an axis goes through the user's function too: it is of no bin, or the identity."""

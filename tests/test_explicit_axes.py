@@ -44,6 +44,7 @@ OF_MEMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", OF_MEMBERS)
 def test_gradients_of_members(name: str) -> None:
     """Of a batch, in whose rules nothing is explicit: neither the batch's axis nor what eager derivatives kept."""
@@ -53,6 +54,7 @@ def test_gradients_of_members(name: str) -> None:
         check(f, (4, 2), (x, spec), (w, spec))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("spec", [P("x"), P(("x", "y")), P()])
 @pytest.mark.parametrize("op", [jnp.add, further], ids=["add", "further"])
 def test_slices_between_sharded_indices(op: Any, spec: P) -> None:

@@ -48,6 +48,7 @@ def by_sorting(f: Any) -> Any:
     return run
 
 
+@pytest.mark.cover(7)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("tables", TABLES, ids=str)
 @pytest.mark.parametrize("name", ["a+b+ab", "einstein", "mean_variance", "circulant", "series", "two_best", "harmonic"])
@@ -158,6 +159,7 @@ FORWARDS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", FORWARDS)
 @pytest.mark.parametrize("of_elements", [False, True])
 def test_forward_derivatives_alone(name: str, of_elements: bool) -> None:

@@ -135,6 +135,7 @@ def families(f: Callable[..., Any]) -> dict[str, tuple[Callable[..., Any], Calla
     }  # fmt: skip
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("features", [8, 20, 33, 128])
 @pytest.mark.parametrize("family", ["histogram", "scan", "reduce", "segments"])
 def test_families(family: str, features: int) -> None:

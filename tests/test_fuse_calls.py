@@ -15,6 +15,7 @@ import jaxprims as jp
 __all__ = ["faults"]  # fixtures that every test uses
 
 
+@pytest.mark.cover(18)
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name: str) -> None:
     fn, args = SHAPES[name]

@@ -49,6 +49,7 @@ DENSITIES: list[Callable[[Any], Any]] = [
 ]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("extreme", [jnp.max, jnp.min, lambda y: jax.lax.cummax(y, 1)])
 def test_a_function_that_is_kept_is_compared_where_it_is_kept(density: Callable[[Any], Any], extreme: Callable[..., Any]) -> None:
@@ -99,6 +100,7 @@ STEPS: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
 """What no number may be, and what one is: of numbers, the least and the greatest of them."""
 
 
+@pytest.mark.cover(10)
 @pytest.mark.strategies
 @pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("axis", [None, 1])
@@ -148,6 +150,7 @@ def test_records_beside_their_neighbours_are_found(density: Callable[[Any], Any]
         assert jax.jit(jp.fuse(missed))(x) == 0
 
 
+@pytest.mark.cover(4)
 @pytest.mark.strategies
 @pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
 @pytest.mark.parametrize("density", DENSITIES)
@@ -176,6 +179,7 @@ AGREE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cover(6)
 @pytest.mark.strategies
 @pytest.mark.parametrize("n", [1000, 40_003])
 @pytest.mark.parametrize("agree", AGREE)
@@ -219,6 +223,7 @@ ROWS: list[Callable[..., Any]] = [
 ]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.strategies
 @pytest.mark.parametrize("shape", [(300, 128), (40, 3000)])
 @pytest.mark.parametrize("beside", BESIDE)
@@ -248,6 +253,7 @@ FLAT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("n", [3001, 200_000])
 @pytest.mark.parametrize("flat", FLAT)
 def test_positions_are_those_of_xla(flat: str, n: int) -> None:

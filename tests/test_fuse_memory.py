@@ -124,6 +124,7 @@ def test_what_is_there_is_read() -> None:
             np.testing.assert_allclose(b, a, rtol=2e-4)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("how", ["set", "add", "multiply"])
 @pytest.mark.parametrize("lo, hi", [((1, 1), (19, 14)), ((0, 2), (20, 9)), ((3, 0), (4, 15))])
 def test_constants_are_not_kept(how: str, lo: tuple[int, int], hi: tuple[int, int]) -> None:

@@ -74,6 +74,7 @@ NARROW: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("width", [2, 5, 15])
 def test_few_columns_that_are_made_are_not_written(name: str, width: int) -> None:

@@ -61,6 +61,7 @@ RECURRENCES: dict[str, tuple[Callable[..., Any], int, bool]] = {
 }
 
 
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("name", RECURRENCES)
 def test_recurrences(name: str) -> None:
     fn, arrays, found = RECURRENCES[name]
@@ -91,6 +92,7 @@ LANES: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", LANES)
 def test_recurrences_of_lanes(name: str) -> None:
     fn, found = LANES[name]

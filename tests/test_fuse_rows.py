@@ -146,6 +146,7 @@ def test_what_rows_have_in_common_is_not_made_for_each() -> None:
     same(jax.jit(scaled)(x), jp.fuse(scaled)(x))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "bool"])
 def test_dtypes(dtype: str, x64: None) -> None:
     x = jnp.asarray(RNG.integers(0, 9, (70, 150)), dtype)
@@ -160,6 +161,7 @@ def test_dtypes(dtype: str, x64: None) -> None:
         same(x - x.mean(1, keepdims=True), jp.fuse(lambda x: x - x.mean(1, keepdims=True))(x), rough)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("shape", [(1, 9000), (2, 8192), (9001, 1), (300, 31), (257, 32), (37, 257), (5, 3, 1, 600), (4, 2050)])
 def test_shapes(shape: tuple[int, ...]) -> None:
     x = normal(*shape)
@@ -241,6 +243,7 @@ IN_PARTS = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_rows_that_are_sharded_themselves(name: str) -> None:
     """Each device makes its part of every row; what is reduced is all that they tell each other, as where XLA divides it."""

@@ -87,6 +87,7 @@ BINS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("name", BINS)
 def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:

@@ -356,6 +356,7 @@ def test_what_pays() -> None:
     assert found(jax.grad(lambda u: energy(u) ** 3), 300, 300) == 1  # which are cheap to make again
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("theirs", ["itself", "wrap", "constant", "edge", "reflect", "symmetric", "inside"])
 @pytest.mark.parametrize("own", ["wrap", "constant", "edge", "reflect", "keep"])
 def test_steps_beside_what_has_another_boundary(own: str, theirs: str) -> None:
@@ -385,6 +386,7 @@ def test_steps_beside_what_has_another_boundary(own: str, theirs: str) -> None:
             same(jax.jit(loop)(u, v), jp.fuse(loop)(u, v), 1e-4, 1e-5)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("reach", [1, 2])
 @pytest.mark.parametrize("keep", [(0, 1), (1, 0), (1, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("mode", ["wrap", "constant", "edge"])

@@ -33,6 +33,7 @@ def wanted(values: np.ndarray, index: np.ndarray, bins: int) -> np.ndarray:
     return out
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("shape", [(500,), (500, 2), (500, 5), (30, 3, 40), (0,), (0, 7)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_values(shape: tuple[int, ...], dtype: str) -> None:

@@ -86,6 +86,7 @@ def close(got: Any, want: Any) -> None:
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-5), got, want)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     moved, ends = arrays()

@@ -111,6 +111,7 @@ EAGERLY: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("transformation", EAGERLY)
 @pytest.mark.parametrize("name", CLIPPED)
 def test_eager_transformations_of_rules_compile_once(name: str, transformation: str, caplog: pytest.LogCaptureFixture) -> None:

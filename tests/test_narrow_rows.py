@@ -24,6 +24,7 @@ def value(x: Any, i: Any, s: Any, centre: Any) -> Any:
     return jnp.exp(s * (x - centre.at[i].get(mode="clip")))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("lanes", [2, 3, 4, 5, 7, 8, 9])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_sums_of_functions(dtype: str, lanes: int) -> None:

@@ -99,6 +99,7 @@ def test_clustered_edges(name):
 LIMITS = {"int8": None, "uint8": (-3, 60), "int16": (-3, 60), "int32": None, "uint32": None, "bool": (-3, 60)}
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_histograms_of_every_integer(dtype):
     x = np.random.default_rng(0).integers(0, 256, N).astype("uint8").view("int8").astype(dtype)
@@ -173,6 +174,7 @@ def test_one_kernel_serves_many_numbers_of_bins():
 ENDS = [(0, INF), (-INF, 0), (-INF, INF), (INF, INF), (-INF, -INF), (NAN, 1), (1, NAN), (1, 1)]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_any_ends(ends, jitted):

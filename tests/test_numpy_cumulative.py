@@ -32,6 +32,7 @@ def all_same(name: str, calls: list[tuple[Any, dict[str, Any]]]) -> None:
         np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), tolerance, tolerance)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_like_jax_numpy(name: str, dtype: str) -> None:

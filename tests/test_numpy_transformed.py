@@ -45,6 +45,7 @@ TRANSFORMED = {
 }
 
 
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("case", TRANSFORMED)
 def test_transformations(case):
     assert_close(TRANSFORMED[case], 1e-4, eager=case in ("vmap in a range", "grad of weights, bincount", "jvp"))
@@ -87,6 +88,7 @@ STRICT_OF_OURS = {
 KINDS = "bool int8 uint32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_without_implicit_promotion(x64, dtype):
     """As JAX's own functions under the same settings: the same types, or the same kind of error. Each dtype takes a part of the

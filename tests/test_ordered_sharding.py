@@ -45,6 +45,7 @@ def test_batch_axes_are_split_without_communication() -> None:
 OPTIONS = [options for options in itertools.product((False, True), repeat=4) if sum(options) % 2 == 0]  # every three of them
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), OPTIONS)
 def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
     """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""

@@ -55,6 +55,7 @@ def wanted(draw: Callable[[Any, Any], Any], k: Any, x: Any, places: Sequence[str
     return [results[place] for place in places]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.filterwarnings("error::jaxprims.FallbackWarning")
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_in_kernels(name: str) -> None:

@@ -129,6 +129,7 @@ OPERATORS = (
 )
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str, x64: None) -> None:
     """Sums; the other operators in turn."""
@@ -294,6 +295,7 @@ def assert_same(name: str, *args: Any, **options: Any) -> None:
 NARROW = [*(d for d in DTYPES if "64" not in d and "128" not in d), "complex64", "int4", "float8_e4m3fn"]
 
 
+@pytest.mark.cover(9)
 @pytest.mark.parametrize(("name", "dtype"), [*(("argmax", d) for d in NARROW), *(("argmin", d) for d in NARROW[::3])])
 def test_positions_of_extremes(name: str, dtype: str) -> None:
     """Ties, every kind of number, one axis and all; of some, every axis."""
@@ -374,6 +376,7 @@ def test_logic_of_rows_and_columns(dtype: str) -> None:
             np.testing.assert_array_equal(got, ufunc.reduce(x, axis=axis))
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 15, 17, 300, 4095, 4096, 4097, 9000, 70_001])
 def test_logaddexp_by_chunks(n: int, dtype: str) -> None:
@@ -395,6 +398,7 @@ def test_logaddexp_by_chunks(n: int, dtype: str) -> None:
         assert run(np.full(n, -np.inf, dtype)) == -np.inf
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 100])
 def test_logaddexp_side_by_side(n: int, dtype: str) -> None:
@@ -432,6 +436,7 @@ def test_logaddexp_of_nothing_is_its_identity(n: int) -> None:
 LOST = [(100, 48), (1000, 8), (600, 12), (3000, 20), (2, 3000), (4, 5000), (60, 30)]
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("shape", LOST)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], dtype: str) -> None:

@@ -39,6 +39,7 @@ def same(
     assert np.abs(got - want).max() <= tolerance * np.abs(want).max()
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("name", OPS)
 def test_first_derivatives(name: str, shape: tuple[int, ...], axis: int) -> None:
@@ -61,6 +62,7 @@ def test_second_derivatives(name: str, shape: tuple[int, ...], axis: int) -> Non
     same(lambda f: jax.vmap(along(f)), fns, np.stack([x, x[::-1]]), tolerance=1e-5)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", OPS)
 def test_other_dtypes(name: str, dtype: str) -> None:
@@ -83,6 +85,7 @@ def test_a_maximum_that_is_nan_moves_with_nothing() -> None:
     np.testing.assert_array_equal(grad, np.tile([[0, 0], [1 / 20, 0]], (20, 1)).astype(np.float32))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("name", OPS)
 def test_with_init(name: str, shape: tuple[int, ...], axis: int) -> None:

@@ -207,6 +207,7 @@ def test_rows_one_behind_the_other(period: int) -> None:
     check_rows(narrow, period, 18)  # a state of few bytes in vectors of wide elements
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_rows_of_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum

@@ -33,6 +33,7 @@ def by_position(f: Callable[..., Any], bins: int = N, op: Any = jnp.add, **optio
     return lambda *arrays: jp.genhist(lambda p, *xs: (p, f(*xs)), (jp.positions, *arrays), jp.Bins(bins, op, **options))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("inner", [(2,), (3, 2), (16,), (40,)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_map(dtype: str, inner: tuple[int, ...]) -> None:

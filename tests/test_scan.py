@@ -104,6 +104,7 @@ def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> 
     assert_close(got, references.scan(x, op, axis, starts=starts, **options, **given), 1e-4)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("options", [{}, {"exclusive": True}, {"init": True}, {"init": True, "reverse": True}, {"starts": True}])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int16"])
 def test_leaves_whose_numbers_are_combined_in_several_ways(dtype: str, options: dict[str, bool]) -> None:
@@ -180,6 +181,7 @@ DTYPES = (
 )  # fmt: skip
 
 
+@pytest.mark.cover(8)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str) -> None:

@@ -141,6 +141,7 @@ def check(ours: Callable[..., Any], reference: Callable[..., Any], *args: Any) -
         assert_close(got[what], wanted[what])
 
 
+@pytest.mark.cover(5)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", CASES)
 def test_like_a_loop(name: str) -> None:
@@ -161,6 +162,7 @@ def test_like_a_loop(name: str) -> None:
         )
 
 
+@pytest.mark.cover(5)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", ["add", "mul", "max", "logaddexp", "affine", "matmul", "mean_variance", "argmax", "einstein"])
 def test_reductions_and_segments(name: str) -> None:
@@ -392,6 +394,7 @@ def test_the_first_result_is_the_element_itself(op: Any, first: float, reverse: 
     assert np.isnan(first) or jnp.isfinite(moved).all()
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", ["cumlogsumexp", "cumprod", "cummax", "cumsum"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7])
 def test_few_steps_are_made_once(name: str, n: int) -> None:

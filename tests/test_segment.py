@@ -42,6 +42,7 @@ MODES = (None, "drop", "clip", "fill", "promise_in_bounds", GatherScatterMode.CL
 IDS_OF = (IDS, IDS.astype("int8"), np.array([200, 0, 2, 3, 7, 0], "uint8"))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(mode):
     """Each mode meets every dtype of ids, most functions, and buckets or none."""
@@ -52,6 +53,7 @@ def test_modes(mode):
 DTYPES = "float32 float16 bfloat16 int8 uint8 int16 int32 uint32 bool complex64 int4 float8_e4m3fn".split()
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes_and_empty_segments(dtype):
     """Sums, and the others in turn; of what has no order or no sum, all."""
@@ -336,6 +338,7 @@ def test_what_offsets_do_not_go_with(name):
 SYMBOLIC = jax.export.symbolic_shape("n, k")
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", ["sum", "max", *OFTEN[:4]])
 def test_symbolic_shapes(name):
     """Of elements, of what is behind them, and of segments."""

@@ -122,6 +122,7 @@ DTYPES = (
 )  # fmt: skip
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str, x64: None) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 4, (400, 2)).astype(jnp.dtype(dtype))

@@ -57,6 +57,7 @@ def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments
     assert out.shape == moved.shape == (2, 1, segments if f in (jp.segment_logsumexp, jp.segment_var) else n)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("shape", [(50,), (50, 5), (50, 17)])
 @pytest.mark.parametrize("by", ["ids", "sorted", "offsets"])
 def test_derivatives_of_variances(shape: tuple[int, ...], by: str) -> None:
@@ -129,6 +130,7 @@ def test_constants_of_empty_segments_and_partitions() -> None:
         jp.partition_softmax(logits, np.ones(2))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
@@ -230,6 +232,7 @@ def test_gradients_of_logsumexp_of_what_is_not_finite(x: Any) -> None:
     np.testing.assert_allclose(got, jax.grad(jax.nn.logsumexp)(x), rtol=1e-6)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [np.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 2, 2)])
 def test_softmax_of_elements_of_no_segment(shape: tuple[int, ...], dtype: Any) -> None:

@@ -136,6 +136,7 @@ def test_constants_and_steps() -> None:
         assert_same([np.asarray(g) for g in got], wanted)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -198,6 +199,7 @@ def test_positions() -> None:
     assert alone.tolist() == [[0, 1, 2], [10, 11, 12]]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", list(itertools.permutations(("valid", "keep", "wrap"))))
 def test_nothing_is_left(boundary: Any) -> None:
     """After steps that leave out more cells than there are, beside axes that keep theirs; by a kernel and by XLA."""
@@ -319,6 +321,7 @@ def test_views_are_no_arrays() -> None:
         jnp.asarray(kept[-1][0, 0]) + 1
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("size", [6, 100_000])
 @pytest.mark.parametrize("number", [0, 1.5, True, 2j])
 def test_results_that_read_nothing(number, size):

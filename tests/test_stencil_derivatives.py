@@ -58,6 +58,7 @@ def both(boundary: Any, steps: int, f: Any = f) -> tuple[Callable[..., Any], Cal
     return ours, plain
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("boundary", MIXED)
 def test_gradients(boundary: Any) -> None:
     """Of the array, of what does not change and of a captured number."""
@@ -105,6 +106,7 @@ def test_both_modes_and_second_order(boundary: Any) -> None:
     assert_close(made[0], made[1], 1e-8)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_small_grids(boundary: str) -> None:
     """Smaller than the neighbourhood, of lopsided, far and overlapping reads."""
@@ -248,6 +250,7 @@ def test_rules_of_f() -> None:
         assert_close(grad, jax.jit(jax.grad(plain))(x))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("steps", [10, 17, 31, 300])
 @pytest.mark.parametrize("boundary", ["edge", "keep", "valid"])
 def test_long_runs(steps: int, boundary: str) -> None:
@@ -313,6 +316,7 @@ def _wave(height: Any, before: Any, speed: Any) -> Any:
     return 2 * height[0, 0] - before[0, 0] + speed[0, 0] * spread, height[0, 0]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "keep"])
 @pytest.mark.parametrize("size", [20, 140])
 def test_fields_that_rest_at_first(boundary: str, size: int) -> None:

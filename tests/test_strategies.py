@@ -70,6 +70,7 @@ def inside(index: np.ndarray, h: int) -> np.ndarray:
     return (index >= 0) & (index < h)
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_length(plan: Plan) -> None:
     """Sums of lengths up to 70 and around a chunk's ends, as one compiled function: each length with every third plan."""
@@ -85,6 +86,7 @@ def test_every_length(plan: Plan) -> None:
         np.testing.assert_array_equal(got, wanted, err_msg=f"{n} elements")
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_kind_of_bin(plan: Plan) -> None:
     """Scalars, structs, narrow and 64-bit-wide leaves, several updates and histograms, dest; with every

@@ -27,6 +27,7 @@ CLASSES = (
 # --- batching ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cover(7)
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("name", CLASSES)
 def test_vmap(name: str) -> None:

@@ -92,6 +92,7 @@ def test_recognised() -> None:
     assert name_of(lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1])) is None
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("widths", [(0,), (0, 5), (0, 0)], ids=str)
 def test_histograms(kind: str, widths: tuple[int, ...]) -> None:
@@ -154,6 +155,7 @@ def assert_reduced(op: Callable[..., Any], *values: np.ndarray) -> None:
         np.testing.assert_allclose(got, wanted, rtol=3e-4, atol=3e-4)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_reductions(kind: str) -> None:
     op = operator(WEIGHTS[kind])

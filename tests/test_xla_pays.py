@@ -33,6 +33,7 @@ SCATTERS = [
 ]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize(("name", "dtype", "shape"), SCATTERS)
 def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     op = getattr(jnp, name)
@@ -120,6 +121,7 @@ FEW: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", FEW)
 def test_few_elements_by_any_operator(name: str) -> None:
     """What a kernel needs for its call XLA has done; the same results, their derivatives too, and a kernel for more."""
@@ -225,6 +227,7 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
 def test_short_rows(n: int, dtype: Any) -> None:

@@ -252,6 +252,7 @@ RESULTS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.cover(19)
 @pytest.mark.parametrize("name", RESULTS)
 @pytest.mark.parametrize("n", [0, 1, 500])
 def test_the_same_results(name: str, n: int) -> None:
