@@ -104,6 +104,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
     fn = GRADIENTS[name]

@@ -33,6 +33,7 @@ def rng() -> np.random.Generator:
 # --- operators ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_operators(case: Case) -> None:
     """Every operator on ordinary inputs, and in turn on empty or tiny ones; with dest or without."""

@@ -64,6 +64,7 @@ def check_dtype(dtype: str) -> None:
                 np.testing.assert_allclose(references.wide(g[b]), wanted, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["bool", *REAL, "complex64"])
 def test_dtypes(dtype: str) -> None:
     check_dtype(dtype)
@@ -110,6 +111,7 @@ def test_specials_of_floats() -> None:
 # --- indices ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
 @pytest.mark.parametrize("mode", ["drop", "clip", "wrap"])
 def test_modes(mode: str, dtype: str) -> None:

@@ -140,6 +140,7 @@ EAGER: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("transformation", EAGERLY)
 @pytest.mark.parametrize("name", EAGER)
 def test_eager_transformations_trace_a_function_twice_at_most(name: str, transformation: str) -> None:

@@ -114,6 +114,7 @@ def plain(name: str, reduce: Any = jax.ops.segment_sum) -> Callable[..., Any]:
     return f
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("features", [2, 3, 24, 67])
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel(name: str, features: int) -> None:

@@ -119,6 +119,7 @@ def close(case: Case, got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(g, w, rtol=case.tolerance, atol=case.tolerance * max(1.0, float(np.abs(w).max(initial=0))))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("name", CASES)
 def test_scan_and_reduce(name: str, x64: None) -> None:
     case = CASES[name]

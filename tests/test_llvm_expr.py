@@ -38,6 +38,7 @@ def run_all(programs: dict[str, P.Program], inputs: dict[str, list[np.ndarray]],
     return {name: call(compiled, name, program, inputs[name])[0] for name, program in programs.items()}
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_arithmetic(dtype: str) -> None:
     functions, want = arithmetic(dtype), xla_arithmetic(dtype)
@@ -102,6 +103,7 @@ def test_several_at_once(op: str) -> None:
         compare_all(program, cells, [fold(w, x, y, z), fold(z, w, y, zero), fold(w, x, y, z), fold(minus, x, y), fold(w, x)])
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("source", P.DTYPES)
 def test_convert(source: str) -> None:
     x, want = hostile(source, 0), xla_convert(source)
@@ -156,6 +158,7 @@ def test_math(dtype: str) -> None:
             assert off.size == 0, (op, dtype, name, off.size, [([a[k] for a in inputs[op]], values[k], want[k]) for k in off[:3]])
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("cpu", ["", *(["x86-64", "x86-64-v3"] if X86 else [])])
 def test_scalars_and_lanes_have_the_same_bits(cpu: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

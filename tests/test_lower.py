@@ -49,6 +49,7 @@ def test_bits(dtype: str) -> None:
         check(lambda a, b: (lax.shift_left(a, b), lax.shift_right_logical(a, b), lax.shift_right_arithmetic(a, b)), *pairs(dtype))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", INTS + FLOATS)
 def test_sign_abs_and_powers(dtype: str) -> None:
     def f(a: Any) -> Any:
