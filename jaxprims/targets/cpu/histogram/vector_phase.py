@@ -96,7 +96,7 @@ class VectorPhase:
                 rows.append(row)
             self.sources.append(rows)
         builder = Builder(spec.f.params)
-        values = builder.inline(spec.f, [builder.arg(k) for k in range(len(spec.f.params))])
+        values = builder.inline(spec.f, builder.args())
         number = dict(zip(spec.f.results, values, strict=True))
         self.f: Program = builder.finish([number[r] for r in computed])
 

@@ -43,7 +43,7 @@ def folds(spec: OrderedSpec) -> Folds | None:
     if found is None:
         return None
     f = Builder(spec.f.params)
-    values = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
+    values = f.inline(spec.f, f.args())
     x, level = values.pop(found.top), f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
     scale = f.emit("exp", t, f.emit("sub", t, x, level)) if logarithm else f.inline(found.weight, [x, level])[0]
     terms = f.finish([f.emit("mul", t, scale, v) for v in values])
@@ -66,7 +66,7 @@ def _apart(spec: OrderedSpec, n: int, name: str) -> OrderedSpec:
         leaves=((t, 1),) * n,
         identity=None,
         op=op.finish([op.emit(name, t, op.arg(k), op.arg(n + k)) for k in range(n)]),
-        finish=finish.finish([finish.arg(k) for k in range(n)]),
+        finish=finish.finish(finish.args()),
     )
 
 

@@ -31,7 +31,7 @@ def high_halves(spec: OrderedSpec) -> OrderedSpec | None:
     if (by.op, by.attr) != ("const", 32) or high.op != "convert" or (body[high.operands[0]].dtype, low.dtype) != ("s32", "u32"):
         return None
     f, op, finish = Builder(spec.f.params), Builder(("s32", "s32")), Builder(("s32",))
-    key = f.inline(Program(spec.f.params, body, high.operands), [f.arg(k) for k in range(len(f.params))])
+    key = f.inline(Program(spec.f.params, body, high.operands), f.args())
     return dataclasses.replace(
         spec,
         state=("s32",),
