@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -189,7 +190,8 @@ def matmul(k: int) -> Callable[..., Any]:
     """Of k x k matrices."""
 
     def op(*v: Any) -> Any:
-        return tuple(sum(v[k * i + m] * v[k * k + k * m + j] for m in range(k)) for i in range(k) for j in range(k))
+        terms = ([v[k * i + m] * v[k * k + k * m + j] for m in range(k)] for i in range(k) for j in range(k))
+        return tuple(functools.reduce(operator.add, term) for term in terms)
 
     return op
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from kernel_calls import affine, last_nonzero, matmul, table
 from llvmlite import ir
 
 from jaxprims.ir import program as P
-from jaxprims.specs.histogram import ArraySpec
 from jaxprims.specs.ordered import OrderedSpec
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
 from jaxprims.targets.cpu.ordered import scan_abreast as llvm_scan_abreast
@@ -25,7 +22,6 @@ from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
 from jaxprims.targets.cpu.ordered.scan_sequential import Sequential
 from jaxprims.targets.cpu.ordered.scan_short_rows import ShortRows
 from jaxprims.targets.cpu.ordered.scan_tiles import Tile
-from jaxprims.tracing.lower import to_program
 
 STEP = 1024  # kScanStep
 FORMS = {"steps": LogSteps, "tile": Tile, "sequential": Sequential}
@@ -33,33 +29,6 @@ OF_ROWS = ("short", "sequential", "abreast")
 """Those of short rows that lie end to end."""
 OF_FORM = FORMS | {"short": ShortRows}
 Arrays = Sequence[np.ndarray]
-
-
-def program(f: Callable[..., Any], dtypes: Sequence[str]) -> P.Program:
-    with jax.enable_x64(True):
-        return to_program(jax.make_jaxpr(f)(*(jax.ShapeDtypeStruct((), P.numpy_dtype(t)) for t in dtypes)).jaxpr)
-
-
-def spec_of(op: Callable[..., Any], state: Sequence[str], arrays: Any = None, leaves: Any = None, **more: Any) -> OrderedSpec:
-    """Arrays and leaves hold a slot each, unless given as (dtype, slots); an array of no slots is the positions."""
-    arrays = arrays or [(t, 1) for t in state]
-
-    def same(dtypes: Sequence[str]) -> P.Program:
-        b = P.Builder(dtypes)
-        return b.finish([b.arg(k) for k in range(len(dtypes))])
-
-    return OrderedSpec(
-        kind=more.pop("kind", "scan"),
-        arrays=tuple(ArraySpec(t, slots, max(1, slots)) for t, slots in arrays),
-        uniforms=(),
-        state=tuple(state),
-        leaves=tuple(leaves or [(t, 1) for t in state]),
-        identity=more.pop("identity", None),
-        f=same([t for t, slots in arrays for _ in range(max(1, slots))]),
-        op=program(op, [*state, *state]),
-        finish=same(state),
-        **more,
-    )
 
 
 class Kernel:
@@ -130,40 +99,10 @@ def address(a: np.ndarray | None) -> int | None:
     return None if a is None else a.ctypes.data
 
 
-def table(arrays: Sequence[np.ndarray | None]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*map(address, arrays))
-
-
 kernel = functools.cache(Kernel)
 
 
-# --- operators, and scans element by element ---------------------------------------------------------------------------------
-
-
-def affine(a: Any, b: Any, c: Any, d: Any) -> Any:
-    return a * c, b * c + d
-
-
-def product(k: int) -> Callable[..., Any]:
-    """Of k x k matrices."""
-
-    def op(*v: Any) -> Any:
-        a, b = np.reshape(np.arange(k * k), (k, k)), k * k
-        return tuple(
-            functools.reduce(lambda x, y: x + y, [v[a[i, m]] * v[b + a[m, j]] for m in range(k)])
-            for i in range(k)
-            for j in range(k)
-        )
-
-    return op
-
-
-def sums(*v: Any) -> Any:
-    return tuple(a + b for a, b in zip(v[: len(v) // 2], v[len(v) // 2 :], strict=True))
-
-
-def last_nonzero(a: Any, b: Any) -> Any:
-    return jnp.where(b != 0, b, a)
+# --- scans element by element ---------------------------------------------------------------------------------
 
 
 def fold(op: Callable[..., Any], rows: Arrays, flags: np.ndarray, init: Sequence[Any] | None) -> list[np.ndarray]:
@@ -192,25 +131,7 @@ IDENTITIES = {1: [0], 2: [1, 0], 4: [1, 0, 0, 1], 9: [1, 0, 0, 0, 1, 0, 0, 0, 1]
 OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
     "affine s32": (affine, affine, ["s32"] * 2),
     "last non-zero": (last_nonzero, lambda a, b: [b if b else a], ["s8"]),
-    "2x2 u16": (product(2), product(2), ["u16"] * 4),
-    "3x3 s64": (product(3), product(3), ["s64"] * 9),
+    "2x2 u16": (matmul(2), matmul(2), ["u16"] * 4),
+    "3x3 s64": (matmul(3), matmul(3), ["s64"] * 9),
     "mixed": (lambda a, b, c, d: (a ^ c, b * d), lambda a, b, c, d: (a ^ c, b * d), ["b1", "s64"]),
 }
-
-
-class Guarded:
-    """Arrays that end where a page begins that nobody may touch, or begin where one ends."""
-
-    def __init__(self) -> None:
-        self.page = mmap.PAGESIZE
-        self.map = mmap.mmap(-1, 6 * self.page)
-        self.base = np.frombuffer(self.map, np.uint8)
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        for at in (0, 5):
-            assert protect(ctypes.c_void_p(self.base.ctypes.data + at * self.page), ctypes.c_size_t(self.page), 0) == 0
-
-    def place(self, a: np.ndarray, at_end: bool) -> np.ndarray:
-        first = 5 * self.page - a.nbytes if at_end else self.page
-        mine = self.base[first : first + a.nbytes].view(a.dtype)
-        mine[:] = a
-        return mine

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import count
+from exports import export
 from jax.interpreters import mlir
 
 import jaxprims as jp
@@ -130,13 +131,12 @@ def test_what_is_said_of_what_does_not_fit(name: str) -> None:
 
 def test_an_artifact_with_another_result() -> None:
     """Through ``jax.export``: more bins than there were are what it says; more segments than offsets tell are refused."""
-    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
 
     x = np.arange(6, dtype=np.float32)
 
     def with_five(f: Callable[..., Any]) -> Any:
         """Of three numbers."""
-        artifact = jax.export.export(jax.jit(f), disabled_checks=allowed)(x)
+        artifact = export(jax.jit(f))(x)
         text = artifact.mlir_module()
         assert "<3xf32>" in text
         with mlir.ir.Context():
@@ -152,10 +152,9 @@ def test_an_artifact_with_another_result() -> None:
 
 def test_offsets_go_through_an_artifact() -> None:
     """As operands and as results: a pytree that is serialized by its name."""
-    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
     f = jax.jit(lambda i, bins: (jp.group_by_index(i, 3), jp.segment_reduce(i, bins)))
     i, bins = jnp.array([2, 0, 2, 1]), jp.Offsets(jnp.array([0, 1, 4]))
-    again = jax.export.deserialize(jax.export.export(f, disabled_checks=allowed)(i, bins).serialize())
+    again = jax.export.deserialize(export(f)(i, bins).serialize())
     (order, grouped), sums = again.call(i, bins)
     assert (order.tolist(), grouped.offsets.tolist(), sums.tolist()) == ([1, 3, 0, 2], [0, 1, 2, 4], [2, 3])
 

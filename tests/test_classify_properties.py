@@ -109,7 +109,7 @@ def test_parts_and_restrict():
     assert recognise(restrict(program, (2,))) == "max"
     assert restrict(program, (1, 3)).params == ("s32",) * 4
     assert restrict(program, (2, 0)).result_dtypes == ("s8", "f32")
-    with pytest.raises(ValueError, match="depend on slot 3"):
+    with pytest.raises(ValueError, match="depends on parameter 7"):
         restrict(program, (1,))
     assert parts(traced(lambda a, b: (a[1], b[0]), "f32", "f32")) == ((0, 1),)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exports import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import mesh
@@ -20,7 +21,6 @@ from references import assert_close
 import jaxprims as jp
 
 H = 4
-CHECKS = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
 RNG = np.random.default_rng(0)
 X = (np.round(RNG.standard_normal(64) * 64) / 64).astype(np.float32)
 IDS = RNG.integers(0, H, 64).astype(np.int32)
@@ -154,5 +154,5 @@ def test_exported_calls_of_uneven_elements(name: str, n: int) -> None:
     for spec in (P("x"), P("y")):
         placed = [jax.device_put(a, NamedSharding(mesh(4, 2), spec)) for a in (X, IDS)]
         types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in placed]
-        exported = jax.export.export(jax.jit(f), disabled_checks=CHECKS)(*types)
+        exported = export(jax.jit(f))(*types)
         assert_close(jax.jit(exported.call)(*placed), np.asarray(jax.jit(f)(X, IDS)), 1e-4)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import examples
+from exports import export
 from fused import IDS, N, X, Y, faults, kernels, same
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,8 +137,7 @@ def test_explicit_shardings_are_kept() -> None:
 
 def test_export() -> None:
     args = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (X, W)]
-    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
-    exported = jax.export.export(jax.jit(FUSED), disabled_checks=checks)(*args)
+    exported = export(jax.jit(FUSED))(*args)
     same(model(X, W), jax.export.deserialize(exported.serialize()).call(X, W))
 
 
@@ -146,8 +146,7 @@ def test_sizes_that_are_not_known() -> None:
         return jnp.sum(x * 2), jnp.cumsum(x), jnp.argmax(x)
 
     n = jax.export.symbolic_shape("n")
-    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in jp.CUSTOM_CALL_TARGETS]
-    exported = jax.export.export(jax.jit(jp.fuse(f)), disabled_checks=checks)(jax.ShapeDtypeStruct(n, jnp.float32))
+    exported = export(jax.jit(jp.fuse(f)))(jax.ShapeDtypeStruct(n, jnp.float32))
     same(f(X), exported.call(X))
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exports import export
 
 import jaxprims as jp
 from jaxprims.targets.cpu.target import Cpu
@@ -181,7 +182,6 @@ def test_deterministic_is_a_flag() -> None:
 
 def test_lowering_for_gpus_exports_without_one() -> None:
     """And the other half: both platforms in one artifact, sizes to come."""
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
     (n,) = jax.export.symbolic_shape("n")
     x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
 
@@ -195,7 +195,7 @@ def test_lowering_for_gpus_exports_without_one() -> None:
         )
 
     for platforms in (["cuda"], ["cpu", "cuda"]):
-        exported = jax.export.export(jax.jit(f), platforms=platforms, disabled_checks=checks)(x, i)
+        exported = export(jax.jit(f), platforms=platforms)(x, i)
         again = jax.export.deserialize(exported.serialize())
         assert again.platforms == tuple(platforms)
     values, indices = np.arange(10, dtype=np.float32), np.arange(10, dtype=np.int32)

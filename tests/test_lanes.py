@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import examples
+from exports import export
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from jaxprims.specs.kernel import parse
 from jaxprims.tracing.lower import hoist, to_program
 
 NODES, EDGES = 11, 57
-ALLOWED = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
 
 
 def found(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32) -> Lanes | None:
@@ -155,7 +155,7 @@ def test_transformations() -> None:
             jax.vmap(jax.grad(loss), ({**dict.fromkeys("xb"), "h": 0, "w": 0}, {"s": 0, "t": None}))(
                 {k: batched[k] for k in "hwxb"}, {k: batched[k] for k in "st"}
             ),
-            jax.export.deserialize(jax.export.export(jax.jit(call), disabled_checks=ALLOWED)(a).serialize()).call(a),
+            jax.export.deserialize(export(jax.jit(call))(a).serialize()).call(a),
         ]
 
     for got, want in zip(each(jax.jit(ours("gated"))), each(plain("gated")), strict=True):

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from exports import called_elsewhere, export
 from jax.extend.core import ClosedJaxpr
 from references import assert_close, normal, wide
-from test_transformations import run_python
 
 import jaxprims as jp
 from jaxprims.ir.arrays import ArrayProgram, check_arrays
@@ -353,19 +353,9 @@ def test_views_are_no_loops() -> None:
 def test_other_processes(tmp_path: Path) -> None:
     """An exported function finds its kernel by the spec's text."""
     x = CASES["8x8"].sample(300)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
     f = jax.jit(lambda x: jp.scan(x, jnp.matmul))
-    (tmp_path / "made").write_bytes(jax.export.export(f, disabled_checks=checks)(x).serialize())
-    np.save(tmp_path / "x.npy", x)
-    code = """
-        import sys, numpy as np, jax, jaxprims
-        from pathlib import Path
-        folder = Path(sys.argv[1])
-        f = jax.export.deserialize(bytearray((folder / "made").read_bytes()))
-        np.save(folder / "y.npy", f.call(np.load(folder / "x.npy")))
-    """
-    run_python(code, str(tmp_path))
-    assert np.array_equal(np.load(tmp_path / "y.npy"), f(x))
+    (((got,),),) = called_elsewhere(tmp_path, (export(f)(x), [(x,)]))
+    assert np.array_equal(got, f(x))
 
 
 def test_gpus_have_none() -> None:

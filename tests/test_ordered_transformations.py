@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from exports import called_elsewhere, export, run_python
 from references import assert_close
-from test_transformations import run_python
 
 import jaxprims as jp
 
@@ -177,51 +177,28 @@ def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it; with symbolic sizes too."""
     x = np.random.default_rng(0).uniform(-1.1, 1.1, N).astype(np.float32)
     offsets = np.array([0, 7, 7, N], np.int32)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
-    fixed = jax.export.export(jax.jit(calls), disabled_checks=checks)(x, offsets)
-    (tmp_path / "fixed").write_bytes(fixed.serialize())
+    fixed = export(jax.jit(calls))(x, offsets)
     b, n, d = jax.export.symbolic_shape("b, n, d")
     f = jax.jit(lambda x: [jp.scan(x, axis=1), jp.reduce(x, jnp.maximum, axis=1), jp.scan(x[0, :, 0])])
-    symbolic = jax.export.export(f, disabled_checks=checks)(jax.ShapeDtypeStruct((b, n, d), jnp.float32))
-    (tmp_path / "symbolic").write_bytes(symbolic.serialize())
-    np.savez(tmp_path / "given.npz", x, offsets)
-    code = """
-        import sys, numpy as np, jax, jaxprims
-        from pathlib import Path
-        folder = Path(sys.argv[1])
-        load = lambda name: jax.export.deserialize(bytearray((folder / name).read_bytes()))
-        given = np.load(folder / "given.npz")
-        np.savez(folder / "results.npz", *jax.tree.leaves(load("fixed").call(*(given[k] for k in given.files))))
-        f = load("symbolic")
-        for shape in ((2, 100, 3), (1, 5000, 40), (3, 1, 1), (2, 9, 2)):
-            x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
-            sums, most, first = f.call(x)
-            assert np.array_equal(sums, np.cumsum(x, 1)) and np.array_equal(most, x.max(1))
-            assert np.array_equal(first, np.cumsum(x[0, :, 0]))
-    """
-    run_python(code, str(tmp_path))
-    with np.load(tmp_path / "results.npz") as file:
-        results = {name: file[name] for name in file.files}
-    for name, wanted in zip(results, jax.tree.leaves(calls(x, offsets)), strict=True):
-        np.testing.assert_allclose(results[name], wanted, rtol=1e-6)
+    symbolic = export(f)(jax.ShapeDtypeStruct((b, n, d), jnp.float32))
+    shapes = (2, 100, 3), (1, 5000, 40), (3, 1, 1), (2, 9, 2)
+    cubes = [data(*shape).astype(np.float32) for shape in shapes]
+    (results,), several = called_elsewhere(tmp_path, (fixed, [(x, offsets)]), (symbolic, [(y,) for y in cubes]))
+    for got, wanted in zip(results, jax.tree.leaves(calls(x, offsets)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    for y, (sums, most, first) in zip(cubes, several, strict=True):
+        assert np.array_equal(sums, np.cumsum(y, 1)) and np.array_equal(most, y.max(1))
+        assert np.array_equal(first, np.cumsum(y[0, :, 0]))
 
 
 def test_many_threads() -> None:
     """Compiled and run from eight Python threads at once."""
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            x = data(20_000 + number, seed=number)
-            for k in range(3):
-                got = jax.jit(lambda x, k=k: (jp.scan(x + k), jp.reduce(x, jnp.maximum), jp.scan(x.reshape(-1, 1) * k)))(x)
-                assert_close(got, (np.cumsum(x + k, dtype=np.int32), x.max(), np.cumsum(x * k, dtype=np.int32)[:, None]))
-        except BaseException as e:
-            failures.append(e)
+        x = data(20_000 + number, seed=number)
+        for k in range(3):
+            got = jax.jit(lambda x, k=k: (jp.scan(x + k), jp.reduce(x, jnp.maximum), jp.scan(x.reshape(-1, 1) * k)))(x)
+            assert_close(got, (np.cumsum(x + k, dtype=np.int32), x.max(), np.cumsum(x * k, dtype=np.int32)[:, None]))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures, failures
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))

@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scan_calls import FORMS, IDENTITIES, OPERATORS, STEP, Guarded, Kernel, affine, fold, kernel, product, shifted, spec_of, sums
+from kernel_calls import Fenced, affine, matmul, spec_of, sums
+from scan_calls import FORMS, IDENTITIES, OPERATORS, STEP, Kernel, fold, kernel, shifted
 
 from jaxprims.ir import program as P
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
@@ -149,16 +150,16 @@ def test_replicas(dtype: str, slots: int, reverse: bool) -> None:
 @pytest.mark.parametrize("dtype", ["u8", "f64"])
 @pytest.mark.parametrize("form", FORMS)
 def test_touches_its_elements_alone(form: str, dtype: str) -> None:
-    guards = [Guarded() for _ in range(3)]
+    fence = Fenced()
     for slots in (1, 6):
         state, reverse = [dtype] * slots, (slots == 6) == (dtype == "u8")
         k = kernel(spec_of(sums, state, [(dtype, slots)], [(dtype, slots)], reverse=reverse, restarts=True), form)
         for n, at_end in itertools.product((1, 5, 16, 63, 64, 65, 100), (False, True)):
-            x = guards[0].place(np.arange(n * slots).astype(P.numpy_dtype(dtype)), at_end)
-            out = guards[1].place(np.zeros(n * slots, P.numpy_dtype(dtype)), at_end)
-            k.scan([x], [out], n, flags=guards[2].place(np.ones(n, np.uint8), at_end))
+            x = fence.like(np.arange(n * slots).astype(P.numpy_dtype(dtype)), at_end)
+            out = fence.like(np.zeros(n * slots, P.numpy_dtype(dtype)), at_end)
+            k.scan([x], [out], n, flags=fence.like(np.ones(n, np.uint8), at_end))
             np.testing.assert_array_equal(out, x)
-            k.reduce([x], n, flags=guards[2].place(np.ones(n, np.uint8), at_end))
+            k.reduce([x], n, flags=fence.like(np.ones(n, np.uint8), at_end))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -226,7 +227,7 @@ def test_forms_chosen() -> None:
         return llvm_scan_along._form(spec_of(op, state, **more), 64, False)
 
     assert form(lambda a, b: a + b, ["f32"]) is LogSteps
-    assert form(product(2), ["f32"] * 4) is LogSteps
-    assert form(product(3), ["f32"] * 9) is Sequential
+    assert form(matmul(2), ["f32"] * 4) is LogSteps
+    assert form(matmul(3), ["f32"] * 9) is Sequential
     assert form(jnp.logaddexp, ["f32"], restarts=True) is Tile
     assert form(lambda a, b: jnp.sin(a) + b, ["f64"]) is Tile

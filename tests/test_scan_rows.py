@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scan_calls import FORMS, IDENTITIES, OF_FORM, OF_ROWS, OPERATORS, Guarded, Kernel, fold, kernel, shifted, spec_of, sums
+from kernel_calls import Fenced, spec_of, sums
+from scan_calls import FORMS, IDENTITIES, OF_FORM, OF_ROWS, OPERATORS, Kernel, fold, kernel, shifted
 
 from jaxprims.ir import program as P
 
@@ -124,7 +125,7 @@ def test_rows_of_structs_abreast() -> None:
 @pytest.mark.parametrize("form", ["short", "abreast"])
 @pytest.mark.parametrize("dtype", ["b1", "u8", "bf16", "f32", "f64"])
 def test_rows_touch_their_elements_alone(dtype: str, form: str) -> None:
-    guards = [Guarded() for _ in range(3)]
+    fence = Fenced()
     t = P.numpy_dtype(dtype)
     for slots, kind in itertools.product((1, 3), ("scan", "reduce") if form == "abreast" else ("scan",)):
         spec = spec_of(
@@ -133,9 +134,9 @@ def test_rows_touch_their_elements_alone(dtype: str, form: str) -> None:
         k = kernel(spec, form, periodic=True)
         for rows, period, at_end in itertools.product((1, 5, 17), (1, 3, 16, 20), (False, True)):
             n = rows * period
-            x = guards[0].place((np.arange(n * slots) % 2).astype(t), at_end)
-            out = guards[1].place(np.zeros((n if kind == "scan" else rows) * slots, t), at_end)
-            k.scan([x], [out], n, flags=guards[2].place(np.ones(n, np.uint8), at_end), period=period)
+            x = fence.like((np.arange(n * slots) % 2).astype(t), at_end)
+            out = fence.like(np.zeros((n if kind == "scan" else rows) * slots, t), at_end)
+            k.scan([x], [out], n, flags=fence.like(np.ones(n, np.uint8), at_end), period=period)
             if kind == "scan":
                 np.testing.assert_array_equal(out, x)
 

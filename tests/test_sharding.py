@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from exports import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, mesh, moved
@@ -286,8 +287,7 @@ def test_export_for_several_devices() -> None:
     rows = NamedSharding(m, P("x"))
     v, i = data(16, 100)
     f = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H)), in_shardings=(rows, rows))
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
-    exported = jax.export.export(f, disabled_checks=checks)(v, i)
+    exported = export(f)(v, i)
     assert exported.nr_devices == 8
     again = jax.export.deserialize(bytearray(exported.serialize()))
     got = jax.jit(again.call, in_shardings=(rows, rows))(jax.device_put(v, rows), jax.device_put(i, rows))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import examples
+from exports import called_elsewhere, export
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
@@ -21,7 +21,6 @@ from meshes import assert_no_communication, mesh
 from references import assert_close, wide
 from stencil_cells import NEAR, assert_same, curved, floats, integers, turned, wave
 from stencil_reference import BOUNDARIES, stencil
-from test_transformations import run_python
 
 import jaxprims as jp
 from jaxprims.targets.cpu.plans import StencilPlan
@@ -161,23 +160,15 @@ def test_threads() -> None:
     """Calls from many threads at once, of one function and of others that are compiled meanwhile."""
     x = integers(60, 50)
     wanted = {n: stencil(NEAR[2], [x], "edge", steps=n)[0] for n in range(4)}
-    wrong: list[Any] = []
 
     def work(k: int) -> None:
-        try:
-            for n in range(4):
-                got = jp.stencil(NEAR[2], x, steps=n)
-                own = jp.stencil(lambda a: a[0, k] + k, x, boundary="wrap")
-                assert_same((got, own), (wanted[n], np.roll(x, -k, 1) + np.int32(k)))
-        except BaseException as e:
-            wrong.append(e)
+        for n in range(4):
+            got = jp.stencil(NEAR[2], x, steps=n)
+            own = jp.stencil(lambda a: a[0, k] + k, x, boundary="wrap")
+            assert_same((got, own), (wanted[n], np.roll(x, -k, 1) + np.int32(k)))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong, wrong
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
 
 
 # --- devices -------------------------------------------------------------------------------------------------------------------
@@ -302,33 +293,16 @@ def calls(x: Any, w: Any) -> list[Any]:
 def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it; with symbolic sizes too."""
     x, w = integers(9, 20), integers(9, 20, seed=1)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
-    fixed = jax.export.export(jax.jit(calls), disabled_checks=checks)(x, w)
-    (tmp_path / "fixed").write_bytes(fixed.serialize())
     n, d = jax.export.symbolic_shape("n, d")
     both = lambda x: [jp.stencil(NEAR[2], x, steps=3), jp.stencil(NEAR[2], x, boundary="constant")]  # noqa: E731
-    symbolic = jax.export.export(jax.jit(both), disabled_checks=checks)(jax.ShapeDtypeStruct((n, d), jnp.int32))
-    (tmp_path / "symbolic").write_bytes(symbolic.serialize())
-    np.savez(tmp_path / "given.npz", x, w)
-    code = """
-        import sys, numpy as np, jax, jaxprims
-        from pathlib import Path
-        folder = Path(sys.argv[1])
-        load = lambda name: jax.export.deserialize(bytearray((folder / name).read_bytes()))
-        given = [np.load(folder / "given.npz")[k] for k in ("arr_0", "arr_1")]
-        out = load("fixed").call(*given)
-        for shape in ((9, 20), (1, 1), (3, 70)):
-            out += load("symbolic").call(np.resize(given[0], shape))
-        np.savez(folder / "results.npz", *out)
-    """
-    run_python(textwrap.dedent(code), str(tmp_path))
-    wanted = calls(x, w)
-    for shape in ((9, 20), (1, 1), (3, 70)):
-        y = np.resize(x, shape)
-        wanted += [*stencil(NEAR[2], [y], "edge", steps=3), *stencil(NEAR[2], [y], "constant")]
-    with np.load(tmp_path / "results.npz") as file:
-        for name, w in zip(file.files, wanted, strict=True):
-            assert_same(file[name], np.asarray(w))
+    symbolic = export(jax.jit(both))(jax.ShapeDtypeStruct((n, d), jnp.int32))
+    grids = [np.resize(x, shape) for shape in ((9, 20), (1, 1), (3, 70))]
+    (fixed,), several = called_elsewhere(
+        tmp_path, (export(jax.jit(calls))(x, w), [(x, w)]), (symbolic, [(grid,) for grid in grids])
+    )
+    assert_same(fixed, calls(x, w))
+    for grid, got in zip(grids, several, strict=True):
+        assert_same(got, [*stencil(NEAR[2], [grid], "edge", steps=3), *stencil(NEAR[2], [grid], "constant")])
 
 
 def test_explain() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from exports import called_elsewhere, export, run_python
 from references import BY_NAME, INDEX, H, N, assert_close, histogram, sample, stack
 
 import jaxprims as jp
@@ -125,17 +122,6 @@ def test_control_flow_and_modes_of_jax() -> None:
 # --- other processes --------------------------------------------------------------------------------------------------------
 
 
-def run_python(code: str, *arguments: str, **variables: str) -> str:
-    """Runs a script in a fresh process."""
-    paths = [str(Path(jp.__file__).parents[1]), str(Path(__file__).parent)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 EXPORTED = ("add", "max", "mean_variance", "argmax", "complex_mul", "packed", "add300")
 
 
@@ -151,42 +137,21 @@ def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it: kernels are compiled on demand. Symbolic sizes too."""
     v = {name: sample(BY_NAME[name], N) for name in EXPORTED}
     table = jnp.arange(4.0)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
-    once = jax.export.export(jax.jit(exported), disabled_checks=checks)(v, INDEX, table)
-    (tmp_path / "fixed").write_bytes(once.serialize(vjp_order=0))
-
+    once = export(jax.jit(exported))(v, INDEX, table)
     n, b = jax.export.symbolic_shape("n, b")
     f = jax.jit(jax.vmap(lambda v, i: jp.reduce_by_index(v, i, H, jnp.maximum)))
-    shapes = jax.ShapeDtypeStruct((b, n), jnp.float32), jax.ShapeDtypeStruct((b, n), jnp.int32)
-    symbolic = jax.export.export(f, disabled_checks=checks)(*shapes)
-    (tmp_path / "symbolic").write_bytes(symbolic.serialize())
-
-    leaves = jax.tree.leaves((v, INDEX, table))
-    np.savez(tmp_path / "arguments.npz", *leaves)
-    code = """
-        import sys, numpy as np, jax, jaxprims
-        from pathlib import Path
-        folder = Path(sys.argv[1])
-        load = lambda name: jax.export.deserialize(bytearray((folder / name).read_bytes()))
-        once = load("fixed")
-        given = np.load(folder / "arguments.npz")
-        args, kwargs = jax.tree.unflatten(once.in_tree, [given[k] for k in given.files])
-        outs = jax.tree.leaves(once.call(*args))
-        f = load("symbolic")
-        rng = np.random.default_rng(0)
-        for shape in ((1, 5), (3, 2000), (2, 1)):
-            v, i = rng.standard_normal(shape).astype(np.float32), rng.integers(-1, 5, shape).astype(np.int32)
-            got = np.asarray(f.call(v, i))
-            for b in range(shape[0]):
-                for h in range(4):
-                    assert got[b, h] == v[b][i[b] == h].max(initial=-np.inf)
-        np.savez(folder / "results.npz", *outs)
-    """
-    run_python(code, str(tmp_path))
-    with np.load(tmp_path / "results.npz") as file:
-        results = {name: file[name] for name in file.files}
-    for name, wanted in zip(results, jax.tree.leaves(jax.jit(exported)(v, INDEX, table)), strict=True):
-        np.testing.assert_allclose(results[name], wanted, rtol=1e-6)
+    symbolic = export(f)(jax.ShapeDtypeStruct((b, n), jnp.float32), jax.ShapeDtypeStruct((b, n), jnp.int32))
+    rng = np.random.default_rng(0)
+    several = [
+        (rng.standard_normal(shape).astype(np.float32), rng.integers(-1, 5, shape).astype(np.int32))
+        for shape in ((1, 5), (3, 2000), (2, 1))
+    ]
+    (results,), maxima = called_elsewhere(tmp_path, (once, [(v, INDEX, table)]), (symbolic, several))
+    for got, wanted in zip(results, jax.tree.leaves(jax.jit(exported)(v, INDEX, table)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    for (values, index), (got,) in zip(several, maxima, strict=True):
+        for v, i, most in zip(values, index, got, strict=True):
+            assert most.tolist() == [v[i == h].max(initial=-np.inf) for h in range(H)]
 
 
 def test_export_is_refused_without_the_targets() -> None:

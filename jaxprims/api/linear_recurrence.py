@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ..arguments.checks import as_array
+from ..arguments.checks import as_array, flag
 from ..arguments.types import ArrayLike, PyTree
 from ..calls.along_axis import normal_axis
 from ..calls.kept import kept
@@ -45,8 +44,7 @@ def linear_recurrence(a: ArrayLike, b: ArrayLike, init: PyTree = None, *, axis: 
     >>> jp.linear_recurrence(jnp.array([0.5, 0.5, 2.0]), jnp.array([4.0, 1.0, 0.0])).tolist()
     [4.0, 3.0, 6.0]
     """
-    if not isinstance(reverse, (bool, np.bool_)):
-        raise TypeError(f"reverse must be True or False, got {reverse!r}")
+    reverse = flag(reverse, "reverse")
     a, b = (_numbers(x, name) for x, name in ((a, "a"), (b, "b")))
     given = [a, b] if init is None else [a, b, _numbers(init, "init")]
     try:

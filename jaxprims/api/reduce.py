@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from ..arguments.checks import flag
 from ..arguments.types import AxisName, Function, Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
@@ -68,8 +68,7 @@ def reduce(
     >>> int(value), int(at)
     (4, 2)
     """
-    if not isinstance(keepdims, (bool, np.bool_)):
-        raise TypeError(f"keepdims must be True or False, got {keepdims!r}")
+    keepdims = flag(keepdims, "keepdims")
     if isinstance(axis, list):
         axis = tuple(axis)
     names = devices.names_of(axis_name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 
+from ..arguments.checks import flag
 from ..arguments.types import ArrayLike, AxisName, Function, Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.kept import kept
@@ -71,13 +71,11 @@ def scan(
     if others:
         way = "jp.scan(xs, op, init=init) with an associative op, or jax.lax.scan(f, init, xs) for a loop with a carry"
         raise TypeError(f"xs and op are the positional arguments, got {2 + len(others)} of them: write {way}")
-    for name, flag in (("exclusive", exclusive), ("reverse", reverse), ("in_place", in_place)):
-        if not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(f"{name} must be True or False, got {flag!r}")
+    exclusive, reverse, in_place = flag(exclusive, "exclusive"), flag(reverse, "reverse"), flag(in_place, "in_place")
     names = devices.names_of(axis_name)
     call = check_ordered(xs, op, axis, identity, map, names=names, beside=(init, segment_starts))
     flags = None if segment_starts is None else restart_flags(segment_starts, call)
     start = None if init is None else call.start_leaves(init)
     if names:
-        return sharded_scan(call, start, flags, bool(exclusive), bool(reverse), names)
-    return run(call, start, flags, bool(exclusive), bool(reverse), bool(in_place))
+        return sharded_scan(call, start, flags, exclusive, reverse, names)
+    return run(call, start, flags, exclusive, reverse, in_place)

@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr
 from ..arguments.warnings import FallbackWarning, warn_user
 from ..ir.program import Builder, Program, same_program
 from ..operators import classify
-from ..operators.operator import MAX_STRUCT_SLOTS, Operator, large_operator, make_operators, passing, scalar_name
+from ..operators.operator import MAX_STRUCT_SLOTS, Operator, check_dtypes, large_operator, make_operators, passing
 from ..operators.traced import make_large, make_traced, slots_of
 from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
@@ -42,11 +42,7 @@ _DIFFERENTLY = "that treats the axes of a slice differently"
 def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) -> None:
     """Operator and map on elements (``whole``: on slices; ``rows``: as arrays, however few numbers they have). Raises Unsupported
     where there is no kernel for the operator."""
-    for d in (*call.values.dtypes, *(d for _, d in call.elements.slices())):
-        try:
-            scalar_name(d)
-        except KeyError:
-            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
+    check_dtypes([*call.values.dtypes, *(d for _, d in call.elements.slices())])
     given, concrete = checked_identity(call.monoid, call.values)
     mapped = _find_lanes(call, map, given if concrete else None, whole, rows)
     assert call.operator is not None

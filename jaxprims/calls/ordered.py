@@ -15,6 +15,7 @@ from ..arguments.checks import as_array
 from ..arguments.monoid import Monoid
 from ..operators.operator import Operator, identity_leaves
 from ..operators.traced import Traced
+from ..primitives.ordered_call import OrderedCall
 from ..tracing.varying import Axes, vary
 from .along_axis import Elements, Values, normal_axis
 
@@ -58,6 +59,11 @@ class Ordered:
         if any(isinstance(i, jax.core.Tracer) for i in given):
             return False
         return all(bool(np.all(a == b)) for a, b in zip(given, identity_leaves(self.operator), strict=False))
+
+    def static(self, kind: str, **others: Any) -> OrderedCall:
+        """The static half of a call that a kernel does."""
+        assert self.f is not None and self.operator is not None
+        return OrderedCall(self.f, self.positions, kind, self.operator, len(self.captured), self.inner_rank, **others)
 
     def start_leaves(self, init: Any, name: str = "init") -> list[Any]:
         """A value like the operator's, given by the user, as arrays of the slices' shapes."""

@@ -13,7 +13,6 @@ from ..operators.classify import why_no_identity
 from ..operators.operator import identity_leaves
 from ..operators.traced import Traced
 from ..primitives import scan_xla
-from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind, scan_p
 from ..primitives.tangents import is_first
 from ..tracing.varying import axes_of, vary
@@ -66,16 +65,10 @@ def bind_scan(
     then: Traced | None = None,
 ) -> list[Any]:
     """The leaves of a call that a kernel does, or those that are ``wanted``, or what is made of them ``then``."""
-    assert call.f is not None and call.operator is not None
-    static = OrderedCall(
-        call.f,
-        call.positions,
+    static = call.static(
         "scan",
-        call.operator,
-        len(call.captured),
-        call.inner_rank,
-        exclusive,
-        reverse,
+        exclusive=exclusive,
+        reverse=reverse,
         init=start is not None,
         in_place=in_place,
         segmented_by="" if flags is None else "flags",

@@ -12,7 +12,6 @@ from ..arguments.checks import sizes_of
 from ..operators.classify import why_no_identity
 from ..primitives import scan_xla
 from ..primitives.histogram import by_index
-from ..primitives.ordered_call import OrderedCall
 from ..primitives.scan import bind
 from ..primitives.segments import segments_p
 from ..tracing.varying import placed, vary
@@ -96,17 +95,7 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int, of_empty: S
     if call.operator is None or any(0 in s for s in shapes):
         ids = cut if kind == "ids" else scan_xla.ids_of(cut, call.elements.n)
         return scan_xla.segment_reduce(call.plain_operator(), call.plain_values(), ids, count, neutral)
-    assert call.f is not None
-    static = OrderedCall(
-        call.f,
-        call.positions,
-        "segments",
-        call.operator,
-        len(call.captured),
-        call.inner_rank,
-        segmented_by=kind,
-        num_segments=count,
-    )
+    static = call.static("segments", segmented_by=kind, num_segments=count)
     out = bind(segments_p, static, [*call.elements.given, cut, *call.f_captured, *call.captured])
     if of_empty is not None or not call.own_identity:
         empty = _empty(kind, cut, count, call.elements.n)

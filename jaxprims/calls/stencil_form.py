@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from ..arguments.warnings import FallbackWarning, warn_user
-from ..operators.operator import MAX_STRUCT_SLOTS, scalar_name
+from ..operators.operator import MAX_STRUCT_SLOTS, check_dtypes
 from ..operators.traced import NO_PROGRAM, Traced, make_traced, slots_of
 from ..primitives import stencil_xla
 from ..primitives.stencil import bind
@@ -100,10 +100,7 @@ def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[i
             )
         if slots_of(v.aval.shape, v.aval.dtype) == 0:
             raise Unsupported("cell", "without numbers")
-        try:
-            scalar_name(v.aval.dtype)
-        except KeyError:
-            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {v.aval.dtype}") from None
+        check_dtypes([v.aval.dtype])
     reads = [call.reads[k] for k in used if k < n]
     return make_traced(narrow), reads, [call.coordinates[k - n] for k in used if k >= n]
 

@@ -13,7 +13,7 @@ def replaces(op: Program) -> tuple[Program, ...] | None:
     is neither, or not known to be."""
     n = len(op.results)
     b = Builder(op.params)
-    args = [b.arg(k) for k in range(2 * n)]
+    args = b.args()
     first = op.body[op.results[0]]
     if n == 1 and first.op in ("max", "min") and not is_float(first.dtype):
         places = [op.body[o] for o in first.operands]
@@ -31,16 +31,9 @@ def replaces(op: Program) -> tuple[Program, ...] | None:
 
 def _alone(op: Program, condition: int, holds: bool) -> Program:
     """Whether it is true, or false."""
-    live = {condition}
-    for k in range(condition, -1, -1):
-        if k in live:
-            live.update(op.body[k].operands)
     b = Builder(op.params)
-    made: dict[int, int] = {}
-    for k in sorted(live):
-        i = op.body[k]
-        made[k] = b.arg(i.attr) if i.op == "arg" else b.emit(i.op, i.dtype, *(made[o] for o in i.operands), attr=i.attr)
-    return b.finish([made[condition] if holds else b.emit("not", "b1", made[condition])])
+    (made,) = b.inline(Program(op.params, op.body, (condition,)), b.args())
+    return b.finish([made if holds else b.emit("not", "b1", made)])
 
 
 def _choice(op: Program, k: int) -> tuple[int, bool] | None:

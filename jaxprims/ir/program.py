@@ -263,6 +263,10 @@ class Builder:
     def arg(self, k: int) -> int:
         return self.emit("arg", self.params[k], attr=k)
 
+    def args(self) -> list[int]:
+        """All of them."""
+        return [self.arg(k) for k in range(len(self.params))]
+
     def const(self, value: Any, dtype: str) -> int:
         return self.emit("const", dtype, attr=to_bits(value, dtype))
 
@@ -287,6 +291,8 @@ class Builder:
         for i in range(len(self.body) - 1, -1, -1):
             if i in live:
                 live.update(self.body[i].operands)
+        if min(live, default=0) < 0:
+            raise ValueError(f"a result depends on parameter {~min(live)}")
         number: dict[int, int] = {}
         body: list[Instr] = []
         for i in sorted(live):
@@ -299,7 +305,15 @@ class Builder:
 def chained(first: Program, second: Program) -> Program:
     """The second on the results of the first."""
     b = Builder(first.params)
-    return b.finish(b.inline(second, b.inline(first, [b.arg(k) for k in range(len(first.params))])))
+    return b.finish(b.inline(second, b.inline(first, b.args())))
+
+
+def narrowed(p: Program, params: Sequence[int], results: Sequence[int]) -> Program:
+    """The Program with only these of its parameters, for these of its values. Raises ValueError if they depend on others."""
+    b = Builder([p.params[k] for k in params])
+    places = dict(zip(params, b.args(), strict=True))
+    args = [places.get(k, ~k) for k in range(len(p.params))]  # nothing that depends on one without a value may be left
+    return b.finish(b.inline(Program(p.params, p.body, tuple(results)), args))
 
 
 def shifted_loads(p: Program, by: int) -> Program:

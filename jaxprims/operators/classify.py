@@ -5,7 +5,6 @@ An operator on a struct of S scalars (slots) is a Program of 2 S parameters, a's
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,19 @@ import numpy as np
 
 from ..ir.evaluate import NotEvaluable, evaluate, identical, same
 from ..ir.normal_form import simplify
-from ..ir.program import COMPARE, Builder, Instr, Program, from_bits, is_float, itemsize, neutral_bits, numpy_dtype, to_bits
+from ..ir.program import (
+    COMPARE,
+    Builder,
+    Instr,
+    Program,
+    from_bits,
+    is_float,
+    itemsize,
+    narrowed,
+    neutral_bits,
+    numpy_dtype,
+    to_bits,
+)
 from .known import Known, rows
 
 __all__ = [
@@ -153,23 +164,7 @@ def parts(op: Program) -> tuple[tuple[int, ...], ...]:
 
 def restrict(op: Program, slots: tuple[int, ...]) -> Program:
     """The operator on these slots alone, in this order: one of its :func:`parts`, or several."""
-    total = len(op.results)
-    sources = [*slots, *(s + total for s in slots)]
-    place = {source: k for k, source in enumerate(sources)}
-    live = {op.results[s] for s in slots}
-    for i in range(len(op.body) - 1, -1, -1):
-        if i in live:
-            live.update(op.body[i].operands)
-    number: dict[int, int] = {}
-    body: list[Instr] = []
-    for i in sorted(live):
-        instr = op.body[i]
-        if instr.op == "arg" and instr.attr not in place:
-            raise ValueError(f"slots {slots} depend on slot {instr.attr % total}")
-        attr = place[instr.attr] if instr.op == "arg" else instr.attr
-        number[i] = len(body)
-        body.append(dataclasses.replace(instr, operands=tuple(number[o] for o in instr.operands), attr=attr))
-    return Program(tuple(op.params[s] for s in sources), tuple(body), tuple(number[op.results[s]] for s in slots))
+    return narrowed(op, [*slots, *(s + len(op.results) for s in slots)], [op.results[s] for s in slots])
 
 
 # --- what follows from the name ------------------------------------------------------------------------------------------------

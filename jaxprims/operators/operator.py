@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -123,6 +123,15 @@ def scalar_name(dtype: Any) -> str:
     return {"complex64": "f32", "complex128": "f64"}.get(d.name) or dtype_name(d)
 
 
+def check_dtypes(dtypes: Iterable[Any]) -> None:
+    """Raises Unsupported where kernels do not know one."""
+    for d in dtypes:
+        try:
+            scalar_name(d)
+        except KeyError:
+            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {np.dtype(d).name}") from None
+
+
 def leaf_bits(value: Any, shape: tuple[int, ...], dtype: Any) -> list[int]:
     """The bits of each slot of a leaf."""
     flat = np.broadcast_to(np.asarray(value), shape).astype(dtype).reshape(-1)
@@ -155,11 +164,7 @@ def make_operators(
     n = len(closed.out_avals)
     shapes = tuple(tuple(a.shape) for a in closed.out_avals)
     dtypes = tuple(np.dtype(a.dtype) for a in closed.out_avals)
-    for d in dtypes:
-        try:
-            scalar_name(d)
-        except KeyError:
-            raise Unsupported("convert_element_type", f"kernels have no arithmetic on {d.name}") from None
+    check_dtypes(dtypes)
     slots = sum(slots_of(s, d) for s, d in zip(shapes, dtypes, strict=True))
     if rows and n == 1 and np.prod(shapes[0], dtype=np.int64) > 1 and slots <= MAX_STRUCT_SLOTS:
         try:

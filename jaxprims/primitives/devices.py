@@ -154,21 +154,12 @@ def _by_name(collective: Any, x: Any, names: Names, scattered: int | None) -> An
     """Halves are summed as float32, as kernels do it."""
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating) else x
     if collective is not jax.lax.psum and jnp.issubdtype(x.dtype, jnp.floating):
-        return _of_keys(collective, wide, names).astype(x.dtype)
+        # as integers of the same order: what XLA does with NaN and -0 on the way depends on the platform
+        key = scan_xla.key_of(wide, "max" if collective is jax.lax.pmax else "min")
+        return scan_xla.from_key(collective(key, names), wide.dtype).astype(x.dtype)
     if scattered is None:
         return collective(wide, names).astype(x.dtype)
     return jax.lax.psum_scatter(wide, names, scatter_dimension=scattered, tiled=True).astype(x.dtype)
-
-
-def _of_keys(collective: Any, x: Any, names: Names) -> Any:
-    """The least or greatest float by an integer of the same order, in which NaN is beyond all numbers, and -0 below 0: what XLA
-    does with these on the way depends on the platform."""
-    integer = jnp.int64 if x.dtype.itemsize == 8 else jnp.int32
-    rest = jnp.iinfo(integer).max  # all bits but the sign
-    bits = jax.lax.bitcast_convert_type(jnp.where(jnp.isnan(x), jnp.nan, x), integer)
-    bits = jnp.where(jnp.isnan(x), bits & rest if collective is jax.lax.pmax else bits | ~rest, bits)
-    key = collective(jnp.where(bits < 0, bits ^ rest, bits), names)
-    return jax.lax.bitcast_convert_type(jnp.where(key < 0, key ^ rest, key), x.dtype)
 
 
 def own_share(x: Any, axis: int, names: Names) -> Any:

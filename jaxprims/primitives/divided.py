@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +145,26 @@ def where_there(f: Traced, otherwise: Mapping[int, Any]) -> Traced:
         return [jnp.where(there, x, otherwise[k]) if k in otherwise else x for k, x in enumerate(out)]
 
     return followed(f, then, jax.ShapeDtypeStruct((), jnp.bool_))
+
+
+def marked(
+    layout: Callable[..., Layout],
+    primitive: Primitive,
+    avals: Sequence[Any],
+    otherwise: Mapping[int, Any],
+    *,
+    call: Any,
+    masks: tuple[int, ...],
+    rank: int,
+) -> Marked:
+    """Of a call whose first operands are the arrays that f reads. Where an element is not there, these of f's results are these
+    numbers."""
+    k = call.num_arrays
+    there = jax.ShapeDtypeStruct((avals[0].shape[masks[0].bit_count()],), np.bool_)
+    call = dataclasses.replace(call, f=where_there(call.f, otherwise), positions=(*call.positions, None))
+    params = {"call": call, "masks": (*masks[:k], 0, *masks[k:]), "rank": rank}
+    found = layout((*avals[:k], there, *avals[k:]), **params)
+    return k, dataclasses.replace(found, fills=(0,) * (len(avals) + 1)), functools.partial(primitive.bind, **params)
 
 
 def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]:

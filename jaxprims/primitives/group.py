@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching
@@ -20,7 +19,7 @@ from .family import Family
 from .histogram import by_index
 from .ordered_call import simple
 from .scan import bind, scan_p
-from .tangents import add
+from .tangents import add, no_tangent
 
 group_p = new_primitive("group_by_index")
 
@@ -51,7 +50,7 @@ batching.primitive_batchers[group_p] = _batch
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, num_bins: int) -> tuple[list[Any], list[Any]]:
     out = group_p.bind(*primals, num_bins=num_bins)
-    return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
+    return out, [no_tangent(x) for x in out]
 
 
 ad.primitive_jvps[group_p] = _jvp

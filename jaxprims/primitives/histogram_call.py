@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.folds import rolled
 from ..ir.lanes import Lanes, lanes_of
-from ..ir.program import Builder, Program, chained, shifted_loads
+from ..ir.program import Builder, Program, chained, narrowed, shifted_loads
 from ..operators.operator import Operator, passing, scalar_name
 from ..operators.representation import Representation
 from ..operators.traced import slots_of
@@ -126,7 +126,7 @@ def spec_of(
     index_dtype = "s64" if wide else "s32"
 
     builder = Builder(f.params)
-    parameters = [builder.arg(k) for k in range(len(f.params))]
+    parameters = builder.args()
     inlined = builder.inline(f, parameters)
     indices, values, forms, of_lanes = [], [], [], []
     for p in call.parts:
@@ -168,7 +168,7 @@ def spec_of(
         arrays.append(ArraySpec(scalar_name(dtype), 0 if position is not None else n, params))
         keep += range(first, first + params)
         first += n
-    program = rolled(_with_params(program, keep))
+    program = rolled(narrowed(program, keep, program.results))
     bins, uniform = [], call.f.captured
     for p, form, lanes in zip(call.parts, forms, of_lanes, strict=True):
         outer = shifted_loads(p.operator.program, uniform) if form.finish is not None and p.dest else None
@@ -186,15 +186,6 @@ def _last(operator: Operator) -> Representation:
     """What is there is replaced."""
     dtypes = tuple(t for t, n in operator.leaf_slots for _ in range(n))
     return Representation(dtypes, last_of(dtypes), operator.identity)
-
-
-def _with_params(p: Program, keep: Sequence[int]) -> Program:
-    """The program with only these of its parameters."""
-    if len(keep) == len(p.params):
-        return p
-    b = Builder([p.params[k] for k in keep])
-    place = {k: i for i, k in enumerate(keep)}
-    return b.finish(b.inline(p, [b.arg(place[k]) if k in place else -1 for k in range(len(p.params))]))
 
 
 def _lanes(call: HistogramCall, part: Part) -> Lanes | None:

@@ -53,9 +53,9 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
     else:
         words = "the elements are gathered, since bins without an identity start once"
     on_devices = functools.partial(_rows if side_by_side else _on_devices, call, masks, rank)
-    operands, marked = tuple(factors(k, aval) for k, aval in enumerate(avals)), None
-    if not side_by_side and n and _outside(call) is not None:
-        marked = functools.partial(_marked, avals, call, masks, rank)
+    operands, marked, none = tuple(factors(k, aval) for k, aval in enumerate(avals)), None, _outside(call)
+    if not side_by_side and n and none is not None:  # elements that are not there are of no bin
+        marked = functools.partial(divided.marked, layout, histogram_p, avals, none, call=call, masks=masks, rank=rank)
     return divided.Layout(operands, results, on_devices, words, _fills(avals, call), marked)
 
 
@@ -64,16 +64,6 @@ def _outside(call: HistogramCall) -> dict[int, int] | None:
     dtypes = {p.index: call.f.jaxpr.outvars[p.index].aval.dtype for p in call.parts}
     most = {k: int(np.iinfo(dtype).max) for k, dtype in dtypes.items()}
     return None if call.sorted or any(most[p.index] < p.num_bins for p in call.parts) else most
-
-
-def _marked(avals: Sequence[Any], call: HistogramCall, masks: tuple[int, ...], rank: int) -> divided.Marked:
-    """Where an element is not there, f's indices are of no bin."""
-    f, k = divided.where_there(call.f, _outside(call) or {}), call.num_arrays
-    there = jax.ShapeDtypeStruct((avals[0].shape[masks[0].bit_count()],), np.bool_)
-    mine, masks = dataclasses.replace(call, f=f, positions=(*call.positions, None)), (*masks[:k], 0, *masks[k:])
-    found = layout((*avals[:k], there, *avals[k:]), call=mine, masks=masks, rank=rank)
-    whole = functools.partial(histogram_p.bind, call=mine, masks=masks, rank=rank)
-    return k, dataclasses.replace(found, fills=(0,) * (len(avals) + 1)), whole
 
 
 def _fills(avals: Sequence[Any], call: HistogramCall) -> tuple[Any, ...] | None:

@@ -32,7 +32,7 @@ from .groups_by_index import ByIndex
 from .histogram import by_index
 from .histogram_call import HistogramCall, Part
 from .reduce_ad import starts_of, through
-from .tangents import Leaves, add, along, is_inexact, jvp_of, like, replaced, summed_to, taylor_by, zeros_if_none
+from .tangents import Leaves, add, along, instantiated, is_inexact, jvp_of, like, replaced, summed_to, taylor_by, zeros_if_none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _transposed(
 ) -> Leaves:
     """By the other primitive; ``given``: the operands in front, which neither is linear in."""
     count, full = len(given), (1 << rank) - 1
-    moved = other.bind(*given, *_instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
+    moved = other.bind(*given, *instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
     linear = zip(args[count:], moved, masks[count:], strict=True)
     return [None] * count + [summed_to(x, mask, rank) if ad.is_undefined_primal(a) else None for a, x, mask in linear]
 
@@ -227,10 +227,6 @@ def _known(operands: Sequence[Any], what: str) -> Sequence[Any]:
     if any(map(ad.is_undefined_primal, operands)):
         raise NotImplementedError(f"linear_transpose: a histogram's {what} are not linear in its operands")
     return operands
-
-
-def _instantiated(cts: Sequence[Any]) -> Leaves:
-    return [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cts]
 
 
 def _jvp_of(primitive: Primitive, plain: Callable[..., Leaves]) -> Callable[..., Any]:

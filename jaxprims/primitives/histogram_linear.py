@@ -125,15 +125,11 @@ def transposed(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
     given = [k for k, c in enumerate(cts) if c is not None]
 
     def one(*xs: Any) -> Leaves:
-        full: Leaves = list(operands)
-        for k, x in zip(known, xs, strict=False):
-            full[k] = x
+        full = replaced(operands, known, xs[: len(known)])
         for k in linear:
             aval = operands[k].aval
             full[k] = ad.UndefinedPrimal(element_aval(aval.shape[masks[k].bit_count() :], aval.dtype, axes_of([aval])))
-        mine: Leaves = [None] * len(cts)
-        for k, x in zip(given, xs[len(known) :], strict=True):
-            mine[k] = x
+        mine = replaced([None] * len(cts), given, xs[len(known) :])
         found = _pulled(call, mine, full)
         return found if found is not None else _unfused(call, mine, full)
 
@@ -141,10 +137,8 @@ def transposed(cotangents: Sequence[Any], *operands: Any, call: HistogramCall, m
     pulled = over_batch(one, (*(masks[k] for k in known), *(every for _ in given)), rank)(
         *(operands[k] for k in known), *(cts[k] for k in given)
     )
-    out: list[Any] = [None] * len(operands)
-    for k, x in zip(linear, pulled, strict=True):
-        out[k] = summed_to(x, masks[k], rank)
-    return out
+    sums = [summed_to(x, masks[k], rank) for k, x in zip(linear, pulled, strict=True)]
+    return replaced([None] * len(operands), linear, sums)
 
 
 def _unfused(call: HistogramCall, cts: Leaves, operands: Leaves) -> Leaves:
@@ -249,12 +243,8 @@ def _pullback(
         fixed = [None if linear[k] else next(known) for k in range(count)]
 
         def run(*new: Any) -> tuple[Leaves, Leaves]:
-            of_element, of_captured = list(elements), list(fixed)
-            for k, x in zip(moved, new, strict=False):
-                of_element[k] = x
-            for k, x in zip(held, new[len(moved) :], strict=True):
-                of_captured[k] = x
-            results = call.f(of_captured, *of_element)
+            of_captured = replaced(fixed, held, new[len(moved) :])
+            results = call.f(of_captured, *replaced(elements, moved, new[: len(moved)]))
             return [results[v] for _, v in values], [results[part.index] for part, _ in values]
 
         zeros = [jnp.zeros(*arguments[k]) for k in moved] + [jnp.zeros(*captured[k]) for k in held]

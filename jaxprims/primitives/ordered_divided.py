@@ -131,18 +131,9 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     on_devices = functools.partial(_on_devices, call, masks, rank)
     fills, operands, marked = _fills(avals, call), tuple(factors(k, aval) for k, aval in enumerate(avals)), None
     if n and call.kind != "segments" and call.operator.identity is not None and not (call.inner_rank or call.operator.large):
-        marked = functools.partial(_marked, avals, call, masks, rank)
+        neutral, primitive = dict(enumerate(identity_leaves(call.operator))), _PRIMITIVES[call.kind]
+        marked = functools.partial(divided.marked, layout, primitive, avals, neutral, call=call, masks=masks, rank=rank)
     return divided.Layout(operands, results, on_devices, words, fills, marked)
-
-
-def _marked(avals: Sequence[Any], call: OrderedCall, masks: tuple[int, ...], rank: int) -> divided.Marked:
-    """Where an element is not there, f makes the identity."""
-    f, k = divided.where_there(call.f, dict(enumerate(identity_leaves(call.operator)))), call.num_arrays
-    there = jax.ShapeDtypeStruct((avals[0].shape[masks[0].bit_count()],), np.bool_)
-    mine, masks = dataclasses.replace(call, f=f, positions=(*call.positions, None)), (*masks[:k], 0, *masks[k:])
-    found = layout((*avals[:k], there, *avals[k:]), call=mine, masks=masks, rank=rank)
-    whole = functools.partial(_PRIMITIVES[call.kind].bind, call=mine, masks=masks, rank=rank)
-    return k, dataclasses.replace(found, fills=(0,) * (len(avals) + 1)), whole
 
 
 _PRIMITIVES = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}

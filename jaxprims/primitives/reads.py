@@ -23,7 +23,7 @@ from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, expansions, inte
 from ..tracing.varying import axes_of, in_context, of_rows, placed
 from .avals import result_aval
 from .batches import batch_shape, new_primitive, outermost, over_batch
-from .tangents import is_inexact, taylor_by
+from .tangents import is_inexact, no_tangent, taylor_by
 
 READS = frozenset({"gather", "dynamic_slice"})
 """XLA's primitives whose transposes add by index."""
@@ -173,7 +173,7 @@ def _jvp_of(primitive: Primitive) -> Callable[..., Any]:
         x, *index = primals
         out = primitive.bind(x, *index, **params)
         if isinstance(tangents[0], ad.Zero):
-            return out, [ad.Zero(jax.typeof(out[0]).to_tangent_aval())]
+            return out, [no_tangent(out[0])]
         return out, primitive.bind(tangents[0], *index, **params)
 
     return rule

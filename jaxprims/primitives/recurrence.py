@@ -37,9 +37,12 @@ from .tangents import (
     after,
     along,
     first_of,
+    instantiated,
     is_inexact,
     like,
+    no_tangent,
     on_members,
+    replaced,
     shifted,
     summed_to,
     taylor_by,
@@ -100,10 +103,7 @@ class Derivative:
         p, a = list(factors[:n]), factors[n:]
 
         def result(*moved: Any) -> tuple[Any, ...]:
-            first = list(p)
-            for k, x in zip(self.active, moved, strict=True):
-                first[k] = x
-            out = self.operator.traced(consts, *first, *a)
+            out = self.operator.traced(consts, *replaced(p, self.active, moved), *a)
             return tuple(out[k] for k in self.active)
 
         at = tuple(p[k] for k in self.active)
@@ -287,7 +287,7 @@ def _jvp(
     primals = [jnp.asarray(x) for x in primals]
     ys = recurrence_p.bind(*primals, call=call, masks=masks, rank=rank)
     if not is_inexact(ys[0].dtype):
-        return ys, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in ys]
+        return ys, [no_tangent(y) for y in ys]
     dots = [None if isinstance(t, ad.Zero) else t for t in tangents]
     operands, have = list(primals), list(masks)
     m, n = call.step.factors, call.num_arrays
@@ -314,7 +314,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, mask
         raise NotImplementedError("linear_transpose: a linear recurrence is not linear in its coefficients")
     factor_masks, b_masks, flag_masks, const_masks, init_masks = call.split(masks)
     full, reverse = (1 << rank) - 1, call.reverse
-    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    cts = instantiated(cotangents)
 
     next_factors = factors if call.steady else [after(x, mask, reverse) for x, mask in zip(factors, factor_masks, strict=True)]
     cut, cut_mask = ([], []) if flags is None else ([after(flags, flag_masks, reverse)], [flag_masks])

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from ..ir.program import Builder
+from ..operators.classify import swapped
 from ..operators.operator import Operator, of_arrays, passing
 from ..operators.traced import make_traced
 from ..tracing.jaxprs import with_arguments
@@ -37,6 +37,7 @@ from .tangents import (
     add,
     along,
     first_of,
+    instantiated,
     is_inexact,
     jvp_of,
     jvp_rule,
@@ -93,12 +94,11 @@ def _prefixes(call: OrderedCall, values: Leaves, flags: Any, consts: Leaves, ini
 def _swapped(operator: Operator) -> Operator:
     """The operator with its arguments exchanged: what a scan from the last element combines with is what follows."""
     jaxpr, program = operator.traced.jaxpr, operator.program
-    n, slots = len(jaxpr.invars) // 2, len(program.results)
+    n = len(jaxpr.invars) // 2
     turned = with_arguments(jaxpr, jaxpr.constvars, [*jaxpr.invars[n:], *jaxpr.invars[:n]])
     if operator.large:
         return of_arrays(turned, operator.shapes, operator.dtypes)
-    b = Builder(program.params)
-    other = b.finish(b.inline(program, [b.arg((k + slots) % (2 * slots)) for k in range(2 * slots)]))
+    other = swapped(program)
     return dataclasses.replace(operator, traced=make_traced(turned, other), program=other, name=None)
 
 
@@ -232,7 +232,7 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
 def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> Leaves:
     """Each element's cotangent is its sum's."""
     arrays, cut, _, _, init = call.split(range(len(operands)))
-    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    cts = instantiated(cotangents)
     full = (1 << rank) - 1
     out: Leaves = [None] * len(operands)
     for k in arrays:

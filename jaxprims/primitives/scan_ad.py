@@ -36,6 +36,7 @@ from .tangents import (
     after,
     along,
     first_of,
+    instantiated,
     is_inexact,
     jvp_of,
     jvp_rule,
@@ -272,7 +273,7 @@ def _transpose_sums(cotangents: Sequence[Any], *operands: Any, call: OrderedCall
     k = call.num_arrays
     flags = operands[k] if call.segmented_by else None
     full, reverse = (1 << rank) - 1, call.reverse
-    cts = [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    cts = instantiated(cotangents)
     cut = [] if flags is None else [after(flags, masks[k], reverse)]
     back = dataclasses.replace(call, reverse=not reverse, init=False)
     sums = bind(scan_p, back, [*cts, *cut], [*(full for _ in cts), *masks[k : k + len(cut)]], rank)

@@ -153,7 +153,7 @@ def _extreme_of(name: str) -> Callable[..., Any]:
         along, half = axis == x.ndim - 1, is_half(x.dtype)
         few = n < SHORT_ROW if along else n <= FEW_ROWS or (half and x.shape[axis + 1 :] != (1,))
         if not few:
-            return _from_key(of_integers(_key(x, name), axis), x.dtype)
+            return from_key(of_integers(key_of(x, name), axis), x.dtype)
         if x.dtype == jnp.bfloat16:  # which XLA makes floats of, and rounds, at every step
             return _clamped(x.astype(np.float32), name, axis).astype(x.dtype)
         if not along or half or n < SHORTEST_ROW:
@@ -175,14 +175,14 @@ def _clamped(x: Any, name: str, axis: int) -> Any:
     return _by_function(x, axis, greatest, lambda a, b: jax.lax.clamp(least, a, b))
 
 
-def _key(x: Any, name: str) -> Any:
+def key_of(x: Any, name: str) -> Any:
     """Integers in the order of floats: of negative ones all bits but the sign are turned. A NaN comes after all, or before."""
     bits = jax.lax.bitcast_convert_type(x, f"int{jnp.finfo(x.dtype).bits}")
     info = jnp.iinfo(bits.dtype)
     return jnp.where(x != x, info.max if name == "max" else info.min, _turned(bits))
 
 
-def _from_key(key: Any, dtype: Any) -> Any:
+def from_key(key: Any, dtype: Any) -> Any:
     return jax.lax.bitcast_convert_type(_turned(key), dtype)
 
 

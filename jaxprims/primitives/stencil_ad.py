@@ -28,7 +28,7 @@ from .stencil import bind, stencil_p
 from .stencil_adjoint import Adjoint
 from .stencil_call import Bounds, StencilCall, Window, lanes_of
 from .stencil_made import step
-from .tangents import along, is_inexact, jvp_of, replaced
+from .tangents import along, is_inexact, jvp_of, no_tangent, replaced
 from .transposed import transposed
 from .transposition import known_rule, pulled_back
 
@@ -83,7 +83,7 @@ def _tangents(
     """Of one step's results."""
     rests = _constant(call, [d is not None for d in dots])  # an array of zeros would not be known to be one
     wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype) and not rests[k]]
-    zeros = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+    zeros = [no_tangent(o) for o in outs]
     if not wanted:
         return zeros
     still = call.keeps and any(dots[k] is None for k in wanted)  # zero is kept of some: no array of zeros is made for it
@@ -151,12 +151,7 @@ def _tangent_stencil(
         read_dots, values = take(len(moving)), take(len(cells))
 
         def f(held_moving: list[Any], values_moving: list[Any]) -> list[Any]:
-            h, v = list(held), list(values)
-            for k, x in zip(captured, held_moving, strict=True):
-                h[k - n] = x
-            for r, x in zip(moving, values_moving, strict=True):
-                v[r] = x
-            outs = call.f(h, *v)
+            outs = call.f(replaced(held, [k - n for k in captured], held_moving), *replaced(values, moving, values_moving))
             return [outs[k] for k in wanted]
 
         points = [held[k - n] for k in captured], [values[r] for r in moving]
@@ -187,7 +182,7 @@ def _tangents_of_steps(
 ) -> list[Any]:
     """Of several steps' results. Reverse mode remembers the operands for them: all else is made again when it is wanted."""
     wanted = [k for k, o in enumerate(outs) if is_inexact(o.dtype)]
-    made = [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+    made = [no_tangent(o) for o in outs]
     active = [k for k, d in enumerate(dots) if d is not None]
 
     @jax.checkpoint

@@ -83,6 +83,16 @@ def zeros_if_none(dot: Any, x: Any) -> Any:
     return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
 
 
+def instantiated(cotangents: Sequence[Any]) -> Leaves:
+    """As arrays, those that are zero too."""
+    return [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+
+
+def no_tangent(x: Any) -> ad.Zero:
+    """The tangent of what does not move."""
+    return ad.Zero(jax.typeof(x).to_tangent_aval())
+
+
 def replaced(xs: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> Leaves:
     """With others in these places."""
     full = list(xs)
@@ -142,7 +152,7 @@ def jvp_rule(primitive: Primitive, tangents_of: Callable[..., Leaves]) -> Callab
             alike, made = [vary(x, axes) for x in primals], [vary(y, axes) for y in outs]
             dots = [None if t is None else vary(t, axes) for t in dots]
         computed = iter(on_members(functools.partial(tangents_of, call), alike, dots, made, masks, rank))
-        return outs, [next(computed) if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o in outs]
+        return outs, [next(computed) if is_inexact(o.dtype) else no_tangent(o) for o in outs]
 
     return rule
 
@@ -167,7 +177,7 @@ def jvp_of(function: Callable[..., Leaves], primals: Sequence[Any], tangents: Se
     """A JVP as JAX's own rules make it of what is evaluated in the primitive's place."""
     primals = [jnp.asarray(x) for x in primals]
     outs, dots = along(lambda xs: function(*xs), primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
-    return outs, [d if is_inexact(o.dtype) else ad.Zero(jax.typeof(o).to_tangent_aval()) for o, d in zip(outs, dots, strict=True)]
+    return outs, [d if is_inexact(o.dtype) else no_tangent(o) for o, d in zip(outs, dots, strict=True)]
 
 
 def taylor_by(primitive: Primitive, plain: Callable[..., Leaves]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..ir.check import check_bits
-from ..ir.program import DTYPES
+from ..ir.program import DTYPES, itemsize
 
 MOST_PARAMS = 1 << 16
 """Far more scalars than a Program that can be compiled takes."""
@@ -41,6 +41,16 @@ def scalars_of(leaves: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     if any(slots < 1 for _, slots in leaves) or sum(slots for _, slots in leaves) > MOST_PARAMS:
         raise ValueError("a result has no slots, or too many")
     return tuple(dtype for dtype, slots in leaves for _ in range(slots))
+
+
+def struct_of(dtypes: Iterable[str]) -> tuple[list[int], int]:
+    """Byte offset of each scalar in a struct of them, each aligned to its size, and the struct's size."""
+    offsets, at, align = [], 0, 1
+    for size in map(itemsize, dtypes):
+        at = -(-at // size) * size
+        offsets.append(at)
+        at, align = at + size, max(align, size)
+    return offsets, -(-at // align) * align
 
 
 def check_dtypes(dtypes: Iterable[str]) -> None:

@@ -172,7 +172,7 @@ class HistogramSpec(KernelSpec):
     def reads(self) -> Program:
         """f, and the first and the last scalar of every row of a captured array: how far it reads."""
         b = Builder(self.f.params)
-        given = b.inline(self.f, [b.arg(k) for k in range(len(self.f.params))])
+        given = b.inline(self.f, b.args())
         at = 0
         for bins in self.bins:
             bases = iter(given[at + bins.updates :])

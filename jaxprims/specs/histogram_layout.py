@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..ir.program import itemsize
+from .elements import struct_of
 from .histogram import PartSpec
 
 
@@ -36,15 +36,8 @@ class Variant:
 
 
 def slot_offsets(bins: PartSpec) -> tuple[list[int], int]:
-    """Byte offset of each slot in a table's struct, each aligned to its size, and the struct's size."""
-    offsets, at, align = [], 0, 1
-    for dtype in bins.acc:
-        size = itemsize(dtype)
-        at = -(-at // size) * size
-        offsets.append(at)
-        at += size
-        align = max(align, size)
-    return offsets, -(-at // align) * align
+    """Byte offset of each slot in a table's struct, and the struct's size."""
+    return struct_of(bins.acc)
 
 
 def leaf_of_slot(bins: PartSpec) -> list[tuple[int, int, str, int]]:

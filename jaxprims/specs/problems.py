@@ -47,14 +47,10 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class HistogramProblem(Problem):
-    """N elements into the bins of each part."""
+class _OfElements(Problem):
+    """Of n elements."""
 
-    spec: HistogramSpec
     n: Any
-    bins: tuple[int, ...]
-    sorted: bool = False  # the first array's values, the indices, ascend
-    family: ClassVar[str] = "histogram"
 
     @property
     def sizes(self) -> Sequence[Any]:
@@ -62,11 +58,20 @@ class HistogramProblem(Problem):
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderedProblem(Problem):
+class HistogramProblem(_OfElements):
+    """N elements into the bins of each part."""
+
+    spec: HistogramSpec
+    bins: tuple[int, ...]
+    sorted: bool = False  # the first array's values, the indices, ascend
+    family: ClassVar[str] = "histogram"
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedProblem(_OfElements):
     """A scan, a reduction or a segmented reduction of N elements of so many lanes in each row of the batch."""
 
     spec: OrderedSpec
-    n: Any
     lanes: Any
     init: bool = False
     contiguous: bool = False  # rows lie one behind the other in every operand
@@ -93,30 +98,20 @@ class StencilReduceProblem(OrderedProblem):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainProblem(Problem):
+class ChainProblem(_OfElements):
     """Scans and reductions of n elements, one after the other. ``specs``: theirs."""
 
-    n: Any
     specs: tuple[OrderedSpec, ...]
     family: ClassVar[str] = "scan_chain"
 
-    @property
-    def sizes(self) -> Sequence[Any]:
-        return (self.n,)
-
 
 @dataclasses.dataclass(frozen=True)
-class GroupProblem(Problem):
+class GroupProblem(_OfElements):
     """A stable counting sort of N indices by bin. ``item_bytes``: of a position."""
 
-    n: Any
     num_bins: int
     item_bytes: int
     family: ClassVar[str] = "group"
-
-    @property
-    def sizes(self) -> Sequence[Any]:
-        return (self.n, *self.batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,16 +132,11 @@ class StencilProblem(Problem):
 
 
 @dataclasses.dataclass(frozen=True)
-class WalkProblem(Problem):
+class WalkProblem(_OfElements):
     """N elements through the states of H bins. Of tables there are so many parts, and interleaved copies in each."""
 
     spec: WalkSpec
-    n: Any
     bins: int
     parts: int
     copies: int
     family: ClassVar[str] = "walk"
-
-    @property
-    def sizes(self) -> Sequence[Any]:
-        return (self.n, *self.batch)

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 
 from ..ir.check import check_program
-from ..ir.program import Program, itemsize
-from .elements import check_dtypes, scalars_of
+from ..ir.program import Program
+from .elements import check_dtypes, scalars_of, struct_of
 from .kernel import KernelSpec, register_kind
 
 VERSION = 2
@@ -40,12 +40,7 @@ class WalkSpec(KernelSpec):
     @functools.cached_property
     def layout(self) -> tuple[list[int], int]:
         """Byte offset of each of the state's scalars in a struct, each aligned to its size, and the struct's size."""
-        offsets, at, align = [], 0, 1
-        for size in map(itemsize, scalars_of(self.state)):
-            at = -(-at // size) * size
-            offsets.append(at)
-            at, align = at + size, max(align, size)
-        return offsets, -(-at // align) * align
+        return struct_of(scalars_of(self.state))
 
     @functools.cached_property
     def text(self) -> str:

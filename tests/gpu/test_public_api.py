@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import references
 import short_form
+from exports import export
 from references import BY_NAME, CASES, INDEX, H, N, assert_close, histogram, sample, stack
 
 import jaxprims as jp
@@ -289,8 +290,7 @@ def test_both_platforms_in_one_process() -> None:
 
 def test_export_to_both_platforms() -> None:
     """One exported function for both; this process calls it on the GPU."""
-    checks = [jax.export.DisabledSafetyCheck.custom_call(t) for t in jp.CUSTOM_CALL_TARGETS]
     f = jax.jit(lambda x: jp.scan(x, jnp.maximum))
-    exported = jax.export.export(f, platforms=("cuda", "cpu"), disabled_checks=checks)(jax.ShapeDtypeStruct((4096,), jnp.int32))
+    exported = export(f, platforms=("cuda", "cpu"))(jax.ShapeDtypeStruct((4096,), jnp.int32))
     x = short_form.integers(4096)
     np.testing.assert_array_equal(np.asarray(exported.call(x)), np.maximum.accumulate(x))

@@ -6,9 +6,10 @@ spec's text alone, when an executable came from another process (``jax.export``,
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from llvmlite import ir
 
@@ -17,19 +18,14 @@ from ...specs.kernel import KernelSpec, parse
 from .llvm import engine as llvm_engine
 
 
-class Kernels(Protocol):
-    """What is asked of a kind of spec. ``table``: the name of its kernel table (``cpu/kernel_table.h``)."""
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """What is asked of a kind of spec."""
 
-    table: str
-
-    def described(self, spec: Any) -> dict[str, Any]:
-        """What drivers have to know of a spec."""
-
-    def names(self, spec: Any, variant: int) -> list[str]:
-        """The functions of a variant."""
-
-    def generate(self, spec: Any, variant: int, vector_bytes: int) -> ir.Module:
-        """A module with these functions."""
+    table: str  # the name of its kernel table (``cpu/kernel_table.h``)
+    described: Callable[[Any], dict[str, Any]]  # what drivers have to know of a spec
+    names: Callable[[Any, int], Sequence[str]]  # the functions of a variant
+    generate: Callable[[Any, int, int], ir.Module]  # a module with these, for vectors of so many bytes
 
 
 kernels: dict[str, Kernels] = {}

@@ -17,11 +17,20 @@ ORDERS = ("assisting", "row_wise", "column_wise", "sequential_rows", "any_order"
 
 
 @dataclasses.dataclass(frozen=True)
-class HistogramPlan:
+class _Plan:
+    target: ClassVar[str] = "cpu"
+    family: ClassVar[str]
+
+    def numbers(self, problem: Problem) -> tuple[int, ...]:
+        """Nothing to force."""
+        return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HistogramPlan(_Plan):
     """M subhistograms, S bin ranges, C interleaved copies of each bin (``cpu/hist_plan.h``); or, in place, the result's own
     arrays."""
 
-    target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "histogram"
     subhistograms: int = 1
     ranges: int = 1
@@ -43,10 +52,9 @@ class HistogramPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(_Plan):
     """How a scan is cut into blocks and who scans which (``cpu/scan_plan.h``)."""
 
-    target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "scan"
     order: str | None = None
     block: int | None = None
@@ -74,19 +82,15 @@ class ScanPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReducePlan:
-    """How a reduction is cut into pieces (``cpu/reduce_plan.h``). There is nothing to force."""
+class ReducePlan(_Plan):
+    """How a reduction is cut into pieces (``cpu/reduce_plan.h``)."""
 
-    target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "reduce"
     leaf: int = 0
     block: int = 0
     periodic: bool = False
     threads: int = 0
     variant: int = 0
-
-    def numbers(self, problem: Problem) -> tuple[int, ...]:
-        return ()
 
     def __str__(self) -> str:
         if self.periodic:
@@ -95,18 +99,14 @@ class ReducePlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentsPlan:
+class SegmentsPlan(_Plan):
     """How a segmented reduction is cut into tasks (``cpu/segments_plan.h``)."""
 
-    target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "segments"
     chunk: int = 0
     tasks: int = 0
     threads: int = 0
     variant: int = 0
-
-    def numbers(self, problem: Problem) -> tuple[int, ...]:
-        return ()
 
     def __str__(self) -> str:
         how = f"segments of up to {self.chunk} elements side by side or one after the other, what is longer in parts"
@@ -114,11 +114,10 @@ class SegmentsPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class StencilPlan:
+class StencilPlan(_Plan):
     """How a stencil's grid is cut into tiles, and how many steps a pass through memory makes (``cpu/stencil_plan.h``). A tile has
     one axis at least as the driver sees it: a grid of one axis has a first one of a single cell."""
 
-    target: ClassVar[str] = "cpu"
     family: ClassVar[str] = "stencil"
     depth: int = 0  # chosen
     tile: tuple[int, ...] = (0, 0, 0)  # cells on the first axis, on those between, on the last; chosen

@@ -14,11 +14,15 @@ from ..target import Explanation, Target
 from . import compiler
 from .family import CpuFamily
 from .group import Groups
-from .histogram.family import HistogramKernels, Histograms
+from .histogram.family import KERNELS as HISTOGRAM_KERNELS
+from .histogram.family import Histograms
 from .ordered.chains import ScanChains
-from .ordered.family import LargeKernels, OrderedKernels, Reductions, Scans, Segments, StencilReductions
-from .stencil.family import StencilKernels, Stencils
-from .walk.family import WalkKernels, Walks
+from .ordered.family import KERNELS as ORDERED_KERNELS
+from .ordered.family import LARGE_KERNELS, Reductions, Scans, Segments, StencilReductions
+from .stencil.family import KERNELS as STENCIL_KERNELS
+from .stencil.family import Stencils
+from .walk.family import KERNELS as WALK_KERNELS
+from .walk.family import Walks
 from .xla_pays import xla_pays
 
 
@@ -72,10 +76,10 @@ class Cpu(Target):
         return self.histograms.in_place(problem)
 
 
-compiler.kernels["hist"] = HistogramKernels()
-compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKernels())
-compiler.kernels |= dict.fromkeys(("large-scan", "large-reduce", "large-segments"), LargeKernels())
-compiler.kernels["stencil"] = StencilKernels()
-compiler.kernels["walk"] = WalkKernels()
+compiler.kernels["hist"] = HISTOGRAM_KERNELS
+compiler.kernels |= dict.fromkeys(("scan", "reduce", "segments"), ORDERED_KERNELS)
+compiler.kernels |= dict.fromkeys(("large-scan", "large-reduce", "large-segments"), LARGE_KERNELS)
+compiler.kernels["stencil"] = STENCIL_KERNELS
+compiler.kernels["walk"] = WALK_KERNELS
 CPU = Cpu()
 register_target(CPU)

@@ -5,32 +5,24 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from llvmlite import ir
-
 from ....operators import classify
 from ....specs.described import chooses, described_histogram, histogram_work
-from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ....specs.problems import HistogramProblem
 from ...plans import plan_among
 from ...target import UNKNOWN_SIZES, Explanation
 from ...words import bytes_in_words
+from .. import compiler
 from ..family import CpuFamily
 from ..plans import HistogramPlan, plan_of
 from . import kernel
 
-
-class HistogramKernels:
-    """What the compiler asks of the kind "hist"."""
-
-    table = "histogram"
-    described = staticmethod(described_histogram)
-
-    def names(self, spec: HistogramSpec, variant: int) -> list[str]:
-        return kernel.function_names(spec)
-
-    def generate(self, spec: HistogramSpec, variant: int, vector_bytes: int) -> ir.Module:
-        return kernel.generate(spec, Variant.decode(variant), vector_bytes)
+KERNELS = compiler.Kernels(
+    "histogram",
+    described_histogram,
+    lambda spec, variant: kernel.function_names(spec),
+    lambda spec, variant, vector_bytes: kernel.generate(spec, Variant.decode(variant), vector_bytes),
+)
 
 
 class Histograms(CpuFamily):

@@ -9,13 +9,13 @@ from ....ir.work import work
 from ....specs.histogram import PartSpec
 from ..llvm import expr
 from ..llvm.build import (
-    I32,
     I64,
     address,
     i64,
     load_few,
     loop,
     part,
+    prefetch,
     repeated,
     scaled,
     side_by_side,
@@ -151,4 +151,4 @@ class Rows(ScalarPhase):
             start = address(b, self.uniforms[row.number], scaled(b, self._base(g, k, i64(0), j), itemsize(dtype)))
             for line in range(0, min(h.numbers(row) * itemsize(dtype), MOST_FETCHED), 64):
                 at = address(b, start, i64(row.offset * itemsize(dtype) + line))
-                b.call(self._prefetcher(), [at, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+                prefetch(b, at)

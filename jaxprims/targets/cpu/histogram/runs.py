@@ -9,7 +9,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, i64, load, load_slots, loop, scaled, splat, store
+from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, load, load_slots, loop, scaled, splat, store
 from .rows import Rows
 from .vector_phase import PREFETCH_AHEAD
 
@@ -218,12 +218,8 @@ class Update(Rows):
         """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the
         result."""
         h, outer = self.spec.bins[g], self.b
-        fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR] * (1 + h.slots + len(self.uniforms))), f"flush_{g}")
-        fn.linkage = "internal"
-        fn.attributes.add("nounwind")
-        fn.attributes.add("noinline")
-        entry, run, uniforms = fn.args[0], fn.args[1 : 1 + h.slots], list(fn.args[1 + h.slots :])
-        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        b, (entry, *given) = declare(self.module, f"flush_{g}", [PTR] * (1 + h.slots + len(self.uniforms)), inner=True)
+        run, uniforms = given[: h.slots], given[h.slots :]
         width = self.width
         while width > 1:
             width //= 2
@@ -242,4 +238,4 @@ class Update(Rows):
             store(b, v, p, t)
         b.ret_void()
         self.b = outer
-        return fn
+        return b.function

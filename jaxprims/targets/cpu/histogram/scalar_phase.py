@@ -13,13 +13,12 @@ from ..llvm import expr
 from ..llvm.build import (
     I32,
     I64,
-    PTR,
     address,
     i64,
-    intrinsic,
     least,
     load,
     loop,
+    prefetch,
     scaled,
     store,
 )
@@ -83,10 +82,7 @@ class ScalarPhase(VectorPhase):
             size = a.slots * itemsize(a.dtype)
             for line in range(0, count * size if p is not None and size <= 32 else 0, 64):
                 at = b.add(scaled(b, b.add(i, i64(self.chunk)), size), i64(line))
-                b.call(self._prefetcher(), [address(b, p, at), ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
-
-    def _prefetcher(self) -> ir.Function:
-        return intrinsic(self.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
+                prefetch(b, address(b, p, at))
 
     def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
         b = self.b
@@ -116,11 +112,9 @@ class ScalarPhase(VectorPhase):
         ]
 
     def _prefetch(self, g: int, u: int, j: ir.Value) -> None:
-        b = self.b
-        prefetch = self._prefetcher()
         places = self._places(g, self._offset(g, u, j))
         for p in places if self.variant.soa else places[:1]:
-            b.call(prefetch, [p, ir.Constant(I32, 1), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+            prefetch(self.b, p, writes=True)
 
     def _element(self, g: int, u: int, j: ir.Value) -> ir.Value:
         """Which of the chunk's elements update j comes from."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from llvmlite import ir
 
 from ....ir.program import Builder, Program, from_bits, itemsize
-from ....specs.histogram import ArraySpec, HistogramSpec
+from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ..llvm import expr
 from ..llvm.build import (
@@ -17,8 +16,10 @@ from ..llvm.build import (
     I64,
     PTR,
     address,
+    all_pointers,
     alloca,
     bytes_of,
+    chosen,
     declare,
     i64,
     intrinsic,
@@ -31,6 +32,7 @@ from ..llvm.build import (
     suffix,
     undefined,
 )
+from ..ordered.rows import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
 """Phase one's buffers take half of a small L1 at most; the table wants the rest."""
@@ -94,10 +96,9 @@ class VectorPhase:
                 rows.append(row)
             self.sources.append(rows)
         builder = Builder(spec.f.params)
-        values = builder.inline(spec.f, [builder.arg(k) for k in range(len(spec.f.params))])
+        values = builder.inline(spec.f, builder.args())
         number = dict(zip(spec.f.results, values, strict=True))
         self.f: Program = builder.finish([number[r] for r in computed])
-        self.used_params = {i.attr for i in self.f.body if i.op == "arg"}
 
     def build(self) -> None:
         spec, variant, width = self.spec, self.variant, self.width
@@ -114,7 +115,7 @@ class VectorPhase:
         self.chunk = chunk
         room = chunk + max(PREFETCH_AHEAD, width)
         self.arrays = [pointer(b, arrays, k) if a.slots else None for k, a in enumerate(spec.arrays)]
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        self.uniforms = all_pointers(b, uniforms, len(spec.uniforms))
         self.tables: list[list[ir.Value]] = []
         at = 0
         for h in spec.bins:
@@ -148,68 +149,32 @@ class VectorPhase:
         """The rest of phase two for histogram g, likewise."""
         raise AssertionError("phase one alone is no kernel")
 
-    def _load_tail(self, p: ir.Value, a: ArraySpec, wanted: Sequence[int], rest: ir.Value) -> list[ir.Value]:
-        """The last, partial vector: ``rest`` elements, the spare lanes filled with the first of them. No lane sees a value that
-        the user did not give: a loop inside f might never end on one."""
-        b, width, t = self.b, self.width, expr.memory_type(a.dtype)
-        row, flags = ir.VectorType(t, width * a.slots), ir.VectorType(I1, width * a.slots)
-        lane = numbers(I32, range(width * a.slots))
-        mask = b.icmp_unsigned("<", lane, splat(b, b.trunc(scaled(b, rest, a.slots), I32), width * a.slots))
-        name = f"llvm.masked.load.v{width * a.slots}{suffix(t)}.p0"
-        load = intrinsic(self.module, name, row, [PTR, flags, row])
-        loaded = b.call(load, [p, mask, ir.Constant(row, None)])
-        out = []
-        for s in wanted:
-            v = self._slot(loaded, s, a.slots)
-            first = splat(b, b.extract_element(v, ir.Constant(I32, 0)), width)
-            out.append(b.select(self._slot(mask, 0, a.slots), v, first))
-        return out
-
-    def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
-        lanes = numbers(I32, range(s, self.width * slots, slots))
-        return row if slots == 1 else self.b.shuffle_vector(row, undefined(row.type), lanes)
-
-    def _load_elements(self, k: int, i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
-        """A vector of the elements from i on, for each slot of array k that f uses; ``rest`` of them are left."""
+    def _load_elements(self, k: int, wanted: list[int], i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
+        """A vector of the elements from i on, for each wanted slot of array k; ``rest`` of them are left."""
         b, a = self.b, self.spec.arrays[k]
-        wanted = [s for p, (q, s) in enumerate(self.param_of) if q == k and p in self.used_params]
-        if not wanted:
-            return {}
         p = address(b, self.arrays[k], scaled(b, i, itemsize(a.dtype) * a.slots))
-        t = ir.VectorType(expr.memory_type(a.dtype), self.width)
-        with b.if_else(b.icmp_signed(">=", rest, i64(self.width)), likely=True) as (then, otherwise):
-            with then:
-                row = b.load(p, typ=ir.VectorType(t.element, self.width * a.slots), align=itemsize(a.dtype))
-                whole = [self._slot(row, s, a.slots) for s in wanted]
-                whole_block = b.block
-            with otherwise:
-                tail = self._load_tail(p, a, wanted, rest)
-                tail_block = b.block
-        out = {}
-        for s, v, w in zip(wanted, whole, tail, strict=True):
-            phi = b.phi(t)
-            phi.add_incoming(v, whole_block)
-            phi.add_incoming(w, tail_block)
-            out[s] = phi
-        return {s: expr.from_memory(b, v, a.dtype) for s, v in out.items()}
+
+        def loaded(rest: ir.Value | None) -> list[ir.Value]:
+            return list(load_row(b, p, a.dtype, self.width, a.slots, wanted, rest).values())
+
+        whole = b.icmp_signed(">=", rest, i64(self.width))
+        return dict(zip(wanted, chosen(b, whole, lambda: loaded(None), lambda: loaded(rest), likely=True), strict=True))
 
     def _vector_phase(self, first: ir.Value, j: ir.Value, count: ir.Value) -> None:
         b, spec, width = self.b, self.spec, self.width
         i = b.add(first, j)
         rest = b.sub(count, j)
-        slots: dict[tuple[int, int], ir.Value] = {}
-        for k, a in enumerate(spec.arrays):
-            if a.slots:
-                slots |= {(k, s): v for s, v in self._load_elements(k, i, rest).items()}
-            elif any(q == k and p in self.used_params for p, (q, _) in enumerate(self.param_of)):
-                t = I32 if itemsize(a.dtype) == 4 else I64
-                lane = numbers(t, range(width))
-                base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
-                lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
-                slots[k, 0] = b.add(splat(b, base, width), lane)  # spare lanes: the first one's, as for arrays
-        blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
-        args = [slots.get(self.param_of[p], blank[p]) for p in range(len(spec.f.params))]
-        values = expr.emit(b, self.f, args, self.uniforms, width)
+
+        def position(dtype: str) -> ir.Value:
+            """Spare lanes: the first one's, as for arrays."""
+            t = I32 if itemsize(dtype) == 4 else I64
+            lane = numbers(t, range(width))
+            base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
+            lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
+            return b.add(splat(b, base, width), lane)
+
+        loaded = lambda k, wanted: self._load_elements(k, wanted, i, rest)  # noqa: E731
+        values = f_of(b, self.f, spec.arrays, self.uniforms, width, loaded, position)
         for g, h in enumerate(spec.bins):
             for u in range(h.updates):
                 index = None if self.constant[g] is not None else values[self.indices[g][u]]

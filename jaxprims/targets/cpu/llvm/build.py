@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -11,12 +11,13 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from . import expr
 from .types import alloca as alloca
+from .types import call, vector, vector_of
 from .types import numbers as numbers
 from .types import undefined as undefined
-from .types import vector, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
+NULL = ir.Constant(PTR, None)
 
 
 @functools.lru_cache(4096)
@@ -40,6 +41,27 @@ def loop(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int | ir.Value 
     b.position_at_end(after)
 
 
+def chosen(
+    b: ir.IRBuilder,
+    condition: ir.Value,
+    yes: Callable[[], Sequence[ir.Value]],
+    no: Callable[[], Sequence[ir.Value]],
+    likely: bool | None = None,
+) -> list[ir.Value]:
+    """``yes()`` where the condition holds, else ``no()``."""
+    with b.if_else(condition, likely=likely) as (then, otherwise):
+        with then:
+            values, block = yes(), b.block
+        with otherwise:
+            others, other_block = no(), b.block
+    out = []
+    for v, w in zip(values, others, strict=True):
+        out.append(b.phi(v.type))
+        out[-1].add_incoming(v, block)
+        out[-1].add_incoming(w, other_block)
+    return out
+
+
 def least(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.icmp_signed("<", x, y), x, y)
 
@@ -56,6 +78,10 @@ def pointer(b: ir.IRBuilder, pointers: ir.Value, k: int) -> ir.Value:
     return b.load(b.gep(pointers, [i64(k)], source_etype=PTR), typ=PTR)
 
 
+def all_pointers(b: ir.IRBuilder, pointers: ir.Value, count: int) -> list[ir.Value]:
+    return [pointer(b, pointers, k) for k in range(count)]
+
+
 def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
     """A value or a vector of contiguous ones from memory, in registers."""
     t = expr.memory_type(dtype)
@@ -65,6 +91,20 @@ def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
 
 def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
     b.store(expr.to_memory(b, value, dtype), p, align=itemsize(dtype))
+
+
+def masked_load(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, mask: ir.Value) -> ir.Value:
+    """Zeros where the mask is false."""
+    return call(b, f"llvm.masked.load.v{t.count}{suffix(t.element)}.p0", t, p, mask, ir.Constant(t, None))
+
+
+def masked_store(b: ir.IRBuilder, v: ir.Value, p: ir.Value, mask: ir.Value) -> None:
+    call(b, f"llvm.masked.store.v{v.type.count}{suffix(v.type.element)}.p0", ir.VoidType(), v, p, mask)
+
+
+def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) -> None:
+    """Asks for a line of the cache; ``near``: into which level, 3 the first."""
+    call(b, "llvm.prefetch.p0", ir.VoidType(), p, I32(int(writes)), I32(near), I32(1))
 
 
 def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int]) -> dict[int, ir.Value]:
@@ -94,9 +134,15 @@ def intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir
     return known or ir.Function(module, ir.FunctionType(result, params), name)
 
 
-def declare(module: ir.Module, name: str, params: Sequence[ir.Type]) -> tuple[ir.IRBuilder, list[ir.Argument]]:
-    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), params), name)
+def declare(
+    module: ir.Module, name: str, params: Sequence[ir.Type], result: ir.Type | None = None, inner: bool = False
+) -> tuple[ir.IRBuilder, list[ir.Argument]]:
+    """A function, to be filled. ``inner``: one that the module's others call, and that stays one."""
+    fn = ir.Function(module, ir.FunctionType(result or ir.VoidType(), params), name)
     fn.attributes.add("nounwind")
+    if inner:
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
     return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
 
 

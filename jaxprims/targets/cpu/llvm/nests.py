@@ -18,8 +18,7 @@ from llvmlite import ir
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
 from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
 from . import expr
-from .build import I1, I32, PTR, alloca, i64, load, loop, store, suffix
-from .build import intrinsic as declared
+from .build import I1, I32, PTR, alloca, declare, i64, load, loop, masked_load, masked_store, store
 from .engine import target
 from .table import TABLE, convert
 from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
@@ -37,21 +36,17 @@ ROWS_ACROSS = 4
 def function(module: ir.Module, name: str, p: ArrayProgram) -> ir.Function:
     """``name(results..., parameters..., captured arrays...)``, pointers. Results overlap nothing else."""
     count = len(p.results)
-    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [PTR] * (count + len(p.params) + len(p.uniforms))), name)
-    fn.linkage = "internal"
-    fn.attributes.add("nounwind")
-    fn.attributes.add("noinline")  # it is called in several places, and long
-    for arg in fn.args[:count]:
+    b, args = declare(module, name, [PTR] * (count + len(p.params) + len(p.uniforms)), inner=True)
+    for arg in args[:count]:
         arg.add_attribute("noalias")
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
-    places: list[ir.Value] = list(fn.args[count:])
+    places: list[ir.Value] = list(args[count:])
     for k, (dtype, size) in enumerate(p.made, len(places)):
         mine = k in p.results
-        places.append(fn.args[p.results.index(k)] if mine else alloca(b, ir.ArrayType(memory_type(dtype), size)))
+        places.append(args[p.results.index(k)] if mine else alloca(b, ir.ArrayType(memory_type(dtype), size)))
     for n in p.nests:
         _Emission(b, n, places, [t for t, _ in p.arrays]).emit()
     b.ret_void()
-    return fn
+    return b.function
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +268,7 @@ class _Emission:
         if step == 1 and piece.count == piece.width:
             return load(b, p, dtype, piece.width)
         if step == 1:
-            name = f"llvm.masked.load.v{piece.width}{suffix(t)}.p0"
-            masked = declared(b.module, name, vector, [PTR, ir.VectorType(I1, piece.width), vector])
-            return expr.from_memory(b, b.call(masked, [p, _mask(piece), ir.Constant(vector, None)]), dtype)
+            return expr.from_memory(b, masked_load(b, p, vector, _mask(piece)), dtype)
         gathered: ir.Value = ir.Constant(vector, None)
         for k in range(piece.count):
             one = b.load(b.gep(p, [i64(k * step)], source_etype=t), typ=t)
@@ -295,9 +288,7 @@ class _Emission:
         stored = expr.to_memory(b, value, dtype)
         t = memory_type(dtype)
         if step == 1:
-            vector, name = stored.type, f"llvm.masked.store.v{piece.width}{suffix(t)}.p0"
-            masked = declared(b.module, name, ir.VoidType(), [vector, PTR, ir.VectorType(I1, piece.width)])
-            b.call(masked, [stored, p, _mask(piece)])
+            masked_store(b, stored, p, _mask(piece))
             return
         for k in range(piece.count):
             b.store(b.extract_element(stored, I32(k)), b.gep(p, [i64(k * step)], source_etype=t))

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from . import expr
-from .build import i64
+from .build import i64, side_by_side
 from .types import take
 
 _LEAST_SLOTS = 5
@@ -29,14 +29,14 @@ def load_structs(
     b: ir.IRBuilder, places: Sequence[ir.Value], dtype: str, slots: int, wanted: Sequence[int]
 ) -> dict[int, ir.Value]:
     """The wanted slots of the structs at these places, as they are in memory."""
-    t, piece, width = expr.memory_type(dtype), 16 // itemsize(dtype), len(places)
+    t, piece = expr.memory_type(dtype), 16 // itemsize(dtype)
     out: dict[int, ir.Value] = {}
     for first in _starts(slots, piece):
         mine = [s for s in wanted if first <= s < first + piece and s not in out]
         if mine:
             loaded = [_at(b, p, first, t) for p in places]
             pieces = [b.load(p, typ=ir.VectorType(t, piece), align=itemsize(dtype)) for p in loaded]
-            vectors = _transposed(b, [_joined(b, [pieces[k] for k in range(i, width, piece)]) for i in range(piece)], piece)
+            vectors = _transposed(b, [side_by_side(b, pieces[i::piece]) for i in range(piece)], piece)
             out |= {s: vectors[s - first] for s in mine}
     return out
 
@@ -60,20 +60,19 @@ def _at(b: ir.IRBuilder, p: ir.Value, slot: int, t: ir.Type) -> ir.Value:
     return b.gep(p, [i64(slot)], source_etype=t)
 
 
-def _joined(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
-    while len(parts) > 1:
-        parts = [take(b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
 def _transposed(b: ir.IRBuilder, rows: Sequence[ir.Value], size: int) -> list[ir.Value]:
     """``size`` rows with every square of ``size`` lanes transposed, by halves."""
-    rows, width, half = list(rows), rows[0].type.count, size // 2
+    rows, half = list(rows), size // 2
     while half:
         for k in range(size):
             if not k & half:
-                low, high = rows[k], rows[k + half]
-                rows[k] = take(b, low, high, [j if not j & half else width + j - half for j in range(width)])
-                rows[k + half] = take(b, low, high, [j + half if not j & half else width + j for j in range(width)])
+                rows[k], rows[k + half] = swapped(b, rows[k], rows[k + half], half)
         half //= 2
     return rows
+
+
+def swapped(b: ir.IRBuilder, low: ir.Value, high: ir.Value, half: int) -> tuple[ir.Value, ir.Value]:
+    """Two rows ``half`` apart with the upper half of every 2 * half lanes of the one and the lower of the other swapped."""
+    width = low.type.count
+    first = take(b, low, high, [k if not k & half else width + k - half for k in range(width)])
+    return first, take(b, low, high, [k + half if not k & half else width + k for k in range(width)])

@@ -9,8 +9,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, PTR, address, i64, intrinsic, numbers, scaled, splat, suffix, undefined
+from ..llvm.build import I32, address, chosen, i64, masked_load, numbers, scaled, splat, undefined
 from ..llvm.structs import in_pieces, load_structs
+from .rows import f_of
 
 
 def register_bytes(dtype: str) -> int:
@@ -64,8 +65,8 @@ class Elements:
         self.turned = spec.reverse and not mirrored  # lanes are turned round when loaded
         self.backwards = spec.reverse and mirrored  # or their order is the opposite of the scan's
         self.period = period
-        self.params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
-        used = {self.params[i.attr] for i in spec.f.body if i.op == "arg"}
+        params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
+        used = {params[i.attr] for i in spec.f.body if i.op == "arg"}
         self.wanted = [[s for s in range(a.params) if (k, s) in used] for k, a in enumerate(spec.arrays)]
         self.row: ir.Value = i64(0)
         if period is not None:
@@ -79,12 +80,14 @@ class Elements:
         on which a loop inside f or op might never end.
         """
         spec, loaded = self.spec, self._load(i, rest)
-        for k, a in enumerate(spec.arrays):
-            if a.slots == 0 and self.wanted[k]:
-                loaded[k, 0] = self._positions(i, rest, a.dtype)
-        blank = [ir.Constant(expr.register_type(t, self.width), ir.Undefined) for t in spec.f.params]
-        args = [loaded.get(at, undefined) for at, undefined in zip(self.params, blank, strict=True)]
-        return expr.emit(self.b, spec.f, args, self.uniforms, self.width)
+
+        def slots(k: int, wanted: list[int]) -> dict[int, ir.Value]:
+            return {s: loaded[k, s] for s in wanted}
+
+        def position(dtype: str) -> ir.Value:
+            return self._positions(i, rest, dtype)
+
+        return f_of(self.b, spec.f, spec.arrays, self.uniforms, self.width, slots, position)
 
     def memory_index(self, i: ir.Value) -> ir.Value:
         """The first memory element of the vector that starts with scan element i."""
@@ -105,21 +108,7 @@ class Elements:
         self, rest: ir.Value | None, full: Callable[[], list[ir.Value]], tail: Callable[[], list[ir.Value]]
     ) -> list[ir.Value]:
         """``full()`` for a vector with all its elements, else ``tail()``."""
-        b = self.b
-        if rest is None or self.width == 1:
-            return full()
-        with b.if_else(self.whole(rest), likely=True) as (then, otherwise):
-            with then:
-                values, block = full(), b.block
-            with otherwise:
-                others, other_block = tail(), b.block
-        out = []
-        for v, w in zip(values, others, strict=True):
-            phi = b.phi(v.type)
-            phi.add_incoming(v, block)
-            phi.add_incoming(w, other_block)
-            out.append(phi)
-        return out
+        return full() if rest is None or self.width == 1 else chosen(self.b, self.whole(rest), full, tail, likely=True)
 
     # --- arrays ---------------------------------------------------------------------------------------------------------------
 
@@ -145,7 +134,7 @@ class Elements:
             return [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
 
         def tail() -> list[ir.Value]:
-            rows = {k: self._masked_load(k, p, rest) for k, p in at.items()}
+            rows = {k: masked_load(b, p, self._row(k), self.in_memory(rest, arrays[k].slots)) for k, p in at.items()}
             values = [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
             return [self._filled(v, rest) for v in values]
 
@@ -172,12 +161,6 @@ class Elements:
     def _row(self, k: int) -> ir.VectorType:
         a = self.spec.arrays[k]
         return ir.VectorType(expr.memory_type(a.dtype), self.width * a.slots)
-
-    def _masked_load(self, k: int, p: ir.Value, rest: ir.Value) -> ir.Value:
-        row = self._row(k)
-        name = f"llvm.masked.load.v{row.count}{suffix(row.element)}.p0"
-        load = intrinsic(self.b.module, name, row, [PTR, ir.VectorType(I1, row.count), row])
-        return self.b.call(load, [p, self.in_memory(rest, self.spec.arrays[k].slots), ir.Constant(row, None)])
 
     def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
         """One slot of each element, its lanes in the order asked for."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Any
-
-from llvmlite import ir
 
 from ....ir.program import itemsize
 from ....specs.described import described_ordered, ordered_work
@@ -13,6 +12,7 @@ from ....specs.large import LargeSpec
 from ....specs.ordered import OrderedSpec
 from ....specs.problems import OrderedProblem
 from ...target import UNKNOWN_SIZES, Explanation
+from .. import compiler
 from ..family import CpuFamily
 from ..llvm import engine as llvm_engine
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan, plan_of
@@ -21,32 +21,18 @@ from .elements import vector_width
 from .reduce_rows import folds_rows
 from .scan_along import runs_along_short_rows
 
-
-class OrderedKernels:
-    """What the compiler asks of the kinds "scan", "reduce" and "segments"."""
-
-    table = "ordered"
-
-    def described(self, spec: OrderedSpec) -> dict[str, Any]:
-        return {**described_ordered(spec), "folds_rows": folds_rows(spec)}
-
-    def names(self, spec: OrderedSpec, variant: int) -> list[str]:
-        return kernel.function_names(spec, variant)
-
-    def generate(self, spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
-        return kernel.generate(spec, variant, vector_bytes)
-
-
-class LargeKernels(OrderedKernels):
-    """The same of those whose elements are arrays in memory."""
-
-    def names(self, spec: OrderedSpec, variant: int) -> list[str]:
-        assert isinstance(spec, LargeSpec)
-        return large.function_names(spec)
-
-    def generate(self, spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
-        assert isinstance(spec, LargeSpec)
-        return large.generate(spec)
+KERNELS = compiler.Kernels(
+    "ordered",
+    lambda spec: {**described_ordered(spec), "folds_rows": folds_rows(spec)},
+    kernel.function_names,
+    kernel.generate,
+)
+LARGE_KERNELS = dataclasses.replace(
+    KERNELS,
+    names=lambda spec, variant: large.function_names(spec),
+    generate=lambda spec, variant, vector_bytes: large.generate(spec),
+)
+"""Of those whose elements are arrays in memory."""
 
 
 def _form(spec: OrderedSpec, n: int, variant: int) -> str:

@@ -15,7 +15,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, declare, i64, loop, pointer, scaled
+from ..llvm.build import I64, NULL, PTR, address, all_pointers, chosen, declare, i64, loop, scaled
 from . import reduce as llvm_reduce
 from . import reduce_rows as llvm_reduce_rows
 from . import scan_abreast as llvm_scan_abreast
@@ -23,7 +23,7 @@ from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
 from .elements import vector_width
-from .rows import apply_op, load_state, store_row, store_state
+from .rows import apply_op, load_state, store_row, store_state, uniforms_of
 
 PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
@@ -71,7 +71,7 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
 
 def combine(module: ir.Module, spec: OrderedSpec, width: int) -> None:
     b, (uniforms, first, second, out, lanes) = declare(module, "combine", [PTR, PTR, PTR, PTR, I64])
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    captured = uniforms_of(b, spec, uniforms)
     with _lanes(b, spec, lanes, width) as lane:
         rest = b.sub(lanes, lane)
         states = (load_state(b, spec, place, lanes, lane, width, rest) for place in (first, second))
@@ -81,8 +81,8 @@ def combine(module: ir.Module, spec: OrderedSpec, width: int) -> None:
 
 def finish(module: ir.Module, spec: OrderedSpec, width: int) -> None:
     b, (uniforms, state, outs, lanes) = declare(module, "finish", [PTR, PTR, PTR, I64])
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-    leaves = [pointer(b, outs, k) for k in range(len(spec.leaves))]
+    captured = uniforms_of(b, spec, uniforms)
+    leaves = all_pointers(b, outs, len(spec.leaves))
     with _lanes(b, spec, lanes, width) as lane:
         rest = b.sub(lanes, lane)
         values = iter(expr.emit(b, spec.finish, _state_or_identity(b, spec, state, lanes, lane, width, rest), captured, width))
@@ -102,12 +102,6 @@ def _state_or_identity(
 ) -> list[ir.Value]:
     if spec.identity is None:
         return load_state(b, spec, state, lanes, lane, width, rest)
-    before = b.block
-    with b.if_then(b.icmp_unsigned("!=", state, ir.Constant(PTR, None))):
-        there, loaded = load_state(b, spec, state, lanes, lane, width, rest), b.block
-    phis = []
-    for t, bits, v in zip(spec.state, spec.identity, there, strict=True):
-        phis.append(b.phi(v.type))
-        phis[-1].add_incoming(expr.constant(t, bits, width), before)
-        phis[-1].add_incoming(v, loaded)
-    return phis
+    identity = [expr.constant(t, bits, width) for t, bits in zip(spec.state, spec.identity, strict=True)]
+    there = b.icmp_unsigned("!=", state, NULL)
+    return chosen(b, there, lambda: load_state(b, spec, state, lanes, lane, width, rest), lambda: identity)

@@ -15,9 +15,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, declare, i64, loop, pointer, scaled
-from ..llvm.types import memory_type
-from .scan_across import RANGE, RESTARTED, STARTED
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, alloca, declare, i64, loop, pointer, scaled
+from ..llvm.types import call, memory_type
+from .rows import RESTARTED, STARTED, arrays_of, members
 
 Pointers = list[ir.Value]
 
@@ -58,12 +58,8 @@ class _Large:
         return [address(b, state, i64(at)) for at in self.spec.offsets[:-1]]
 
     def _copy(self, b: ir.IRBuilder, to: Sequence[ir.Value], come_from: Sequence[ir.Value], sizes: Sequence[int]) -> None:
-        name = "llvm.memcpy.p0.p0.i64"
-        copy = self.module.globals.get(name)
-        if copy is None:
-            copy = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I1]), name)
         for t, f, size in zip(to, come_from, sizes, strict=True):
-            b.call(copy, [t, f, i64(size), ir.Constant(I1, 0)])
+            call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), t, f, i64(size), ir.Constant(I1, 0))
 
     def _apply(self, b: ir.IRBuilder, uniforms: ir.Value, to: Pointers, first: Pointers, second: Pointers) -> None:
         """``to`` is none of the others."""
@@ -80,15 +76,11 @@ class _Large:
         """``fold(arrays, uniforms, outs, flags, range, lane, state, started) -> progress``: takes the range's elements of a lane
         into ``state``. ``outs``: where results are written; null: nowhere."""
         spec = self.spec
-        fn = ir.Function(self.module, ir.FunctionType(I64, [PTR] * 5 + [I64, PTR, I1]), "fold")
-        fn.linkage = "internal"
-        fn.attributes.add("nounwind")
-        fn.attributes.add("noinline")
-        arrays, uniforms, outs, flags, range_, lane, state, started = fn.args
-        b = ir.IRBuilder(fn.append_basic_block("entry"))
-        lo, hi, n, _, lanes = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE) - 2))
-        here = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
-        writes = b.icmp_unsigned("!=", outs, ir.Constant(PTR, None))
+        b, args = declare(self.module, "fold", [PTR] * 5 + [I64, PTR, I1], I64, inner=True)
+        arrays, uniforms, outs, flags, range_, lane, state, started = args
+        lo, hi, n, lanes = members(b, range_, "lo", "hi", "n", "lanes")
+        here = arrays_of(b, spec, arrays)
+        writes = b.icmp_unsigned("!=", outs, NULL)
         there = [alloca(b, PTR) for _ in spec.kept]
         with b.if_then(writes):
             for k, p in enumerate(there):
@@ -135,7 +127,7 @@ class _Large:
         with b.if_then(b.icmp_signed("<", lo, hi)):
             self._copy(b, self._parts(b, state), [b.load(p, typ=PTR) for p in current], self.bytes)
         b.ret(b.load(progress, typ=I64))
-        return fn
+        return b.function
 
     def _element(
         self, b: ir.IRBuilder, arrays: Pointers, uniforms: ir.Value, step: ir.Value, index: ir.Value, made: Pointers | None
@@ -157,9 +149,8 @@ class _Large:
         """All of a scan that combines nothing: a block waits for none before it."""
         spec = self.spec
         b, (arrays, uniforms, outs, _, range_, _, _, progress) = self._entry("scan", 7)
-        lo, hi, n, _, lanes = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE) - 2))
-        here = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
-        there = [pointer(b, outs, k) for k in range(len(spec.kept))]
+        lo, hi, n, lanes = members(b, range_, "lo", "hi", "n", "lanes")
+        here, there = arrays_of(b, spec, arrays), all_pointers(b, outs, len(spec.kept))
         assert self.element is not None
         with self._over_lanes(b, range_) as (lane, _), loop(b, lo, hi) as t:
             step = b.sub(b.sub(n, i64(1)), t) if spec.reverse else t
@@ -175,22 +166,19 @@ class _Large:
     # --- what drivers call (cpu/ordered_kernel.h) -------------------------------------------------------------------------------
 
     def _entry(self, name: str, count: int) -> tuple[ir.IRBuilder, list[ir.Value]]:
-        fn = ir.Function(self.module, ir.FunctionType(I64, [PTR] * count + [I64]), name)
-        fn.attributes.add("nounwind")
-        return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
+        return declare(self.module, name, [PTR] * count + [I64], I64)
 
     @contextmanager
     def _over_lanes(self, b: ir.IRBuilder, range_: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
         """The lane, and where its states are."""
-        first, last = (b.load(b.gep(range_, [i64(RANGE.index(k))], source_etype=I64), typ=I64) for k in ("lane_lo", "lane_hi"))
+        first, last = members(b, range_, "lane_lo", "lane_hi")
         with loop(b, first, last) as lane:
             yield lane, b.mul(b.sub(lane, first), i64(self.stride))
 
     def _scan(self) -> None:
         """Where there is a prefix, the aggregate (null: nobody wants it) is folded beside the results."""
         b, (arrays, uniforms, outs, flags, range_, prefix, aggregate, progress) = self._entry("scan", 7)
-        none, nothing = ir.Constant(PTR, None), ir.Constant(I1, 0)
-        led, wanted = b.icmp_unsigned("!=", prefix, none), b.icmp_unsigned("!=", aggregate, none)
+        led, wanted = b.icmp_unsigned("!=", prefix, NULL), b.icmp_unsigned("!=", aggregate, NULL)
         started = b.trunc(progress, I1)
         total, spare = alloca(b, I64), self._state(b)
         b.store(progress, total)
@@ -200,9 +188,9 @@ class _Large:
             with b.if_else(led) as (then, otherwise):
                 with then:
                     with b.if_then(wanted):
-                        b.store(b.call(self.fold, [arrays, uniforms, none, flags, range_, lane, own, started]), total)
+                        b.store(b.call(self.fold, [arrays, uniforms, NULL, flags, range_, lane, own, started]), total)
                     self._copy(b, [spare], [address(b, prefix, at)], [self.stride])
-                    b.call(self.fold, [*fold, spare, b.not_(nothing)])
+                    b.call(self.fold, [*fold, spare, ir.Constant(I1, 1)])
                 with otherwise:
                     b.store(b.call(self.fold, [*fold, own, started]), total)
         b.ret(b.or_(progress, b.load(total, typ=I64)))
@@ -212,7 +200,7 @@ class _Large:
         total = alloca(b, I64)
         b.store(progress, total)
         with self._over_lanes(b, range_) as (lane, at):
-            given = [arrays, uniforms, ir.Constant(PTR, None), flags, range_, lane, address(b, aggregate, at)]
+            given = [arrays, uniforms, NULL, flags, range_, lane, address(b, aggregate, at)]
             b.store(b.call(self.fold, [*given, b.trunc(progress, I1)]), total)
         b.ret(b.or_(progress, b.load(total, typ=I64)))
 

@@ -14,13 +14,26 @@ from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, alloca, i64, least, loop, numbers, pointer, splat
+from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import high_halves, reduce_packed
-from .rows import FOUR, Held, apply_op, four_at_once, is_expensive, load_state, prefix_mask, repeat, store_state
-from .scan_across import RANGE, STARTED
+from .rows import (
+    FOUR,
+    STARTED,
+    Held,
+    apply_op,
+    arrays_of,
+    four_at_once,
+    is_expensive,
+    load_state,
+    members,
+    prefix_mask,
+    repeat,
+    store_state,
+    uniforms_of,
+)
 
 State = list[ir.Value]
 """A vector for each slot."""
@@ -32,34 +45,23 @@ TREE = 64
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     high, two = high_halves(spec), folds(spec)
     if high is not None:
-        reduce_packed(_declare(module, "reduce"), *_parts(module, {"whole": spec, "high": high}, vector_bytes))
+        reduce_packed(module, *_parts(module, {"whole": spec, "high": high}, vector_bytes))
     elif two is not None:
         forms = {"most": two.most, "total": two.total} | ({"own": spec} if two.own else {})
-        reduce_logaddexp(_declare(module, "reduce"), spec, two, _parts(module, forms, vector_bytes))
+        reduce_logaddexp(module, spec, two, _parts(module, forms, vector_bytes))
     else:
-        _define(module, "reduce", spec, vector_bytes)
+        _define(module, "reduce", spec, vector_bytes, inner=False)
 
 
 def _parts(module: ir.Module, forms: Mapping[str, OrderedSpec], vector_bytes: int) -> list[ir.Function]:
     """Functions that ``reduce`` is made of."""
-    functions = [_define(module, name, form, vector_bytes) for name, form in forms.items()]
-    for fn in functions:
-        fn.linkage = "internal"
-        fn.attributes.add("noinline")
-    return functions
+    return [_define(module, name, form, vector_bytes, inner=True) for name, form in forms.items()]
 
 
-def _declare(module: ir.Module, name: str) -> ir.Function:
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), name)
-    fn.attributes.add("nounwind")
-    return fn
-
-
-def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int) -> ir.Function:
-    fn, width = _declare(module, name), vector_width(spec, vector_bytes)
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
-    arrays, uniforms, _, range_, aggregate, progress = fn.args
-    lo, hi, n = (b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in ("lo", "hi", "n"))
+def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int, inner: bool) -> ir.Function:
+    width = vector_width(spec, vector_bytes)
+    b, (arrays, uniforms, _, range_, aggregate, progress) = declare(module, name, [PTR] * 5 + [I64], I64, inner)
+    lo, hi, n = members(b, range_, "lo", "hi", "n")
     if spec.commutes and spec.reverse:  # any order will do: memory's
         spec, lo, hi = dataclasses.replace(spec, reverse=False), b.sub(n, hi), b.sub(n, lo)
     some, started = b.icmp_signed("<", lo, hi), b.icmp_unsigned("!=", b.and_(progress, i64(STARTED)), i64(0))
@@ -71,7 +73,7 @@ def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int) 
             fold.total.put(fold.op([v if width == 1 else splat(b, v, width) for v in before], fold.total.get()))
         store_state(b, spec, fold.first(), aggregate, i64(1), i64(0))
     b.ret(b.or_(progress, b.select(some, i64(STARTED), i64(0))))
-    return fn
+    return b.function
 
 
 class Fold:
@@ -79,8 +81,7 @@ class Fold:
 
     def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value, uniforms: ir.Value, n: ir.Value, width: int):
         self.b, self.spec, self.width = b, spec, width
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
+        self.uniforms, self.arrays = uniforms_of(b, spec, uniforms), arrays_of(b, spec, arrays)
         self.elements = Elements(b, spec, self.arrays, self.uniforms, n, width)
         self.total, self.holds = Held(b, spec, width), alloca(b, I1)
 

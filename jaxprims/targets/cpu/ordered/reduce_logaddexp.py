@@ -14,10 +14,9 @@ from ....operators.traced import NO_PROGRAM
 from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I64, PTR, alloca, i64, least, loop, pointer
+from ..llvm.build import I1, I64, PTR, alloca, declare, i64, least, loop
 from ..llvm.types import literal
-from .rows import apply_op, is_expensive, load_state, store_state
-from .scan_across import RANGE, STARTED
+from .rows import RANGE, STARTED, apply_op, is_expensive, load_state, store_state, uniforms_of
 
 CHUNK = 4096
 """Elements that stay in the first-level cache from one fold to the next."""
@@ -44,7 +43,7 @@ def folds(spec: OrderedSpec) -> Folds | None:
     if found is None:
         return None
     f = Builder(spec.f.params)
-    values = f.inline(spec.f, [f.arg(k) for k in range(len(f.params))])
+    values = f.inline(spec.f, f.args())
     x, level = values.pop(found.top), f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
     scale = f.emit("exp", t, f.emit("sub", t, x, level)) if logarithm else f.inline(found.weight, [x, level])[0]
     terms = f.finish([f.emit("mul", t, scale, v) for v in values])
@@ -67,18 +66,17 @@ def _apart(spec: OrderedSpec, n: int, name: str) -> OrderedSpec:
         leaves=((t, 1),) * n,
         identity=None,
         op=op.finish([op.emit(name, t, op.arg(k), op.arg(n + k)) for k in range(n)]),
-        finish=finish.finish([finish.arg(k) for k in range(n)]),
+        finish=finish.finish(finish.args()),
     )
 
 
-def reduce_logaddexp(fn: ir.Function, spec: OrderedSpec, two: Folds, functions: Sequence[ir.Function]) -> None:
+def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions: Sequence[ir.Function]) -> None:
     """Chunk after chunk. ``functions``: most and total of ``two``; the operator's own fold, if that is wanted."""
     most, total, *own = functions
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
-    arrays, uniforms, flags, range_, aggregate, progress = fn.args
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
     register = expr.register_type(spec.state[0], 1)
     part, level, found = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, len(spec.state))
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    captured = uniforms_of(b, spec, uniforms)
     with_level = alloca(b, PTR, len(captured) + 1)
     for k, p in enumerate([*captured, level]):
         b.store(p, b.gep(with_level, [i64(k)], source_etype=PTR))

@@ -10,8 +10,8 @@ from llvmlite import ir
 
 from ....ir.program import Builder, Program
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I32, I64, alloca, i64, least, loop
-from .scan_across import RANGE
+from ..llvm.build import I32, I64, PTR, alloca, declare, i64, least, loop
+from .rows import RANGE
 
 CHUNK, CHUNKS = 512, 16
 """Elements of a chunk; and how many of them are looked at, in the first-level cache, before one is chosen."""
@@ -31,7 +31,7 @@ def high_halves(spec: OrderedSpec) -> OrderedSpec | None:
     if (by.op, by.attr) != ("const", 32) or high.op != "convert" or (body[high.operands[0]].dtype, low.dtype) != ("s32", "u32"):
         return None
     f, op, finish = Builder(spec.f.params), Builder(("s32", "s32")), Builder(("s32",))
-    key = f.inline(Program(spec.f.params, body, high.operands), [f.arg(k) for k in range(len(f.params))])
+    key = f.inline(Program(spec.f.params, body, high.operands), f.args())
     return dataclasses.replace(
         spec,
         state=("s32",),
@@ -43,17 +43,17 @@ def high_halves(spec: OrderedSpec) -> OrderedSpec | None:
     )
 
 
-def reduce_packed(fn: ir.Function, whole: ir.Function, high: ir.Function) -> None:
+def reduce_packed(module: ir.Module, whole: ir.Function, high: ir.Function) -> None:
     """The high halves' maximum by chunks; then whole words, of those chunks alone that reach the largest."""
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
-    arrays, uniforms, flags, range_, aggregate, progress = fn.args
+    b, args = declare(module, "reduce", [PTR] * 5 + [I64], I64)
+    arrays, uniforms, flags, range_, aggregate, progress = args
     part, best, most, done = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, CHUNKS), alloca(b, I64)
     member = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
     for k, place in enumerate(member.values()):
         b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
     lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
     with b.if_then(b.icmp_signed("<=", b.sub(hi, lo), i64(2 * CHUNK))):  # too few for two passes
-        b.ret(b.call(whole, fn.args))
+        b.ret(b.call(whole, args))
     b.store(progress, done)
 
     with loop(b, lo, hi, CHUNK * CHUNKS) as start:

@@ -15,11 +15,23 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, alloca, bytes_of, i64, least, loop, numbers, pointer, scaled, splat
+from ..llvm.build import I64, PTR, address, all_pointers, alloca, bytes_of, declare, i64, least, loop, numbers, scaled, splat
 from ..llvm.types import literal, take
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds
-from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, prefix_mask, store_row
+from .rows import (
+    FOUR,
+    Held,
+    apply_op,
+    arrays_of,
+    element,
+    four_at_once,
+    is_expensive,
+    members,
+    prefix_mask,
+    store_row,
+    uniforms_of,
+)
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
@@ -38,16 +50,12 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
     if not folds_rows(spec):
         return None
     width, two = vector_width(spec, vector_bytes), folds(spec)
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 7 + [I64]), "rows")
-    fn.linkage = "internal"
-    fn.attributes.add("nounwind")
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
-    arrays, uniforms, outs, _, range_, *_ = fn.args
-    lo, hi, n, period = (b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(4))
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-    places = [pointer(b, outs, k) for k in range(len(spec.leaves))]
+    b, (arrays, uniforms, outs, _, range_, *_) = declare(module, "rows", [PTR] * 7 + [I64], I64)
+    b.function.linkage = "internal"
+    lo, hi, n, period = members(b, range_, "lo", "hi", "n", "period")
+    captured, places = uniforms_of(b, spec, uniforms), all_pointers(b, outs, len(spec.leaves))
     rows, start = b.sdiv(b.sub(hi, lo), period), b.sub(n, hi) if spec.reverse else lo
-    group = _Group(b, [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)], period)
+    group = _Group(b, arrays_of(b, spec, arrays), period)
     with loop(b, i64(0), rows, width) as row:
         left = b.sub(rows, row)
         group.at(b.add(start, b.mul(row, period)), least(b, left, i64(width)))
@@ -57,7 +65,7 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
             p = address(b, out, scaled(b, row, slots * itemsize(dtype)))
             store_row(b, [next(values) for _ in range(slots)], p, dtype, width, left)
     b.ret(i64(1))
-    return fn, width
+    return b.function, width
 
 
 def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value], width: int) -> State:

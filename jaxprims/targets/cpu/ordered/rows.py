@@ -13,28 +13,51 @@ from llvmlite import ir
 
 from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
+from ....specs.histogram import ArraySpec
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import (
-    I1,
     I8,
     I32,
-    PTR,
+    I64,
+    NULL,
     address,
+    all_pointers,
     alloca,
+    declare,
     i64,
-    intrinsic,
     least,
-    load,
     load_slots,
     loop,
+    masked_load,
+    masked_store,
     numbers,
+    pointer,
     scaled,
     splat,
-    suffix,
 )
 from ..llvm.math import MATH
 from ..llvm.types import take
+
+STARTED, RESTARTED = 1, 2
+"""Bits of a kernel's progress (cpu/ordered_kernel.h)."""
+
+RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
+"""Members of ScanRange, of 8 bytes each."""
+
+
+def members(b: ir.IRBuilder, range_: ir.Value, *names: str) -> list[ir.Value]:
+    """Those of a ScanRange."""
+    return [b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in names]
+
+
+def arrays_of(b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value) -> list[ir.Value]:
+    """Where each array begins; positions are nowhere."""
+    return [pointer(b, arrays, k) if a.slots else NULL for k, a in enumerate(spec.arrays)]
+
+
+def uniforms_of(b: ir.IRBuilder, spec: OrderedSpec, uniforms: ir.Value) -> list[ir.Value]:
+    return all_pointers(b, uniforms, len(spec.uniforms))
 
 
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> ir.Value:
@@ -56,11 +79,9 @@ def load_row(
 ) -> dict[int, ir.Value]:
     """Like :func:`load_slots`, of the first ``rest`` structs: at least one, unless spare lanes may be zero (``fills`` false)."""
     if rest is None or width == 1:
-        return load_slots(b, p, dtype, width, slots, wanted) if width > 1 else _scalars(b, p, dtype, wanted)
-    t, n = expr.memory_type(dtype), width * slots
-    row, flags = ir.VectorType(t, n), ir.VectorType(I1, n)
-    masked = intrinsic(b.module, f"llvm.masked.load.v{n}{suffix(t)}.p0", row, [PTR, flags, row])
-    loaded = b.call(masked, [p, prefix_mask(b, rest, width, slots), ir.Constant(row, None)])
+        return load_slots(b, p, dtype, width, slots, wanted)
+    n = width * slots
+    loaded = masked_load(b, p, ir.VectorType(expr.memory_type(dtype), n), prefix_mask(b, rest, width, slots))
     inside, out = prefix_mask(b, rest, width), {}
     for s in wanted:
         v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
@@ -89,11 +110,7 @@ def store_row(
         if streams:
             stream(stored, size * slots * width)
     else:
-        row, n = interleaved(b, values), width * slots
-        masked = intrinsic(
-            b.module, f"llvm.masked.store.v{n}{suffix(row.type.element)}.p0", ir.VoidType(), [row.type, PTR, ir.VectorType(I1, n)]
-        )
-        b.call(masked, [row, p, prefix_mask(b, rest, width, slots)])
+        masked_store(b, interleaved(b, values), p, prefix_mask(b, rest, width, slots))
 
 
 def stream(store: ir.StoreInstr, size: int) -> None:
@@ -134,29 +151,30 @@ def element(
         p = address(b, arrays[k], scaled(b, index, itemsize(a.dtype) * a.slots))
         return load_row(b, p, a.dtype, width, a.slots, wanted, rest, fills)
 
-    return f_of(b, spec, uniforms, width, loaded, position)
+    return f_of(b, spec.f, spec.arrays, uniforms, width, loaded, position)
 
 
 def f_of(
     b: ir.IRBuilder,
-    spec: OrderedSpec,
+    f: Program,
+    arrays: Sequence[ArraySpec],
     uniforms: Sequence[ir.Value],
     width: int,
     loaded: Callable[[int, list[int]], dict[int, ir.Value]],
     position: Callable[[str], ir.Value],
 ) -> list[ir.Value]:
     """f of ``width`` elements. ``loaded``: of an array, the slots that f uses; ``position``: of a dtype, where elements lie."""
-    params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
-    used, slots = {params[i.attr] for i in spec.f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
-    for k, a in enumerate(spec.arrays):
+    params = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
+    used, slots = {params[i.attr] for i in f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
+    for k, a in enumerate(arrays):
         wanted = [s for s in range(a.params) if (k, s) in used]
         if a.slots and wanted:
             slots |= {(k, s): v for s, v in loaded(k, wanted).items()}
         elif wanted:
             slots[k, 0] = position(a.dtype)
-    blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in spec.f.params]
+    blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in f.params]
     args = [slots.get(at, nothing) for at, nothing in zip(params, blank, strict=True)]
-    return expr.emit(b, spec.f, args, uniforms, width)
+    return expr.emit(b, f, args, uniforms, width)
 
 
 def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
@@ -166,11 +184,6 @@ def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
         v = take(b, v, v, [k if k < width else 0 for k in range(s * width)])
         row = take(b, row, v, [i * s + t if t < s else s * width + i for i in range(width) for t in range(s + 1)])
     return row
-
-
-def _scalars(b: ir.IRBuilder, p: ir.Value, dtype: str, wanted: Sequence[int]) -> dict[int, ir.Value]:
-    t = expr.memory_type(dtype)
-    return {s: load(b, b.gep(p, [i64(s)], source_etype=t), dtype) for s in wanted}
 
 
 def load_state(
@@ -240,16 +253,13 @@ def apply_op(
     args = [*a, *x, *uniforms]
     fn = b.module.globals.get(f"op.{width}")
     if fn is None:
-        result = ir.LiteralStructType([v.type for v in a])
-        fn = ir.Function(b.module, ir.FunctionType(result, [v.type for v in args]), f"op.{width}")
-        fn.linkage = "internal"
-        for attribute in ("nounwind", "noinline"):
-            fn.attributes.add(attribute)
-        inside, slots = ir.IRBuilder(fn.append_basic_block()), 2 * len(spec.state)
+        result, slots = ir.LiteralStructType([v.type for v in a]), 2 * len(spec.state)
+        inside, given = declare(b.module, f"op.{width}", [v.type for v in args], result, inner=True)
         packed: ir.Value = ir.Constant(result, ir.Undefined)
-        for k, v in enumerate(expr.emit(inside, spec.op, fn.args[:slots], fn.args[slots:], width)):
+        for k, v in enumerate(expr.emit(inside, spec.op, given[:slots], given[slots:], width)):
             packed = inside.insert_value(packed, v, k)
         inside.ret(packed)
+        fn = inside.function
     called = b.call(fn, args)
     return [b.extract_value(called, k) for k in range(len(spec.state))]
 

@@ -16,9 +16,37 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I8, I32, I64, PTR, address, alloca, bytes_of, i64, intrinsic, least, loop, pointer, scaled
+from ..llvm.build import (
+    I8,
+    I32,
+    I64,
+    PTR,
+    address,
+    all_pointers,
+    alloca,
+    bytes_of,
+    declare,
+    i64,
+    least,
+    loop,
+    pointer,
+    prefetch,
+    scaled,
+)
 from .elements import vector_width
-from .rows import LINE, STREAMED_BYTES, STREAMED_ROW, Held, apply_op, f_of, is_expensive, store_row, stream_bytes
+from .rows import (
+    LINE,
+    STREAMED_BYTES,
+    STREAMED_ROW,
+    Held,
+    apply_op,
+    f_of,
+    is_expensive,
+    members,
+    store_row,
+    stream_bytes,
+    uniforms_of,
+)
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -44,13 +72,12 @@ def scan(
     """Defines ``scan`` of a range that has a period (cpu/ordered_kernel.h): of a scan all results, else one for each row.
     ``streams``: whole rows of results, which must be aligned, are stored past the caches. ``longer``: a function that takes rows
     from so many elements on."""
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 7 + [I64]), "scan")
-    fn.attributes.add("nounwind")
-    abreast = _Abreast(ir.IRBuilder(fn.append_basic_block("entry")), spec, vector_bytes, fn.args, streams)
+    b, args = declare(module, "scan", [PTR] * 7 + [I64], I64)
+    abreast = _Abreast(b, spec, vector_bytes, args, streams)
     if longer is not None:
-        b, (rows, least_period) = abreast.b, longer
+        rows, least_period = longer
         with b.if_then(b.icmp_signed(">=", abreast.period, i64(least_period))):
-            b.ret(b.call(rows, fn.args))
+            b.ret(b.call(rows, args))
     abreast.build()
 
 
@@ -90,10 +117,8 @@ class _Abreast:
         self.width = width = min(vector_width(dataclasses.replace(spec, across=True), vector_bytes), vector_bytes // 4)
         arrays, uniforms, outs, flags, range_, *_ = args
         self.arrays = {k: pointer(b, arrays, k) for k, a in enumerate(spec.arrays) if a.slots} | {FLAGS: flags}
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        self.outs = [pointer(b, outs, k) for k in range(len(spec.leaves))]
-        members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(4)]
-        self.lo, self.hi, self.n, self.period = members
+        self.uniforms, self.outs = uniforms_of(b, spec, uniforms), all_pointers(b, outs, len(spec.leaves))
+        self.lo, self.hi, self.n, self.period = members(b, range_, "lo", "hi", "n", "period")
         sides = {k: (a.dtype, a.slots) for k, a in enumerate(spec.arrays) if a.slots}
         if spec.restarts and spec.kind == "scan":
             sides[FLAGS] = ("u8", 1)
@@ -148,15 +173,14 @@ class _Abreast:
     def _prefetch(self, first: ir.Value, at: ir.Value, some: ir.Value) -> None:
         """A part of the block behind this one, from end to end: a processor's own prefetchers do not follow many rows."""
         b, spec = self.b, self.spec
-        fetch = intrinsic(b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
-        sides = [(self.arrays[k], squares, 0) for k, squares in self.squares.items()]
+        sides = [(self.arrays[k], squares, False) for k, squares in self.squares.items()]
         if spec.kind == "scan":
-            sides += [(out, squares, 1) for out, squares in zip(self.outs, self.results, strict=True)]
+            sides += [(out, squares, True) for out, squares in zip(self.outs, self.results, strict=True)]
         block = i64(self.vectors * self.width)
         for base, squares, writes in sides:
             place = address(b, base, scaled(b, b.add(first, b.mul(block, b.add(self.period, at))), squares.size))
             with loop(b, i64(0), scaled(b, b.mul(block, some), squares.size), LINE) as line:
-                b.call(fetch, [address(b, place, line), I32(writes), I32(3), I32(1)])
+                prefetch(b, address(b, place, line), writes)
 
     def _each(self, groups: ir.Value) -> AbstractContextManager[ir.Value]:
         return loop(self.b, i64(0), groups) if self.vectors > 1 else nullcontext(i64(0))
@@ -183,7 +207,7 @@ class _Abreast:
         def position(dtype: str) -> ir.Value:
             return b.trunc(place, I32) if itemsize(dtype) == 4 else place
 
-        xs = f_of(b, spec, self.uniforms, width, loaded, position)
+        xs = f_of(b, spec.f, spec.arrays, self.uniforms, width, loaded, position)
         before, now = Held(b, spec, width), Held(b, spec, width)
         identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity or (0,) * len(xs), strict=True)]
         with b.if_else(begun) as (then, otherwise):

@@ -13,15 +13,25 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, least, loop, pointer, scaled
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, declare, i64, least, loop, pointer, scaled
 from .elements import vector_width
-from .rows import FOUR, Held, apply_op, element, four_at_once, is_expensive, load_state, repeat, store_row, store_state
-
-STARTED, RESTARTED = 1, 2
-"""Bits of a kernel's progress (cpu/ordered_kernel.h)."""
-
-RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi")
-"""Members of ScanRange, of 8 bytes each."""
+from .rows import (
+    FOUR,
+    RESTARTED,
+    STARTED,
+    Held,
+    apply_op,
+    arrays_of,
+    element,
+    four_at_once,
+    is_expensive,
+    load_state,
+    members,
+    repeat,
+    store_row,
+    store_state,
+    uniforms_of,
+)
 
 SHORT_ROW, STRIP_STEPS = 2048, 8
 """Lanes up to which a scan walks memory step by step; and how many steps are walked together else: prefetchers can follow so many
@@ -48,42 +58,36 @@ def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     if full is None:
         _Across(module, spec, vector_bytes, "reduce").build()
         return
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * 5 + [I64]), "reduce")
-    arrays, uniforms, flags, range_, aggregate, progress = fn.args
-    b, none = ir.IRBuilder(fn.append_basic_block()), ir.Constant(PTR, None)
-    b.ret(b.call(full, [arrays, uniforms, none, flags, range_, none, aggregate, progress]))
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
+    b.ret(b.call(full, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
 
 
 class _Across:
     def __init__(self, module: ir.Module, spec: OrderedSpec, vector_bytes: int, name: str, streams: bool = False):
         self.scans, self.streams = name == "scan", streams
-        fn = ir.Function(module, ir.FunctionType(I64, [PTR] * (7 if self.scans else 5) + [I64]), name)
-        fn.attributes.add("nounwind")
-        self.b = b = ir.IRBuilder(fn.append_basic_block("entry"))
-        self.spec, self.width = spec, vector_width(spec, vector_bytes)
-        arrays, uniforms, *args = fn.args
+        b, (arrays, uniforms, *args) = declare(module, name, [PTR] * (7 if self.scans else 5) + [I64], I64)
+        self.b, self.spec, self.width = b, spec, vector_width(spec, vector_bytes)
         self.started, self.led = alloca(b, I1), alloca(b, I1)  # does the aggregate hold something? is there a prefix that counts?
         if self.scans:
             outs, self.flags, range_, self.prefix, self.aggregate, self.progress = args
             self._open(outs)
         else:
             self.flags, range_, self.aggregate, self.progress = args
-        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(len(RANGE))]
-        self.lo, self.hi, self.n, _, self.lanes, self.lane_lo, lane_hi = members
+        self.arrays, self.uniforms = arrays_of(b, spec, arrays), uniforms_of(b, spec, uniforms)
+        names = ("lo", "hi", "n", "lanes", "lane_lo", "lane_hi")
+        self.lo, self.hi, self.n, self.lanes, self.lane_lo, lane_hi = members(b, range_, *names)
         self.wanted = b.sub(lane_hi, self.lane_lo)
         b.store(self._bit(STARTED), self.started)
 
     def _open(self, outs: ir.Value) -> None:
         """What only a scan has: results, which ``reduce`` does not want, and a prefix."""
-        b, none = self.b, ir.Constant(PTR, None)
-        self.writes = b.icmp_unsigned("!=", outs, none)
+        b = self.b
+        self.writes = b.icmp_unsigned("!=", outs, NULL)
         self.leaves = [alloca(b, PTR) for _ in self.spec.leaves]
         with b.if_then(self.writes):
             for k, leaf in enumerate(self.leaves):
                 b.store(pointer(b, outs, k), leaf)
-        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, none), b.not_(self._bit(RESTARTED))), self.led)
+        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, NULL), b.not_(self._bit(RESTARTED))), self.led)
 
     def _bit(self, bit: int) -> ir.Value:
         return self.b.icmp_unsigned("!=", self.b.and_(self.progress, i64(bit)), i64(0))

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from ....ir.program import CONTROL, COUNTED, Program
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I64, PTR
+from ..llvm.build import I64, NULL, PTR, declare
 from ..llvm.math import MATH
 from . import scan_logaddexp as llvm_scan_logaddexp
 from . import scan_replicas as llvm_scan_replicas
@@ -32,22 +32,15 @@ from .scan_tiles import Tile
 def build_scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
     """Defines ``scan``. ``periodic``: of rows end to end, one every ``period`` elements, if :func:`runs_along_short_rows`.
     ``streams``: whole vectors of results, which must be aligned, are stored past the caches."""
-    b, args = _define(module, "scan", 7)
+    b, args = declare(module, "scan", [PTR] * 7 + [I64], I64)
     b.ret(b.call(_along(module, spec, vector_bytes, periodic, streams), args))
 
 
 def build_reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     """Defines ``reduce``, which leaves the aggregate's very bits that ``scan`` leaves: it is the same code."""
-    b, (arrays, uniforms, flags, range_, aggregate, progress) = _define(module, "reduce", 5)
-    null = ir.Constant(PTR, None)
-    args = [arrays, uniforms, null, flags, range_, null, aggregate, progress]
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
+    args = [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]
     b.ret(b.call(_along(module, spec, vector_bytes), args))
-
-
-def _define(module: ir.Module, name: str, pointers: int) -> tuple[ir.IRBuilder, list[ir.Argument]]:
-    fn = ir.Function(module, ir.FunctionType(I64, [PTR] * pointers + [I64]), name)
-    fn.attributes.add("nounwind")
-    return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
 
 
 def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> ir.Function:
@@ -55,12 +48,9 @@ def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bo
     known = module.globals.get("along")
     if known is not None:
         return known
-    b, args = _define(module, "along", 7)
-    fn = module.globals["along"]
-    fn.linkage = "internal"
-    fn.attributes.add("noinline")
+    b, args = declare(module, "along", [PTR] * 7 + [I64], I64, inner=True)
     _form(spec, vector_bytes, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
-    return fn
+    return b.function
 
 
 def runs_along_short_rows(spec: OrderedSpec, vector_bytes: int) -> bool:

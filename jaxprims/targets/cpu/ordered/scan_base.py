@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, pointer, scaled, splat, suffix
+from ..llvm.build import I1, I8, I32, NULL, PTR, address, alloca, chosen, i64, masked_store, pointer, scaled, splat
 from ..llvm.structs import in_pieces, store_structs
 from .elements import Elements
-from .rows import apply_op, interleaved, load_state, store_state, stream
-
-STARTED, RESTARTED = 1, 2
-"""Bits of ``progress`` (cpu/ordered_kernel.h)."""
+from .rows import (
+    RESTARTED,
+    STARTED,
+    apply_op,
+    arrays_of,
+    interleaved,
+    load_state,
+    members,
+    store_state,
+    stream,
+    uniforms_of,
+)
 
 Values = list[ir.Value]
 """A state: a value, or a vector, for each slot."""
@@ -37,11 +45,9 @@ class Kernel(abc.ABC):
         self.periodic, self.streams = periodic, streams
         self.restarts = spec.restarts
         arrays, uniforms, outs, self.flags, range_, self.prefix_state, self.aggregate_state, self.progress = args
-        self.scans = b.icmp_unsigned("!=", outs, ir.Constant(PTR, None))
-        self.arrays = [pointer(b, arrays, k) if a.slots else ir.Constant(PTR, None) for k, a in enumerate(spec.arrays)]
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
-        members = [b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64) for k in range(4)]
-        self.lo, self.hi, self.n, self.period = members
+        self.scans = b.icmp_unsigned("!=", outs, NULL)
+        self.arrays, self.uniforms = arrays_of(b, spec, arrays), uniforms_of(b, spec, uniforms)
+        self.lo, self.hi, self.n, self.period = members(b, range_, "lo", "hi", "n", "period")
         self.out_places = alloca(b, PTR, len(spec.leaves))
         with b.if_then(self.scans):
             for k in range(len(spec.leaves)):
@@ -66,7 +72,7 @@ class Kernel(abc.ABC):
         b.store(self._bit(RESTARTED), self.restarted)
         with b.if_then(started):
             self.keep(self._state_at(self.aggregate_state), self.aggregate)
-        self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, ir.Constant(PTR, None))
+        self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, NULL)
         self.prefix = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
         with b.if_then(self.has_prefix):
             self.keep(self._state_at(self.prefix_state), self.prefix)
@@ -105,24 +111,8 @@ class Kernel(abc.ABC):
         """prefix ⊕ aggregate, or the one that there is, and whether there is one."""
         b, started, counts = self.b, self.is_started(), self.counts_prefix()
         prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
-        both = self.either(b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
+        both = chosen(b, b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
         return [b.select(started, v, p) for v, p in zip(both, prefix, strict=True)], b.or_(started, counts)
-
-    def either(
-        self, condition: ir.Value, yes: Callable[[], Values], no: Callable[[], Values], likely: bool | None = None
-    ) -> Values:
-        b = self.b
-        with b.if_else(condition, likely=likely) as (then, otherwise):
-            with then:
-                values, block = yes(), b.block
-            with otherwise:
-                others, other_block = no(), b.block
-        out = []
-        for v, w in zip(values, others, strict=True):
-            out.append(b.phi(v.type))
-            out[-1].add_incoming(v, block)
-            out[-1].add_incoming(w, other_block)
-        return out
 
     def advance(self, total: Values, restarted: ir.Value | None) -> None:
         """Takes the state ``total`` of further elements into the aggregate; ``restarted``: only since a restart among them."""
@@ -132,7 +122,7 @@ class Kernel(abc.ABC):
             values = self.op(self.held(self.aggregate), total, self.lanes)
             return values if restarted is None else [b.select(restarted, t, v) for t, v in zip(total, values, strict=True)]
 
-        self.keep(self.either(self.is_started(), joined, lambda: total), self.aggregate)
+        self.keep(chosen(b, self.is_started(), joined, lambda: total), self.aggregate)
         b.store(ir.Constant(I1, 1), self.started)
         if restarted is not None:
             b.store(b.or_(b.load(self.restarted, typ=I1), restarted), self.restarted)
@@ -162,6 +152,4 @@ class Kernel(abc.ABC):
                         stream(stored, itemsize(dtype) * row.type.count)
             with otherwise:
                 for row, p, _, slots in rows:
-                    name = f"llvm.masked.store.v{row.type.count}{suffix(row.type.element)}.p0"
-                    mask = self.elements.in_memory(rest, slots)
-                    b.call(intrinsic(self.module, name, ir.VoidType(), [row.type, PTR, mask.type]), [row, p, mask])
+                    masked_store(b, row, p, self.elements.in_memory(rest, slots))

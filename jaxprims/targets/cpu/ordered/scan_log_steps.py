@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, PTR, address, alloca, i64, intrinsic, least, loop, numbers, splat
+from ..llvm.build import I1, I8, I32, I64, address, alloca, chosen, i64, least, loop, masked_load, numbers, side_by_side, splat
 from ..llvm.types import take, vector_of
 from .elements import Elements, vector_width
 from .scan_base import Kernel, Values
@@ -57,7 +57,8 @@ class LogSteps(Kernel):
         local, closed = self._local(values, bits)
         there = b.or_(self.is_started(), self.counts_prefix())
         if len(self.spec.op.body) * self.groups <= self.UNROLLED:
-            before = self.either(
+            before = chosen(
+                b,
                 b.and_(self.is_started(), self.elements.whole(rest)),
                 lambda: self._between(local, bits),
                 lambda: self._between_some(local, bits, rest),
@@ -85,7 +86,7 @@ class LogSteps(Kernel):
                 ]
             )
         alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
-        return self.either(there, lambda: joined, lambda: alone, likely=True)
+        return chosen(b, there, lambda: joined, lambda: alone, likely=True)
 
     def _local(self, values: Values, bits: ir.Value | None, run: int | ir.Value | None = None) -> tuple[Values, ir.Value | None]:
         """Each group's inclusive scan, and a bit for each lane that a restart separates from what came before its group. ``run``:
@@ -110,7 +111,7 @@ class LogSteps(Kernel):
             values = self.op([take(b, v, v, order) for v in part], part, self.group)
             return [b.select(mask, new, v) for new, v in zip(values, part, strict=True)]
 
-        return self.either(b.icmp_signed(">", run, i64(d)), joined, lambda: part) if isinstance(run, ir.Value) else joined()
+        return chosen(b, b.icmp_signed(">", run, i64(d)), joined, lambda: part) if isinstance(run, ir.Value) else joined()
 
     def _parts(self, values: Values) -> list[Values]:
         """The groups' own vectors, as they lie in memory."""
@@ -119,7 +120,7 @@ class LogSteps(Kernel):
         return [[take(self.b, v, v, range(k, k + self.group)) for v in values] for k in range(0, self.width, self.group)]
 
     def _whole(self, parts: Sequence[Values]) -> Values:
-        return [self._joined(list(vectors)) for vectors in zip(*parts, strict=True)]
+        return [side_by_side(self.b, vectors) for vectors in zip(*parts, strict=True)]
 
     def _between(self, local: Values, bits: ir.Value | None) -> Values:
         """Group after group: takes the last state into the aggregate. Returns what comes before each group, in all its lanes."""
@@ -135,7 +136,7 @@ class LogSteps(Kernel):
 
     def _carry(self) -> Values:
         prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
-        return self.either(self.counts_prefix(), lambda: self.op(prefix, aggregate, self.stride), lambda: aggregate)
+        return chosen(self.b, self.counts_prefix(), lambda: self.op(prefix, aggregate, self.stride), lambda: aggregate)
 
     def _take_in(self, total: Values, found: ir.Value | None) -> None:
         b, values = self.b, self.op(self.held(self.aggregate), total, self.stride)
@@ -198,7 +199,7 @@ class LogSteps(Kernel):
         for g in range(self.groups):
             place = b.gep(p, [i64(g * self.stride)], source_etype=t)
             parts.append(self._repeated(b.load(place, typ=vector_of(t, self.stride), align=1)))
-        return self._joined(parts)
+        return side_by_side(b, parts)
 
     def _element(self, v: ir.Value, first: int) -> ir.Value:
         """The element in these lanes of a vector."""
@@ -211,11 +212,6 @@ class LogSteps(Kernel):
         if self.stride == 1:
             return splat(self.b, v, self.group)
         return take(self.b, v, v, [k % self.stride for k in range(self.group)])
-
-    def _joined(self, parts: list[ir.Value]) -> ir.Value:
-        while len(parts) > 1:
-            parts = [take(self.b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
 
     def _shift(self, results: Values, before: Values, there: ir.Value, bits: ir.Value | None) -> Values:
         """From inclusive results to exclusive ones: each lane takes its predecessor's."""
@@ -287,13 +283,8 @@ class LogSteps(Kernel):
         """A bit for each lane that starts anew."""
         b = self.b
         p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
-        name = f"llvm.masked.load.v{self.width}i8.p0"
-
-        def tail() -> Values:
-            mask = self.elements.in_memory(rest)
-            return [b.call(intrinsic(self.module, name, t, [PTR, mask.type, t]), [p, mask, ir.Constant(t, None)])]
-
-        (flags,) = self.elements.either(rest, lambda: [b.load(p, typ=t, align=1)], tail)
+        whole, some = lambda: [b.load(p, typ=t, align=1)], lambda: [masked_load(b, p, t, self.elements.in_memory(rest))]
+        (flags,) = self.elements.either(rest, whole, some)
         found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
         return found if self.word.width == self.width else b.zext(found, self.word)
 

@@ -15,7 +15,7 @@ from ....ir.program import Builder, Program
 from ....operators import classify
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, alloca, i64, loop, numbers, splat
+from ..llvm.build import I32, alloca, chosen, i64, loop, numbers, splat
 from ..llvm.types import literal, take
 from .scan_tiles import Tile
 
@@ -84,7 +84,7 @@ class LogAddExp(Tile):
         b, width = self.b, self.width
         local, _ = self._local(self._get(self.rows, row), None)
         carry, there = self.carry()
-        self._put(self.rows, row, self.either(there, lambda: self.op(carry, local, width), lambda: local))
+        self._put(self.rows, row, chosen(b, there, lambda: self.op(carry, local, width), lambda: local))
         last = b.sub(b.select(self.elements.whole(rest), i64(width), rest), i64(1))
         (v,) = local
         self.advance([splat(b, b.extract_element(v, b.trunc(self._place(last, width), I32)), width)], None)

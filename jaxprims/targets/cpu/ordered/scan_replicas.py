@@ -11,7 +11,7 @@ import functools
 
 from llvmlite import ir
 
-from ....ir.program import Builder, Program
+from ....ir.program import Program, narrowed
 from ....operators import classify
 from ....specs.histogram import ArraySpec
 from ....specs.ordered import OrderedSpec
@@ -51,14 +51,10 @@ def _of_one(p: Program) -> Program | None:
     """What the Program makes of each of its parameters, if it makes the same of each alone."""
     if len(p.params) != len(p.results):
         return None
-    made = set()
-    for k in range(len(p.params)):
-        b = Builder(p.params)
-        alone = b.finish([b.inline(p, [b.arg(m) for m in range(len(p.params))])[k]])
-        if any(i.op == "arg" and i.attr != k for i in alone.body):
-            return None
-        body = tuple(dataclasses.replace(i, attr=0) if i.op == "arg" else i for i in alone.body)
-        made.add(Program(p.params[k : k + 1], body, alone.results))
+    try:
+        made = {narrowed(p, (k,), (result,)) for k, result in enumerate(p.results)}
+    except ValueError:
+        return None
     return made.pop() if len(made) == 1 else None
 
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, address, alloca, i64, least, loop, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, address, alloca, chosen, i64, least, loop, pointer, scaled, splat
 from .elements import Elements
 from .rows import store_row
 from .scan_base import Kernel, Values
@@ -58,7 +58,7 @@ class Sequential(Kernel):
         b = self.b
         x, anew = self.elements.states(i), self._restarts(i)
         started, before = self.is_started(), self.held(self.aggregate)
-        now = self.either(b.and_(started, b.not_(anew)), lambda: self.op(before, x, 1), lambda: x)
+        now = chosen(b, b.and_(started, b.not_(anew)), lambda: self.op(before, x, 1), lambda: x)
         self.keep(now, self.aggregate)
         b.store(ir.Constant(I1, 1), self.started)
         self._write(before if self.spec.exclusive else now, started, anew, i)
@@ -96,7 +96,7 @@ class Sequential(Kernel):
         b, pair = self.b, before
         for lane, known in ((AGGREGATE, started), (RESULT, there)):
             now = [b.extract_element(v, lane) for v in before]
-            new = self.either(b.and_(known, b.not_(anew)), lambda now=now: self.op(now, x, 1), lambda: x)  # type: ignore[misc]
+            new = chosen(b, b.and_(known, b.not_(anew)), lambda now=now: self.op(now, x, 1), lambda: x)  # type: ignore[misc]
             pair = [b.insert_element(v, n, lane) for v, n in zip(pair, new, strict=True)]
         self.keep(pair, self.pairs)
 

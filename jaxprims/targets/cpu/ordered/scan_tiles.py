@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I8, I32, alloca, bytes_of, i64, least, loop, splat
+from ..llvm.build import I8, I32, alloca, bytes_of, chosen, i64, least, loop, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
 from .scan_base import Values
@@ -164,12 +164,12 @@ class Tile(LogSteps):
             def joined() -> Values:
                 return [b.select(reach, v, w) for v, w in zip(self.op(carry, before, width), shifted, strict=True)]
 
-            self._put(self.carries, c, self.either(there, joined, lambda: before))
+            self._put(self.carries, c, chosen(b, there, joined, lambda: before))
             b.store(b.zext(there, I8), b.gep(self.joins, [c], source_etype=I8))
         whole = b.icmp_signed(">=", rest, i64(self.square))
         last = ir.Constant(I32, width - 1)
-        total = self.either(
-            whole, lambda: [splat(b, b.extract_element(v, last), width) for v in local], lambda: self._tail(c, rest, before)
+        total = chosen(
+            b, whole, lambda: [splat(b, b.extract_element(v, last), width) for v in local], lambda: self._tail(c, rest, before)
         )
         self.advance(total, None if bits is None else b.icmp_unsigned("!=", bits, ir.Constant(I32, 0)))
 

@@ -137,7 +137,7 @@ class _Abreast:
                 return b.add(splat(b, self.base, width), b.sext(at, ir.VectorType(I64, width)))
             return b.add(splat(b, b.trunc(self.base, I32), width), at)
 
-        return f_of(b, self.spec, self.uniforms, width, loaded, position)
+        return f_of(b, self.spec.f, self.spec.arrays, self.uniforms, width, loaded, position)
 
 
 class _Runs(Fold):

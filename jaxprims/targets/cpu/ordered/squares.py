@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, i64, least, loop, suffix
-from ..llvm.types import take
+from ..llvm.build import I32, I64, PTR, declare, i64, least, loop, suffix
+from ..llvm.structs import swapped
 from .rows import load_row, store_row
 
 Get = Callable[[ir.IRBuilder, ir.Value], ir.Value]
@@ -96,11 +96,8 @@ def _function(module: ir.Module, name: str, params: Sequence[ir.Type]) -> tuple[
     known = module.globals.get(name)
     if known is not None:
         return known, ir.IRBuilder(), True
-    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), params), name)
-    fn.linkage = "internal"
-    for attribute in ("nounwind", "noinline"):
-        fn.attributes.add(attribute)
-    return fn, ir.IRBuilder(fn.append_basic_block()), False
+    b, _ = declare(module, name, params, inner=True)
+    return b.function, b, False
 
 
 def _row(b: ir.IRBuilder, rows: ir.Value, stride: ir.Value, last: ir.Value, row: ir.Value) -> ir.Value:
@@ -154,14 +151,7 @@ def _pass(b: ir.IRBuilder, width: int, step: tuple[int, int], spans: ir.Value, g
         while half:
             for k in range(radix):
                 if not k & half:
-                    rows[k], rows[k + half] = _swapped(b, rows[k], rows[k + half], half * least)
+                    rows[k], rows[k + half] = swapped(b, rows[k], rows[k + half], half * least)
             half //= 2
         for p, v in zip(places, rows, strict=True):
             put(b, p, v)
-
-
-def _swapped(b: ir.IRBuilder, low: ir.Value, high: ir.Value, half: int) -> tuple[ir.Value, ir.Value]:
-    """Two rows ``half`` apart with the upper half of every 2 * half lanes of the one and the lower of the other swapped."""
-    width = low.type.count
-    first = take(b, low, high, [k if not k & half else width + k - half for k in range(width)])
-    return first, take(b, low, high, [k + half if not k & half else width + k for k in range(width)])

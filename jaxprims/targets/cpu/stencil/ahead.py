@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....specs.stencil import StencilSpec
-from ..llvm.build import I32, I64, PTR, i64, intrinsic, loop
+from ..llvm.build import I64, PTR, i64, loop, prefetch
 
 LINE = 64
 """Bytes that one request brings."""
@@ -33,10 +33,8 @@ class Ahead:
     def fetch(self, numbers: Sequence[ir.Value], begin: ir.Value, lanes: int) -> None:
         """What belongs to ``lanes`` lanes from ``begin`` on, of rows ``numbers``."""
         b = self.b
-        request = intrinsic(b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
         for (where, step, share), writes in zip(self.rows, self.writes, strict=True):
             first, last = (b.ashr(b.mul(at, share), i64(SHARE)) for at in (begin, b.add(begin, i64(lanes))))
             with loop(b, b.and_(first, i64(-LINE)), b.and_(last, i64(-LINE)), LINE) as place:
                 for i in numbers:
-                    line = b.inttoptr(b.add(b.add(where, b.mul(i, step)), place), PTR)
-                    b.call(request, [line, *(ir.Constant(I32, v) for v in (int(writes), 2, 1))])
+                    prefetch(b, b.inttoptr(b.add(b.add(where, b.mul(i, step)), place), PTR), writes, near=2)

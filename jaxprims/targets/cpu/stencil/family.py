@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from ....ir.program import itemsize
 from ....specs.described import described_stencil
 from ....specs.problems import StencilProblem
-from ....specs.stencil import StencilSpec
 from ...target import UNKNOWN_SIZES, Explanation
 from .. import compiler
 from ..family import CpuFamily
@@ -18,20 +15,12 @@ from ..plans import StencilPlan
 from . import kernel
 from .stages import stages_of
 
-
-class StencilKernels:
-    """What the compiler asks of the kind "stencil"."""
-
-    table = "stencil"
-
-    def described(self, spec: StencilSpec) -> dict[str, Any]:
-        return described_stencil(spec, kernel.vector_width(spec, target().vector_bytes), stages_of(spec).work)
-
-    def names(self, spec: StencilSpec, variant: int) -> list[str]:
-        return list(kernel.NAMES)
-
-    def generate(self, spec: StencilSpec, variant: int, vector_bytes: int) -> ir.Module:
-        return kernel.generate(spec, vector_bytes)
+KERNELS = compiler.Kernels(
+    "stencil",
+    lambda spec: described_stencil(spec, kernel.vector_width(spec, target().vector_bytes), stages_of(spec).work),
+    lambda spec, variant: kernel.NAMES,
+    lambda spec, variant, vector_bytes: kernel.generate(spec, vector_bytes),
+)
 
 
 class Stencils(CpuFamily):

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from ....specs.described import described_walk
 from ....specs.problems import WalkProblem
-from ....specs.walk import WalkSpec
 from ...target import Explanation
+from .. import compiler
 from ..family import CpuFamily
 from . import kernel
 
-
-class WalkKernels:
-    """What the compiler asks of the kind "walk"."""
-
-    table = "walk"
-    described = staticmethod(described_walk)
-
-    def names(self, spec: WalkSpec, variant: int) -> list[str]:
-        return [kernel.NAME]
-
-    def generate(self, spec: WalkSpec, variant: int, vector_bytes: int) -> ir.Module:
-        return kernel.generate(spec, bool(variant))
+KERNELS = compiler.Kernels(
+    "walk",
+    described_walk,
+    lambda spec, variant: [kernel.NAME],
+    lambda spec, variant, vector_bytes: kernel.generate(spec, bool(variant)),
+)
 
 
 class Walks(CpuFamily):

@@ -13,7 +13,7 @@ from ....ir.program import itemsize
 from ....specs.elements import scalars_of
 from ....specs.walk import WalkSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, declare, i64, intrinsic, load, loop, pointer, scaled, store
+from ..llvm.build import I64, PTR, address, all_pointers, declare, i64, load, loop, pointer, prefetch, scaled, store
 from ..llvm.engine import FEWEST_PACKED, pack
 
 NAME = "walk"
@@ -32,7 +32,7 @@ def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
     b, (index, arrays, uniforms, table, outs, lo, hi, bins, copies) = declare(module, NAME, params)
     given = [(pointer(b, arrays, k), *leaf) for k, leaf in enumerate(spec.arrays)]
     written = [(pointer(b, outs, k), *leaf) for k, leaf in enumerate(spec.leaves)]
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    captured = all_pointers(b, uniforms, len(spec.uniforms))
     offsets, size = spec.layout
     state = scalars_of(spec.state)
     which = b.sub(copies, i64(1))
@@ -50,8 +50,7 @@ def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
         end = lo if spec.reverse else last
         inside = b.icmp_signed(">" if spec.reverse else "<", ahead, end)
         j = b.select(inside, ahead, end)
-        prefetch = intrinsic(module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
-        b.call(prefetch, [entry_of(j, bin_of(j)), I32(1), I32(3), I32(1)])
+        prefetch(b, entry_of(j, bin_of(j)), writes=True)
 
     with loop(b, lo, hi) as k:
         i = b.sub(b.add(lo, last), k) if spec.reverse else k
