@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_calls import Fenced, affine, matmul, spec_of, sums
 from scan_calls import FORMS, IDENTITIES, OPERATORS, STEP, Kernel, fold, kernel, shifted
 
+import jaxprims as jp
 from jaxprims.ir import program as P
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
 from jaxprims.targets.cpu.ordered import scan_along as llvm_scan_along
@@ -145,6 +147,25 @@ def test_replicas(dtype: str, slots: int, reverse: bool) -> None:
             if n:
                 alone = fold(reference, list(x[:n].T), nowhere, None)
                 assert [k.slot(aggregate, s)[0] for s in range(slots)] == [w[-1] for w in alone]
+
+
+@pytest.mark.parametrize(
+    "columns, dtype", [(2, "float64"), (4, "float64"), (2, "float32"), (8, "float32"), (8, "float16"), (4, "int8")]
+)
+def test_extremes_of_columns_are_replicas(columns: int, dtype: str, x64: None) -> None:
+    """Those of floats too, which kernels keep as integers of the same order."""
+    rng = np.random.default_rng(columns)
+    x = rng.integers(-100, 100, (2000, columns)).astype(jnp.dtype(dtype))
+    if dtype != "int8":
+        x[rng.integers(0, 2000, 9), 0] = np.nan
+        x[:700, 1] = rng.choice([-0.0, 0.0], 700)
+    call = lambda x: jp.scan(x, jnp.maximum)  # noqa: E731
+    spec = jp.explain(call)(x).calls[0].spec
+    assert llvm_scan_along._form(spec, 64, False) is Replicas
+    got, wanted = np.asarray(jax.jit(call)(x)), np.maximum.accumulate(x)
+    np.testing.assert_array_equal(got, wanted)
+    numbers = ~np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(np.asarray(jax.lax.cummax(x)))[numbers])
 
 
 @pytest.mark.parametrize("dtype", ["u8", "f64"])

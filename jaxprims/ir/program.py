@@ -333,10 +333,11 @@ def shifted_loads(p: Program, by: int) -> Program:
 
 def same_program(p: Program, q: Program) -> bool:
     """Do two Programs compute the same by the same instructions, whatever the order in which they are written?"""
-    return p.params == q.params and _in_order_of_use(p) == _in_order_of_use(q)
+    return p.params == q.params and in_order_of_use(p) == in_order_of_use(q)
 
 
-def _in_order_of_use(p: Program) -> Program:
+def in_order_of_use(p: Program) -> Program:
+    """As its results and their operands ask for instructions, one after the other."""
     b = Builder(p.params)
     number: dict[int, int] = {}
     stack = [(r, False) for r in reversed(p.results)]

@@ -11,7 +11,7 @@ import functools
 
 from llvmlite import ir
 
-from ....ir.program import Program, narrowed
+from ....ir.program import Program, in_order_of_use, narrowed
 from ....operators import classify
 from ....specs.histogram import ArraySpec
 from ....specs.ordered import OrderedSpec
@@ -31,7 +31,7 @@ def of_one_scalar(spec: OrderedSpec, periodic: bool) -> OrderedSpec | None:
         return None
     if len(set(spec.identity or (0,))) > 1 or classify.parts(spec.op) != tuple((s,) for s in range(slots)):
         return None
-    ops = {classify.restrict(spec.op, (s,)) for s in range(slots)}
+    ops = {in_order_of_use(classify.restrict(spec.op, (s,))) for s in range(slots)}
     f, finish = _of_one(spec.f), _of_one(spec.finish)
     if len(ops) > 1 or f is None or finish is None:
         return None
@@ -52,7 +52,7 @@ def _of_one(p: Program) -> Program | None:
     if len(p.params) != len(p.results):
         return None
     try:
-        made = {narrowed(p, (k,), (result,)) for k, result in enumerate(p.results)}
+        made = {in_order_of_use(narrowed(p, (k,), (result,))) for k, result in enumerate(p.results)}
     except ValueError:
         return None
     return made.pop() if len(made) == 1 else None
