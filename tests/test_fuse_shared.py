@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults
+from fused import faults, same
 from jax import lax
 
+import jaxprims as jp
 from jaxprims.fusion.call import Fused
 
 __all__ = ["faults"]  # fixtures that every test uses
@@ -42,3 +43,40 @@ def test_loops_and_branches_without_a_kernel_are_as_they_were_written() -> None:
     for fn in (steps, jax.value_and_grad(steps), lambda x: lax.map(steps, x[None])):
         made = fused(fn, normal(40))
         assert "left to XLA" in str(made.in_words()) and made.rewritten.closed is made.closed
+
+
+def energy(x: Any, neighbours: Any) -> Any:
+    d = x[:, None] - x[neighbours]
+    inverse = 1 / (jnp.sum(d * d, -1) + 0.1) ** 3
+    return jnp.sum(4 * (inverse * inverse - inverse))
+
+
+def test_what_both_read_is_made_once() -> None:
+    """Differences of neighbours and the factors of their gradient, which is added by index in a kernel, and along rows by XLA."""
+    x, neighbours = normal(4000, 3), jnp.asarray(rng.integers(0, 4000, (4000, 16)), jnp.int32)
+    fn = jax.value_and_grad(energy)
+    (kernel,) = (k for k in fused(fn, x, neighbours).rewritten.kernels)
+    assert sorted(v.aval.ndim for v in kernel.inputs) == [2, 2, 3]
+    plain, made = (jax.jit(f).lower(x, neighbours).compile() for f in (fn, jp.fuse(fn)))
+    assert made.memory_analysis().temp_size_in_bytes < 0.7 * plain.memory_analysis().temp_size_in_bytes
+    same(plain(x, neighbours), made(x, neighbours), 1e-4, 1e-4)
+
+
+def test_what_rows_have_in_common_is_made_once() -> None:
+    """A reduction for each column, in none of the rows that are reduced; a quotient for each row, in none of its elements."""
+    x, y, c = normal(300, 400), normal(300, 400), normal(400, 100)
+
+    def weighed(x: Any, y: Any, c: Any) -> Any:
+        w = jnp.sum(jnp.exp(c), 1)
+        return jnp.sum(x * y * w, 1), jnp.sum(x * w, 1)
+
+    assert all("exp" not in line for line in lines(weighed, x, y, c))
+    same(jax.jit(weighed)(x, y, c), jax.jit(jp.fuse(weighed))(x, y, c), 1e-4, 1e-2)
+
+    def frames(x: Any) -> Any:
+        at = jnp.arange(0, x.size - 256, 128)[:, None] + jnp.arange(256)
+        return jnp.sum(jnp.log(jnp.mean(x[at] ** 2, 1) + 1e-6))
+
+    x = normal(100_000)
+    assert any("scatter-add" in line and "div" not in line.split("takes in")[1] for line in lines(jax.grad(frames), x))
+    same(jax.jit(jax.grad(frames))(x), jax.jit(jp.fuse(jax.grad(frames)))(x), 1e-4, 1e-5)
