@@ -13,6 +13,7 @@ from jax import lax
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
+from jaxprims.fusion.stencils import Stencil
 
 __all__ = ["faults"]  # fixtures that every test uses
 pytestmark = [pytest.mark.strategies, pytest.mark.cpu]
@@ -80,3 +81,38 @@ def test_what_rows_have_in_common_is_made_once() -> None:
     x = normal(100_000)
     assert any("scatter-add" in line and "div" not in line.split("takes in")[1] for line in lines(jax.grad(frames), x))
     same(jax.jit(jax.grad(frames))(x), jax.jit(jp.fuse(jax.grad(frames)))(x), 1e-4, 1e-5)
+
+
+def rolled(u: Any) -> Any:
+    return jnp.sum((jnp.roll(u, -1, -1) - u) ** 2)
+
+
+def sliced(u: Any) -> Any:
+    return jnp.sum((u[1:] - u[:-1]) ** 2) + jnp.sum((u[:, 1:] - u[:, :-1]) ** 2)
+
+
+@pytest.mark.parametrize("fn", [rolled, sliced])
+@pytest.mark.parametrize("row", [67, 100, 400])
+def test_short_rows_whose_cells_are_wanted_again(fn: Any, row: int) -> None:
+    """Where XLA reduces cells that it has written for the gradient, the gradient is XLA's as well."""
+    u = normal(300_000 // row, row)
+    both = jax.value_and_grad(fn)
+    found = lines(both, u)
+    assert (not found) if row < 128 else any("reduce_sum of a stencil" in line for line in found)
+    same(jax.jit(both)(u), jax.jit(jp.fuse(both))(u), 1e-4, 1e-4)
+
+
+def test_a_stencil_reads_what_is_written_for_others() -> None:
+    """The residual, which XLA reduces, and not what its adjoint makes of it first."""
+
+    def loss(u: Any, b: Any) -> Any:
+        around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+        return jnp.sum((b[1:-1, 1:-1] - around) ** 2)
+
+    u, b = normal(600, 600), normal(600, 600)
+    both = jax.value_and_grad(loss)
+    made = fused(both, u, b)
+    (read,) = (v for k in made.rewritten.kernels if isinstance(k.body, Stencil) for v in k.inputs)
+    eqn = made.graph.made_by(read)
+    assert eqn is not None and eqn.primitive.name != "neg" and len(made.graph.users[read]) > 1
+    same(jax.jit(both)(u, b), jax.jit(jp.fuse(both))(u, b), 1e-4, 1e-4)

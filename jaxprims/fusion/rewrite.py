@@ -157,15 +157,15 @@ class _Plan:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = _evaluated(self.graph, _reads(kernels))
-        found, left = find_stencils(self.graph, outside, wanted, self._why_no_stencil)
+        found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside))
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
         return [m for m in made if isinstance(m, Kernel)]
 
-    def _why_no_stencil(self, stencil: Stencil) -> str | None:
+    def _why_no_stencil(self, stencil: Stencil, by_xla: Collection[int]) -> str | None:
         made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)
-        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else ())
+        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else (), False, by_xla)
 
     def _sites(self) -> list[Site]:
         """But for those that are in functions of rows."""
