@@ -152,7 +152,7 @@ class _Prices:
         if more and self.is_common(body, index):
             return KEPT * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
-            there = index in self.plain and _is_worth_reading(self.graph, v)  # it is made once
+            there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
             making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
             return (KEPT * bytes_of(v) + making) / self.takers[index]
         return math.inf
