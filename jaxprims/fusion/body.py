@@ -65,7 +65,7 @@ class Body:
         self.widest = 0  # numbers, of what is computed for one element
         self.of_rows = sites[0].family == "rows"
         roots = {var for site in sites if site.family in ("map", "rows") for var, _ in site.roots}
-        loops = set(range(self.batch, len(sites[0].sizes)))
+        loops = set(range(len(sites[0].sizes)))
         seen: set[Leaf] = set()
         todo: collections.deque[tuple[Any, Labels]] = collections.deque(root for site in sites for root in site.roots)
         while todo:

@@ -45,6 +45,7 @@ class Fused:
         self.named: weakref.ref[ClosedJaxpr] | None = None
         self.made: dict[Any, Any] = {}
         self.inside: list[str] = []  # what became of loops and branches
+        self.changed = False  # are any of them other than they were written?
         self.only_forward = ""  # why it has no transpose
 
     @property
@@ -75,12 +76,13 @@ class Fused:
         found = as_recurrence(graph, eqn, given)
         if found is not None:
             self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
-            return found
-        steps = as_steps(eqn)
-        if steps is not None:
+        elif (steps := as_steps(eqn)) is not None:
             self.inside.append(steps[0])
-            return steps[1]
-        return with_fused_bodies(eqn, lambda body: self._body(eqn, body))
+            found = steps[1]
+        else:
+            found = with_fused_bodies(eqn, lambda body: self._body(eqn, body))
+        self.changed |= found is not None
+        return found
 
     def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:
         """What a loop or branch does, fused; None if there is nothing in it to be fused."""
@@ -88,7 +90,7 @@ class Fused:
         found = fused.rewritten.closed
         self.inside += [f"in {eqn.primitive.name}: {line}" for line in fused.in_words()]
         same = not found.consts and [str(a) for a in found.out_avals] == [str(a) for a in body.out_avals]
-        return found if same and (fused.rewritten.kernels or fused.inside) else None
+        return found if same and (fused.rewritten.kernels or fused.changed) else None
 
     def in_words(self) -> list[str]:
         """What became of the function: a line for each site."""
@@ -98,7 +100,7 @@ class Fused:
     def rewritten(self) -> Rewritten:
         try:
             found = rewritten(self.graph)
-            unchanged = not (found.kernels or self.inside)  # in another order XLA might fuse it worse
+            unchanged = not (found.kernels or self.changed)  # in another order XLA might fuse it worse
             return dataclasses.replace(found, closed=self.closed) if unchanged else found
         except Exception as e:  # no program fails because somebody wanted it faster
             return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))

@@ -31,6 +31,18 @@ def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | 
         (var,) = graph.eqns[index].outvars
         again = (counts[index] - 1) * work_behind(graph, counts, index)
         if again >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
+            return _shared_behind(cells, index) or var
+    return None
+
+
+def _shared_behind(cells: Cells, index: int) -> Var | None:
+    """What is to be written for others as well, if what an equation makes is made of it cheaply: the last such."""
+    graph, counts = cells.graph, cells.counts
+    whole, size = work_behind(graph, counts, index), math.prod(graph.eqns[index].outvars[0].aval.shape)
+    for k in (k for k in sorted(counts, reverse=True) if k < index and graph.ancestors[index] >> k & 1 and work(graph, k)):
+        (var,) = graph.eqns[k].outvars
+        cheap = (counts[index] - 1) * (whole - work_behind(graph, counts, k)) < AGAIN
+        if cheap and math.prod(var.aval.shape) == size and any(u not in counts for u in graph.users[var]):
             return var
     return None
 

@@ -243,12 +243,19 @@ _WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynam
 """What XLA does in a loop of its own."""
 
 
+_BORDERS = frozenset("concatenate pad rev".split())
+"""What puts other cells beside a row's, or others' rows."""
+
 FOLDED_AGAIN = 2
 """Additions a cell up to which a reduction makes again what others want too."""
 
 MOST_FOLDED, FEWEST_FOLDED = 12, 2**16
 """Reads of a cell up to which a reduction makes the cells: what neighbours have in common, of many reads, a stencil makes once;
 and cells from which on it does so where the ends of rows are cells of their own, or others want them too."""
+
+SHORT_FOLDED, SHORT_FOLDED_AGAIN = 128, 256
+"""Numbers of a row, with each of which a reduction begins anew, below which XLA makes the cells and reduces them as fast: if the
+ends are cells of their own; if they are not, and others want the cells too."""
 
 
 def folds(stencil: Stencil) -> bool:
@@ -266,9 +273,12 @@ def are_short_rows(layout: Layout) -> bool:
     return is_short_row(layout.shape[inner], math.prod(layout.shape[inner + 1 :]), shifts, width)
 
 
-def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: bool = False) -> str | None:
+def why_no_stencil(
+    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = ()
+) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
-    kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it."""
+    kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it;
+    ``by_xla``: equations that XLA evaluates, but for those of stencils."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
@@ -280,20 +290,46 @@ def why_no_stencil(stencil: Stencil, combined: Collection[int] = (), folded: boo
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)
         each = sum(map(operations, inside))
-        cheap = each < DEAR and all(e.primitive.name in _SLICED for e in inside)
-        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED
-        return "others want it too, and XLA makes it where it is read" if wanted_again and cheap and not again else None
+        cheap = each < DEAR and all(e.primitive.name in _SLICED | _BORDERS for e in inside)
+        bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
+        beyond = layout.beyond(inner) > 0
+        short = math.prod(layout.shape[inner:]) < (SHORT_FOLDED if beyond else SHORT_FOLDED_AGAIN)
+        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
+        if bordered and not beyond and cells < FEWEST_IN_ROWS:
+            again = False  # XLA would make borders of borders for the others
+        if wanted_again and cheap and not again:
+            return "others want it too, and XLA makes it where it is read"
+        return "short rows, whose ends are cells of their own" if folded and cheap and beyond and short else None
     if written:
         return None
+    if any(_is_reduced(stencil, k, by_xla) for k in stencil.taken):
+        return "XLA reduces what it makes on its way, and writes that for both"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
     padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
     ends_of_rows = inner in layout.counted and not padded_slices
     if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if ends_of_rows else FEWEST_CELLS):
         return None
-    if any(e.primitive.name in ("concatenate", "pad", "rev", "reduce_window_sum") for e in inside):
+    if not (_BORDERS | {"reduce_window_sum"}).isdisjoint(e.primitive.name for e in inside):
         return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
     return None if cells >= FEWEST_OF_SLICES else "slices that XLA's loop reads as well"
+
+
+def _is_reduced(stencil: Stencil, index: int, by_xla: Collection[int]) -> bool:
+    """Does XLA reduce what a stencil makes of shifted cells for itself, as they are or elementwise?"""
+    graph, mine = stencil.graph, {*stencil.taken, *(s.index for s in stencil.sites)}
+    shifts = (k for k in mine if graph.ancestors[index] >> k & 1 and graph.eqns[k].primitive.name in _BORDERS | {"slice"})
+    if graph.eqns[index].primitive.name not in elementwise.NAMES or not any(shifts):
+        return False
+    todo, seen = [index], set(mine)
+    while todo:
+        for u in (u for v in graph.eqns[todo.pop()].outvars for u in graph.users[v] if u in by_xla and u not in seen):
+            seen.add(u)
+            if graph.eqns[u].primitive.name in REDUCTIONS:
+                return True
+            if graph.eqns[u].primitive.name in elementwise.NAMES:
+                todo.append(u)
+    return False
 
 
 def _is_wide_window(eqn: JaxprEqn) -> bool:

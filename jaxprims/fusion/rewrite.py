@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
-from ..primitives.held import held
+from ..primitives.held import held, table
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
@@ -27,7 +27,7 @@ from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencil_sites import find_stencils
 from .stencils import Root, Stencil
-from .written import read_of
+from .written import made_once, read_of
 
 _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {
     f"reduce_window_{how}" for how in ("sum", "max", "min")
@@ -63,7 +63,8 @@ def rewritten(graph: Graph) -> Rewritten:
     while bad := disagreeing(graph, plan.compared, kernels, by_xla := _evaluated(graph, _reads(kernels))):
         plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
         kernels = [k for k in kernels if k not in bad]
-    once = set(to_be_held(graph, plan.compared, kernels, by_xla))
+    once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
+    once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
     avals = [v.aval for v in graph.jaxpr.invars]
     called: list[Kernel] = []
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*avals)
@@ -156,15 +157,15 @@ class _Plan:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = _evaluated(self.graph, _reads(kernels))
-        found, left = find_stencils(self.graph, outside, wanted, self._why_no_stencil)
+        found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside))
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
         return [m for m in made if isinstance(m, Kernel)]
 
-    def _why_no_stencil(self, stencil: Stencil) -> str | None:
+    def _why_no_stencil(self, stencil: Stencil, by_xla: Collection[int]) -> str | None:
         made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)
-        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else ())
+        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else (), False, by_xla)
 
     def _sites(self) -> list[Site]:
         """But for those that are in functions of rows."""
@@ -377,8 +378,11 @@ def _evaluated(graph: Graph, reads: Mapping[int, Sequence[Any]]) -> set[int]:
 # --- the program ----------------------------------------------------------------------------------------------------------------
 
 
-def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel], once: Collection[Var]) -> list[Any]:
-    """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again."""
+def _run(
+    graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel], once: Mapping[Var, Callable[[Any], Any]]
+) -> list[Any]:
+    """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again, and
+    how that is said."""
     within = {s.index: k for k in kernels for s in k.body.sites}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
@@ -404,7 +408,7 @@ def _run(graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: l
             elif kernel is None:
                 eqn = graph.eqns[index]
                 results = run_equation(eqn, [value(x) for x in eqn.invars])
-                env.update((v, held([r])[0] if v in once else r) for v, r in zip(eqn.outvars, results, strict=True))
+                env.update((v, once[v](r) if v in once else r) for v, r in zip(eqn.outvars, results, strict=True))
             else:
                 called.append(kernel)
                 results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))

@@ -6,7 +6,7 @@ import collections
 import math
 from collections.abc import Collection, Sequence
 
-from jax.extend.core import Literal, Var
+from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
@@ -18,6 +18,9 @@ _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 
 DEAR = 8
 """Additions from which on XLA makes something once, not in each of several loops that want it."""
+
+COMMON = 4
+"""Additions from which on what all elements of a row have in common may be made once for the row: those of a division."""
 
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
@@ -52,6 +55,38 @@ def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> lis
         prices.chosen -= alone
 
 
+def made_once(graph: Graph, reads: Collection[Var], plain: Collection[int]) -> set[Var]:
+    """Of what kernels read, what XLA makes for loops of its own as well, and is to make only once."""
+    mine = (v for v in reads if graph.producer.get(v) in plain and any(u in plain for u in graph.users[v]))
+    return {v for v in mine if _is_worth_reading(graph, v)}
+
+
+def _is_worth_reading(graph: Graph, v: Var) -> bool:
+    """Does it take longer to make it again of what is there than to read it?"""
+    inside = _made_alone(graph, v)
+    of = {x for e in inside for x in e.invars if not isinstance(x, Literal)} - {x for e in inside for x in e.outvars}
+    if not all(isinstance(n, int) for x in (v, *of) for n in x.aval.shape):
+        return False
+    again = _work(graph, v) * math.prod(v.aval.shape) + READ * sum(map(bytes_of, of))
+    return again >= DEAR * math.prod(v.aval.shape) + READ * bytes_of(v)
+
+
+def _work(graph: Graph, v: Var) -> float:
+    """Additions for a number, with what is made for it alone."""
+    return sum(map(operations, _made_alone(graph, v)))
+
+
+def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
+    """The equation that makes a variable, and those of its loop that are for it alone."""
+    out, todo = list[JaxprEqn](), [v]
+    while todo:
+        eqn = graph.eqns[graph.producer[todo.pop()]]
+        out.append(eqn)
+        mine = {x for x in eqn.invars if not isinstance(x, Literal) and len(graph.users[x]) == 1}
+        todo += [x for x in mine if (made := graph.made_by(x)) is not None and made.primitive.name in _MADE_WITHIN]
+    return out
+
+
 class _Prices:
     """In additions. ``written``: what is there to be read; ``chosen``: what is to be written, too; ``made``: the equations in
     bodies that have chosen."""
@@ -72,17 +107,11 @@ class _Prices:
         def alone(index: int) -> bool:
             return self.graph.eqns[index].primitive.name not in _IN_LOOPS
 
-        users = self.graph.users.get(v, ())
-        if sum(u in self.plain for u in users) > 1 and self._work(v) >= DEAR:
+        users, index = self.graph.users.get(v, ()), self.graph.producer[v]
+        spread = self.graph.eqns[index].primitive.name == "broadcast_in_dim"  # of what it is made of is written
+        if sum(u in self.plain for u in users) > 1 and _work(self.graph, v) >= DEAR and not spread:
             return True
-        return alone(self.graph.producer[v]) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
-
-    def _work(self, v: Var) -> float:
-        """Additions for a number, with what is made for it alone."""
-        eqn = self.graph.eqns[self.graph.producer[v]]
-        mine = {x for x in eqn.invars if not isinstance(x, Literal) and len(self.graph.users[x]) == 1}
-        inside = [x for x in mine if (made := self.graph.made_by(x)) is not None and made.primitive.name in _MADE_WITHIN]
-        return operations(eqn) + sum(map(self._work, inside))
+        return alone(index) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
 
     def _written_for(self, body: Body) -> list[Var]:
         """What XLA would write for the body to read."""
@@ -99,7 +128,7 @@ class _Prices:
         if index in body.repeated:
             return True
         eqn = self.graph.eqns[index]
-        return index in body.common and eqn.primitive.name in elementwise.NAMES and self._work(eqn.outvars[0]) >= DEAR
+        return index in body.common and eqn.primitive.name in elementwise.NAMES and _work(self.graph, eqn.outvars[0]) >= COMMON
 
     def _is_there(self, v: Var) -> bool:
         return v in self.written or v in self.chosen
@@ -123,7 +152,8 @@ class _Prices:
         if more and self.is_common(body, index):
             return KEPT * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
-            making = 0 if body.sites[0].family == "reduce" else self._made_by_xla(body, v)
+            there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
+            making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
             return (KEPT * bytes_of(v) + making) / self.takers[index]
         return math.inf
 

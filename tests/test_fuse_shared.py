@@ -1,0 +1,118 @@
+"""``fuse``: what kernels and XLA both want is made once, and what stays XLA's stays as it was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused import faults, same
+from jax import lax
+
+import jaxprims as jp
+from jaxprims.fusion.call import Fused
+from jaxprims.fusion.stencils import Stencil
+
+__all__ = ["faults"]  # fixtures that every test uses
+pytestmark = [pytest.mark.strategies, pytest.mark.cpu]
+
+rng = np.random.default_rng(5)
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
+def fused(fn: Any, *args: Any) -> Fused:
+    return Fused(jax.make_jaxpr(fn)(*args))
+
+
+def lines(fn: Any, *args: Any) -> list[str]:
+    return [line for line in fused(fn, *args).in_words() if "left to XLA" not in line]
+
+
+def test_loops_and_branches_without_a_kernel_are_as_they_were_written() -> None:
+    def steps(x: Any) -> Any:
+        def step(c: Any, _: Any) -> Any:
+            return c - 0.1 * jnp.sum(jnp.sin(c)) * c, jnp.max(c)
+
+        last, seen = lax.scan(step, x, length=5)
+        return jnp.sum(last) + lax.cond(seen[0] > 0, jnp.sum, jnp.prod, seen)
+
+    for fn in (steps, jax.value_and_grad(steps), lambda x: lax.map(steps, x[None])):
+        made = fused(fn, normal(40))
+        assert "left to XLA" in str(made.in_words()) and made.rewritten.closed is made.closed
+
+
+def energy(x: Any, neighbours: Any) -> Any:
+    d = x[:, None] - x[neighbours]
+    inverse = 1 / (jnp.sum(d * d, -1) + 0.1) ** 3
+    return jnp.sum(4 * (inverse * inverse - inverse))
+
+
+def test_what_both_read_is_made_once() -> None:
+    """Differences of neighbours and the factors of their gradient, which is added by index in a kernel, and along rows by XLA."""
+    x, neighbours = normal(4000, 3), jnp.asarray(rng.integers(0, 4000, (4000, 16)), jnp.int32)
+    fn = jax.value_and_grad(energy)
+    (kernel,) = (k for k in fused(fn, x, neighbours).rewritten.kernels)
+    assert sorted(v.aval.ndim for v in kernel.inputs) == [2, 2, 3]
+    plain, made = (jax.jit(f).lower(x, neighbours).compile() for f in (fn, jp.fuse(fn)))
+    assert made.memory_analysis().temp_size_in_bytes < 0.7 * plain.memory_analysis().temp_size_in_bytes
+    same(plain(x, neighbours), made(x, neighbours), 1e-4, 1e-4)
+
+
+def test_what_rows_have_in_common_is_made_once() -> None:
+    """A reduction for each column, in none of the rows that are reduced; a quotient for each row, in none of its elements."""
+    x, y, c = normal(300, 400), normal(300, 400), normal(400, 100)
+
+    def weighed(x: Any, y: Any, c: Any) -> Any:
+        w = jnp.sum(jnp.exp(c), 1)
+        return jnp.sum(x * y * w, 1), jnp.sum(x * w, 1)
+
+    assert all("exp" not in line for line in lines(weighed, x, y, c))
+    same(jax.jit(weighed)(x, y, c), jax.jit(jp.fuse(weighed))(x, y, c), 1e-4, 1e-2)
+
+    def frames(x: Any) -> Any:
+        at = jnp.arange(0, x.size - 256, 128)[:, None] + jnp.arange(256)
+        return jnp.sum(jnp.log(jnp.mean(x[at] ** 2, 1) + 1e-6))
+
+    x = normal(100_000)
+    assert any("scatter-add" in line and "div" not in line.split("takes in")[1] for line in lines(jax.grad(frames), x))
+    same(jax.jit(jax.grad(frames))(x), jax.jit(jp.fuse(jax.grad(frames)))(x), 1e-4, 1e-5)
+
+
+def rolled(u: Any) -> Any:
+    return jnp.sum((jnp.roll(u, -1, -1) - u) ** 2)
+
+
+def sliced(u: Any) -> Any:
+    return jnp.sum((u[1:] - u[:-1]) ** 2) + jnp.sum((u[:, 1:] - u[:, :-1]) ** 2)
+
+
+@pytest.mark.parametrize("fn", [rolled, sliced])
+@pytest.mark.parametrize("row", [67, 100, 400])
+def test_short_rows_whose_cells_are_wanted_again(fn: Any, row: int) -> None:
+    """Where XLA reduces cells that it has written for the gradient, the gradient is XLA's as well."""
+    u = normal(300_000 // row, row)
+    both = jax.value_and_grad(fn)
+    found = lines(both, u)
+    assert (not found) if row < 128 else any("reduce_sum of a stencil" in line for line in found)
+    same(jax.jit(both)(u), jax.jit(jp.fuse(both))(u), 1e-4, 1e-4)
+
+
+def test_a_stencil_reads_what_is_written_for_others() -> None:
+    """The residual, which XLA reduces, and not what its adjoint makes of it first."""
+
+    def loss(u: Any, b: Any) -> Any:
+        around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+        return jnp.sum((b[1:-1, 1:-1] - around) ** 2)
+
+    u, b = normal(600, 600), normal(600, 600)
+    both = jax.value_and_grad(loss)
+    made = fused(both, u, b)
+    (read,) = (v for k in made.rewritten.kernels if isinstance(k.body, Stencil) for v in k.inputs)
+    eqn = made.graph.made_by(read)
+    assert eqn is not None and eqn.primitive.name != "neg" and len(made.graph.users[read]) > 1
+    same(jax.jit(both)(u, b), jax.jit(jp.fuse(both))(u, b), 1e-4, 1e-4)
