@@ -7,7 +7,7 @@ import pytest
 import random_programs
 from drawn import count
 
-PROGRAMS = count(20)
+PROGRAMS = count(16)
 
 
 @pytest.mark.parametrize("number", range(PROGRAMS))

@@ -68,6 +68,17 @@ jnp.sum(i * i, k) ;; jnp.cumprod(i % 3 - 1, k) ;; lax.cummax(i, k) ;; jnp.argmax
 lax.select(m, x, y) ;; lax.clamp(-2., x, 3.) ;; jnp.heaviside(x, 1) ;; jnp.select([m, x > 1], [x, z], 7.)
 lax.select_n(i % 3, x, y, -x) ;; jnp.minimum(s, x) ;; (x - s).max(k) ;; jnp.where(s > 0, x, y)
 jnp.stack([jnp.sum(x), jnp.max(y)]) ;; jnp.fmax(x, z) ;; jnp.nan_to_num(x, posinf=9, neginf=-9) ;; v[jnp.argsort(v)]
+lax.scan(lambda c, t: (jnp.where(t > 3, t, c), c), -1., v)[1] ;; lax.scan(lambda c, t: (-c + t, c), 2., v, reverse=True)[1]
+lax.scan(lambda c, t: ((jnp.where(t > 3, 0., c[0] + t), jnp.maximum(c[1], t), c[2] + 1), c), (1., -3., 0), v)[1][0]
+lax.scan(lambda c, t: (jnp.clip(c + t, -9, 9), c), 0., v)[1] ;; lax.reduce(x, jnp.asarray(3, x.dtype), lax.max, (k,))
+lax.reduce_window(v, 5., lax.add, (3,), (1,), 'VALID')
+lax.reduce_window(v, 0., lax.add, (3,), (2,), [(2, 0)], window_dilation=(2,))
+lax.pad(v, v.dtype.type(9), [(-1, 2, 0)]) + lax.pad(v, v.dtype.type(1), [(2, -1, 0)])
+jnp.sum(lax.pad(v, v.dtype.type(2), [(0, 0, 1)]))
+jnp.where(jnp.arange(x.shape[-1]) < i[..., :1], x, -jnp.inf).max(-1) ;; jnp.sum(x * (jnp.arange(x.shape[-1]) < i[..., :1]), -1)
+jnp.arange(v.size) - lax.cummax(jnp.where(v != jnp.roll(v, 1), jnp.arange(v.size), 0))
+jnp.histogram(x, 7)[0] ;; x.at[i].apply(jnp.abs)
+jax.ops.segment_sum(jnp.ones(v.size), jnp.cumsum(v > 1), 40) ;; jnp.sum(jax.nn.one_hot(i, 9), k) ;; x.at[i % 3].set(x[:1])
 """
 """Of small integers in floats these give the same bits in any order, most of them."""
 ROUNDED = """

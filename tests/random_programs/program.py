@@ -21,7 +21,7 @@ SMALL: list[Shape] = [(10,), (2, 5), (300,), (1, 40), (12, 25), (64, 70), (5000,
 MEDIUM: list[Shape] = [(9000,), (16, 1000), (300, 129), (70_000,), (70, 1000), (3000, 24), (20, 50, 70), (2, 33_000), (64, 64, 8)]
 LARGE: list[Shape] = [(1_200_000,), (1200, 1000), (300_000, 4)]
 DTYPES = ["float32"] * 12 + ["float64", "bfloat16", "float16", "int32"]
-LETTER = re.compile(r"(?<![.\w'])[xyzimvskncdq](?![\w'=])")
+LETTER = re.compile(r"(?<![.\w'])[xyzimvsknqd](?![\w'=])")
 
 
 class Program:
