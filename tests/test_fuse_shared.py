@@ -116,3 +116,16 @@ def test_a_stencil_reads_what_is_written_for_others() -> None:
     eqn = made.graph.made_by(read)
     assert eqn is not None and eqn.primitive.name != "neg" and len(made.graph.users[read]) > 1
     same(jax.jit(both)(u, b), jax.jit(jp.fuse(both))(u, b), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("rows, again", [(300, False), (3000, True)])
+def test_what_stays_in_the_cache_is_not_made_again(rows: int, again: bool) -> None:
+    """Roots that XLA makes for the result anyway are made again for a sum only where they would have to be read from afar."""
+
+    def step(p: Any, g: Any) -> Any:
+        u = g / (jnp.sqrt(g * g) + 1e-6) + 0.01 * p
+        return p - 0.1 * jnp.linalg.norm(p) / jnp.linalg.norm(u) * u
+
+    p, g = normal(rows, 100), normal(rows, 100)
+    assert any("reduce_sum" in line and "sqrt" in line for line in lines(step, p, g)) == again
+    np.testing.assert_allclose(jax.jit(jp.fuse(step))(p, g), jax.jit(step)(p, g), rtol=1e-5, atol=1e-6)

@@ -22,6 +22,9 @@ DEAR = 8
 COMMON = 4
 """Additions from which on what all elements of a row have in common may be made once for the row: those of a division."""
 
+IN_CACHE, KEPT_IN_CACHE = 2**18, 4
+"""Bytes of an array up to which a core's cache has it still when it is read, and additions that it takes then to keep a byte."""
+
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
 
@@ -154,7 +157,8 @@ class _Prices:
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
             making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
-            return (KEPT * bytes_of(v) + making) / self.takers[index]
+            price = KEPT_IN_CACHE if there and bytes_of(v) <= IN_CACHE else KEPT
+            return (price * bytes_of(v) + making) / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
