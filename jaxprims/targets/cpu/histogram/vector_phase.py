@@ -32,7 +32,7 @@ from ..llvm.build import (
     suffix,
     undefined,
 )
-from ..ordered.rows import f_of, load_row
+from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
 """Phase one's buffers take half of a small L1 at most; the table wants the rest."""

@@ -11,17 +11,9 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I32, address, chosen, i64, masked_load, numbers, scaled, splat, undefined
 from ..llvm.structs import in_pieces, load_structs
-from .rows import f_of
-
-
-def register_bytes(dtype: str) -> int:
-    """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
-    return 4 if dtype in expr.HALVES else itemsize(dtype)
-
+from ..llvm.vectors import MOST_SHUFFLED, f_of, register_bytes
 
 LEAST_WIDTH = 4
-MOST_SHUFFLED = 128
-"""Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
 
 
 def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:

@@ -16,6 +16,7 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I64, NULL, PTR, address, all_pointers, chosen, declare, i64, loop, scaled
+from ..llvm.vectors import store_row
 from . import reduce as llvm_reduce
 from . import reduce_rows as llvm_reduce_rows
 from . import scan_abreast as llvm_scan_abreast
@@ -23,7 +24,7 @@ from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
 from .elements import vector_width
-from .rows import apply_op, load_state, store_row, store_state, uniforms_of
+from .rows import apply_op, load_state, store_state, uniforms_of
 
 PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole

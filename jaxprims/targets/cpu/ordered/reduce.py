@@ -16,6 +16,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
 from ..llvm.types import take
+from ..llvm.vectors import prefix_mask
 from .elements import Elements, vector_width
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import high_halves, reduce_packed
@@ -29,7 +30,6 @@ from .rows import (
     is_expensive,
     load_state,
     members,
-    prefix_mask,
     repeat,
     store_state,
     uniforms_of,

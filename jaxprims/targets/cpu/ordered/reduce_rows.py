@@ -17,21 +17,10 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, all_pointers, alloca, bytes_of, declare, i64, least, loop, numbers, scaled, splat
 from ..llvm.types import literal, take
+from ..llvm.vectors import prefix_mask, store_row
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds
-from .rows import (
-    FOUR,
-    Held,
-    apply_op,
-    arrays_of,
-    element,
-    four_at_once,
-    is_expensive,
-    members,
-    prefix_mask,
-    store_row,
-    uniforms_of,
-)
+from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, uniforms_of
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]

@@ -1,7 +1,4 @@
-"""Vectors of structs to and from memory: all lanes, or the first few.
-
-Lanes past the last one wanted repeat the first, which is a value that the user gave: a loop in an operator ends on it.
-"""
+"""Elements, states and the operator of a row's kernel."""
 
 from __future__ import annotations
 
@@ -13,12 +10,9 @@ from llvmlite import ir
 
 from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
-from ....specs.histogram import ArraySpec
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import (
-    I8,
-    I32,
     I64,
     NULL,
     address,
@@ -26,18 +20,11 @@ from ..llvm.build import (
     alloca,
     declare,
     i64,
-    least,
-    load_slots,
-    loop,
-    masked_load,
-    masked_store,
-    numbers,
     pointer,
     scaled,
-    splat,
 )
 from ..llvm.math import MATH
-from ..llvm.types import take
+from ..llvm.vectors import f_of, load_row, store_row
 
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
@@ -60,77 +47,8 @@ def uniforms_of(b: ir.IRBuilder, spec: OrderedSpec, uniforms: ir.Value) -> list[
     return all_pointers(b, uniforms, len(spec.uniforms))
 
 
-def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> ir.Value:
-    """Which of ``width`` structs of ``slots`` scalars, scalar by scalar, are among the first ``rest``."""
-    few = least(b, rest, i64(width))
-    lane = numbers(I32, [k // slots for k in range(width * slots)])
-    return b.icmp_signed("<", lane, splat(b, b.trunc(few, I32), width * slots))
-
-
-def load_row(
-    b: ir.IRBuilder,
-    p: ir.Value,
-    dtype: str,
-    width: int,
-    slots: int,
-    wanted: Sequence[int],
-    rest: ir.Value | None = None,
-    fills: bool = True,
-) -> dict[int, ir.Value]:
-    """Like :func:`load_slots`, of the first ``rest`` structs: at least one, unless spare lanes may be zero (``fills`` false)."""
-    if rest is None or width == 1:
-        return load_slots(b, p, dtype, width, slots, wanted)
-    n = width * slots
-    loaded = masked_load(b, p, ir.VectorType(expr.memory_type(dtype), n), prefix_mask(b, rest, width, slots))
-    inside, out = prefix_mask(b, rest, width), {}
-    for s in wanted:
-        v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
-        filled = b.select(inside, v, take(b, v, v, [0] * width)) if fills else v
-        out[s] = expr.from_memory(b, filled, dtype)
-    return out
-
-
-def store_row(
-    b: ir.IRBuilder,
-    values: Sequence[ir.Value],
-    p: ir.Value,
-    dtype: str,
-    width: int,
-    rest: ir.Value | None = None,
-    streams: bool = False,
-) -> None:
-    """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches."""
-    size, slots = itemsize(dtype), len(values)
-    values = [expr.to_memory(b, v, dtype) for v in values]
-    if width == 1:
-        for s, v in enumerate(values):
-            b.store(v, b.gep(p, [i64(s)], source_etype=v.type), align=size)
-    elif rest is None:
-        stored = b.store(interleaved(b, values), p, align=size)
-        if streams:
-            stream(stored, size * slots * width)
-    else:
-        masked_store(b, interleaved(b, values), p, prefix_mask(b, rest, width, slots))
-
-
-def stream(store: ir.StoreInstr, size: int) -> None:
-    """Makes a store of ``size`` bytes non-temporal; its place is a multiple of them in memory that is aligned to 64 bytes."""
-    store.align = min(64, size & -size)
-    store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
-
-
 STREAMED_ROW, STREAMED_BYTES = 256, 128 * 1024
 """Elements of a row of which results are put together before they are stored past the caches, and bytes of all at most."""
-
-LINE = 64
-"""Bytes that a processor fetches at once."""
-
-
-def stream_bytes(b: ir.IRBuilder, source: ir.Value, to: ir.Value, size: ir.Value, step: int) -> None:
-    """Copies ``size`` bytes, a multiple of ``step``, past the caches."""
-    with loop(b, i64(0), size, step) as at:
-        v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
-        stream(b.store(v, address(b, to, at)), step)
 
 
 def element(
@@ -152,38 +70,6 @@ def element(
         return load_row(b, p, a.dtype, width, a.slots, wanted, rest, fills)
 
     return f_of(b, spec.f, spec.arrays, uniforms, width, loaded, position)
-
-
-def f_of(
-    b: ir.IRBuilder,
-    f: Program,
-    arrays: Sequence[ArraySpec],
-    uniforms: Sequence[ir.Value],
-    width: int,
-    loaded: Callable[[int, list[int]], dict[int, ir.Value]],
-    position: Callable[[str], ir.Value],
-) -> list[ir.Value]:
-    """f of ``width`` elements. ``loaded``: of an array, the slots that f uses; ``position``: of a dtype, where elements lie."""
-    params = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
-    used, slots = {params[i.attr] for i in f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
-    for k, a in enumerate(arrays):
-        wanted = [s for s in range(a.params) if (k, s) in used]
-        if a.slots and wanted:
-            slots |= {(k, s): v for s, v in loaded(k, wanted).items()}
-        elif wanted:
-            slots[k, 0] = position(a.dtype)
-    blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in f.params]
-    args = [slots.get(at, nothing) for at, nothing in zip(params, blank, strict=True)]
-    return expr.emit(b, f, args, uniforms, width)
-
-
-def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
-    """One vector of the lanes of all: their first ones, then their second ones."""
-    row, width = values[0], values[0].type.count
-    for s, v in enumerate(values[1:], 1):
-        v = take(b, v, v, [k if k < width else 0 for k in range(s * width)])
-        row = take(b, row, v, [i * s + t if t < s else s * width + i for i in range(width) for t in range(s + 1)])
-    return row
 
 
 def load_state(

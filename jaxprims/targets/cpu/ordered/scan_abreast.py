@@ -33,20 +33,9 @@ from ..llvm.build import (
     prefetch,
     scaled,
 )
+from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
 from .elements import vector_width
-from .rows import (
-    LINE,
-    STREAMED_BYTES,
-    STREAMED_ROW,
-    Held,
-    apply_op,
-    f_of,
-    is_expensive,
-    members,
-    store_row,
-    stream_bytes,
-    uniforms_of,
-)
+from .rows import STREAMED_BYTES, STREAMED_ROW, Held, apply_op, is_expensive, members, uniforms_of
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4

@@ -14,6 +14,7 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, declare, i64, least, loop, pointer, scaled
+from ..llvm.vectors import store_row
 from .elements import vector_width
 from .rows import (
     FOUR,
@@ -28,7 +29,6 @@ from .rows import (
     load_state,
     members,
     repeat,
-    store_row,
     store_state,
     uniforms_of,
 )

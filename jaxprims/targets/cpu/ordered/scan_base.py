@@ -12,19 +12,9 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, NULL, PTR, address, alloca, chosen, i64, masked_store, pointer, scaled, splat
 from ..llvm.structs import in_pieces, store_structs
+from ..llvm.vectors import interleaved, stream
 from .elements import Elements
-from .rows import (
-    RESTARTED,
-    STARTED,
-    apply_op,
-    arrays_of,
-    interleaved,
-    load_state,
-    members,
-    store_state,
-    stream,
-    uniforms_of,
-)
+from .rows import RESTARTED, STARTED, apply_op, arrays_of, load_state, members, store_state, uniforms_of
 
 Values = list[ir.Value]
 """A state: a value, or a vector, for each slot."""

@@ -15,8 +15,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, address, alloca, chosen, i64, least, loop, pointer, scaled, splat
+from ..llvm.vectors import store_row
 from .elements import Elements
-from .rows import store_row
 from .scan_base import Kernel, Values
 
 RESULT, AGGREGATE = ir.Constant(I32, 0), ir.Constant(I32, 1)

@@ -17,8 +17,9 @@ from ....ir.program import itemsize
 from ..llvm import expr
 from ..llvm.build import I1, I8, PTR, address, alloca, i64, intrinsic, least, loop, pointer, scaled
 from ..llvm.types import take
+from ..llvm.vectors import LINE, stream_bytes
 from .elements import Elements
-from .rows import LINE, STREAMED_BYTES, STREAMED_ROW, stream_bytes
+from .rows import STREAMED_BYTES, STREAMED_ROW
 from .scan_base import STARTED
 from .scan_log_steps import LogSteps
 

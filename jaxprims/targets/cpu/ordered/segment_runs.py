@@ -12,9 +12,10 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, numbers, pointer, scaled, splat
+from ..llvm.vectors import f_of, prefix_mask, store_row
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import Held, apply_op, element, f_of, is_expensive, prefix_mask, repeat, store_row
+from .rows import Held, apply_op, element, is_expensive, repeat
 
 ABREAST = 16
 """Segments that are folded side by side, at most: each lane's element is loaded by itself."""

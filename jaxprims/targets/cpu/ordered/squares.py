@@ -14,7 +14,7 @@ from llvmlite import ir
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, declare, i64, least, loop, suffix
 from ..llvm.structs import swapped
-from .rows import load_row, store_row
+from ..llvm.vectors import load_row, store_row
 
 Get = Callable[[ir.IRBuilder, ir.Value], ir.Value]
 Put = Callable[[ir.IRBuilder, ir.Value, ir.Value], None]

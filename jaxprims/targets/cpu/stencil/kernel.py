@@ -16,8 +16,7 @@ from ....ir.program import Program, itemsize
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, numbers, pointer, scaled, splat, store
-from ..ordered.elements import MOST_SHUFFLED, register_bytes
-from ..ordered.rows import load_row, store_row
+from ..llvm.vectors import MOST_SHUFFLED, load_row, register_bytes, store_row
 from .ahead import AT_ONCE, Ahead
 from .rows import Rows, at_once, rows_of
 from .stages import stages_of
