@@ -120,6 +120,7 @@ def test_no_chains() -> None:
     assert chains(lambda x: jnp.cumsum(x), X) == []
 
 
+@pytest.mark.dear
 def test_transformations() -> None:
     rows = X[:99_000].reshape(3, -1)
     wanted = jax.jit(jax.vmap(drawdown))(rows)

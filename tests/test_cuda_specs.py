@@ -206,6 +206,7 @@ SOME = ["ordered affine", "ordered f16", "histogram argmin of f64", "histogram b
 
 
 @pytest.mark.parametrize(("arch", "names"), [(80, SOME), (90, list(CASES)), (100, SOME)])
+@pytest.mark.cover(2)
 def test_nvrtc_compiles_every_spec(arch: int, names: Sequence[str]) -> None:
     pytest.importorskip("cuda.core")
     for name in names:

@@ -201,6 +201,7 @@ def test_integer_leaves() -> None:
 
 
 @pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.dear
 def test_through_captured_arrays() -> None:
     """Gradients reach what f and op capture, at computed indices too, alone and together with the elements."""
     rng = np.random.default_rng(0)

@@ -30,6 +30,7 @@ TWICE: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("name", TWICE)
+@pytest.mark.dear
 def test_eager_derivatives_on_explicit_axes(name: str) -> None:
     """Tangents, gradients of gradients and of a batch, without ``jit``: what is kept for them is on automatic axes."""
     x, i = X[:40] * 0.1 + 1, np.sort(IDS[:40])
@@ -46,6 +47,7 @@ def test_eager_derivatives_on_explicit_axes(name: str) -> None:
             assert_close(jax.tree.map(np.asarray, f(placed, jax.device_put(i, NamedSharding(m, P("x"))))), wanted, 1e-3)
 
 
+@pytest.mark.dear
 def test_explicit_axes_that_are_reduced_as_one() -> None:
     """Positions count along all axes at once, halves are rounded once: wherever these axes are sharded."""
     x = RNG.integers(-3, 4, (2, 16, 24)).astype(np.float32)

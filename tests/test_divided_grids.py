@@ -46,6 +46,8 @@ def test_grids_that_shrink() -> None:
 
 @pytest.mark.strategies
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "symmetric", "constant", "keep"])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_steps_that_read_to_one_side(boundary: str) -> None:
     """Left to XLA: the last device's first step has cells before it that it received and are not there, and loses none later."""
     x = RNG.integers(-4, 5, (24, 32)).astype(np.float32)
@@ -58,6 +60,8 @@ def test_steps_that_read_to_one_side(boundary: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [P("x", "y"), P(None, "x"), P(("y", "x"), None), P(None, None)])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_gradients_of_grids_that_shrink(spec: P) -> None:
     """Cotangents lie among those of all cells that devices make: only halos move."""
     grid = RNG.standard_normal((160, 256)).astype(np.float32)
@@ -89,6 +93,7 @@ def test_sharded_grids(boundary: str) -> None:
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
+@pytest.mark.dear
 def test_gradients_of_sharded_grids(boundary: str) -> None:
     """Each device transposes what it does: what was received is sent back, what was read beyond an edge added within."""
     x = RNG.standard_normal((32, 64)).astype(np.float32)
@@ -169,6 +174,7 @@ def test_reductions_of_sharded_grids() -> None:
     assert_close(jax.jit(jp.fuse(of_two_sizes))(placed, x[1:-1]), np.asarray(of_two_sizes(x, x[1:-1])), 1e-4)
 
 
+@pytest.mark.dear
 def test_cells_that_know_where_they_are() -> None:
     """Coordinates count over all devices; where the grid wraps around, in halos too."""
     x = RNG.standard_normal((32, 64)).astype(np.float32)
@@ -182,6 +188,7 @@ def test_cells_that_know_where_they_are() -> None:
             assert_close(compiled(placed), np.asarray(jax.jit(g)(x)), 1e-5)
 
 
+@pytest.mark.dear
 def test_transposes_are_differentiated_and_explained() -> None:
     """Of a transpose on several devices: its derivatives, its own transpose, its text, and as it is without ``jit``."""
     x = RNG.standard_normal((16, 32)).astype(np.float32)

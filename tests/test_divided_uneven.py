@@ -59,6 +59,7 @@ def test_scatters_of_uneven_parts() -> None:
 
 
 @pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.logaddexp, further], ids=lambda op: op.__name__)
+@pytest.mark.cover(2)
 def test_gradients_between_sharded_offsets(op: Any) -> None:
     """Which XLA's partitioner would count twice, where devices have copies of some and not as many each."""
     x, inner = X[:320], np.sort(RNG.integers(0, 320, 16)).astype(np.int32)

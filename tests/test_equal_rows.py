@@ -71,6 +71,7 @@ BATCHES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     st.sampled_from(["", "map", "starts", "init"]),
     st.integers(0, 2**32 - 1),
 )
+@pytest.mark.dear
 def test_equal_rows(
     name: str, dtype: str, n: int, rows: tuple[int, int], batch: str, kind: str, reverse: bool, more: str, seed: int
 ) -> None:

@@ -245,6 +245,7 @@ def value_of(b: Bad) -> Any:
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.dear
 def test_hostile_calls() -> None:
     count, wrong = 0, []
     for call, replaced in hostile():

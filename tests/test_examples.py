@@ -39,6 +39,7 @@ def test_small_examples_are_small() -> None:
 
 
 @pytest.mark.parametrize("name", STENCILS)
+@pytest.mark.dear
 def test_stencil_example(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / f"{name}.png"
     found = importlib.import_module(name).main(**STENCILS[name], plot=plot)
@@ -51,6 +52,7 @@ def test_stencil_example(name: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 150, "a page or so"
 
 
+@pytest.mark.dear
 def test_state_space_layer_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert importlib.import_module("state_space").main(epochs=3) > 0.7  # by guessing: 0.1
     assert "of 360 unseen digits" in capsys.readouterr().out

@@ -46,6 +46,7 @@ OF_MEMBERS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("name", OF_MEMBERS)
+@pytest.mark.dear
 def test_gradients_of_members(name: str) -> None:
     """Of a batch, in whose rules nothing is explicit: neither the batch's axis nor what eager derivatives kept."""
     x, w = RNG.random((2, 8, 64), np.float32)
@@ -57,6 +58,7 @@ def test_gradients_of_members(name: str) -> None:
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("spec", [P("x"), P(("x", "y")), P()])
 @pytest.mark.parametrize("op", [jnp.add, further], ids=["add", "further"])
+@pytest.mark.dear
 def test_slices_between_sharded_indices(op: Any, spec: P) -> None:
     """``reduceat`` and its gradient, along an axis that is sharded and beside one."""
     x, axis = RNG.random((16, 8), np.float32), int(RNG.integers(2))

@@ -85,6 +85,7 @@ def test_elements_of_a_function(monkeypatch: pytest.MonkeyPatch, tables: tuple[i
     assert_close(jax.jit(jax.grad(of))(*args), by_sorting(jax.grad(of))(*args), 1e-5)
 
 
+@pytest.mark.dear
 def test_transformed() -> None:
     """vmap of grad, grad of vmap, grad of grad, forward mode over it, in turn, with JAX's derivatives of a product."""
     x = 1 + 0.1 * jax.random.normal(jax.random.key(0), (3, N))

@@ -69,12 +69,14 @@ def _arguments(p: Program) -> list[jax.Array]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+@pytest.mark.cover(20)
 def test_programs(program: Program) -> None:
     args = _arguments(program)
     same(jax.jit(program.function)(*args), jp.fuse(program.function)(*args))
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.differentiable][::3], ids=lambda p: p.name)
+@pytest.mark.cover(6)
 def test_gradients_of_programs(program: Program) -> None:
     args = _arguments(program)
     expected = jax.jit(gradient(program.function))(*args)
@@ -90,6 +92,7 @@ def test_reductions_of_one_array_are_one_kernel() -> None:
     assert found == ["reduce-sum reduce-max argmin reduce-sum"]
 
 
+@pytest.mark.dear
 def test_positions_of_extremes_are_found_in_a_pass_that_is_made_anyway() -> None:
     def moments(x: Any) -> Any:
         return jnp.var(x), jnp.argmax(x)

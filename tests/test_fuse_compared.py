@@ -154,6 +154,7 @@ def test_records_beside_their_neighbours_are_found(density: Callable[[Any], Any]
 @pytest.mark.strategies
 @pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
 @pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.dear
 def test_records_beside_a_gradient_are_found(density: Callable[[Any], Any], order: str) -> None:
     """The derivative of a running maximum makes it by halves: maxima of slices, which are extremes as well."""
 

@@ -41,6 +41,7 @@ SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
 
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.parametrize("shape", [(N,), (N // 4, 4), (N // 20, 20), (N // 400, 400)])
+@pytest.mark.cover(12)
 def test_functions_that_xla_calls_one_by_one(name: str, shape: tuple[int, ...]) -> None:
     """One reduction of them is a kernel, of short rows, too."""
     f, taken = SLOW[name]

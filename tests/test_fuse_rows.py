@@ -75,6 +75,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.cover(8)
 def test_programs(name: str) -> None:
     """As they are, their gradients, and those taken of what is fused."""
     fn, args = PROGRAMS[name]
@@ -298,6 +299,7 @@ def test_explicit_meshes_are_jax_own() -> None:
         assert jax.typeof(fused(x)) == jax.typeof(plain(x))
 
 
+@pytest.mark.dear
 def test_transformations() -> None:
     fn = jp.fuse(layer_norm)
     x = normal(3, ROWS, N)

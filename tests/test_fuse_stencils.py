@@ -175,6 +175,7 @@ def test_axes_in_other_orders() -> None:
     check(lambda u: (lambda v: v[1:, 1:] - v[:-1, :-1])(jnp.stack([u, u + 1, u * 2], -1)), U)  # lanes
 
 
+@pytest.mark.dear
 def test_dtypes() -> None:
     check(rolled, (U * 10).astype(jnp.int32))
     check(lambda b: jnp.roll(b, 1, 0) ^ b, U > 0)
@@ -236,6 +237,8 @@ def _sharpened(u: Any) -> Any:
 
 @pytest.mark.cpu  # what XLA fuses elsewhere is another affair
 @pytest.mark.parametrize("loss, share", [(_bilateral, 0.3), (_corners, 1.0), (_sharpened, 0.3)])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_what_gradients_share_is_written_as_far_as_it_pays(loss: Any, share: float) -> None:
     """Of sums of exponentials these, not every exponential; of products of differences what is read at neighbours."""
     u = jnp.asarray(np.random.default_rng(3).random((300, 300)), jnp.float32)

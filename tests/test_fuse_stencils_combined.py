@@ -77,6 +77,7 @@ def energy(u: Any, scale: Any) -> Any:
     return jnp.sum((scale * rolled(u) - u) ** 2)
 
 
+@pytest.mark.dear
 def test_reductions_of_stencils_transformed() -> None:
     batch = jnp.stack([BIG, BIG[::-1], BIG * 2])
     assert kinds(jax.vmap(energy, (0, None)), batch, 3.0) == ["reduce of stencil"]

@@ -190,6 +190,7 @@ def _run(program: list[tuple[Any, ...]], u: Any) -> Any:
 @given(programs())
 @example(([("pad", "constant", (1, 1), 1), ("roll", 2, 1), ("roll", 1, 1)], 5))
 @examples(40)
+@pytest.mark.dear
 def test_random_programs(drawn: tuple[list[tuple[Any, ...]], int]) -> None:
     program, m = drawn
     u = jnp.asarray(np.random.default_rng(m).normal(size=(7, m)).astype(np.float32))
@@ -199,6 +200,7 @@ def test_random_programs(drawn: tuple[list[tuple[Any, ...]], int]) -> None:
 @given(programs(), st.sampled_from([None, 1]))
 @example(([("pad", "constant", (1, 1), 1), ("square",), ("pad", "constant", (1, 0), 0), ("roll", 1, 1)], 5), None)
 @examples(30)
+@pytest.mark.dear
 def test_random_reductions(drawn: tuple[list[tuple[Any, ...]], int], axis: int | None) -> None:
     program, m = drawn
     u = jnp.asarray(np.random.default_rng(m).normal(size=(7, m)).astype(np.float32))

@@ -57,6 +57,7 @@ def test_batches() -> None:
     same(jax.vmap(jax.grad(model, 1), (0, None))(xs, W), jax.vmap(jax.grad(FUSED, 1), (0, None))(xs, W), 1e-3)
 
 
+@pytest.mark.dear
 def test_inside_loops_and_conditions() -> None:
     def steps(f: Any, w: Any) -> Any:
         w = jax.lax.fori_loop(0, 3, lambda _, w: w - 0.1 * jax.grad(f, 1)(X, w), w)
@@ -193,6 +194,7 @@ SITES = [
 
 @given(st.data())
 @examples(15)
+@pytest.mark.dear
 def test_random_programs(data: Any) -> None:
     """Each line makes an array of N numbers of earlier ones, or something of another shape that is returned."""
     lines = data.draw(st.lists(st.tuples(*(st.integers(0, 99),) * 4), min_size=3, max_size=9))

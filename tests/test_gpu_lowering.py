@@ -99,6 +99,7 @@ HEAT = lambda a: a[0, 0] + 0.1 * (a[-1, 0] + a[1, 0] + a[0, -1] + a[0, 1] - 4 * 
 PLATE = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
 
 
+@pytest.mark.dear
 def test_steps_of_a_stencil() -> None:
     """One is a pass through memory; several share one where that is less work, unless memory is fast."""
     once, often = (call(lambda x, n=n: jp.stencil(HEAT, x, steps=n), PLATE) for n in (1, 12))

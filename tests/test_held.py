@@ -83,6 +83,7 @@ def check(name: str, expression: Any, looked_at: int, batch: int, put: Callable[
 @pytest.mark.strategies
 @examples(16)
 @given(EXPRESSIONS, st.integers(0, 5), st.sampled_from(sorted(CALLS)), st.sampled_from([1, 1, 3]), st.sampled_from([40, 3000]))
+@pytest.mark.dear
 def test_extremes_of_what_is_computed(expression: Any, looked_at: int, name: str, batch: int, n: int) -> None:
     check(name, expression, looked_at, batch, n=n)
 

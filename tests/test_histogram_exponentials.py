@@ -99,6 +99,7 @@ def test_kernels_where_bins_start_from_something_else() -> None:
 
 
 @pytest.mark.parametrize("width", [(), (4,)], ids=str)
+@pytest.mark.dear
 def test_transformations(width: tuple[int, ...]) -> None:
     x = jnp.asarray(rng.normal(size=(3, 40, *width)), jnp.float32)
     i = jnp.asarray(rng.integers(0, 6, (3, 40)))

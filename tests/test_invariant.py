@@ -107,6 +107,7 @@ def loss(f: Callable[..., Any], x: jax.Array, index: jax.Array) -> jax.Array:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("ours", [by_function, by_arrays])
+@pytest.mark.dear
 def test_transformed(ours: Callable[..., Any]) -> None:
     """With dropped elements and an empty bin; second derivatives, too."""
     rng = np.random.default_rng(0)

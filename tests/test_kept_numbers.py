@@ -71,6 +71,8 @@ def test_floats_of_operators_may_be_wanted(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "bfloat16"])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_captured_integers_are_operands_from_the_second_on(dtype: str, compiled: Any) -> None:
     x = (X % 5).astype(dtype)
     for k in range(7):
@@ -112,6 +114,7 @@ def test_captured_integers_may_be_wanted(compiled: Any) -> None:
             np.testing.assert_allclose(g, w, rtol=1e-6)
 
 
+@pytest.mark.dear
 def test_python_computes_in_double_precision() -> None:
     """With the floats that a function closes over, whatever the arrays' dtype, and wherever it does so."""
     for start in (1.7e9, 1.7e9 + 64):
@@ -169,6 +172,7 @@ def helper(x: Any) -> Any:
     return x * FACTOR
 
 
+@pytest.mark.dear
 def test_what_modules_and_classes_hold_may_change_between_calls() -> None:
     """Numbers, arrays and functions, of modules of modules too, read in functions inside functions and through helpers."""
 
@@ -228,6 +232,7 @@ class Way(enum.Enum):
     BACK = -1
 
 
+@pytest.mark.dear
 def test_classes_that_do_not_change_are_constants(compiled: Any) -> None:
     for k in range(3):
         made = jp.scan(Pair(X + k, X), lambda p, q: Pair.of(p.a + q.a, jnp.maximum(p.b, q.b)))

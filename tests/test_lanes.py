@@ -142,6 +142,7 @@ def test_few_edges(edges: int) -> None:
     np.testing.assert_array_equal(ours("messages")(**a), plain("messages")(**a))
 
 
+@pytest.mark.dear
 def test_transformations() -> None:
     a = arrays(6)
     batched = {k: (jnp.stack([v, v[::-1]]) if k in "hws" else v) for k, v in a.items()}

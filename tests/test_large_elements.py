@@ -350,6 +350,7 @@ def test_views_are_no_loops() -> None:
     assert sum("exp" in n.body.text for n in p.nests) == 1
 
 
+@pytest.mark.dear
 def test_other_processes(tmp_path: Path) -> None:
     """An exported function finds its kernel by the spec's text."""
     x = CASES["8x8"].sample(300)

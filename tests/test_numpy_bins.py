@@ -71,6 +71,7 @@ def test_equal_bins_of_float64(seed, lo, hi):
     hnp.arrays(np.float32, st.sampled_from([2, 17, 100]), elements=st.floats(-100, 100, width=32, allow_subnormal=False)),
     st.booleans(),
 )
+@pytest.mark.dear
 def test_any_edges(seed, edges, infinite):
     edges = np.sort(edges)
     if infinite:

@@ -175,6 +175,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.cover(40)
 def test_same_as_jax_numpy(case):
     assert_same(CASES[case])
 
@@ -185,6 +186,7 @@ def test_histogram_with_x64(case):
         assert_same(HISTOGRAMS[case])
 
 
+@pytest.mark.dear
 def test_histogram2d_with_x64():
     with jax.enable_x64(True):
         assert_same(HISTOGRAMS_ND["2d dtypes"])

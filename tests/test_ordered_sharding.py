@@ -92,6 +92,7 @@ def test_local_work_inside_shard_map() -> None:
     assert_close(jax.jit(f)(x, w), np.cumsum(2 * x.reshape(8, 4), 1).reshape(-1))
 
 
+@pytest.mark.dear
 def test_tangents_that_vary_of_what_does_not() -> None:
     """And those that do not, of what does: as far as JAX's own arithmetic takes them."""
     m = mesh(8)
@@ -125,6 +126,7 @@ def test_an_init_that_varies_of_what_does_not() -> None:
     assert_close(jax.jit(run)(x, init, begins), np.stack([mine(x, *row) for row in zip(init, begins, strict=True)]))
 
 
+@pytest.mark.dear
 def test_an_operator_meets_what_varies_besides_elements() -> None:
     """It is traced for starts, restarts and segments too, whose axes its literals have to share."""
     x, begins = jnp.cos(jnp.arange(5.0)), np.arange(40).reshape(8, 5) % 3 == 0
@@ -168,6 +170,8 @@ OWN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OWN)
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_derivatives_of_operators_with_constants(name: str) -> None:
     """Traced where arrays vary, an operator has constants that do, too; rules look at it where nothing does."""
     op, identity = OWN[name]
@@ -307,6 +311,7 @@ def test_few_elements_on_one_mesh_after_another() -> None:
             assert_close(got, np.stack([jax.jit(f)(row) for row in x]), 1e-5)
 
 
+@pytest.mark.dear
 def test_second_derivatives_of_rows_eagerly() -> None:
     """What a rule makes of elements is traced for the axes over which they vary."""
     x = jnp.arange(1.0, 81.0).reshape(8, 2, 5)

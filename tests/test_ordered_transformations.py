@@ -125,6 +125,7 @@ def test_in_place() -> None:
 
 @pytest.mark.cpu
 @pytest.mark.strategies
+@pytest.mark.dear
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     """One core in another process against all of them here."""
     code = """
@@ -173,6 +174,7 @@ def calls(x: Any, offsets: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.dear
 def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it; with symbolic sizes too."""
     x = np.random.default_rng(0).uniform(-1.1, 1.1, N).astype(np.float32)

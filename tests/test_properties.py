@@ -195,6 +195,7 @@ def equal(got: Any, wanted: Any) -> None:
     st.sampled_from([0, 1, 2, 7, 30, 60, 1500]), st.sampled_from([0, 1, 2, 5, 33, 3000]),
     st.sampled_from(["drop", "clip", "wrap"]), st.sampled_from(INTEGERS), st.booleans(), st.booleans(),
 )  # fmt: skip
+@pytest.mark.dear
 def test_random_operators(
     monoid: list[Leaf],
     shape: tuple[int, ...],
@@ -227,6 +228,7 @@ def test_random_operators(
     st.lists(st.tuples(leaves, st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3), st.integers(0, 2**32 - 1),
     st.sampled_from([0, 1, 9, 200, 1100]), st.booleans(),
 )  # fmt: skip
+@pytest.mark.dear
 def test_random_functions(histograms: list[tuple[Leaf, int, int]], seed: int, n: int, batch: bool) -> None:
     """Several histograms at once; f makes k pairs for each, with indices computed from the position and a captured table."""
     rng = np.random.default_rng(seed)

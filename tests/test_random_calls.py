@@ -11,6 +11,7 @@ PROGRAMS = count(12)
 
 
 @pytest.mark.strategies
+@pytest.mark.dear
 def test_random_calls() -> None:
     """Functions, operators, dtypes, shapes and transformations, drawn at random, against plain JAX."""
     wrong = [random_calls.check(seed=0, number=k, draws=4) for k in range(PROGRAMS)]

@@ -85,6 +85,7 @@ def test_reduce_of_a_range_goes_on_from_the_aggregate() -> None:
 
 @pytest.mark.parametrize("dtype", P.DTYPES)
 @pytest.mark.parametrize("commuting", [False, True])
+@pytest.mark.cover(13)
 def test_reduce_every_dtype(dtype: str, commuting: bool) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
     for n in (1, 77, 1200):

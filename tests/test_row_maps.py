@@ -131,6 +131,7 @@ def _reversed(_: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum, jnp.logaddexp, jnp.hypot])
+@pytest.mark.cover(2)
 def test_gradients_of_rows_by_index(op: Callable[..., Any]) -> None:
     """Which element won, or what it weighs, is written nowhere; ties and dropped elements included, to the second order."""
     n, features = 4000, 9

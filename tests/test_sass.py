@@ -70,6 +70,8 @@ def test_resident_warps() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_atomics_in_shared_memory(arch: str) -> None:
     """Those of 32-bit integers are instructions, others loops, as ``loops_in_shared`` of jaxprims/targets/cuda has it."""
     types = {"int": False, "unsigned": False, "float": True, "double": True, "unsigned long long": True}
@@ -97,6 +99,7 @@ def test_what_grew_is_named() -> None:
     assert sass.grown([row], [worse]) == ["sum, sm_90, K: per_element 10.0 -> 11.1", "sum, sm_90, K: load_bytes 16 -> 8"]
 
 
+@pytest.mark.dear
 def test_hot_loops_have_not_grown() -> None:
     """By a tenth: whoever means it makes a new report, ``python -m bench.sass``."""
     try:

@@ -329,6 +329,7 @@ def test_empty_gradients() -> None:
 
 @pytest.mark.strategies
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+@pytest.mark.cover(2)
 def test_a_few_steps_are_xlas(name: str) -> None:
     """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
     rng = np.random.default_rng(1)

@@ -145,6 +145,7 @@ def test_sums_of_halves_are_rounded_once() -> None:
     np.testing.assert_allclose(got, [exact[:100].sum(), exact[100:].sum()], rtol=float(jnp.finfo(jnp.bfloat16).eps))
 
 
+@pytest.mark.dear
 def test_slices() -> None:
     """Vectors, matrices in batches, leaves of different ranks; wide ones are combined lane by lane."""
     offsets = offsets_of([3, 0, 40, 1, 16])

@@ -201,6 +201,7 @@ OF_EDGES_ALONE = ("histogram2d", "histogram, edges, many elements")  # their gra
 
 
 @pytest.mark.parametrize("name", DROP_INS)
+@pytest.mark.cover(8)
 def test_drop_ins_inside_shard_map(name: str) -> None:
     """Every device gets what the function gives without ``shard_map``; one operand sharded, the other replicated. The gradient
     with one of them sharded, in turn."""
@@ -260,6 +261,8 @@ def test_explicit_sharding() -> None:
 
 
 @pytest.mark.parametrize("name", [*SEGMENTS[:7], "var", "normalize"])
+@pytest.mark.cover(4)
+@pytest.mark.dear
 def test_segments_on_explicit_axes(name: str) -> None:
     """Elements and ids anywhere on the mesh, forwards and backwards: ids go where the elements are, which stay."""
     rng = np.random.default_rng(len(name))

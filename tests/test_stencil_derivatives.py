@@ -82,6 +82,7 @@ def test_gradients_of_steps(boundary: Any) -> None:
 
 
 @pytest.mark.parametrize("boundary", [("keep", "reflect"), ("valid", "wrap")])
+@pytest.mark.dear
 def test_both_modes_and_second_order(boundary: Any) -> None:
     """jvp, Hessians by their products with a vector, vmap of gradients, checkpoints."""
     points, dots = ((doubles(4, 7, seed=n), doubles(4, 7, seed=n + 1), np.asarray(0.7)) for n in (0, 5))
@@ -137,6 +138,7 @@ def test_many_reads(boundary: str) -> None:
     assert_close(ours(doubles(9, 12)), plain(doubles(9, 12)), 1e-8)
 
 
+@pytest.mark.dear
 def test_several_results_and_integers() -> None:
     """Results that are not used, or are integers, have no derivative; integer arrays among those that are differentiated."""
     x, n, table = doubles(6, 9), np.arange(54, dtype=np.int32).reshape(6, 9) % 5, doubles(5, seed=2)
@@ -169,6 +171,8 @@ def test_several_results_and_integers() -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, 2), (0, 1), (1, 2)])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_cells(axes: tuple[int, int]) -> None:
     """Lane by lane, wherever the lanes are, and where f mixes a cell's numbers; a captured matrix."""
     x, m = np.moveaxis(doubles(5, 8, 3), (0, 1), axes), doubles(3, 3, seed=1)

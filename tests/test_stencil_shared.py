@@ -85,6 +85,7 @@ def spec_of(f: Callable[[Any], Any], x: Any) -> StencilSpec:
     return call.spec
 
 
+@pytest.mark.dear
 def test_what_neighbours_share_of_floats() -> None:
     """NaN wins among maxima and minima, whatever else there is, -0 is less than 0, and sums keep their order. Cells of
     several numbers, of two bytes each, coordinates."""

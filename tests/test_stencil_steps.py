@@ -29,6 +29,7 @@ def boxed(a: Any) -> Any:
 
 
 @pytest.mark.parametrize(("f", "shape"), [(turned, (41,)), (curved, (11, 23)), (boxed, (7, 6, 19)), (boxed, (1, 5, 40))])
+@pytest.mark.cover(2)
 def test_plans(f: Any, shape: tuple[int, ...]) -> None:
     """However many steps are made in a pass, on tiles of any size: the bits of the plan that is chosen, and right."""
     x = floats(*shape)

@@ -216,6 +216,7 @@ def test_along_sharded_axes(boundary: str) -> None:
         assert_same(list(got), whole)
 
 
+@pytest.mark.dear
 def test_sharded_in_other_ways() -> None:
     """Axes in another order, cells, replicated and captured arrays, traced steps; gradients."""
     x, w = floats(3, 16, 24), floats(16, 24, seed=1)
@@ -290,6 +291,7 @@ def calls(x: Any, w: Any) -> list[Any]:
     return [wrapped, jp.stencil(lambda a, at: a[1, 1] + at[0], (x, jp.positions), boundary="valid")]
 
 
+@pytest.mark.dear
 def test_export(tmp_path: Path) -> None:
     """An exported function runs in a process that has never traced it; with symbolic sizes too."""
     x, w = integers(9, 20), integers(9, 20, seed=1)

@@ -66,6 +66,7 @@ def test_gradients_make_tables_once(loss: str, call: str, row: tuple[int, ...]) 
 
 @pytest.mark.strategies
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.cover(2)
 def test_tables_are_transformed(call: str) -> None:
     x, w, i = drawn(3, N), drawn(H), RNG.integers(0, H, N).astype(np.int32)
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import references
 from references import BY_NAME, assert_close
 
@@ -74,6 +75,7 @@ def differentiating(number: int) -> Iterator[Task]:
         yield run
 
 
+@pytest.mark.dear
 def test_threads() -> None:
     kinds = [steady] * 5 + [compiling] * 2 + [differentiating]
     failures: list[BaseException] = []

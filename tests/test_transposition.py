@@ -120,6 +120,7 @@ def of_results(y: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", LINEAR_CALLS)
+@pytest.mark.cover(16)
 def test_linear(name: str) -> None:
     """The same as the derivative, which is tested elsewhere; and so is that of the transposed function."""
     f = LINEAR_CALLS[name]

@@ -118,6 +118,7 @@ def test_values_of_every_kind_into_bins(kind: str) -> None:
         np.testing.assert_allclose(g, wanted, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.dear
 def test_transformations_of_histograms() -> None:
     op, (m, s), index = operator(WEIGHTS["exp"]), drawn(0, dtype=np.float32), rng.integers(0, BINS, N)
 
@@ -138,6 +139,7 @@ def test_transformations_of_histograms() -> None:
     jax.tree.map(close, jax.vmap(fn)(*two), jax.vmap(plain)(*two))
 
 
+@pytest.mark.dear
 def test_few_elements_are_the_operators_own() -> None:
     op, index = operator(WEIGHTS["exp"]), rng.integers(0, BINS, N)
     few = lambda m, s: by_index(op, m[:1000], s[:1000], index=index[:1000])  # noqa: E731

@@ -144,6 +144,8 @@ def test_few_elements_by_any_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
+@pytest.mark.cover(2)
+@pytest.mark.dear
 def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
     """By XLA's own count of operations; in loops it may have all the same."""
     plain = {jnp.add: jnp.sum, jnp.maximum: jnp.max, jnp.minimum: jnp.min, own: None}
