@@ -23,6 +23,7 @@ TWICE: dict[str, Callable[..., Any]] = {
     "maxima": lambda x, i: jp.segment_max(x, i, H),
     "affine": lambda x, i: jp.reduce(maps(x), affine),
     "scan": lambda x, i: jp.scan(maps(x), affine),
+    "recurrence": lambda x, i: jp.linear_recurrence(x * 0.1 + 0.5, x, np.float32(1)),
     "segments": lambda x, i: jp.segment_reduce(x, i, jnp.multiply, num_segments=H),
     "stencil": lambda x, i: jp.stencil(lambda a: a[0] * a[1], x, steps=2),
 }

@@ -79,6 +79,66 @@ def test_gradients_of_grids_that_shrink(spec: P) -> None:
     assert_close(twice(x), np.asarray(twice(grid)), 1e-4)
 
 
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep", "valid"])
+def test_grids_that_devices_do_not_divide(boundary: str) -> None:
+    """The last device has fewer cells than the others; nothing is gathered, forward and backward, of large grids and small."""
+    large, small = (RNG.integers(-4, 5, s).astype(np.float32) for s in ((200, 136), (72, 80)))
+    cosines = lambda y: jnp.sum(y * jnp.cos(jnp.arange(1.0 * y.size)).reshape(y.shape))  # noqa: E731
+    for x, f, spec in (
+        (large, curved, P("x", "y")),
+        (large, lopsided, P("y", "x")),
+        (small, heat, P("x", "y")),
+        (small, lopsided, P(None, ("x", "y"))),
+    ):
+        for steps in (1,) if boundary == "valid" else (1, 3, 11):
+            call = lambda x, f=f, n=steps: cosines(jp.stencil(f, x[3:, :-1] * 0.3, boundary=boundary, steps=n))  # noqa: E731
+            check(call, (x,), mesh(4, 2), spec, 16 * 200)
+            gradient = jax.grad(lambda x, call=call: jnp.sin(call(x) * 1e-3))
+            check(gradient, (x,), mesh(4, 2), spec, 16 * 200 if x is large else x.size)  # XLA's
+
+
+def test_uneven_grids_of_more() -> None:
+    """Coordinates around the ends, arrays with boundaries of their own, reductions, batches, captured arrays, far reads."""
+    x = RNG.standard_normal((200, 136)).astype(np.float32)
+    placed_f = lambda a, p: a[1, 0] * jnp.cos(p[0] * 0.1) + a[0, -1] * jnp.sin(p[1] * 0.1)  # noqa: E731
+    roll, pad = jnp.roll, lambda x: jnp.pad(x, ((1, 1), (0, 0)))
+
+    def summed(x: Any) -> Any:
+        return jnp.sum(jp.fuse(lambda x: jnp.sum((roll(x, 1, 0) - pad(x)[2:]) ** 2, 1))(x) * jnp.arange(1.0 * x.shape[0]))
+
+    def fused(x: Any) -> Any:
+        return jnp.sum(jnp.sin(jp.fuse(lambda x: roll(x, 1, 0) * pad(x)[2:] - pad(x)[:-2])(x)))
+
+    for f in (
+        lambda x: jnp.sum(jnp.sin(jp.stencil(placed_f, (x, jp.positions), boundary="wrap", steps=3))),
+        lambda x: jnp.sum(jnp.sin(jp.stencil(placed_f, (x, jp.positions), boundary="keep"))),
+        fused,
+        lambda x: jp.fuse(lambda x: jnp.sum((x[2:, 1:] - x[:-2, :-1]) ** 2))(x),
+        lambda x: jp.fuse(lambda x: jnp.max(jnp.abs(roll(x, 2, 0) - roll(x, -3, 1))))(x),
+        summed,
+        lambda x: jnp.sum(jax.vmap(lambda s: jp.stencil(lambda a: s * a[1, 0] / (2 + a[0, -1] ** 2), x))(jnp.arange(3.0))),
+    ):
+        cut = lambda x, f=f: f(x[1:-2, 1:] * 0.5)  # noqa: E731
+        check(cut, (x,), mesh(4, 2), P("x", "y"), 8 * 200)
+        check(jax.grad(cut), (x,), mesh(4, 2), P("x", "y"), x.size if f is fused else 8 * 200)
+    far = lambda x: jp.stencil(lambda a: a[60, 0] - a[0, -90], x[3:, 3:], boundary="wrap").sum(1)[:8]  # noqa: E731
+    check(far, (x,), mesh(4, 2), P("x", "y"), x.size)
+    of_scale = jax.grad(lambda s, x: jnp.sum(jp.stencil(lambda a: a[1, 0] / (a[0, -1] * s[0]), x[3:, 1:], boundary="wrap")))
+    s, x = np.ones(1, np.float32), np.abs(x) + 1
+    placed = jax.device_put(x, NamedSharding(mesh(4, 2), P("x", "y")))
+    assert_close(jax.jit(of_scale)(s, placed), np.asarray(jax.jit(of_scale)(s, x)), 1e-4)
+
+
+def test_nothing_is_made_of_cells_that_are_not_wanted() -> None:
+    """Beyond the last cell of "valid" neighbours would be alike: a derivative that is infinite there, times zero."""
+    x = RNG.standard_normal(1 << 15).astype(np.float32)
+    for f in (lambda a: 1 / (a[1] - a[0]), lambda a: jnp.sqrt((a[1] - a[0]) ** 2)):
+        for cut in (0, 3):
+            call = lambda x, f=f, cut=cut: jnp.sum(jnp.sin(jp.stencil(f, x[cut:], boundary="valid")))  # noqa: E731
+            check(jax.grad(call), (x,), mesh(8), P("x"), 64)
+
+
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep"])
 def test_sharded_grids(boundary: str) -> None:
     """Halos are exchanged, nothing is gathered; the same bits as on one device."""

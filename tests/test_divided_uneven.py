@@ -39,6 +39,19 @@ def test_numbers_of_elements_that_devices_do_not_divide(name: str) -> None:
             check(some, (X, SORTED if "segments" in name else IDS), mesh(4, 2), spec, 8 * 4 * H)
 
 
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("name", ["no identity", "affine scan", "affine scan from the end", "recurrence", "from a start"])
+def test_gradients_of_uneven_scans(name: str) -> None:
+    """They go back, by an operator whose identity nobody knows: what fills up the axis is met last, in front of the first."""
+
+    def loss(x: Any) -> Any:
+        return sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(CALLS[name](x[3:] * 1.5, None)))
+
+    for g in (jax.grad(loss), lambda x: jax.jvp(jax.grad(loss), (x,), (x,))[1]):
+        for m, spec in ((mesh(8), P("x")), (mesh(4, 2), P("y"))):
+            check(g, (X,), m, spec, 16)
+
+
 def test_constants_beside_uneven_elements() -> None:
     """A mean's ones, which are no operand."""
     means = lambda x: jp.segment_mean(x[3:], jp.Offsets(OFFSETS))  # noqa: E731

@@ -53,6 +53,10 @@ class Layout:
     """The call of one operand more, which says which elements there are: where nothing else can."""
     windows: Mapping[str, Room] = dataclasses.field(default_factory=dict)
     """Of results, where they are among what ``on_devices`` makes along an axis that is sharded."""
+    filled: str = "bgln"
+    """Kinds of factors whose axes may be filled up."""
+    in_front: bool = False
+    """Are elements filled up before the first? They move to a neighbour then, as many as there are devices."""
 
 
 Marked = tuple[int, Layout, Callable[..., Any]]
@@ -100,7 +104,7 @@ def lower(
         before = lambda xs: (*xs[:at], jnp.ones(n, jnp.bool_), *xs[at:])  # noqa: E731
     avals = jax.eval_shape(before, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_in])
     rooms = _uneven(avals, layout, count)
-    of_operands, of_results = (layout.operands, rooms), (layout.results, {**rooms, **layout.windows})
+    of_operands, of_results = (layout.operands, rooms), (layout.results, _among(layout.windows, rooms))
     fills, zeros = layout.fills or (0,) * len(avals), (0,) * len(layout.results)
     call = custom_partitioning(lambda *xs: placed(whole(*taken(xs, *of_operands)), *of_results, zeros))
     rule, private = _rule(layout)
@@ -173,11 +177,19 @@ def _uneven(avals: Sequence[Any], layout: Layout, count: int) -> dict[str, Room]
         return {}
 
     def uneven(f: str, n: Any) -> bool:
-        if f[0] not in "bln" or not isinstance(n, int) or n % count == 0:
+        if f[0] not in layout.filled or not isinstance(n, int) or n % count == 0:
             return False
+        if f[0] == "g":
+            return n >= count**2  # every device has cells
         return math.gcd(n, count) == 1 < n or (f == "n" and n >= LONG * count**2)
 
-    return {f: (0, n, n + -n % count) for f, n in _sizes(avals, layout).items() if uneven(f, n)}
+    sizes = {f: (n, -n % count) for f, n in _sizes(avals, layout).items() if uneven(f, n)}
+    return {f: (more if layout.in_front and f == "n" else 0, n, n + more) for f, (n, more) in sizes.items()}
+
+
+def _among(windows: Mapping[str, Room], rooms: Mapping[str, Room]) -> dict[str, Room]:
+    """Where results are, of axes that may be filled up."""
+    return {**rooms, **{f: (first, n, rooms.get(f, (0, 0, total))[2]) for f, (first, n, total) in windows.items()}}
 
 
 def taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
@@ -248,12 +260,12 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
 
     ins, outs = (tuple(map(sharded, side)) for side in (layout.operands, layout.results))
 
-    whole = {f: room for f, room in {**rooms, **layout.windows}.items() if not axes.get(f)}  # XLA finds that this is as it was
+    given, made = ({f: r for f, r in of.items() if not axes.get(f)} for of in (rooms, _among(layout.windows, rooms)))
 
     def on_device(*parts: Any) -> Any:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
-            made = layout.on_devices(axes, *taken(parts, layout.operands, {f: r for f, r in whole.items() if f in rooms}))
-            return placed(made, layout.results, whole, (0,) * len(made))
+            out = layout.on_devices(axes, *taken(parts, layout.operands, given))  # XLA finds that these are as they were
+            return placed(out, layout.results, made, (0,) * len(out))
 
     return mesh, on_device, outs, ins
 

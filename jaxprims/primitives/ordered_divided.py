@@ -133,7 +133,10 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     if n and call.kind != "segments" and call.operator.identity is not None and not (call.inner_rank or call.operator.large):
         neutral, primitive = dict(enumerate(identity_leaves(call.operator))), _PRIMITIVES[call.kind]
         marked = functools.partial(divided.marked, layout, primitive, avals, neutral, call=call, masks=masks, rank=rank)
-    return divided.Layout(operands, results, on_devices, words, fills, marked)
+    last = call.kind == "scan" and call.reverse and fills is None and marked is None
+    if in_front := last and all(p is None for p in call.positions):  # where the scan ends
+        fills = (0,) * len(avals)
+    return divided.Layout(operands, results, on_devices, words, fills, marked, in_front=in_front)
 
 
 _PRIMITIVES = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}

@@ -25,7 +25,7 @@ from ..operators.operator import Operator, of_arrays, passing
 from ..operators.traced import Traced, make_traced
 from ..tracing.jaxprs import capturing, with_arguments
 from ..tracing.lower import Unsupported, to_program
-from ..tracing.varying import Axes, axes_of, element_aval, vary
+from ..tracing.varying import Axes, axes_of, by_partitioner, element_aval, vary
 from . import scan_xla
 from .avals import result_aval
 from .batches import batch_shape, new_primitive, over_batch
@@ -155,7 +155,7 @@ def recurrence(r: Recurrence, operands: Sequence[Any], masks: Sequence[int] | No
     """Binds the primitive. ``masks``: the batch axes that each operand has; ``rank`` of them in all."""
     axes = axes_of(operands)
     operands = [vary(jnp.asarray(x), axes) for x in operands]
-    return list(recurrence_p.bind(*operands, call=r, masks=tuple(masks or (0,) * len(operands)), rank=rank))
+    return by_partitioner(recurrence_p, operands, call=r, masks=tuple(masks or (0,) * len(operands)), rank=rank)
 
 
 @recurrence_p.def_abstract_eval

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jax import lax
 
 from ..operators.traced import Traced, make_traced
 from ..tracing.jaxprs import capturing
-from ..tracing.varying import vary
+from ..tracing.varying import axes_of, vary
 from . import devices, divided
 from .stencil import stencil_p
 from .stencil_call import Bounds, StencilCall, Window
@@ -87,6 +87,7 @@ def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], r
     rooms = [room(a) for a in range(call.rank)]
     grid = tuple(None if found is None else f"g{a}" for a, found in enumerate(rooms))
     windows = {f"g{a}": found for a, found in enumerate(rooms) if found is not None and found[1] < found[2]}
+    sizes = tuple(0 if found is None else found[2] for found in rooms)
 
     def factors(k: int, aval: Any) -> divided.Factors:
         known: divided.Factors = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
@@ -95,74 +96,152 @@ def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], r
 
     every = tuple(f"b{a}" for a in range(rank))
     results = tuple((*every, *grid, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
-    on_devices = functools.partial(_on_devices, call, masks, rank)
+    on_devices = functools.partial(_on_devices, call, masks, rank, sizes)
     block = min(call.steps, MOST_STEPS)
     words = f"halos of {block} step{'s' * (block > 1)} are exchanged" if any(grid) else "the grid is gathered"
-    return divided.Layout(tuple(factors(k, aval) for k, aval in enumerate(avals)), results, on_devices, words, windows=windows)
-
-
-def _of_all_cells(call: StencilCall, axis: int, size: int) -> StencilCall:
-    """A step that makes some of the cells along an axis as one that makes all: what is read beyond the ends is not wanted."""
-    old, all_cells = call.window[axis], Window(0, size)
-    if (old.start, old.size) == (0, size):
-        return call
-
-    def read(bounds: Bounds) -> Bounds:
-        return Bounds("edge") if bounds.mode == "nothing" else bounds
-
-    bounds = tuple(tuple(read(b) if a == axis else b for a, b in enumerate(own)) for own in call.bounds)
-    window = tuple(all_cells if a == axis else w for a, w in enumerate(call.window))
-    return dataclasses.replace(call, bounds=bounds, window=window)
+    operands = tuple(factors(k, aval) for k, aval in enumerate(avals))
+    return divided.Layout(operands, results, on_devices, words, (0,) * len(avals), windows=windows)
 
 
 def _on_devices(
-    call: StencilCall, masks: tuple[int, ...], rank: int, axes: dict[str, devices.Names], *operands: Any
+    call: StencilCall,
+    masks: tuple[int, ...],
+    rank: int,
+    whole: tuple[int, ...],
+    axes: dict[str, devices.Names],
+    *operands: Any,
 ) -> list[Any]:
+    """``whole``: the sizes of the grid's axes that may be sharded. The last device has what the others leave of them."""
     names = {a: axes[f"g{a}"] for a in range(call.rank) if axes.get(f"g{a}")}
     if not names:
         return list(stencil_p.bind(*operands, call=call, masks=masks, rank=rank))
     arrays, captured = list(operands[: call.num_arrays]), operands[call.num_arrays :]
-    for a, name in names.items():
-        call = _of_all_cells(call, a, arrays[0].shape[masks[0].bit_count() + a] * lax.axis_size(name))
     ends = call.ends(range(call.num_arrays))
     places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
-    sizes = [arrays[0].shape[places[0][a]] if a in names else w.size for a, w in enumerate(call.window)]
+    shares = {a: Share(call.window[a], whole[a], arrays[0].shape[places[0][a]], name) for a, name in names.items()}
     most = MOST_STEPS if all(len(wraps(call, a)) == 1 for a in names) else 1  # at one end there are halos of some arrays only
-    block = min([call.steps, most, *(sizes[a] // max(ends[a]) for a in names if max(ends[a]))])
+    block = min([call.steps, most, *(share.least // max(ends[a]) for a, share in shares.items() if max(ends[a]))])
     alone = block == 0 or (block < call.steps and any(any(w.shrink) for w in call.window))
-    for a in list(names) if alone else []:  # reads go beyond the next device: the whole axis, and of the results a share
-        wide = [lax.all_gather(x, names[a], axis=own[a], tiled=True) for x, own in zip(arrays, places, strict=True)]
-        out = _on_devices(call, masks, rank, axes | {f"g{a}": ()}, *wide, *captured)
-        return [devices.own_share(x, rank + a, names[a]) for x in out]
-    window = tuple(dataclasses.replace(w, size=n) for w, n in zip(call.window, sizes, strict=True))
+    far = [a for a, share in shares.items() if alone or not share.reaches]
+    if far:  # reads go beyond the next device: the whole axis, and of the results a share
+        wide = [_whole(x, own, far, names, whole) for x, own in zip(arrays, places, strict=True)]
+        out = _on_devices(call, masks, rank, whole, axes | {f"g{a}": () for a in far}, *wide, *captured)
+        for a in far:
+            out = [devices.own_share(shares[a].among_all(x, rank + a), rank + a, names[a]) for x in out]
+        return out
+    window = tuple(dataclasses.replace(w, start=0, size=shares[a].n) if a in names else w for a, w in enumerate(call.window))
     local = dataclasses.replace(call, window=window)
     if any(a in names for a in call.coordinates):
-        local = dataclasses.replace(local, f=counted_from_first(call, set(names)))
-        captured = (*captured, *(lax.axis_index(names[a]) * np.int32(sizes[a]) for a in call.coordinates if a in names))
+        local = dataclasses.replace(local, f=counted_from_first(call, {a: whole[a] for a in names}))
+        captured = (*captured, *(lax.axis_index(names[a]) * np.int32(shares[a].n) for a in call.coordinates if a in names))
         masks = (*masks, *(0 for a in call.coordinates if a in names))
     done = 0
     while done < call.steps:
         steps = min(block, call.steps - done)
-        out = _block(local, masks, rank, names, ends, places, arrays, captured, steps)
+        out = _block(local, masks, rank, shares, ends, places, arrays, captured, steps)
         done, arrays = done + steps, [*out, *arrays[len(out) :]]
         masks = ((1 << rank) - 1,) * len(out) + tuple(masks[len(out) :])
         places = [[m.bit_count() + a for a in range(call.rank)] for m in masks[: call.num_arrays]]
     return out
 
 
-def counted_from_first(call: StencilCall, axes: Collection[int]) -> Traced:
+def _whole(x: Any, places: Sequence[int], axes: Sequence[int], names: Mapping[int, Any], sizes: Sequence[int]) -> Any:
+    for a in axes:
+        x = lax.all_gather(x, names[a], axis=places[a], tiled=True)
+        x = lax.slice_in_dim(x, 0, sizes[a], axis=places[a])
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A device's part of an axis: ``window`` of ``whole`` cells are wanted, each device has ``n``, so many that all of them
+    together may have more than there are; the last has fewer."""
+
+    window: Window
+    whole: int
+    n: int
+    name: devices.Names
+
+    @property
+    def missing(self) -> int:
+        """Of the last device's cells, how many are not there."""
+        return self.n * lax.axis_size(self.name) - self.whole
+
+    @property
+    def least(self) -> int:
+        """Cells of the last device."""
+        return self.n - self.missing
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """Of the first device's cells, and of the last one's, how many are not wanted."""
+        return self.window.start, self.whole - self.window.start - self.window.size + self.missing
+
+    @property
+    def reaches(self) -> bool:
+        """Does every device have a cell that is wanted?"""
+        return self.least > 0 and max(self.left) < self.n
+
+    @property
+    def cut(self) -> bool:
+        """Does it matter which device is the last though the axis wraps around?"""
+        return self.left != (0, 0)
+
+    def among_all(self, x: Any, axis: int) -> Any:
+        """What is wanted, among as many cells as all devices have."""
+        return padded(x, axis, *self.left)
+
+    def cells(self, side: int) -> tuple[int, int]:
+        """Those that are wanted of the device's."""
+        first, last = self.left
+        return first if side == FIRST else 0, self.n - (last if side == LAST else 0)
+
+    def filled(self, x: Any, axis: int, side: int) -> Any:
+        begin, end = self.cells(side)
+        return padded(x, axis, begin, self.n - end)
+
+    def received(self, x: Any, axis: int, low: int, high: int, wraps: bool) -> Any:
+        """With the neighbours' cells; around the ends, the first device has the last of the last one's that are there."""
+        if not (wraps and self.missing and low):
+            return exchanged(x, axis, low, high, self.name)
+        last = lax.axis_index(self.name) == lax.axis_size(self.name) - 1
+        mine = lax.dynamic_slice_in_dim(x, jnp.where(last, self.least, self.n) - low, low, axis)
+        pieces = [devices.to_neighbour(mine, self.name, 1), exchanged(x, axis, 0, high, self.name)]
+        return lax.concatenate(pieces, axis)
+
+    def bounded(self, x: Any, axis: int, bounds: Bounds, steps: int, ends: tuple[int, int], side: int) -> tuple[Any, Bounds]:
+        """An array with its neighbours' cells, and what is beyond it. Where the grid wraps around, the first device's cells are
+        next to the last cell that is there."""
+        low, high = (steps * n for n in ends)
+        wraps = bounds.mode == "wrap"
+        there, _ = shard(bounds, self.window, steps, ends, INNER if wraps else side)
+        if side != LAST or not self.missing:
+            return x, there
+        if not wraps:
+            return x, dataclasses.replace(there, hi=there.hi + self.missing)
+        pieces = [lax.slice_in_dim(x, 0, low + self.least, axis=axis)]
+        pieces += [lax.slice_in_dim(x, low + self.n, low + self.n + high, axis=axis)] if high else []
+        return lax.concatenate(pieces, axis), there
+
+
+def padded(x: Any, axis: int, low: int, high: int) -> Any:
+    widths = [(low, high, 0) if a == axis else (0, 0, 0) for a in range(x.ndim)]
+    return lax.pad(x, vary(jnp.zeros((), x.dtype), axes_of([x])), widths) if low or high else x
+
+
+def counted_from_first(call: StencilCall, sizes: Mapping[int, int]) -> Traced:
     """f, which captures a device's first coordinate on each of these axes too, on coordinates that count from there."""
     jaxpr, reads = call.f.jaxpr, len(call.reads)
-    held, told = len(jaxpr.constvars), [a for a in call.coordinates if a in axes]
+    held, told = len(jaxpr.constvars), [a for a in call.coordinates if a in sizes]
 
     def flat(*args: Any) -> list[Any]:
         firsts = dict(zip(told, args[held:], strict=False))
         elements = list(args[held + len(told) :])
         for k, a in enumerate(call.coordinates, reads):
-            if a in axes:
+            if a in sizes:
                 elements[k] += firsts[a]
                 if True in wraps(call, a):
-                    elements[k] %= np.int32(call.window[a].size)
+                    elements[k] %= np.int32(sizes[a])
         return call.f(args[:held], *elements)
 
     variables = [*jaxpr.constvars, *jaxpr.invars[reads : reads + 1] * len(told), *jaxpr.invars]
@@ -176,7 +255,7 @@ def _block(
     call: StencilCall,
     masks: tuple[int, ...],
     rank: int,
-    names: dict[int, devices.Names],
+    shares: Mapping[int, Share],
     ends: Sequence[tuple[int, int]],
     places: Sequence[Sequence[int]],
     arrays: Sequence[Any],
@@ -185,20 +264,28 @@ def _block(
 ) -> list[Any]:
     """Steps after one exchange."""
     wide = list(arrays)
-    for a, name in names.items():
+    for a, share in shares.items():
         low, high = (steps * n for n in ends[a])
-        wide = [exchanged(x, own[a], low, high, name) for x, own in zip(wide, places, strict=True)]
+        wide = [
+            share.received(x, own[a], low, high, b[a].mode == "wrap") for x, own, b in zip(wide, places, call.bounds, strict=True)
+        ]
 
     def branch(sides: tuple[int, ...]) -> list[Any]:
-        bounds, window = [list(own) for own in call.bounds], list(call.window)
-        for a, side in zip(names, sides, strict=True):
-            _, window[a] = shard(call.bounds[0][a], call.window[a], steps, ends[a], side)
-            for own in bounds:
-                own[a], _ = shard(own[a], call.window[a], steps, ends[a], INNER if own[a].mode == "wrap" else side)
-        mine = dataclasses.replace(call, bounds=tuple(map(tuple, bounds)), window=tuple(window), steps=steps)
-        return list(stencil_p.bind(*wide, *captured, call=mine, masks=masks, rank=rank))
+        bounds, window, mine = [list(own) for own in call.bounds], list(call.window), list(wide)
+        for (a, share), side in zip(shares.items(), sides, strict=True):
+            begin, end = share.cells(side)
+            _, wanted = shard(call.bounds[0][a], call.window[a], steps, ends[a], INNER if wraps(call, a) == {True} else side)
+            window[a] = dataclasses.replace(wanted, start=begin, size=end - begin)
+            for k, own in enumerate(bounds):
+                mine[k], own[a] = share.bounded(mine[k], places[k][a], own[a], steps, ends[a], side)
+        part = dataclasses.replace(call, bounds=tuple(map(tuple, bounds)), window=tuple(window), steps=steps)
+        out = list(stencil_p.bind(*mine, *captured, call=part, masks=masks, rank=rank))
+        for (a, share), side in zip(shares.items(), sides, strict=True):
+            out = [share.filled(x, rank + a, side) for x in out]
+        return out
 
-    return by_side(list(names.values()), [wraps(call, a) == {True} for a in names], branch)
+    endless = [wraps(call, a) == {True} and not share.cut for a, share in shares.items()]
+    return by_side([share.name for share in shares.values()], endless, branch)
 
 
 def from_first(call: StencilCall) -> StencilCall:

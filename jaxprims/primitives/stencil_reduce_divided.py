@@ -14,7 +14,7 @@ from jax import lax
 from ..operators.commutes import commutes
 from . import devices, divided
 from .stencil_call import Bounds, Window
-from .stencil_divided import FIRST, INNER, LAST, by_side, counted_from_first, exchanged, from_first, shard, wraps
+from .stencil_divided import Share, by_side, counted_from_first, from_first, wraps
 from .stencil_reduce import StencilReduceCall, stencil_reduce_p
 
 
@@ -34,13 +34,15 @@ def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
         known = (*grid, *(f"l{a}" for a in range(s.lanes_rank))) if k < s.num_arrays else ()
         return (*known, *(None,) * (len(aval.shape) - len(known)))
 
+    whole = tuple(n for _, n in cells)
     words = f"halos of 1 step are exchanged; {devices.in_words(reduce.operator.leaf_names, reduce.operator.dtypes)}"
     results = tuple((*grid[:kept], *(None,) * len(shape)) for shape, _ in reduce.results)
-    on_devices = functools.partial(_on_devices, dataclasses.replace(call, stencil=s))
-    return divided.Layout(tuple(map(factors, range(len(avals)), avals)), results, on_devices, words if any(grid) else "")
+    on_devices = functools.partial(_on_devices, dataclasses.replace(call, stencil=s), whole)
+    operands, fills = tuple(map(factors, range(len(avals)), avals)), (0,) * len(avals)
+    return divided.Layout(operands, results, on_devices, words if any(grid) else "", fills)
 
 
-def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
+def _on_devices(call: StencilReduceCall, whole: tuple[int, ...], axes: dict[str, devices.Names], *operands: Any) -> list[Any]:
     s, reduce = call.stencil, call.reduce
     names = {a: axes[f"g{a}"] for a in range(s.rank) if axes.get(f"g{a}")}
     kept = {f"g{a}" for a in range(call.kept)}
@@ -48,33 +50,35 @@ def _on_devices(call: StencilReduceCall, axes: dict[str, devices.Names], *operan
     arrays, rest, ends = list(operands[: s.num_arrays]), list(operands[s.num_arrays :]), s.ends(range(s.num_arrays))
     if not any(axes.values()):
         return list(stencil_reduce_p.bind(*operands, call=call))
-    whole = [n * lax.axis_size(names[a]) if a in names else n for a, n in enumerate(arrays[0].shape[: s.rank])]
-    left = [(w.start, n - w.start - w.size) for w, n in zip(s.window, whole, strict=True)]
-    for a in [a for a in names if max(*ends[a], max(left[a]) + 1) > arrays[0].shape[a]]:  # reads beyond the next device
-        arrays = [lax.all_gather(x, names[a], axis=a, tiled=True) for x in arrays]
-        out = _on_devices(call, axes | {f"g{a}": ()}, *arrays, *rest)
-        return [devices.own_share(x, a, names[a]) for x in out] if a < call.kept else out
+    shares = {a: Share(s.window[a], whole[a], arrays[0].shape[a], name) for a, name in names.items()}
+    for a, share in shares.items():
+        if max(ends[a]) > share.least or not share.reaches:  # reads beyond the next device
+            arrays = [lax.slice_in_dim(lax.all_gather(x, share.name, axis=a, tiled=True), 0, whole[a], axis=a) for x in arrays]
+            out = _on_devices(call, whole, axes | {f"g{a}": ()}, *arrays, *rest)
+            return [devices.own_share(share.among_all(x, a), a, share.name) for x in out] if a < call.kept else out
     told = [a for a in s.coordinates if a in names]
     if told:
-        firsts = [lax.axis_index(names[a]) * np.int32(arrays[0].shape[a]) for a in told]
+        firsts = [lax.axis_index(names[a]) * np.int32(shares[a].n) for a in told]
         rest[s.f.captured : s.f.captured] = firsts
-        s = dataclasses.replace(s, f=counted_from_first(s, told))
-    sizes = arrays[0].shape[: s.rank]
-    for a, name in names.items():
-        arrays = [exchanged(x, a, *ends[a], name) for x in arrays]
+        s = dataclasses.replace(s, f=counted_from_first(s, {a: whole[a] for a in told}))
+    for a, share in shares.items():
+        arrays = [share.received(x, a, *ends[a], b[a].mode == "wrap") for x, b in zip(arrays, s.bounds, strict=True)]
 
     def branch(sides: tuple[int, ...]) -> list[Any]:
-        bounds, window = [list(own) for own in s.bounds], list(s.window)
-        for a, side in zip(names, sides, strict=True):
-            for own in bounds:
-                own[a], _ = shard(own[a], window[a], 1, ends[a], INNER if own[a].mode == "wrap" else side)
-            begin, end = left[a][0] if side == FIRST else 0, sizes[a] - (left[a][1] if side == LAST else 0)
+        bounds, window, mine = [list(own) for own in s.bounds], list(s.window), list(arrays)
+        for (a, share), side in zip(shares.items(), sides, strict=True):
+            for k, own in enumerate(bounds):
+                mine[k], own[a] = share.bounded(mine[k], a, own[a], 1, ends[a], side)
+            begin, end = share.cells(side)
             window[a] = Window(begin, end - begin)
-        mine = dataclasses.replace(s, bounds=tuple(map(tuple, bounds)), window=tuple(window))
-        part = dataclasses.replace(call, stencil=mine, reduce=dataclasses.replace(reduce, wanted=None))
-        return list(stencil_reduce_p.bind(*arrays, *rest, call=part))
+        local = dataclasses.replace(s, bounds=tuple(map(tuple, bounds)), window=tuple(window))
+        part = dataclasses.replace(call, stencil=local, reduce=dataclasses.replace(reduce, wanted=None))
+        out = list(stencil_reduce_p.bind(*mine, *rest, call=part))
+        for (a, share), side in zip(shares.items(), sides, strict=True):
+            out = [share.filled(x, a, side) if a < call.kept else x for x in out]
+        return out
 
-    endless = [wraps(s, a) == {True} and left[a] == (0, 0) for a in names]
+    endless = [wraps(s, a) == {True} and not share.cut for a, share in shares.items()]
     out = by_side(list(names.values()), endless, branch)
     if combined:
         op = devices.on_pairs(reduce.combine(rest[len(rest) - reduce.captured :], call.kept))

@@ -84,9 +84,13 @@ def layout(avals: Sequence[Any], form: Form) -> tuple[divided.Layout, Rooms]:
             results = forward.on_devices(axes, *(next(known) if aval is None else next(linear) for aval in form.linear))
             return [results[k] for k in given]
 
+        mine = {f: n for x, factors in zip(parts, rooms[0], strict=False) for f, n in zip(factors, x.shape, strict=True)}
+
         def part(k: int) -> Any:
-            counts = [jax.lax.axis_size(axes[f]) if f is not None and axes.get(f) else 1 for f in forward.operands[k]]
-            return jax.ShapeDtypeStruct([n // c for n, c in zip(every[k].shape, counts, strict=True)], every[k].dtype)
+            sizes = [
+                mine[f] if f is not None and axes.get(f) else n for f, n in zip(forward.operands[k], every[k].shape, strict=True)
+            ]
+            return jax.ShapeDtypeStruct(sizes, every[k].dtype)
 
         out = []
         for k, ct in zip(moved, jax.linear_transpose(call, *map(part, moved))(list(parts[: len(given)])), strict=True):
@@ -95,7 +99,8 @@ def layout(avals: Sequence[Any], form: Form) -> tuple[divided.Layout, Rooms]:
         return out
 
     factors = (*rooms[0], *(forward.operands[k] for k, aval in enumerate(form.linear) if aval is None))
-    return divided.Layout(factors, tuple(forward.operands[k] for k in moved), on_devices, forward.communication), rooms
+    results, fills = tuple(forward.operands[k] for k in moved), (0,) * len(factors)
+    return divided.Layout(factors, results, on_devices, forward.communication, fills, filled="g"), rooms
 
 
 def _lower(ctx: Any, *args: Any, form: Form) -> Any:
