@@ -308,3 +308,45 @@ def test_steps_of_short_rows_that_wrap_around(boundary: str, row: int, pays: boo
     got = jax.jit(steps)(x)
     with forced(AnyKernel()):
         np.testing.assert_allclose(jax.jit(lambda x: steps(x))(x), got, rtol=1e-5)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64])
+@pytest.mark.parametrize("shape", [(200,), (300,), (3000,), (3000, 1), (3000, 3)], ids=str)
+def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> None:
+    """By a kernel where that is all, by XLA where its loops read them: of what it has made before, and in loops."""
+    x, y = (jnp.asarray(rng.normal(size=shape), dtype) for _ in range(2))
+    ids = jnp.asarray(rng.integers(-2, 22, shape[0]))
+
+    def gradient(seg: Callable[..., Any], make: Callable[[Any], Any]) -> Callable[..., Any]:
+        return jax.grad(lambda x: jnp.sum(jnp.abs(seg(make(x), ids, 20).astype(jnp.complex64)) ** 2))
+
+    def kernels(fn: Callable[..., Any]) -> int:
+        return jax.jit(fn).lower(x).as_text().count("@jaxprims")
+
+    alone, made = gradient(jp.segment_sum, lambda x: x), gradient(jp.segment_sum, jnp.tanh)
+    steps = lambda x: jax.lax.fori_loop(0, 3, lambda i, x: x + alone(x), x)  # noqa: E731
+    if dtype == np.float32:
+        sums = int(x.size > AT_ONCE)
+        assert kernels(alone) == sums + int(x.size > xla_pays.FEW_READ)
+        assert kernels(made) == sums
+        assert kernels(steps) == sums
+    tolerance = {"rtol": 1e-2, "atol": 1e-1} if dtype == np.float16 else {"rtol": 2e-4, "atol": 2e-4}
+    for make, mine in ((lambda x: x, alone), (jnp.tanh, made)):
+        plain = gradient(jax.ops.segment_sum, make)
+        np.testing.assert_allclose(jax.jit(mine)(x), plain(x), **tolerance)
+        np.testing.assert_allclose(jax.jit(jax.vmap(mine))(jnp.stack([x, y]))[1], plain(y), **tolerance)
+        if dtype == np.float32:
+            twice, expected = (lambda x, g=g: jnp.sum(g(x) ** 2) for g in (mine, plain))
+            np.testing.assert_allclose(jax.jit(jax.grad(twice))(x), jax.grad(expected)(x), rtol=1e-3, atol=1e-2)
+            np.testing.assert_allclose(jax.jvp(mine, (x,), (y,))[1], jax.jvp(plain, (x,), (y,))[1], rtol=1e-3, atol=1e-2)
+
+
+def test_transposes_of_sums_by_index_are_linear() -> None:
+    """Twice transposed, a sum by index is itself."""
+    x, ids = jnp.asarray(rng.normal(size=2000), np.float32), jnp.asarray(rng.integers(0, 30, 2000))
+    total = lambda x: jp.segment_sum(x, ids, 30)  # noqa: E731
+    back = lambda c: jax.linear_transpose(total, x)(c)[0]  # noqa: E731
+    twice = lambda x: jax.linear_transpose(back, jnp.zeros(30, np.float32))(x)[0]  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(back)(jnp.arange(30.0)), ids.astype(np.float32))
+    np.testing.assert_allclose(jax.jit(twice)(x), total(x), rtol=1e-5, atol=1e-5)

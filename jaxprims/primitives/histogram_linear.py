@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
 from ..operators.operator import simple_operator
-from ..operators.traced import make_traced, slots_of
+from ..operators.traced import slots_of
 from ..tracing.jaxprs import with_arguments
 from ..tracing.lower import Unsupported
 from ..tracing.parameters import INDEX_MODES
@@ -29,8 +29,8 @@ from ..tracing.varying import axes_of, element_aval
 from .batches import over_batch
 from .histogram import bind, by_index
 from .histogram_call import HistogramCall, Part
-from .histogram_made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, row_or_zero, traced_element
-from .ordered_call import OrderedCall, last
+from .histogram_made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, numbers_of, row_or_zero, traced_element
+from .ordered_call import OrderedCall
 from .reads import by_calls
 from .scan import bind as bind_ordered
 from .scan import scan_p
@@ -412,13 +412,8 @@ class _Element:
     def written(self, out: Any) -> Made:
         """What makes a value that every element has: of numbers a kernel, which gathers several times as fast as XLA."""
         pre, inner = traced_element(lambda captured, *xs: self._evaluated([out], captured)(*xs), self._held, self._elements)
-        if out.aval.shape != ():
-            return Made(inner, pre)
-        try:
-            f = make_traced(inner.jaxpr)
-        except Unsupported:
-            return Made(inner, pre)
-        return Made(OrderedCall(f, self.like.positions, "scan", simple_operator(last, (), out.aval.dtype)), pre)
+        numbers = numbers_of(inner, self.like.positions) if out.aval.shape == () else None
+        return Made(inner if numbers is None else numbers, pre)
 
 
 _ROWS: dict[str, Callable[[_Element, JaxprEqn], list[Read] | None]] = {

@@ -80,6 +80,9 @@ class Histograms(LookingBack):
             return mlir.lower_fun(over_batch(function, params["masks"], params["rank"]))(ctx, *operands)
         return super()._look_back(ctx, *operands, **params)
 
+    def is_read(self, ctx: Any, **params: Any) -> bool:
+        return params["call"].is_map(elements_of(ctx.avals_in, params["masks"]))
+
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
         call: HistogramCall = params["call"]
         found = producers.taken(ctx, operands, call, params["masks"], as_they_are=int(call.sorted))

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from ..operators.operator import simple_operator
 from ..operators.traced import make_traced
 from ..tracing.jaxprs import opened, with_arguments
 from ..tracing.lower import Unsupported, hoist
 from .histogram_call import HistogramCall, Part, can_fuse
+from .ordered_call import OrderedCall, last
 from .tangents import Leaves
 
 MOST_READS = 16
@@ -63,6 +65,15 @@ def traced_element(
     jaxpr = with_arguments(jaxpr, [*jaxpr.constvars, *jaxpr.invars[:n]], jaxpr.invars[n:])
     pre, inner = hoist(ClosedJaxpr(jaxpr, [*consts, *avals[:n]]))
     return lambda *xs: pre(*consts, *xs), inner
+
+
+def numbers_of(element: ClosedJaxpr, positions: tuple[Any, ...]) -> OrderedCall | None:
+    """The call that makes a number for each element, as :func:`traced_element` has it; None where there is no kernel for it."""
+    try:
+        f = make_traced(element.jaxpr)
+    except Unsupported:
+        return None
+    return OrderedCall(f, positions, "scan", simple_operator(last, (), element.out_avals[0].dtype))
 
 
 def avals_of(xs: Iterable[Any]) -> tuple[Aval, ...]:

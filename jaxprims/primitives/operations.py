@@ -88,6 +88,17 @@ def in_loop() -> bool | None:
     return True if name.startswith(BODIES) else False if name == "main" else None
 
 
+def others_make(numbers: int) -> bool:
+    """Does XLA make so many floats before what is being lowered? Then a loop of its own, likely, reads what is made here."""
+    before = ir.InsertionPoint.current.block.operations
+    return any((op.name in CHEAP or op.name in IN_LOOPS) and _floats_of(op.results[0]) >= numbers for op in before)
+
+
+def _floats_of(value: Any) -> int:
+    kind = ir.RankedTensorType(value.type)
+    return math.prod(kind.shape) if kind.has_static_shape and "f" in str(kind.element_type) else 0
+
+
 def is_made(ctx: Any, operand: Any) -> bool:
     """Would XLA make this operand in the loop that reads it?"""
     op, frame = made_by(ctx, operand, None)

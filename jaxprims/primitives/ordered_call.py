@@ -30,7 +30,7 @@ from ..specs.ordered import OrderedSpec
 from ..targets.plans import Plan, forced_plans
 from ..tracing.varying import Axes, axes_of, element_aval
 from .elements import ElementFunctionCall, Operands, captured_dtypes, mapped
-from .reads import on_elements
+from .reads import READS, on_elements
 
 SIDE_BY_SIDE = 8
 """So many elements that lie side by side are one struct; vectors run across more."""
@@ -110,6 +110,13 @@ class OrderedCall(ElementFunctionCall):
         whole = self.wanted is None and self.then is None and not (self.exclusive or self.init or self.segmented_by)
         return self.kind == "scan" and whole and not op.eqns and list(op.outvars) == list(op.invars[n:])
 
+    @functools.cached_property
+    def reads_a_number(self) -> bool:
+        """Is it a map that reads a number by index, or gives zero?"""
+        names = [eqn.primitive.name for eqn in self.f.jaxpr.eqns]
+        reads = [n for n in names if n in READS]
+        return self.is_map and len(reads) == 1 and all(n in READS | _AROUND for n in names)
+
     def results_of(self, leaves: Sequence[Any], depth: int) -> list[Any]:
         """Of the operator's leaves with ``depth`` leading axes."""
         if self.then is not None:
@@ -121,6 +128,10 @@ class OrderedCall(ElementFunctionCall):
         n = len(self.operator.shapes)
         fn = mapped(on_elements(self.operator.traced, consts), depth)
         return lambda a, b: list(fn(*a[:n], *b[:n]))
+
+
+_AROUND = frozenset("and broadcast_in_dim clamp convert_element_type ge lt max min reshape select_n squeeze".split())
+"""What is around one where a zero stands for what is out of range."""
 
 
 def last(a: Any, b: Any) -> Any:

@@ -6,6 +6,7 @@ are one pass of vectors, where XLA goes number by number.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -22,9 +23,12 @@ from ..tracing.varying import axes_of, placed
 from .held import table
 from .histogram import bind
 from .histogram_call import HistogramCall, Part, can_fuse
-from .histogram_made import MOST, Aval, Made, avals_of, context, row_or_zero, traced_element
+from .histogram_made import MOST, Aval, Made, avals_of, context, numbers_of, row_or_zero, traced_element
+from .ordered_call import OrderedCall
 from .reads import by_calls
 from .reduce_ad import gather
+from .scan import bind as bind_ordered
+from .scan import scan_p
 
 F = Callable[..., Any]
 """``f(held arrays, *element)`` gives a row; a function of a module, since calls are remembered by it."""
@@ -52,8 +56,11 @@ def made_rows(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
 def rows_at(x: Any, index: Any) -> Any:
     """``x[index]``, and 0 for elements that were dropped."""
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
-    if x.ndim == 1 or 0 in x.shape:
+    if 0 in x.shape:
         return gather(x, index)
+    if math.prod(x.shape[1:]) == 1:
+        found = _in_kernel(_row_of, [x.reshape(x.shape[:1])], [index])
+        return gather(x, index) if found is None else found.reshape(*index.shape, *x.shape[1:])
     x = table(x, index.shape[0] // x.shape[0])
     found = _in_kernel(_row_of, [x], [index])
     return gather(x, index) if found is None else found
@@ -69,7 +76,10 @@ def _in_kernel(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
     if placed(arrays) or axes_of([*held, *arrays]) or not all(isinstance(s, int) and s > 0 for s in sizes):
         return None
     made = _call(f, avals_of(held), tuple((s[1:], d) for s, d in avals_of(arrays)), arrays[0].shape[0], context())
-    return None if made is None else bind(made.call, [*arrays, *made.captured(*held)])[0]
+    if made is None:
+        return None
+    operands = [*arrays, *made.captured(*held)]
+    return (bind_ordered(scan_p, made.call, operands) if isinstance(made.call, OrderedCall) else bind(made.call, operands))[0]
 
 
 @functools.lru_cache(maxsize=256)
@@ -77,13 +87,17 @@ def _call(f: F, held: tuple[Aval, ...], elements: tuple[Aval, ...], n: int, _: A
     position = jnp.dtype(jnp.int32)
     if n >= 2**31 - 1 or sum(slots_of(s, d) for s, d in elements) > MOST:
         return None
+    pre, inner = traced_element(lambda given, *xs: [f(given, *xs)], held, elements)
+    if inner.out_avals[0].shape == ():
+        call = numbers_of(inner, (None,) * len(elements))
+        return None if call is None else Made(dataclasses.replace(call, plans=()), pre)
     pre, inner = traced_element(lambda given, at, *xs: [at, f(given, *xs)], held, [((), position), *elements])
     row = inner.out_avals[1]
     if math.prod(row.shape) < 2:
         return None
     try:
         part = Part(n, simple_operator(lax.add, row.shape, row.dtype), 0, 0, (1,), 1, False)
-        call = HistogramCall(make_traced(inner.jaxpr), (position, *(None,) * len(elements)), (part,), plans=())
-        return Made(call, pre) if call.is_map(n) and can_fuse(call) else None
+        rows = HistogramCall(make_traced(inner.jaxpr), (position, *(None,) * len(elements)), (part,), plans=())
+        return Made(rows, pre) if rows.is_map(n) and can_fuse(rows) else None
     except (Unsupported, KeyError):
         return None

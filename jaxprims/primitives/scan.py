@@ -5,6 +5,7 @@ Operands: see ``call``. Results: the leaves ``[*batch, N, *inner, *element]``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,9 +97,19 @@ batching.primitive_batchers[scan_p] = batch_rule(scan_p, 1)
 class Scans(OrderedFamily):
     """Scans."""
 
+    def is_read(self, ctx: Any, **params: Any) -> bool:
+        return params["call"].reads_a_number
+
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
+        if call.reads_a_number:
+            return "gather"
         return None if call.exclusive else self._known(call)
+
+    def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
+        if not target.writes_rows and params["call"].reads_a_number:
+            return Instead(functools.partial(self.plain, **params), "plain XLA", "numbers are read by index")
+        return super().instead(target, avals, in_loop, **params)
 
     def left_to_xla(
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any

@@ -64,6 +64,8 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
     arrays, flags, captured, consts, init = call.split(operands)
     array_dots, _, captured_dots, const_dots, init_dots = call.split(dots)
     values, moves = value_dots(call, arrays, captured, array_dots, captured_dots)
+    if call.is_map:
+        return [zeros_if_none(d, o) for d, o in zip(moves, outs, strict=True) if is_inexact(o.dtype)]
     starts = [None] * len(values) if init_dots is None else init_dots
     steps = Steps(call, values, moves, flags, consts, const_dots, init, starts, outs)
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]

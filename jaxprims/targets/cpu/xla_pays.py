@@ -50,6 +50,9 @@ ABREAST_IN_XLA = 4
 MOST_WRITTEN = 128
 """Operations that are written out for them, for every doubling of their number once: XLA compiles more for a long time."""
 
+FEW_READ = 256
+"""Numbers that are read by index, from which on a kernel is not behind whatever else the program does."""
+
 SEARCH = 4
 """How much more an element costs that has to find its segment among offsets."""
 
@@ -109,6 +112,10 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
         return _scatter(problem, operation)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
         return None
+    if operation == "gather":
+        if in_loop is not False:
+            return "numbers read by index in a loop: XLA reads them where it combines them"
+        return _FEW if problem.n * problem.members <= FEW_READ else None
     if problem.spec.is_map:
         return None  # `fuse` has weighed what its elements are made of
     return _ordered(problem, operation, in_loop)

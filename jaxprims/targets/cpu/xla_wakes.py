@@ -9,11 +9,14 @@ from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem
 from .llvm.types import HALVES
 
-MOST_AWAITED = 8192
-"""Numbers up to which that takes longer than a kernel."""
+MOST_AWAITED, MOST_ROWS_AWAITED = 8192, 32_768
+"""Numbers up to which that takes longer than a kernel; of rows that are read by index."""
 
 EACH, EACH_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "mul": 2, "max": 4, "min": 4}
 """Operations that XLA counts for an element of a reduction, if it is not one; of halves, which it makes floats of and back."""
+
+INDEXED = 4
+"""Of a number that is read by index: whether that is in range, and what it is if not."""
 
 PART, WINDOW = 32, 16
 """Elements of the parts in which XLA reduces long rows and columns, the last one filled up; and scans them, where it counts an
@@ -24,11 +27,13 @@ def wakes_a_thread(problem: Problem, operation: str) -> bool:
     """``operation``: as for ``Target.xla_pays``."""
     if isinstance(problem, HistogramProblem):
         operations, numbers = _of_updates(problem)
+        most = MOST_ROWS_AWAITED if problem.spec.is_map else MOST_AWAITED
     elif isinstance(problem, OrderedProblem) and isinstance(problem.spec, OrderedSpec) and problem.n > 1:
         operations, numbers = _of_combinations(problem, operation)
+        most = MOST_AWAITED
     else:
         return False
-    return operations >= AT_ONCE and numbers <= MOST_AWAITED
+    return operations >= AT_ONCE and numbers <= most
 
 
 def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
@@ -45,7 +50,9 @@ def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]
     scans = problem.family == "scan"
     if steps > PART:
         steps = -(-steps // PART) * PART
-    if operation and scans:
+    if operation == "gather":
+        each = INDEXED
+    elif operation and scans:
         each = min(steps, WINDOW)
     elif operation:
         halves = any(a.dtype in HALVES for a in spec.arrays)
