@@ -129,3 +129,27 @@ def test_what_stays_in_the_cache_is_not_made_again(rows: int, again: bool) -> No
     p, g = normal(rows, 100), normal(rows, 100)
     assert any("reduce_sum" in line and "sqrt" in line for line in lines(step, p, g)) == again
     np.testing.assert_allclose(jax.jit(jp.fuse(step))(p, g), jax.jit(step)(p, g), rtol=1e-5, atol=1e-6)
+
+
+def neighbours(y: Any) -> Any:
+    """The gradient by ``y`` of what its points do to each other: a sum of rows of columns is a kernel's, one of columns of the
+    same XLA's, and XLA would write the two numbers of each pair for both."""
+    return jax.grad(lambda y: jnp.sum(1 / (1 + jnp.sum((y[:, None] - y) ** 2, -1)) ** 2))(y)
+
+
+def shares(z: Any) -> Any:
+    return jax.value_and_grad(lambda z: jnp.mean(jax.nn.softmax(z) ** 2))(z)
+
+
+def walks(z: Any) -> Any:
+    return jax.value_and_grad(lambda z: jnp.mean(jnp.maximum(jnp.mean(jnp.exp(jnp.cumsum(z, 1)), 1), 1)))(z)
+
+
+@pytest.mark.parametrize(
+    "fn, shape, held", [(neighbours, (500, 2), True), (shares, (300, 100), True), (walks, (300, 100), False)]
+)
+def test_what_xla_would_write_for_several_is_written_for_its_reduction(fn: Any, shape: tuple[int, ...], held: bool) -> None:
+    """Where kernels make it themselves for all others, too: arithmetic on several arrays takes longer in a reduction's loop."""
+    x = 0.1 * normal(*shape)
+    assert any(e.primitive.name == "held" for e in fused(fn, x).rewritten.closed.jaxpr.eqns) == held
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-6), jax.jit(jp.fuse(fn))(x), jax.jit(fn)(x))

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from .body import Body, operations
-from .cut import KEPT, READ, bytes_of, read_or_made
+from .cut import KEPT, READ, bytes_of, kept_byte, read_or_made
 from .graph import OUTSIDE, Graph
 
 _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
@@ -24,6 +24,10 @@ COMMON = 4
 
 IN_CACHE, KEPT_IN_CACHE = 2**18, 4
 """Bytes of an array up to which a core's cache has it still when it is read, and additions that it takes then to keep a byte."""
+
+IN_REDUCTION, BEGIN_ROW = 3, 100
+"""Additions more that arithmetic on several arrays takes XLA in the loop of a reduction than in one of its own, for each number;
+and for each innermost row."""
 
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
@@ -59,16 +63,47 @@ def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> lis
 
 
 def made_once(graph: Graph, reads: Collection[Var], plain: Collection[int]) -> set[Var]:
-    """Of what kernels read, what XLA makes for loops of its own as well, and is to make only once."""
+    """Of what kernels read, what XLA makes for loops of its own as well, and is to make only once; and what it would write for
+    several, if kernels did not make it themselves for all but a reduction."""
     mine = (v for v in reads if graph.producer.get(v) in plain and any(u in plain for u in graph.users[v]))
-    return {v for v in mine if _is_worth_reading(graph, v)}
+    lying = {*graph.jaxpr.invars, *graph.jaxpr.constvars, *reads}
+    left = (v for v in _left(graph, plain) if _is_worth_writing(graph, v, lying))
+    return {*(v for v in mine if _is_worth_reading(graph, v)), *left}
+
+
+def _left(graph: Graph, plain: Collection[int]) -> set[Var]:
+    """What several want, of which a reduction is all that is left to XLA."""
+    out, seen = set[Var](), set[Var]()
+    todo = [v for k in plain if graph.eqns[k].primitive.name in REDUCTIONS for v in graph.eqns[k].invars]
+    while todo:
+        v = todo.pop()
+        eqn = None if isinstance(v, Literal) or v in seen else graph.made_by(v)
+        if eqn is None or eqn.primitive.name not in elementwise.NAMES | MOVES:
+            continue
+        seen.add(v)
+        if len(graph.users[v]) == 1:
+            todo += eqn.invars
+        elif eqn.primitive.name in elementwise.NAMES and sum(u in plain for u in graph.users[v]) == 1:
+            out.add(v)
+    return out
+
+
+def _is_worth_writing(graph: Graph, v: Var, lying: Collection[Var]) -> bool:
+    """Does XLA reduce it faster if it has been written, beside these arrays?"""
+    if not v.aval.ndim or len(_made_of(graph, v)) < 2 or not _are_known({v, *lying}):
+        return False
+    kept = kept_byte(sum(map(bytes_of, {v, *lying}))) * bytes_of(v) + A_LOOP
+    return IN_REDUCTION * v.aval.size + BEGIN_ROW * math.prod(v.aval.shape[:-1]) >= kept
+
+
+def _are_known(xs: Collection[Var]) -> bool:
+    return all(isinstance(n, int) for x in xs for n in x.aval.shape)
 
 
 def _is_worth_reading(graph: Graph, v: Var) -> bool:
     """Does it take longer to make it again of what is there than to read it?"""
-    inside = _made_alone(graph, v)
-    of = {x for e in inside for x in e.invars if not isinstance(x, Literal)} - {x for e in inside for x in e.outvars}
-    if not all(isinstance(n, int) for x in (v, *of) for n in x.aval.shape):
+    of = _made_of(graph, v)
+    if not _are_known({v, *of}):
         return False
     again = _work(graph, v) * math.prod(v.aval.shape) + READ * sum(map(bytes_of, of))
     return again >= DEAR * math.prod(v.aval.shape) + READ * bytes_of(v)
@@ -77,6 +112,12 @@ def _is_worth_reading(graph: Graph, v: Var) -> bool:
 def _work(graph: Graph, v: Var) -> float:
     """Additions for a number, with what is made for it alone."""
     return sum(map(operations, _made_alone(graph, v)))
+
+
+def _made_of(graph: Graph, v: Var) -> set[Var]:
+    """What is read to make it, with what is made for it alone."""
+    inside = _made_alone(graph, v)
+    return {x for e in inside for x in e.invars if not isinstance(x, Literal)} - {x for e in inside for x in e.outvars}
 
 
 def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
