@@ -11,15 +11,14 @@ from typing import Any
 KEPT, READ = 6, 2
 """Additions that it takes to keep a byte: to write it, to read it, and to have memory for it; to read it alone."""
 
-
-IN_CACHE, KEPT_IN_CACHE = 2**24, 0.5
-"""Bytes of a program's arrays up to which they stay in a processor's cache, and memory is not asked for anew at each call; and
-additions that it takes then to keep a byte."""
+LAST_CACHE, KEPT_IN_LAST_CACHE = 2**24, 0.5
+"""Bytes of a program's arrays up to which they stay in a processor's last cache, and memory is not asked for anew at each call;
+and additions that it takes then to keep a byte."""
 
 
 def kept_byte(together: float) -> float:
     """Additions that it takes to keep a byte, if a program's arrays have so many."""
-    return KEPT_IN_CACHE if together <= IN_CACHE else KEPT
+    return KEPT_IN_LAST_CACHE if together <= LAST_CACHE else KEPT
 
 
 def bytes_of(v: Any) -> float:
