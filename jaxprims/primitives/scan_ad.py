@@ -310,7 +310,7 @@ def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         call, name, axis = params["call"], SCANS.operation(**params), params["masks"][0].bit_count()
         n = primals[0].shape[axis]
         dots = [t for t in tangents if not isinstance(t, ad.Zero)]
-        few = isinstance(n, int) and 0 < n <= FEW_STEPS.get(name, 6)
+        few = isinstance(n, int) and 0 < n <= FEW_STEPS.get(name, 6) and not call.is_map  # which has no steps
         if not few or call.plans or call.then is not None or call.wanted is not None or axes_of(dots) - axes_of(primals):
             return rule(primals, tangents, **params)
         if name in (None, "logaddexp"):  # of which XLA would make all steps' exponentials for each
