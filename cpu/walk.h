@@ -1,5 +1,5 @@
 // Elements walked through in their order, or from the last to the first: each meets the state of its bin, leaves another one
-// there and writes something. Derivatives of histograms by any operator are two walks (jaxprims/primitives/walk.py).
+// there and writes something. Derivatives of histograms by any operator are two walks (jaxprims/primitives/histogram/walk.py).
 //
 // A part is a run of elements with tables of its own, so parts are walked at once. A part's tables are `copies` interleaved ones,
 // of which neighbours meet different ones: equal indices would wait for each other.

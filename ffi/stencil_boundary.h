@@ -8,7 +8,7 @@
 
 namespace jaxprims {
 
-// What is read outside an array on an axis (jaxprims/primitives/stencil_call.py: MODES). kNothing: nothing is; those that a
+// What is read outside an array on an axis (jaxprims/primitives/stencil/call.py: MODES). kNothing: nothing is; those that a
 // damaged artifact reads all the same are the fill value.
 enum class Boundary : unsigned char { kEdge, kWrap, kReflect, kSymmetric, kConstant, kNothing };
 

@@ -25,7 +25,7 @@ from jax.interpreters import mlir
 
 import jaxprims as jp
 from jaxprims.operators.traced import make_traced
-from jaxprims.primitives.walk import Walk, walk
+from jaxprims.primitives.histogram.walk import Walk, walk
 from jaxprims.specs.kernel import key_of
 from jaxprims.targets.plans import AnyKernel, forced
 from jaxprims.tracing.lower import to_program

@@ -15,7 +15,7 @@ from jax import lax
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
 from jaxprims.fusion.chains import FEWEST
-from jaxprims.primitives.scan_chain import SCAN_CHAIN, ChainCall, scan_chain_p
+from jaxprims.primitives.ordered.scan_chain import SCAN_CHAIN, ChainCall, scan_chain_p
 from jaxprims.targets import ffi
 from jaxprims.targets.registry import target_at
 

@@ -13,8 +13,9 @@ from references import BY_NAME, Case, assert_close, sample
 
 import jaxprims as jp
 from jaxprims.operators.traced import make_traced
-from jaxprims.primitives import fold_walks, histogram_folds
-from jaxprims.primitives.walk import Walk, walk, walk_p
+from jaxprims.primitives.histogram import fold_walks
+from jaxprims.primitives.histogram import folds as histogram_folds
+from jaxprims.primitives.histogram.walk import Walk, walk, walk_p
 from jaxprims.targets.registry import family_of
 from jaxprims.tracing.jaxprs import with_arguments
 from jaxprims.tracing.lower import to_program

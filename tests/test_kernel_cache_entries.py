@@ -19,7 +19,7 @@ import pytest
 from kernel_cache_files import NAME, files
 
 import jaxprims as jp
-from jaxprims.primitives.ordered_call import call_spec, simple
+from jaxprims.primitives.ordered.call import call_spec, simple
 from jaxprims.targets import kernel_cache
 from jaxprims.targets.cpu import compiler
 from jaxprims.targets.cpu.llvm import engine, objects

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxprims as jp
-from jaxprims.primitives.row_maps import made_rows, rows_at
+from jaxprims.primitives.histogram.row_maps import made_rows, rows_at
 from jaxprims.targets.plans import AnyKernel, forced
 
 N, H = 301, 17

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..arguments.checks import as_array, check_index, flat_index, sizes_of
 from ..arguments.offsets import Offsets
 from ..arguments.types import PyTree
-from ..primitives.group import group
+from ..primitives.histogram.group import group
 
 
 def _index_array(indices: Any, num_bins: Any) -> tuple[Any, int]:

@@ -11,7 +11,7 @@ from ..arguments.checks import as_array, flag
 from ..arguments.types import ArrayLike, PyTree
 from ..calls.along_axis import normal_axis
 from ..calls.kept import kept
-from ..primitives.recurrence import Product, Recurrence, recurrence
+from ..primitives.ordered.recurrence import Product, Recurrence, recurrence
 from ..tracing.varying import axes_of, vary
 
 

@@ -13,9 +13,10 @@ from ..arguments.checks import sizes_of
 from ..arguments.warnings import NoKernel, nothing_but_kernels
 from ..operators.operator import Operator, identity_leaves, passing, scalar_name
 from ..operators.traced import make_traced, slots_of
-from ..primitives import devices, histogram_xla
-from ..primitives.histogram import bind
-from ..primitives.histogram_call import HistogramCall, Part, can_fuse
+from ..primitives import devices
+from ..primitives.histogram import xla as histogram_xla
+from ..primitives.histogram.call import HistogramCall, Part, can_fuse
+from ..primitives.histogram.primitive import bind
 from ..tracing.lower import Unsupported, hoist, to_program
 from ..tracing.varying import axes_of, vary
 from .element import ElementFunction, Pair, flat_function

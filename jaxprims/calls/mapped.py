@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..operators.traced import make_traced
-from ..primitives.ordered_call import last
+from ..primitives.ordered.call import last
 from ..tracing.varying import element_aval
 from .check_ordered import check_ordered
 from .scan import bind_scan, run

@@ -15,7 +15,7 @@ from ..arguments.checks import as_array
 from ..arguments.monoid import Monoid
 from ..operators.operator import Operator, identity_leaves
 from ..operators.traced import Traced
-from ..primitives.ordered_call import OrderedCall
+from ..primitives.ordered.call import OrderedCall
 from ..tracing.varying import Axes, vary
 from .along_axis import Elements, Values, normal_axis
 

@@ -18,10 +18,10 @@ from ..operators.classify import why_no_identity
 from ..operators.commutes import commutes
 from ..operators.operator import Operator, passing, simple_operator
 from ..operators.traced import followed
-from ..primitives import scan_xla
-from ..primitives.ordered_call import OrderedCall
-from ..primitives.reduce import REDUCTIONS, reduce_p
-from ..primitives.scan import bind
+from ..primitives.ordered import scan_xla
+from ..primitives.ordered.call import OrderedCall
+from ..primitives.ordered.reduce import REDUCTIONS, reduce_p
+from ..primitives.ordered.scan import bind
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes, vary
 from .ordered import Ordered

@@ -12,8 +12,8 @@ from ..arguments.checks import as_array
 from ..operators.classify import why_no_identity
 from ..operators.operator import identity_leaves
 from ..operators.traced import Traced
-from ..primitives import scan_xla
-from ..primitives.scan import bind, scan_p
+from ..primitives.ordered import scan_xla
+from ..primitives.ordered.scan import bind, scan_p
 from ..primitives.tangents import is_first
 from ..tracing.varying import axes_of, vary
 from .check_ordered import check_ordered

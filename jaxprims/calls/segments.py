@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from ..arguments.checks import sizes_of
 from ..operators.classify import why_no_identity
-from ..primitives import scan_xla
-from ..primitives.histogram import by_index
-from ..primitives.scan import bind
-from ..primitives.segments import segments_p
+from ..primitives.histogram.primitive import by_index
+from ..primitives.ordered import scan_xla
+from ..primitives.ordered.scan import bind
+from ..primitives.ordered.segments import segments_p
 from ..tracing.varying import placed, vary
 from .check_ordered import check_ordered
 from .ordered import Ordered

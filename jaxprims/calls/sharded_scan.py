@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..primitives import devices, scan_xla
+from ..primitives import devices
+from ..primitives.ordered import scan_xla
 from ..tracing.varying import axes_of, vary
 from . import scan as _scan
 from .check_ordered import check_ordered

@@ -1,5 +1,5 @@
 """Stencils on a grid that is sharded over devices, inside ``shard_map``: a block of steps after the other, each after an exchange
-of halos (``primitives.stencil_divided``).
+of halos (``primitives.stencil.divided``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from jax import lax
 
 from ..primitives import devices
-from ..primitives.stencil_call import ends_of
-from ..primitives.stencil_divided import MOST_STEPS, by_side, exchanged, shard
+from ..primitives.stencil.call import ends_of
+from ..primitives.stencil.divided import MOST_STEPS, by_side, exchanged, shard
 from ..tracing.varying import axes_of
 from .stencil import Stencil
 from .stencil_form import after_steps, run_in

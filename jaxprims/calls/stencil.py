@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr
 
 from ..arguments.checks import as_array, called, integer
 from ..arguments.positions import positions
-from ..primitives.stencil_call import Bounds, Window, ends_of
+from ..primitives.stencil.call import Bounds, Window, ends_of
 from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
 from ..tracing.varying import Axes, axes_of, element_aval, vary
 

@@ -14,9 +14,9 @@ from jax.extend.core import ClosedJaxpr
 from ..arguments.warnings import FallbackWarning, warn_user
 from ..operators.operator import MAX_STRUCT_SLOTS, check_dtypes
 from ..operators.traced import NO_PROGRAM, Traced, make_traced, slots_of
-from ..primitives import stencil_xla
-from ..primitives.stencil import bind
-from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
+from ..primitives.stencil import xla as stencil_xla
+from ..primitives.stencil.call import Bounds, StencilCall, Window, fill_of
+from ..primitives.stencil.primitive import bind
 from ..specs.stencil import Read
 from ..tracing.jaxprs import looked, with_arguments
 from ..tracing.lanewise import one_lane

@@ -16,7 +16,7 @@ from ..arguments.bins import Bins
 from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
-from ..primitives.row_maps import made_rows, rows_pay
+from ..primitives.histogram.row_maps import made_rows, rows_pay
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
 from .ops_segment import over_columns

@@ -22,7 +22,7 @@ from ..arguments.offsets import Offsets
 from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..arguments.types import ArrayLike, Mode
-from ..primitives.reduce_ad import gather
+from ..primitives.ordered.reduce_ad import gather
 from ..tracing.jaxprs import EARLY
 from .ops_segment import check_count, over_columns
 from .segments import checked, combined, ids_of, not_empty, rows, widened

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from ..primitives.stencil_xla import place
+from ..primitives.stencil.xla import place
 from ..tracing import elementwise
 from .graph import Graph
 

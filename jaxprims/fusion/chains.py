@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from ..primitives.scan_chain import ChainCall, Member, fits, scan_chain_p
+from ..primitives.ordered.scan_chain import ChainCall, Member, fits, scan_chain_p
 from ..tracing.jaxprs import interpret, run_equation
 
 FEWEST = 2**14

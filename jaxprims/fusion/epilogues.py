@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend.core import Literal, Var
 
-from ..primitives.ordered_call import last
+from ..primitives.ordered.call import last
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.lanewise import OWN

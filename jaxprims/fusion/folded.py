@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from ..primitives.stencil_reduce import StencilReduceCall, fits, stencil_reduce_p
+from ..primitives.stencil.reduce import StencilReduceCall, fits, stencil_reduce_p
 from ..tracing.jaxprs import assembled, interpret, run_equation
 from .body import Body, operations
 from .graph import flat_graph

@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from ..api.linear_recurrence import linear_recurrence
 from ..api.scan import scan
 from ..primitives.avals import typed
-from ..primitives.recurrence import Product, Recurrence, recurrence
+from ..primitives.ordered.recurrence import Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import interpret, run_equation, scan_counts

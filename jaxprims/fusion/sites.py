@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
 from ..calls.genhist import ROW
-from ..primitives.recurrence import Product, Recurrence
+from ..primitives.ordered.recurrence import Product, Recurrence
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES

@@ -16,8 +16,8 @@ from jax.extend.core import JaxprEqn, Var
 from ..calls.stencil_form import MOST_LANES
 from ..operators.traced import make_traced
 from ..primitives.avals import typed
-from ..primitives.stencil import bind
-from ..primitives.stencil_call import Bounds, StencilCall, Window, fill_of
+from ..primitives.stencil.call import Bounds, StencilCall, Window, fill_of
+from ..primitives.stencil.primitive import bind
 from ..targets.plans import AnyKernel, forced_plans
 from ..tracing import elementwise
 from ..tracing.jaxprs import looked, with_arguments

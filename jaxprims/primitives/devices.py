@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..tracing.varying import axes_of, vary
-from . import scan_xla
+from .ordered import scan_xla
 
 Names = tuple[str, ...]
 

@@ -33,7 +33,7 @@ def install() -> None:
     with mock.patch.object(jax.ffi, "register_ffi_target", lambda *args, **kwargs: None):  # their names are the emulation's
         import jaxprims
         from jaxprims import _cuda
-    from jaxprims.primitives.group import group_p
+    from jaxprims.primitives.histogram.group import group_p
     from jaxprims.targets import registry
     from jaxprims.targets.cuda.target import Cuda
 

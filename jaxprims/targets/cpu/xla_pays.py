@@ -99,7 +99,7 @@ where the border is kept, so that nothing is padded."""
 
 SMALL_MEMBER = 256
 """Cells of a member of a batch, all steps together, that XLA has made while a kernel turns to the next member: lines that are all
-read alike are one grid (``primitives/stencil.py``), others are not."""
+read alike are one grid (``primitives/stencil/primitive.py``), others are not."""
 
 
 def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> str | None:

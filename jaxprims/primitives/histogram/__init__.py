@@ -1,0 +1,1 @@
+"""Histograms, and grouping by index, which their derivatives need."""

@@ -1,0 +1,57 @@
+"""Sums by index of rows, each weighed by what it and its bin's result say: derivatives of maxima, logsumexp and their like.
+
+The weights are made in the kernel that sums, and written nowhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ...operators.operator import passing, simple_operator
+from ...operators.traced import slots_of
+from ...tracing.lower import Unsupported
+from ...tracing.varying import axes_of
+from ..tangents import Leaves, add
+from .call import HistogramCall, Part
+from .linear import pays
+from .made import MOST, Aval, Made, avals_of, context, made_of
+from .primitive import bind, narrowed
+
+
+def weighed(weigh: Callable[..., Any], index: Any, value: Any, x: Any, dot: Any, deterministic: bool) -> Any:
+    """``weigh(value, x[index]) * dot`` summed by index, of rows; None where there is no kernel of it, or it would not pay."""
+    arrays = [index, value] if dot is None else [index, value, dot]
+    sizes = [*value.shape, *x.shape]
+    if value.ndim == 1 or axes_of([*arrays, x]) or not all(isinstance(n, int) for n in sizes):
+        return None
+    if not pays(value.shape[0], math.prod(value.shape[1:])) or 0 in x.shape:
+        return None
+    arrays[0] = narrowed(index, x.shape[0])
+    made = _weighed(weigh, avals_of([x]), tuple((s[1:], d) for s, d in avals_of(arrays)), deterministic, context())
+    return None if made is None else bind(made.call, [*arrays, *made.captured(x)])[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _weighed(
+    weigh: Callable[..., Any], held: tuple[Aval, ...], elements: tuple[Aval, ...], deterministic: bool, _: Any
+) -> Made | None:
+    ((bins, *inner), dtype) = held[0]
+
+    def of_element(held: Sequence[Any], i: Any, value: Any, *dot: Any) -> Leaves:
+        weight = weigh(value, lax.dynamic_index_in_dim(held[0], jnp.clip(i, 0, bins - 1), keepdims=False))
+        return [i, weight * dot[0] if dot else weight]
+
+    if sum(slots_of(s, d) for s, d in elements) > MOST:
+        return None
+    try:
+        part = Part(bins, simple_operator(add, tuple(inner), dtype), 0, 0, (1,), 1, False)
+    except Unsupported:
+        return None
+    like = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)
+    return made_of(like, of_element, held, elements, like.parts)

@@ -1,0 +1,114 @@
+"""The generalized histogram in plain XLA: what platforms without kernels and operators that cannot be compiled get.
+
+Recognised operators scatter; any other one sorts by index and runs a segmented scan (Henriksen et al. 2020, listing 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...operators.operator import identity_leaves
+from .call import HistogramCall, Part
+
+SCATTERS = ("add", "mul", "min", "max")
+
+
+def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
+    """Every part of a call, unbatched."""
+    arrays, captured, *_ = call.split(operands)
+    if call.is_map(arrays[0].shape[0]):
+        results = call.on_all(arrays, captured)
+        return [results[v] for v in call.parts[0].values]
+    out: list[Any] = []
+    for part, consts, dest, index, values in call.unfused(operands):
+        out += of_part(part, consts, index, values, dest)
+    return out
+
+
+def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any], dest: Sequence[Any] | None) -> list[Any]:
+    """One part of a call."""
+    op = part.operator
+    identity = None if op.identity is None else identity_leaves(op)
+    names = [name or "" for name in op.leaf_names]
+    if all(n in SCATTERS and (v.dtype.kind != "c" or n == "add") for n, v in zip(names, values, strict=True)):
+        starts = identity if dest is None else dest
+        assert starts is not None
+        return [scatter(index, v, s, part.num_bins, name) for name, v, s in zip(names, values, starts, strict=True)]
+    return reduce_by_index(index, values, part.num_bins, lambda a, b: op.traced(consts, *a, *b), identity, dest)
+
+
+def _spare(index: Any, num_bins: int) -> Any:
+    """Indices with everything out of range, negative ones too, sent to ``num_bins``: dropped by a scatter, last in a sort."""
+    return jnp.where((index >= 0) & (index < num_bins), index, num_bins)
+
+
+def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None, dest: Sequence[Any] | None) -> list[Any]:
+    if identity is None:
+        assert dest is not None
+        return list(dest)
+    return [jnp.broadcast_to(i, (num_bins, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
+
+
+def scatters(name: str | None, dtype: np.dtype) -> bool:
+    """Does XLA scatter by the operator of this name, as exactly as kernels do?"""
+    halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
+    return name in SCATTERS and dtype.kind != "c" and not halves
+
+
+def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
+    """``start``: what the bins hold before, or what all of them do."""
+    start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
+    if value.dtype == jnp.bool_:
+        full = {"add": "max", "mul": "min"}.get(name, name)
+        return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
+    if num_bins > jnp.iinfo(index.dtype).max:  # XLA compares them in the indices' dtype
+        index = index.astype(jnp.int32)
+    rows = lax.ScatterDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))
+    add = {"add": lax.scatter_add, "mul": lax.scatter_mul, "min": lax.scatter_min, "max": lax.scatter_max}[name]
+    return add(start, index[:, None], value, rows, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+
+def reduce_by_index(
+    index: Any,
+    values: Sequence[Any],
+    num_bins: int,
+    op: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+    identity: Sequence[Any] | None,
+    dest: Sequence[Any] | None,
+) -> list[Any]:
+    """Any operator on one bin: a stable sort by index, a segmented scan, each segment's last element to its bin."""
+    start = _start(values, num_bins, identity, dest)
+    if index.shape[0] == 0 or num_bins == 0:
+        return list(dest) if dest is not None else start
+    index = _spare(index, num_bins)
+    order = jnp.argsort(index, stable=True)
+    index, values = index[order], [v[order] for v in values]
+    sums = segmented_scan(index, values, op)
+    last = jnp.concatenate([index[1:] != index[:-1], jnp.ones(1, jnp.bool_)])
+    at = jnp.where(last, index, num_bins)
+    if dest is not None:
+        before = [d.at[jnp.minimum(index, num_bins - 1)].get(mode="clip") for d in dest]
+        sums = jax.vmap(lambda a, b: tuple(op(a, b)))(before, sums)
+        start = list(dest)
+    return [s.at[at].set(v, mode="drop") for s, v in zip(start, sums, strict=True)]
+
+
+def segmented_scan(index: Any, values: Sequence[Any], op: Callable[..., Sequence[Any]]) -> list[Any]:
+    """Inclusive scan that restarts wherever the (sorted) index changes."""
+    one = jnp.ones(1, jnp.bool_)
+    change = index[1:] != index[:-1]
+    flags = jnp.concatenate([one, change])
+
+    def combine(x: Any, y: Any) -> Any:
+        (fx, vx), (fy, vy) = x, y
+        both = jax.vmap(lambda a, b: tuple(op(a, b)))(vx, vy)
+        keep = [jnp.where(fy.reshape(fy.shape + (1,) * (c.ndim - 1)), w, c) for w, c in zip(vy, both, strict=True)]
+        return fx | fy, keep
+
+    return jax.lax.associative_scan(combine, (flags, list(values)))[1]

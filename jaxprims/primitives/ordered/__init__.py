@@ -1,0 +1,1 @@
+"""Scans, reductions, segmented reductions and recurrences: calls that combine elements in order."""

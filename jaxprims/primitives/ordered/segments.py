@@ -1,0 +1,58 @@
+"""``segments_p``: the segmented reduction as a jax primitive (Martín et al. 2012), in order. Segments are given by row pointers
+(``call.segmented_by`` "offsets", ``[*batch, num_segments + 1]``, ascending; elements outside all of them are dropped, pointers
+outside [0, N] are taken as the nearest of these) or by the elements' ascending ids ("ids", ``[*batch, N]``; those outside
+[0, num_segments) are dropped), both s32 or s64. Other operands: see ``call``.
+
+Results: the leaves ``[*batch, num_segments, *inner, *element]``. Segments without elements hold the identity; anything, if the
+operator's is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.interpreters import batching
+
+from ...targets import ffi
+from ...targets.registry import register_family
+from ..batches import new_primitive
+from ..histogram import xla as histogram_xla
+from . import scan_xla
+from .call import OrderedCall
+from .family import OrderedFamily
+from .reduce import neutral_leaves
+from .scan import batch_rule, result_avals
+
+segments_p = new_primitive("segment_reduce_any_operator")
+
+
+@segments_p.def_abstract_eval
+def _abstract_eval(*avals: Any, call: OrderedCall, masks: tuple[int, ...], rank: int) -> list[Any]:
+    return result_avals(avals, call, masks, rank, (call.num_segments,))
+
+
+batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
+
+
+class SegmentedReductions(OrderedFamily):
+    """Segmented reductions."""
+
+    scatters = True
+
+    def operation(self, **params: Any) -> str | None:
+        call: OrderedCall = params["call"]
+        name, dtypes = call.operator.name, call.operator.dtypes
+        return name if len(dtypes) == 1 and histogram_xla.scatters(name, dtypes[0]) else None
+
+    def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
+        call: OrderedCall = params["call"]
+        arrays, cut, captured, consts, _ = call.split(operands)
+        values = call.values(arrays, captured)
+        ids = cut if call.segmented_by == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
+        neutral, name = neutral_leaves(call, values), self.operation(**params)
+        if name is not None:
+            return [histogram_xla.scatter(ids, values[0], neutral[0], call.num_segments, name)]
+        return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
+
+
+register_family(SegmentedReductions("segments", "segmented reduction", segments_p, ffi.SEGMENTS))

@@ -1,0 +1,1 @@
+"""Stencils, and reductions of them."""
