@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..operators.traced import make_traced
 from ..targets.target import Target
 from . import divided
 from .family import Family
-from .operations import CAN_LOOK, EACH, in_loop, is_made, others_make
+from .operations import CAN_LOOK, EACH, in_loop, is_made
 from .producers import Taken
 
 
@@ -54,8 +53,8 @@ class LookingBack(Family):
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
         """The call with what makes its operands, if anything is to be taken in."""
 
-    def is_read(self, ctx: Any, **params: Any) -> bool:
-        """Is it read by index what the call gives, so that XLA has it where something is made of it?"""
+    def is_read_by_xla(self, ctx: Any, operands: Sequence[Any], **params: Any) -> bool:
+        """Is it read by index what the call gives, by XLA where it makes something of it?"""
         return False
 
     def fused_by_xla(self, seen: Seen, target: Target, avals: Sequence[Any], **params: Any) -> bool:
@@ -69,7 +68,7 @@ class LookingBack(Family):
         return jax.make_jaxpr(lambda *xs: self.primitive.bind(*xs, **params))(*avals[: len(params["masks"])]).out_avals
 
     def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
-        there = None if self.is_read(ctx, **params) and others_make(math.prod(ctx.avals_out[0].shape)) else in_loop()
+        there = None if self.is_read_by_xla(ctx, operands, **params) else in_loop()
         seen, more, avals = Seen(in_loop=there), list[Any](), list[Any]()
         if divided.devices_of(ctx) == 1 and not params["call"].as_they_are:
             taken = self.taken(ctx, operands, **params)

@@ -107,6 +107,19 @@ def is_made(ctx: Any, operand: Any) -> bool:
     return op is not None and (op.name in CHEAP or op.name in IN_LOOPS)
 
 
+def is_one_number(ctx: Any, value: Any, frame: Frame | None = None, depth: int = 8) -> bool:
+    """Is it the same number everywhere? XLA, which sees that, reads it from no memory."""
+    if math.prod(shape_of(value)) == 1:
+        return True
+    op, frame = made_by(ctx, value, frame)
+    if op is None or depth == 0:
+        return False
+    if op.name == "stablehlo.constant":
+        return bool(ir.DenseElementsAttr(op.attributes["value"]).is_splat)
+    looks = op.name in CHEAP or op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert") or reshapes(op)
+    return looks and all(is_one_number(ctx, x, frame, depth - 1) for x in op.operands)
+
+
 def made_by(ctx: Any, value: Any, frame: Frame | None) -> tuple[Any, Frame | None]:
     """The operation that makes a value, inside the functions that are called, and where it is; None for an argument."""
     value, frame = resolved(value, frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from .. import divided, producers
 from ..batches import batch_shape, over_batch
 from ..family import Instead
 from ..looking_back import LookingBack
-from ..operations import in_loop
+from ..operations import in_loop, others_make
 from . import apart as histogram_apart
 from . import by_segments as histogram_by_segments
 from . import exponentials as histogram_exponentials
@@ -84,8 +85,9 @@ class Histograms(LookingBack):
             return mlir.lower_fun(over_batch(function, params["masks"], params["rank"]))(ctx, *operands)
         return super()._look_back(ctx, *operands, **params)
 
-    def is_read(self, ctx: Any, **params: Any) -> bool:
-        return params["call"].is_map(elements_of(ctx.avals_in, params["masks"]))
+    def is_read_by_xla(self, ctx: Any, operands: Sequence[Any], **params: Any) -> bool:
+        shape, is_map = ctx.avals_out[0].shape, params["call"].is_map(elements_of(ctx.avals_in, params["masks"]))
+        return is_map and all(isinstance(n, int) for n in shape) and others_make(math.prod(shape))
 
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> producers.Taken | None:
         call: HistogramCall = params["call"]

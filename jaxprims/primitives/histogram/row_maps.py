@@ -58,12 +58,10 @@ def rows_at(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if 0 in x.shape:
         return gather(x, index)
-    if math.prod(x.shape[1:]) == 1:
-        found = _in_kernel(_row_of, [x.reshape(x.shape[:1])], [index])
-        return gather(x, index) if found is None else found.reshape(*index.shape, *x.shape[1:])
     x = table(x, index.shape[0] // x.shape[0])
-    found = _in_kernel(_row_of, [x], [index])
-    return gather(x, index) if found is None else found
+    of_numbers = math.prod(x.shape[1:]) == 1
+    found = _in_kernel(_row_of, [x.reshape(x.shape[:1]) if of_numbers else x], [index])
+    return gather(x, index) if found is None else found.reshape(*index.shape, *x.shape[1:])
 
 
 def _row_of(held: Sequence[Any], index: Any) -> Any:

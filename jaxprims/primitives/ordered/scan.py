@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...tracing.varying import axes_of, by_partitioner, vary
 from ..avals import result_aval
 from ..batches import batch_shape, new_primitive, outermost, over_batch
 from ..family import Instead
+from ..operations import is_one_number, others_make
 from . import scan_xla
 from .call import OrderedCall
 from .family import OrderedFamily
@@ -97,8 +99,11 @@ batching.primitive_batchers[scan_p] = batch_rule(scan_p, 1)
 class Scans(OrderedFamily):
     """Scans."""
 
-    def is_read(self, ctx: Any, **params: Any) -> bool:
-        return params["call"].reads_a_number
+    def is_read_by_xla(self, ctx: Any, operands: Sequence[Any], **params: Any) -> bool:
+        if not params["call"].reads_a_number or not all(isinstance(n, int) for a in ctx.avals_in for n in a.shape):
+            return False
+        table = [x for x, a in zip(operands, ctx.avals_in, strict=True) if a.size > 1 and jnp.issubdtype(a.dtype, jnp.inexact)]
+        return others_make(math.prod(ctx.avals_out[0].shape)) or any(is_one_number(ctx, x) for x in table)
 
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]
