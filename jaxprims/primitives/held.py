@@ -27,7 +27,7 @@ from ..targets.target import Target
 from .batches import new_primitive
 from .divided import Layout, devices_of
 from .divided import lower as divide
-from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, made_by, reshapes
+from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, is_one_number, made_by, reshapes
 
 held_p = new_primitive("held")
 
@@ -86,7 +86,7 @@ def _is_rounded(ctx: Any, value: Any) -> bool:
 
 
 def _takes_work(ctx: Any, value: Any) -> bool:
-    """Would XLA do more for a number of this than to find it and to combine it with a constant?"""
+    """Would XLA do more for a number of this than to find it and to combine it with one number?"""
     todo: list[tuple[Any, Frame | None]] = [(value, None)]
     for _ in range(MOST_LOOKED_AT):
         if not todo:
@@ -97,7 +97,7 @@ def _takes_work(ctx: Any, value: Any) -> bool:
             continue
         if op is None or (op.name not in CHEAP and op.name not in IN_LOOPS):
             continue
-        variable = [x for x in op.operands if not _is_constant(ctx, x, frame)]
+        variable = [x for x in op.operands if not is_one_number(ctx, x, frame)]
         if variable and op.name not in _FOUND and (op.name not in CHEAP or len(variable) > 1):
             return True
         todo += [(x, frame) for x in variable]
@@ -108,15 +108,6 @@ _FOUND = frozenset(
     f"stablehlo.{name}" for name in "bitcast_convert broadcast_in_dim convert dynamic_slice reverse slice transpose".split()
 )
 """What is found at another place, or in another type."""
-
-
-def _is_constant(ctx: Any, value: Any, frame: Frame | None, depth: int = 8) -> bool:
-    op, frame = made_by(ctx, value, frame)
-    if op is None or depth == 0:
-        return False
-    if op.name not in CHEAP and op.name not in IN_LOOPS:
-        return op.name == "stablehlo.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat
-    return len(op.operands) > 0 and all(_is_constant(ctx, x, frame, depth - 1) for x in op.operands)
 
 
 def _is_in_memory(value: Any) -> bool:

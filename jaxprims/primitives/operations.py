@@ -109,7 +109,8 @@ def is_made(ctx: Any, operand: Any) -> bool:
 
 def is_one_number(ctx: Any, value: Any, frame: Frame | None = None, depth: int = 8) -> bool:
     """Is it the same number everywhere? XLA, which sees that, reads it from no memory."""
-    if math.prod(shape_of(value)) == 1:
+    kind = ir.RankedTensorType(value.type)
+    if kind.has_static_shape and math.prod(kind.shape) == 1:
         return True
     op, frame = made_by(ctx, value, frame)
     if op is None or depth == 0:
