@@ -276,11 +276,18 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
   workers.reserve(static_cast<size_t>(plan.threads));
   for (int w = 0; w < plan.threads; ++w) workers.emplace_back(run, workspace.data() + chains_bytes + w * worker_bytes);
 
+  // Long rows from whose ends scans go backwards are taken from the last on: memory is gone through from end to end, and a
+  // processor's prefetchers follow.
+  const bool backwards = shape.reverse && call.n * call.lanes > kPeriodicElements;
+  auto select = [&](internal::ScanWorker& worker, int64_t unit) {
+    const int64_t row = unit / strips;
+    worker.Select(backwards ? problem.rows - 1 - row : row, unit % strips);
+  };
   if (plan.order == ScanOrder::kAnyOrder) {
     WorkAssist(pool, units * blocks, plan.threads, [&](int64_t task, int w) {
       const int64_t unit = task / blocks, lo = task % blocks * plan.block;
       internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
-      worker.Select(unit / strips, unit % strips);
+      select(worker, unit);
       worker.Scan(lo, std::min(call.n, lo + plan.block), nullptr, worker.state(0), 0);
       if (plan.stream) StreamFence();
     });
@@ -292,7 +299,7 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
     auto scan_block = [&](int64_t task, int w) {
       const int64_t unit = task / blocks;
       internal::ScanWorker& worker = workers[static_cast<size_t>(w)];
-      worker.Select(unit / strips, unit % strips);
+      select(worker, unit);
       internal::ScanBlock(worker, chain_of(unit), call.n, plan.block, task % blocks, state_bytes);
       if (plan.stream) StreamFence();
     };
@@ -307,8 +314,8 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
       worker.ScanPeriodic(first, last);
     } else {
       for (int64_t unit = first; unit < last; ++unit) {
-        if (unit == first || strips > 1) {
-          worker.Select(unit / strips, unit % strips);
+        if (unit == first || strips > 1 || backwards) {
+          select(worker, unit);
         } else {
           worker.Next();
         }

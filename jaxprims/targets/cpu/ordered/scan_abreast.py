@@ -163,7 +163,7 @@ class _Abreast:
         """A part of the block behind this one, from end to end: a processor's own prefetchers do not follow many rows."""
         b, spec = self.b, self.spec
         sides = [(self.arrays[k], squares, False) for k, squares in self.squares.items()]
-        if spec.kind == "scan":
+        if spec.kind == "scan" and not self.streams:
             sides += [(out, squares, True) for out, squares in zip(self.outs, self.results, strict=True)]
         block = i64(self.vectors * self.width)
         for base, squares, writes in sides:

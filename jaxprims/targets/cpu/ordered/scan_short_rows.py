@@ -23,8 +23,9 @@ from .rows import STREAMED_BYTES, STREAMED_ROW
 from .scan_base import STARTED
 from .scan_log_steps import LogSteps
 
-STREAMED_AT_ONCE = 64
-"""Elements, or one row, between stores past the caches: a processor reads on meanwhile."""
+STREAMED_AT_ONCE, PUT_TOGETHER = 64, 1024
+"""Elements, or one row, between stores past the caches: a processor reads on meanwhile. And of how many short rows the results are
+put together before the next begin at a cache line's end: many, since the last vector of them is seldom full."""
 
 
 class ShortRows(LogSteps):
@@ -56,7 +57,7 @@ class ShortRows(LogSteps):
         self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period)
 
     def _rows(self, lo: ir.Value, hi: ir.Value) -> None:
-        """Elements [lo, hi) in scan order."""
+        """Elements [lo, hi) in scan order. A vector may go on behind them: who wants what is there makes it later."""
         b = self.b
         some = b.mul(b.udiv(i64(self.width), self.period), self.period)
         step = self.period if self.bits is None else some
@@ -64,19 +65,19 @@ class ShortRows(LogSteps):
             end = least(b, b.add(row, step), hi)
             self.elements.row = row
             if self.bits is not None:
-                self._some(row, end, hi, ir.Constant(I1, 0))
+                self._some(row, end, ir.Constant(I1, 0))
             else:
                 with loop(b, row, end, self.width) as i:
-                    self._some(i, end, hi, b.icmp_signed(">", i, row))
+                    self._some(i, end, b.icmp_signed(">", i, row))
 
-    def _some(self, i: ir.Value, end: ir.Value, hi: ir.Value, there: ir.Value) -> None:
+    def _some(self, i: ir.Value, end: ir.Value, there: ir.Value) -> None:
         """A vector of elements up to ``end``; ``there``: whether a part of their row comes before it."""
         b, spec, bits = self.b, self.spec, self.bits
         run = b.sub(end, i)
         masked = (
             self.vector_bytes >= 64 and self.bits is None
         )  # for nothing there, and fewer stores go over the end of a cache line
-        rest = run if masked else b.select(self.in_place, run, b.sub(hi, i))
+        rest = run if masked else b.select(self.in_place, run, b.sub(self.hi, i))
         values = self.elements.states(i, rest)
         if spec.restarts:
             flags = self._restarts(i, rest)
@@ -124,8 +125,10 @@ class ShortRows(LogSteps):
         row = scaled(b, self.period, LINE // unit)
         row = least(b, b.and_(row, b.sub(i64(0), row)), i64(LINE))
         step = b.mul(self.period, b.udiv(i64(LINE), row))  # the fewest that begin and end at cache lines
+        times = b.udiv(i64(min(PUT_TOGETHER, unit * STREAMED_ROW)), step)
+        step = b.mul(step, b.select(b.icmp_signed(">", times, i64(1)), times, i64(1)))
         outs = [pointer(b, self.out_places, k) for k in range(len(sizes))]
-        gathered = [alloca(b, I8, unit * STREAMED_ROW * size) for size in sizes]
+        gathered = [self._gathered(unit * STREAMED_ROW * size, self.width * size) for size in sizes]
         with loop(b, self.lo, self.hi, step) as lo:
             hi = least(b, b.add(lo, step), self.hi)
             whole = b.and_(short, b.icmp_signed("==", b.sub(hi, lo), step))
@@ -144,6 +147,11 @@ class ShortRows(LogSteps):
                         start, stop = (self._line(scaled(b, x, size)) for x in (low, high))
                         to = address(b, out, b.add(scaled(b, first, size), start))
                         stream_bytes(b, address(b, place, start), to, b.sub(stop, start), LINE)
+
+    def _gathered(self, size: int, more: int) -> ir.Value:
+        """Memory that begins at a cache line, with room for a vector of ``more`` bytes before it and behind."""
+        more = -(-more // LINE) * LINE
+        return address(self.b, alloca(self.b, I8, size + 2 * more), i64(more))
 
     def _line(self, at: ir.Value) -> ir.Value:
         """Where the last cache line begins of which all that comes before ``at`` in scan order has been put together."""
