@@ -149,12 +149,20 @@ class _Across:
                 left = b.and_(whole, i64(-VECTORS * width))
                 with loop(b, i64(0), left, VECTORS * width) as lane:
                     self._down(first, end, [b.add(lane, i64(k * width)) for k in range(VECTORS)])
+            backwards = self.scans and spec.reverse  # so that memory is gone through from end to end
+            if backwards:
+                self._rest(first, end, whole)
             with loop(b, left, whole, width) as lane:
-                self._down(first, end, [lane])
-            with b.if_then(b.icmp_signed("<", whole, self.wanted)):
-                self._down(first, end, [whole], b.sub(self.wanted, whole))
+                self._down(first, end, [b.sub(b.sub(whole, i64(width)), lane) if backwards else lane])
+            if not backwards:
+                self._rest(first, end, whole)
             b.store(ir.Constant(I1, 1), self.started)
             b.store(end, at)
+
+    def _rest(self, first: ir.Value, end: ir.Value, whole: ir.Value) -> None:
+        """The lanes that fill no vector."""
+        with self.b.if_then(self.b.icmp_signed("<", whole, self.wanted)):
+            self._down(first, end, [whole], self.b.sub(self.wanted, whole))
 
     def _block_steps(self, lo: ir.Value, hi: ir.Value) -> ir.Value:
         """Of one vector: all. Of short rows, whole: one for a scan, since memory is then read from end to end; for a reduction as

@@ -24,8 +24,8 @@ from .scan_base import STARTED
 from .scan_log_steps import LogSteps
 
 STREAMED_AT_ONCE, PUT_TOGETHER = 64, 1024
-"""Elements, or one row, between stores past the caches: a processor reads on meanwhile. And of how many short rows the results are
-put together before the next begin at a cache line's end: many, since the last vector of them is seldom full."""
+"""Elements, or one row, between stores past the caches: a processor reads on meanwhile. And elements of short rows whose results
+are put together: many, since the last vector of them is seldom full."""
 
 
 class ShortRows(LogSteps):
