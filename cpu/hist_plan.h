@@ -130,6 +130,8 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
     }
   }
   plan.settled = Settled(p, plan);
+  // Past an update that takes long, or chooses, it looks no further: from a part of the second-level cache on.
+  if ((p.work > 0 || p.chooses) && p.lanes == 1 && !p.sorted && !plan.settled) plan.prefetch = table > m.l2 / 4;
   return plan;
 }
 

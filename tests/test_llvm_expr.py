@@ -75,18 +75,19 @@ def test_remainder(dtype: str) -> None:
             assert_same(run_all({"rem": program}, {"rem": args}, width)["rem"], want[order].copy(), f"rem {dtype} {name}", args)
 
 
+def _extreme(op: str, *cells: np.ndarray) -> np.ndarray:
+    t = np.dtype(f"i{cells[0].itemsize}")
+    words = np.stack([np.broadcast_to(c, cells[0].shape) for c in cells]).view(t)
+    ordered = np.where(words < 0, words ^ np.iinfo(t).max, words)  # by bits, so that -0 is less than 0
+    best = ordered.max(0) if op == "max" else ordered.min(0)
+    best = np.where(best < 0, best ^ np.iinfo(t).max, best).view(cells[0].dtype)
+    return np.where(np.isnan(np.stack(np.broadcast_arrays(*cells))).any(0), np.nan, best).astype(best.dtype)
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_several_at_once(op: str) -> None:
     """Maxima and minima of several floats, which are looked after together: any order of NaN, infinities and zeros."""
-
-    def fold(*cells: np.ndarray) -> np.ndarray:
-        t = np.dtype(f"i{cells[0].itemsize}")
-        words = np.stack([np.broadcast_to(c, cells[0].shape) for c in cells]).view(t)
-        ordered = np.where(words < 0, words ^ np.iinfo(t).max, words)  # by bits, so that -0 is less than 0
-        best = ordered.max(0) if op == "max" else ordered.min(0)
-        best = np.where(best < 0, best ^ np.iinfo(t).max, best).view(cells[0].dtype)
-        return np.where(np.isnan(np.stack(np.broadcast_arrays(*cells))).any(0), np.nan, best).astype(best.dtype)
-
+    fold = functools.partial(_extreme, op)
     for dtype in ("f32", "f64", "f16"):
         cells = [hostile(dtype, k) for k in range(4)]
         for c in cells:
@@ -101,6 +102,20 @@ def test_several_at_once(op: str) -> None:
         w, x, y, z = cells
         zero, minus = np.zeros_like(w), -np.zeros_like(w)
         compare_all(program, cells, [fold(w, x, y, z), fold(z, w, y, zero), fold(w, x, y, z), fold(minus, x, y), fold(w, x)])
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+def test_extremes_beside_a_known_number(op: str, dtype: str) -> None:
+    """To the bit, NaN and the signs of zeros included, on either side."""
+    x = hostile(dtype, 0)
+    x[np.abs(x) < np.finfo(x.dtype).smallest_normal] *= 0
+    numbers = [0, -0.0, 1.5, -2, np.inf, -np.inf, np.nan]
+    b = P.Builder((dtype,))
+    v, bounds = b.arg(0), [b.const(number, dtype) for number in numbers]
+    program = b.finish([b.emit(op, dtype, *pair) for bound in bounds for pair in ((v, bound), (bound, v))])
+    want = [_extreme(op, x, np.full_like(x, number)) for number in numbers for _ in range(2)]
+    compare_all(program, [x], want)
 
 
 @pytest.mark.cover(7)

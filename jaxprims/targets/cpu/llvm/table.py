@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ....ir.program import is_float, is_signed, itemsize
 from .engine import target
-from .extremes import completed, nearer
+from .extremes import of_two
 from .math import MATH, rem
 from .types import from_memory, intrinsic, lanes, literal, memory_type, register_type, rounded, scalar_of, to_memory, with_scalar
 
@@ -55,7 +55,7 @@ def _compare(op: str) -> Emitter:
 
 
 def _extreme(op: str) -> Emitter:
-    return lambda b, x, y: completed(b, op, nearer(b, op, x, y), (x, y))
+    return lambda b, x, y: of_two(b, op, x, y)
 
 
 def _math(name: str) -> Emitter:
