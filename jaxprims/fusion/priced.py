@@ -24,8 +24,11 @@ A_CALL = 2**16
 """What a call of a kernel takes beside its elements, in additions."""
 
 ONE_BY_ONE = 20
-"""Additions that it takes a kernel to add a number to its bin or to go a step, XLA twice as many; and those that it takes XLA
-more to read a number by index in the loop of a reduction."""
+"""Additions that it takes a kernel to add a number to its bin or to go a step, XLA twice as many; and those that it takes XLA to
+add a number of a few columns, and more to read one by index in the loop of a reduction."""
+
+A_VECTOR = 8
+"""Columns side by side from which on XLA adds vectors."""
 
 PRODUCTS = 4
 """Multiplications and additions of a product of matrices in the time of one."""
@@ -91,8 +94,9 @@ def _by_xla(graph: Graph, v: Var, inside: Collection[int]) -> float:
         out += (operations(eqn) + more) * eqn.outvars[0].aval.size
     if reduced:
         x = last.invars[0].aval
-        along = x.ndim - 1 in last.params["axes"]
-        return out + (IN_REDUCTION + BEGIN_ROW * numbers / max(x.size, 1) if along else 2) * x.size
+        beside = math.prod(x.shape[max(last.params["axes"], default=0) + 1 :])
+        each = IN_REDUCTION if beside == 1 else 2 if beside >= A_VECTOR else ONE_BY_ONE
+        return out + each * x.size + BEGIN_ROW * numbers * (beside == 1)
     if name == "dot_general":
         return out + operations(last) * numbers / PRODUCTS
     if name.startswith("scatter"):
