@@ -6,10 +6,24 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 KEPT, READ = 6, 2
 """Additions that it takes to keep a byte: to write it, to read it, and to have memory for it; to read it alone."""
+
+IN_CACHE = 2**20
+"""Bytes of a program's arrays up to which a core's cache has them still when they are read."""
+
+
+class ByteAt(NamedTuple):
+    """Additions that it takes to keep a byte, and to read it alone."""
+
+    kept: float
+    read: float
+
+
+MEMORY, CACHE = ByteAt(KEPT, READ), ByteAt(1, 0.4)
+"""Where a program's arrays lie."""
 
 LAST_CACHE, KEPT_IN_LAST_CACHE = 2**24, 0.5
 """Bytes of a program's arrays up to which they stay in a processor's last cache, and memory is not asked for anew at each call;

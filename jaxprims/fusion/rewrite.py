@@ -19,10 +19,12 @@ from .agreed import WHY, disagreeing, has_its_own_way, made_apart, read_in_any_c
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared
+from .cut import CACHE, MEMORY, ByteAt
 from .epilogues import finished
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .pays import folds, is_held, why_no_rows, why_no_stencil, why_not
+from .priced import SAVED, is_in_cache, price
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencil_sites import find_stencils
@@ -50,19 +52,8 @@ class Rewritten:
 
 
 def rewritten(graph: Graph) -> Rewritten:
-    plan = _Plan(graph, compared=compared(graph))
-    rows = plan.rows()
-    plan.find_moved()
-    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _with_stencil(plan, k) for k in plan.kernels()]
-    kernels += [k for k in plan.stencils(kernels) if not _compares_in_its_own_way(plan, k)]
-    if not graph.with_rules:
-        for n, kernel in enumerate(kernels):  # what one has taken is not for the next
-            more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
-            if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
-                kernels[n] = more
-    while bad := disagreeing(graph, plan.compared, kernels, by_xla := _evaluated(graph, _reads(kernels))):
-        plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
-        kernels = [k for k in kernels if k not in bad]
+    plan, kernels = _cheapest(graph)
+    by_xla = _evaluated(graph, _reads(kernels))
     once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
     once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
     avals = [v.aval for v in graph.jaxpr.invars]
@@ -75,6 +66,39 @@ def rewritten(graph: Graph) -> Rewritten:
     return Rewritten(closed, tuple(kernels), left, tuple(chains))
 
 
+def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
+    """What is planned as if all arrays lay in memory; or, if they fit into a core's cache, as if they lay there, where that saves
+    something."""
+    plan = _Plan(graph, compared=compared(graph))
+    kernels = _planned(plan)
+    if not kernels or not is_in_cache(graph):
+        return plan, kernels
+    near = dataclasses.replace(plan, moved=frozenset(), of_rows=(), inside=frozenset(), left={}, bodies={}, byte=CACHE)
+    others = _planned(near)
+
+    def cost(kernels: Sequence[Kernel]) -> float:
+        return price(graph, kernels, _evaluated(graph, _reads(kernels)))
+
+    return (near, others) if cost(others) < SAVED * cost(kernels) else (plan, kernels)
+
+
+def _planned(plan: _Plan) -> list[Kernel]:
+    graph = plan.graph
+    rows = plan.rows()
+    plan.find_moved()
+    kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _with_stencil(plan, k) for k in plan.kernels()]
+    kernels += [k for k in plan.stencils(kernels) if not _compares_in_its_own_way(plan, k)]
+    if not graph.with_rules:
+        for n, kernel in enumerate(kernels):  # what one has taken is not for the next
+            more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
+            if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
+                kernels[n] = more
+    while bad := disagreeing(graph, plan.compared, kernels, _evaluated(graph, _reads(kernels))):
+        plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
+        kernels = [k for k in kernels if k not in bad]
+    return kernels
+
+
 def _title(eqn: Any) -> str:
     return f"{eqn.primitive.name} of {eqn.invars[0].aval.str_short(short_dtypes=True)}"
 
@@ -82,7 +106,7 @@ def _title(eqn: Any) -> str:
 @dataclasses.dataclass
 class _Plan:
     """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what other kernels make for sites, of
-    stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them."""
+    stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them; ``byte``: what one takes."""
 
     graph: Graph
     moved: frozenset[Var] = frozenset()
@@ -92,6 +116,7 @@ class _Plan:
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
     compared: Sequence[Compared] = ()
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
+    byte: ByteAt = MEMORY
 
     def rows(self) -> list[Kernel]:
         """Functions of rows, before any other site: what they make is given to these."""
@@ -106,7 +131,9 @@ class _Plan:
             self.bodies.clear()
             body, made_here = self._body(sites), {s.index for s in sites}
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
-            read = {v for v in _cuts(self.graph, [body])[0] if not self.graph.needs([v]) & made}  # not what this kernel makes
+            read = {
+                v for v in _cuts(self.graph, [body], self.byte)[0] if not self.graph.needs([v]) & made
+            }  # not what this kernel makes
             body = self._body(sites, frozenset(read | made_apart(self.graph, self.compared, body.inside, made_here)))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
@@ -199,7 +226,7 @@ class _Plan:
 
     def _with_cuts(self, groups: Sequence[Sequence[Site]]) -> list[Body]:
         """The bodies of these sites, with what they are to read."""
-        cuts = _cuts(self.graph, [self._body(g) for g in groups])
+        cuts = _cuts(self.graph, [self._body(g) for g in groups], self.byte)
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             alike = read_in_any_case(self.graph, self.compared, bodies, _evaluated(self.graph, _reads_of(bodies)))
@@ -344,9 +371,9 @@ def _can_be_run(graph: Graph, kernel: Kernel, others: Sequence[Kernel]) -> bool:
 # --- what is evaluated outside of kernels ---------------------------------------------------------------------------------------
 
 
-def _cuts(graph: Graph, bodies: Sequence[Body]) -> list[frozenset[Var]]:
+def _cuts(graph: Graph, bodies: Sequence[Body], byte: ByteAt) -> list[frozenset[Var]]:
     """Of each body, what it is to read, though it could compute it."""
-    return read_of(graph, bodies, _evaluated(graph, _reads_of(bodies)))
+    return read_of(graph, bodies, _evaluated(graph, _reads_of(bodies)), byte)
 
 
 def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:

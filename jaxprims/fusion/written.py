@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from .body import Body, operations
-from .cut import KEPT, READ, bytes_of, kept_byte, read_or_made
+from .cut import READ, ByteAt, bytes_of, kept_byte, read_or_made
 from .graph import OUTSIDE, Graph
 
 _SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
@@ -22,9 +22,6 @@ DEAR = 8
 COMMON = 4
 """Additions from which on what all elements of a row have in common may be made once for the row: those of a division."""
 
-IN_CACHE, KEPT_IN_CACHE = 2**18, 4
-"""Bytes of an array up to which a core's cache has it still when it is read, and additions that it takes then to keep a byte."""
-
 IN_REDUCTION, BEGIN_ROW = 3, 100
 """Additions more that arithmetic on several arrays takes XLA in the loop of a reduction than in one of its own, for each number;
 and for each innermost row."""
@@ -32,22 +29,23 @@ and for each innermost row."""
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
 
-_IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
+IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
 """What XLA's loops take in: what they read need not be written for them."""
 
 
-_MADE_WITHIN = _IN_LOOPS - REDUCTIONS
+_MADE_WITHIN = IN_LOOPS - REDUCTIONS
 """What is in the loop of what wants it."""
 
 
-def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int]) -> list[frozenset[Var]]:
-    """Of each body, the variables that it is to read, though it could compute them. ``plain``: the equations that XLA evaluates.
+def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int], byte: ByteAt) -> list[frozenset[Var]]:
+    """Of each body, the variables that it is to read, though it could compute them. ``plain``: the equations that XLA evaluates;
+    ``byte``: what a byte of them takes.
 
     To be kept, a variable is written once for all that want it, and read; what is there anyway has only to be read. The body that
     wants it first computes it in any case: the choice is that of the others. XLA makes it again in each of its loops, but reduces
     it where it makes it.
     """
-    prices = _Prices(graph, bodies, plain)
+    prices = _Prices(graph, bodies, plain, byte)
     for body in bodies:
         read, made = _chosen(body, prices, more=True)
         prices.chosen |= read - prices.written
@@ -131,31 +129,34 @@ def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
     return out
 
 
+def is_written_by_xla(graph: Graph, v: Var, plain: Collection[int]) -> bool:
+    """Is it there to be read, whatever kernels want, if XLA evaluates these equations (``plain``)?"""
+
+    def alone(index: int) -> bool:
+        return graph.eqns[index].primitive.name not in IN_LOOPS
+
+    users, index = graph.users.get(v, ()), graph.producer[v]
+    spread = graph.eqns[index].primitive.name == "broadcast_in_dim"  # of what it is made of is written
+    if sum(u in plain for u in users) > 1 and _work(graph, v) >= DEAR and not spread:
+        return True
+    return alone(index) or any(u == OUTSIDE or (u in plain and alone(u)) for u in users)
+
+
 class _Prices:
     """In additions. ``written``: what is there to be read; ``chosen``: what is to be written, too; ``made``: the equations in
     bodies that have chosen."""
 
-    def __init__(self, graph: Graph, bodies: Sequence[Body], plain: Collection[int]):
-        self.graph, self.bodies, self.plain = graph, bodies, plain
+    def __init__(self, graph: Graph, bodies: Sequence[Body], plain: Collection[int], byte: ByteAt):
+        self.graph, self.bodies, self.plain, self.byte = graph, bodies, plain, byte
         self.takers = collections.Counter(k for b in bodies for k in b.taken)
         self.readers = collections.Counter(v for b in bodies for v in {v for v, _ in b.leaves})
         self.written = {v for v in self.readers if not self._is_shifted(v)}
-        self.written.update(v for k in plain for v in graph.eqns[k].outvars if self._is_written_by_xla(v))
+        self.written.update(v for k in plain for v in graph.eqns[k].outvars if is_written_by_xla(graph, v, plain))
         self.chosen, self.made = set[Var](), set[int]()
 
     def _is_shifted(self, v: Var) -> bool:
         eqn = self.graph.made_by(v)
         return eqn is not None and eqn.primitive.name in _SHIFTS
-
-    def _is_written_by_xla(self, v: Var) -> bool:
-        def alone(index: int) -> bool:
-            return self.graph.eqns[index].primitive.name not in _IN_LOOPS
-
-        users, index = self.graph.users.get(v, ()), self.graph.producer[v]
-        spread = self.graph.eqns[index].primitive.name == "broadcast_in_dim"  # of what it is made of is written
-        if sum(u in self.plain for u in users) > 1 and _work(self.graph, v) >= DEAR and not spread:
-            return True
-        return alone(index) or any(u == OUTSIDE or (u in self.plain and alone(u)) for u in users)
 
     def _written_for(self, body: Body) -> list[Var]:
         """What XLA would write for the body to read."""
@@ -184,22 +185,21 @@ class _Prices:
         return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
 
     def leaf(self, v: Var) -> float:
-        return READ * bytes_of(v) if v in self.written else KEPT * bytes_of(v) / self.readers[v]
+        return self.byte.read * bytes_of(v) if v in self.written else self.byte.kept * bytes_of(v) / self.readers[v]
 
     def kept(self, body: Body, v: Var, more: bool) -> float:
         """Of what the body could compute; ``more``: may it be written for that?"""
         if self._is_there(v):
-            return READ * bytes_of(v)
+            return self.byte.read * bytes_of(v)
         index = self.graph.producer[v]
         if more and index in self.made:
-            return KEPT * bytes_of(v) / (self.takers[index] - 1)
+            return self.byte.kept * bytes_of(v) / (self.takers[index] - 1)
         if more and self.is_common(body, index):
-            return KEPT * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
+            return self.byte.kept * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
             making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
-            price = KEPT_IN_CACHE if there and bytes_of(v) <= IN_CACHE else KEPT
-            return (price * bytes_of(v) + making) / self.takers[index]
+            return (self.byte.kept * bytes_of(v) + making) / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
@@ -213,7 +213,7 @@ class _Prices:
         eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
         behind = [eqns[k] for k in body.taken if bits >> k & 1]
         operands = {x for e in behind for x in e.invars if not isinstance(x, Literal) and x not in self.graph.producer}
-        read = READ * sum(map(bytes_of, operands))
+        read = self.byte.read * sum(map(bytes_of, operands))
         return read + sum(map(operations, behind)) * math.prod(v.aval.shape)
 
 
