@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from ...operators.operator import identity_leaves
+from ..ordered import scan_xla
 from .call import HistogramCall, Part
 
 SCATTERS = ("add", "mul", "min", "max")
@@ -58,15 +59,28 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
 def scatters(name: str | None, dtype: np.dtype) -> bool:
     """Does XLA scatter by the operator of this name, as exactly as kernels do?"""
     halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
-    return name in SCATTERS and dtype.kind != "c" and not halves
+    return name in SCATTERS and (dtype.kind != "c" or name == "add") and not halves
+
+
+def neutral(name: str, dtype: np.dtype) -> np.ndarray:
+    """What the operator of this name leaves as it is."""
+    if name in ("add", "mul"):
+        return np.asarray(name == "mul", dtype)
+    if jnp.issubdtype(dtype, np.floating):
+        return np.asarray(np.inf if name == "min" else -np.inf, dtype)
+    return np.asarray(jnp.iinfo(dtype).max if name == "min" else jnp.iinfo(dtype).min, dtype)
 
 
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
-    """``start``: what the bins hold before, or what all of them do."""
+    """``start``: what the bins hold before, or what all of them do. Into one bin it is a reduction."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
         return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
+    if num_bins == 1 and value.shape[0] != 0:
+        inside = (index == 0).reshape(index.shape + (1,) * (value.ndim - 1))
+        all_of_it = scan_xla.REDUCTIONS[name](jnp.where(inside, value, neutral(name, value.dtype)), 0)
+        return scan_xla.STEPS[name](start, all_of_it[None]).astype(value.dtype)
     if num_bins > jnp.iinfo(index.dtype).max:  # XLA compares them in the indices' dtype
         index = index.astype(jnp.int32)
     rows = lax.ScatterDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))

@@ -77,13 +77,19 @@ STEPS: dict[str | None, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
-    """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
-    rounded once in any case."""
-    n = x.shape[axis]
-    if name == "logaddexp" and n > 0:  # by pairs: XLA would make exponentials and logarithms of all before each
-        return jax.lax.associative_scan(jnp.logaddexp, x, reverse=reverse, axis=axis)
+FEW_IN_WINDOWS, LONGEST_WINDOW = 48, 16
+"""Numbers of rows of ten and more that XLA combines as windows, in one loop, sooner than by pairs."""
+
+
+def cumulative(x: Any, name: str | None, axis: int, reverse: bool, by_pairs: bool | None = None) -> Any:
+    """The scan by XLA's own operation, or by pairs: None: where it would make exponentials and logarithms of all before each.
+    Sums and products of halves are made of f32, as kernels make them: those of two are rounded once in any case."""
+    n, few = x.shape[axis], x.size < FEW_IN_WINDOWS
     wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and n > 2 else x
+    if by_pairs is None or (by_pairs and 9 < n <= LONGEST_WINDOW and few):
+        by_pairs = name == "logaddexp"
+    if by_pairs:
+        return jax.lax.associative_scan(STEPS.get(name, jnp.logaddexp), wide, reverse=reverse, axis=axis).astype(x.dtype)
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
 

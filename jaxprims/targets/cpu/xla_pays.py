@@ -16,7 +16,7 @@ from .xla_wakes import wakes_a_thread
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
-where bins are many, so that a row seldom waits for the one before; and rows are narrow."""
+where bins are many, so that a row seldom waits for the one before; and rows are narrow, or of complex numbers."""
 
 SMALL_NARROW = 3200
 """The same of narrow rows, but of halves, of which XLA makes floats one by one where they fill no vector."""
@@ -25,7 +25,7 @@ SMALL_SEGMENTS = 2048
 """The same of segments by sorted ids."""
 
 FEW_MAPPED, FEW_MAPPED_ROWS = 2048, 400
-"""Updates, and operations that make them, likewise; of rows their numbers."""
+"""Numbers of rows that are gathered, likewise; of rows that are made, into few bins."""
 
 FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST = 8192, 32_768
 """The same of narrow rows, which fill no vector, where bins are many, as in a map; of those of :data:`NARROWEST`."""
@@ -67,6 +67,9 @@ FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 FEW_IN_COLUMNS, SHORT_ROW_IN_LOOP = 10_000, 24
 """Halves in columns, :data:`NARROW` at least, and in a row of many, whose extremes XLA has found, in a loop's body, when their
 maker has written them for a kernel."""
+
+WIDE, FEW_IN_WIDE_COLUMNS = 64, 4096
+"""Columns that lie side by side, floats in all of them, that XLA adds and multiplies there."""
 
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
@@ -162,7 +165,8 @@ def _few_steps(problem: OrderedProblem, operation: str) -> bool:
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
     cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
-    return cheap and bool(problem.n <= STEPS_IN_LOOP or (not operation and problem.n < ONE_LOOP))
+    more = problem.n < ONE_LOOP and (not operation or _cost(problem) <= COST_IN_LOOP // 2)
+    return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
 
 def _short_rows(problem: OrderedProblem) -> bool:
@@ -197,11 +201,14 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
         if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
-        return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
-    lanes, least = problem.spec.bins[0].lanes, SMALL
-    if 1 < lanes <= NARROW and (lanes == NARROW or problem.spec.bins[0].leaves[0][0] not in HALVES):
+        made = work(problem.spec.f, at_least=True) // CHEAP  # in vectors: what is cheap takes a kernel as long
+        return _FEW if problem.n * problem.members * (updates + made) <= SMALL else None
+    lanes, least, (dtype, slots) = problem.spec.bins[0].lanes, SMALL, problem.spec.bins[0].leaves[0]
+    if slots > 1:
+        least = SMALL_OF_MANY_NARROW
+    elif 1 < lanes <= NARROW and (lanes == NARROW or dtype not in HALVES):
         least = SMALL_NARROW
-    if problem.n < ROWS_OF_FEW * problem.bins[0]:
+    if slots == 1 and problem.n < ROWS_OF_FEW * problem.bins[0]:
         least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     return _FEW if problem.n * problem.members * lanes <= least else None
 
@@ -246,8 +253,9 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     if every <= (few if one_by_one else _few_to_reduce(problem)):
         return _FEW
     if not rows:
-        wide = in_loop and extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
-        return "few columns of halves in a loop: XLA makes what it folds" if wide else None
+        halves = extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
+        wide = operation in ("add", "mul") and state in FLOATS and problem.lanes >= WIDE and every <= FEW_IN_WIDE_COLUMNS
+        return "few columns in a loop: XLA makes what it folds" if in_loop and (halves or wide) else None
     is_complex = len(problem.spec.state) > 1
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
