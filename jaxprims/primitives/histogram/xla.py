@@ -37,7 +37,7 @@ def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any]
     op = part.operator
     identity = None if op.identity is None else identity_leaves(op)
     names = [name or "" for name in op.leaf_names]
-    if all(n in SCATTERS and (v.dtype.kind != "c" or n == "add") for n, v in zip(names, values, strict=True)):
+    if all(scatters(n, v.dtype) for n, v in zip(names, values, strict=True)):
         starts = identity if dest is None else dest
         assert starts is not None
         return [scatter(index, v, s, part.num_bins, name) for name, v, s in zip(names, values, starts, strict=True)]
@@ -57,9 +57,8 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
 
 
 def scatters(name: str | None, dtype: np.dtype) -> bool:
-    """Does XLA scatter by the operator of this name, as exactly as kernels do?"""
-    halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
-    return name in SCATTERS and (dtype.kind != "c" or name == "add") and not halves
+    """Does XLA scatter by the operator of this name?"""
+    return name in SCATTERS and (dtype.kind != "c" or name == "add")
 
 
 def neutral(name: str, dtype: np.dtype) -> np.ndarray:
@@ -72,11 +71,14 @@ def neutral(name: str, dtype: np.dtype) -> np.ndarray:
 
 
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
-    """``start``: what the bins hold before, or what all of them do. Into one bin it is a reduction."""
+    """``start``: what the bins hold before, or what all of them do. Sums of halves are made in float32, as kernels make them. Into
+    one bin it is a reduction."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
         return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
+    if name == "add" and scan_xla.is_half(value.dtype):
+        return scatter(index, value.astype(np.float32), start.astype(np.float32), num_bins, name).astype(value.dtype)
     if num_bins == 1 and value.shape[0] != 0:
         inside = (index == 0).reshape(index.shape + (1,) * (value.ndim - 1))
         all_of_it = scan_xla.REDUCTIONS[name](jnp.where(inside, value, neutral(name, value.dtype)), 0)

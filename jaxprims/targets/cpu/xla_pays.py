@@ -18,6 +18,9 @@ SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
 where bins are many, so that a row seldom waits for the one before; and rows are narrow, or of complex numbers."""
 
+SMALL_HALVES = 500
+"""The same of sums of halves, which are made of floats: of few bins, or sorted."""
+
 SMALL_NARROW = 3200
 """The same of narrow rows, but of halves, of which XLA makes floats one by one where they fill no vector."""
 
@@ -127,13 +130,10 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
 def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
     if _few_of_any(problem, operation):
         return _FEW
-    if (
-        problem.family == "segments"
-        and operation
-        and problem.ids
-        and problem.n * problem.lanes * problem.members <= SMALL_SEGMENTS
-    ):
-        return _FEW
+    if problem.family == "segments" and operation and problem.ids:
+        most = SMALL_HALVES if operation == "add" and problem.spec.leaves[0][0] in HALVES else SMALL_SEGMENTS
+        if problem.n * problem.lanes * problem.members <= most:
+            return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
     if in_loop and _few_steps(problem, operation):
@@ -154,18 +154,19 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     if spec.family != "reduce":  # of few steps XLA makes one vector loop; of functions it is slow in any
         few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
     written = work(spec.op) * int(problem.n - 1).bit_length()
-    cost = _cost(problem) // (ABREAST_IN_XLA if spec.across and not operation else 1)
+    cost = _cost(problem, operation) // (ABREAST_IN_XLA if spec.across and not operation else 1)
     return cost <= few and (operation != "" or written <= MOST_WRITTEN)
 
 
 def _few_steps(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
-    if not spec.across or _cost(problem) > COST_IN_LOOP:
+    cost = _cost(problem, operation)
+    if not spec.across or cost > COST_IN_LOOP:
         return False
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
     cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
-    more = problem.n < ONE_LOOP and (not operation or _cost(problem) <= COST_IN_LOOP // 2)
+    more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 2)
     return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
 
@@ -184,10 +185,11 @@ def _short_rows(problem: OrderedProblem) -> bool:
     return bool(problem.n <= max(SHORTEST, SHORT_FOR_FOLD // slots))
 
 
-def _cost(problem: OrderedProblem) -> int:
+def _cost(problem: OrderedProblem, operation: str) -> int:
     """Of a call in XLA, in pairs of neighbours: a memory access for each scalar takes about as long as two operations."""
     spec: OrderedSpec = problem.spec
-    each = 4 * len(spec.state) + 2 * (work(spec.op) + work(spec.f))
+    one = problem.family == "scan" and operation in ("add", "mul", "min", "max")  # whatever NaN takes a kernel
+    each = 4 * len(spec.state) + 2 * ((1 if one else work(spec.op)) + work(spec.f))
     every = int(problem.n * problem.lanes * problem.members)
     return every * each * (SEARCH if spec.family == "segments" and not problem.ids else 1)
 
@@ -204,12 +206,15 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         made = work(problem.spec.f, at_least=True) // CHEAP  # in vectors: what is cheap takes a kernel as long
         return _FEW if problem.n * problem.members * (updates + made) <= SMALL else None
     lanes, least, (dtype, slots) = problem.spec.bins[0].lanes, SMALL, problem.spec.bins[0].leaves[0]
+    halves, many = operation == "add" and dtype in HALVES, problem.n < ROWS_OF_FEW * problem.bins[0]
     if slots > 1:
         least = SMALL_OF_MANY_NARROW
+    elif halves and (problem.sorted or not many):
+        least = SMALL_HALVES
+    elif many:
+        least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     elif 1 < lanes <= NARROW and (lanes == NARROW or dtype not in HALVES):
         least = SMALL_NARROW
-    if slots == 1 and problem.n < ROWS_OF_FEW * problem.bins[0]:
-        least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     return _FEW if problem.n * problem.members * lanes <= least else None
 
 
