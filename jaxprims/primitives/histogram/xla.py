@@ -71,8 +71,8 @@ def neutral(name: str, dtype: np.dtype) -> np.ndarray:
 
 
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
-    """``start``: what the bins hold before, or what all of them do. Sums of halves are made in float32, as kernels make them. Into
-    one bin it is a reduction."""
+    """``start``: what the bins hold before, or what all of them do. Sums of halves are made in float32, as kernels make them.
+    Into one bin it is a reduction."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
