@@ -150,7 +150,7 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
     if not operation and any(dtype in HALVES for dtype, _ in spec.leaves):
         return False  # kernels sum them in float32
-    cheap, few = work(spec.op) <= CHEAP * len(spec.state), FEW_TO_FOLD
+    cheap, few = _each(problem, operation) <= CHEAP * len(spec.state), FEW_TO_FOLD
     if spec.family != "reduce":  # of few steps XLA makes one vector loop; of functions it is slow in any
         few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
     written = work(spec.op) * int(problem.n - 1).bit_length()
@@ -165,7 +165,7 @@ def _few_steps(problem: OrderedProblem, operation: str) -> bool:
         return False
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
-    cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
+    cheap = _each(problem, operation) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
     more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 2)
     return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
@@ -188,10 +188,15 @@ def _short_rows(problem: OrderedProblem) -> bool:
 def _cost(problem: OrderedProblem, operation: str) -> int:
     """Of a call in XLA, in pairs of neighbours: a memory access for each scalar takes about as long as two operations."""
     spec: OrderedSpec = problem.spec
-    one = problem.family == "scan" and operation in ("add", "mul", "min", "max")  # whatever NaN takes a kernel
-    each = 4 * len(spec.state) + 2 * ((1 if one else work(spec.op)) + work(spec.f))
+    each = 4 * len(spec.state) + 2 * _each(problem, operation) + (0 if operation else 2 * work(spec.f))
     every = int(problem.n * problem.lanes * problem.members)
     return every * each * (SEARCH if spec.family == "segments" and not problem.ids else 1)
+
+
+def _each(problem: OrderedProblem, operation: str) -> int:
+    """Operations that combine two elements. In a scan XLA has one for two numbers, whatever NaN takes a kernel."""
+    known = problem.family == "scan" and operation in ("add", "mul", "min", "max")
+    return len(problem.spec.state) if known else work(problem.spec.op)
 
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
