@@ -307,26 +307,23 @@ def test_cumulative_functions_by_pairs(name: str, shape: tuple[int, ...], axis: 
     np.testing.assert_allclose(np.asarray(jax.jit(call)(x), np.float64), np.flip(wanted, axis) if reverse else wanted, tolerance)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("n", [9, 0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.complex64, np.uint8])
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
-def test_one_bin_is_a_reduction(name: str, dtype: Any) -> None:
-    """Of what is in it: what is out of range is neutral, NaN is kept, ``dest`` combined in."""
+def test_one_bin_is_a_reduction(name: str, dtype: Any, n: int) -> None:
+    """Of all elements, if f says so: NaN is kept, ``dest`` combined in."""
     if dtype is np.complex64 and name != "add":
         pytest.skip("there is no such operator, or no scatter")
-    values = np.where(rng.random((9, 3)) < 0.2, np.nan, 3 + rng.normal(size=(9, 3)))
+    values = np.where(rng.random((n, 3)) < 0.2, np.nan, 3 + rng.normal(size=(n, 3)))
     x = jnp.asarray(np.nan_to_num(values, nan=0) if np.dtype(dtype).kind in "iu" else values, dtype)
-    ids, dest = jnp.asarray(rng.integers(-1, 2, 9)), jnp.ones((1, 3), dtype)
-    calls = [
-        lambda x, ids: jp.reduce_by_index(x, ids, 1, getattr(jnp, name)),
-        lambda x, ids: jp.reduce_by_index(x, ids, 1, getattr(jnp, name), dest=dest),
-    ]
-    for call in calls:
+    for dest in (None, jnp.ones((1, 3), dtype)):
+        call = lambda x, dest=dest: jp.genhist(lambda x: (0, x), x, jp.Bins(1, getattr(jnp, name), dest=dest))  # noqa: E731
         by_xla = jax.jit(call)
-        assert not re.findall("scatter|jaxprims", by_xla.lower(x, ids).as_text())
+        assert n == 0 or not re.findall("scatter|jaxprims", by_xla.lower(x).as_text())
         with forced(AnyKernel()):
-            kernel = jax.jit(lambda x, ids, call=call: call(x, ids))(x, ids)
-        np.testing.assert_allclose(np.asarray(by_xla(x, ids)), kernel, rtol=1e-3 if dtype is np.float16 else 1e-6)
+            kernel = jax.jit(lambda x, call=call: call(x))(x)
+        np.testing.assert_allclose(np.asarray(by_xla(x)), kernel, rtol=1e-3 if dtype is np.float16 else 1e-6)
 
 
 @pytest.mark.parametrize("given", [((-3.0, 3.0),), (), "edges"])

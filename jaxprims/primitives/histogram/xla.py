@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Literal
 
 from ...operators.operator import identity_leaves
 from ..ordered import scan_xla
@@ -23,13 +24,22 @@ SCATTERS = ("add", "mul", "min", "max")
 def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
     """Every part of a call, unbatched."""
     arrays, captured, *_ = call.split(operands)
-    if call.is_map(arrays[0].shape[0]):
+    n = arrays[0].shape[0]
+    if call.is_map(n):
         results = call.on_all(arrays, captured)
         return [results[v] for v in call.parts[0].values]
     out: list[Any] = []
     for part, consts, dest, index, values in call.unfused(operands):
-        out += of_part(part, consts, index, values, dest)
+        whole = isinstance(n, int) and n > 0 and _is_reduction(call, part)
+        out += of_part(part, consts, None if whole else index, values, dest)
     return out
+
+
+def _is_reduction(call: HistogramCall, part: Part) -> bool:
+    """Are all elements of one bin, the only one?"""
+    index, names = call.f.jaxpr.outvars[part.index], part.operator.leaf_names
+    known = all(scatters(*leaf) for leaf in zip(names, part.operator.dtypes, strict=True))
+    return known and part.num_bins == part.updates == 1 and isinstance(index, Literal) and bool(index.val == 0)
 
 
 def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any], dest: Sequence[Any] | None) -> list[Any]:
@@ -61,28 +71,17 @@ def scatters(name: str | None, dtype: np.dtype) -> bool:
     return name in SCATTERS and (dtype.kind != "c" or name == "add")
 
 
-def neutral(name: str, dtype: np.dtype) -> np.ndarray:
-    """What the operator of this name leaves as it is."""
-    if name in ("add", "mul"):
-        return np.asarray(name == "mul", dtype)
-    if jnp.issubdtype(dtype, np.floating):
-        return np.asarray(np.inf if name == "min" else -np.inf, dtype)
-    return np.asarray(jnp.iinfo(dtype).max if name == "min" else jnp.iinfo(dtype).min, dtype)
-
-
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
     """``start``: what the bins hold before, or what all of them do. Sums of halves are made in float32, as kernels make them.
-    Into one bin it is a reduction."""
+    ``index``: None: all values are of the only bin."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
         return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
     if name == "add" and scan_xla.is_half(value.dtype):
         return scatter(index, value.astype(np.float32), start.astype(np.float32), num_bins, name).astype(value.dtype)
-    if num_bins == 1 and value.shape[0] != 0:
-        inside = (index == 0).reshape(index.shape + (1,) * (value.ndim - 1))
-        all_of_it = scan_xla.REDUCTIONS[name](jnp.where(inside, value, neutral(name, value.dtype)), 0)
-        return scan_xla.STEPS[name](start, all_of_it[None]).astype(value.dtype)
+    if index is None:
+        return scan_xla.STEPS[name](start, scan_xla.REDUCTIONS[name](value, 0)[None])
     if num_bins > jnp.iinfo(index.dtype).max:  # XLA compares them in the indices' dtype
         index = index.astype(jnp.int32)
     rows = lax.ScatterDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))

@@ -41,7 +41,8 @@ def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
     numbers = [b.updates * b.lanes for b in spec.bins]
     each = [(0 if spec.is_map else work(b.op) * len(b.leaves) // b.slots) + (work(b.value) if b.value else 0) for b in spec.bins]
     operations = work(spec.f) + sum(n * k for n, k in zip(numbers, each, strict=True))
-    return elements * operations, elements * sum(numbers)
+    finished = sum(work(b.finish) * b.lanes * n for b, n in zip(spec.bins, problem.bins, strict=True) if b.finish)
+    return elements * operations + problem.members * finished, elements * sum(numbers)
 
 
 def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]:
@@ -51,7 +52,9 @@ def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]
         steps = -(-steps // PART) * PART
     if operation == "gather":
         each = INDEXED
-    elif operation and not scans:
+    elif operation and scans:  # by pairs: for each doubling of distances
+        each = (1 + (steps - 1).bit_length()) * (2 if any(a.dtype in HALVES for a in spec.arrays) else 1)
+    elif operation:
         halves = any(a.dtype in HALVES for a in spec.arrays)
         each = (EACH_OF_HALVES if halves else EACH).get(operation, EACH.get(operation, 1))
         rows *= sum(scalars for _, scalars in spec.leaves)
