@@ -295,9 +295,9 @@ def test_loops_make_what_they_reduce() -> None:
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
-@pytest.mark.parametrize(("shape", "axis"), [((12, 3), 0), ((20, 3), 0), ((2, 17), 1), ((7,), 0), ((24,), 0)])
+@pytest.mark.parametrize(("shape", "axis"), [((12, 3), 0), ((2, 17), 1), ((7,), 0), ((24,), 0)])
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
-def test_cumulative_functions_by_pairs(name: str, shape: tuple[int, ...], axis: int, dtype: Any, reverse: bool) -> None:
+def test_cumulative_functions_of_few(name: str, shape: tuple[int, ...], axis: int, dtype: Any, reverse: bool) -> None:
     x = jnp.asarray(rng.integers(1, 3, shape), dtype)
     call = lambda x: jp.scan(x, getattr(jnp, name), axis=axis, reverse=reverse)  # noqa: E731
     assert strategies(call, x) == ["plain XLA"]

@@ -120,10 +120,10 @@ class Scans(OrderedFamily):
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
-        if found is None or operation not in scan_xla.CUMULATIVE:
+        if found is None or operation != "logaddexp" or not target.fuses_reductions:
             return found
-        how = {"name": operation, "axis": 0, "reverse": params["call"].reverse, "by_pairs": not target.fuses_reductions}
-        function = over_batch(lambda x: [scan_xla.cumulative(x, **how)], *self.batch(avals, **params))
+        reverse = params["call"].reverse
+        function = over_batch(lambda x: [jax.lax.cumlogsumexp(x, reverse=reverse)], *self.batch(avals, **params))
         return dataclasses.replace(found, function=function)
 
     def _known(self, call: OrderedCall) -> str | None:

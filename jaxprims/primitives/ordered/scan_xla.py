@@ -77,20 +77,13 @@ STEPS: dict[str | None, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-FEW_IN_WINDOWS, SHORT_WINDOW, LONGEST_WINDOW = 48, 10, 16
-"""Numbers, of rows of so many, or of one row that is no shorter, that XLA combines as windows, in one loop, sooner than by
-pairs."""
-
-
-def cumulative(x: Any, name: str | None, axis: int, reverse: bool, by_pairs: bool | None = None) -> Any:
-    """The scan by XLA's own operation, or by pairs; None: by these where it would make exponentials of all before each.
-    Sums and products of halves are made of f32, as kernels make them: those of two are rounded once in any case."""
+def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
+    """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
+    rounded once in any case."""
     n = x.shape[axis]
+    if name == "logaddexp" and n > 0:  # by pairs: XLA would make exponentials and logarithms of all before each
+        return jax.lax.associative_scan(jnp.logaddexp, x, reverse=reverse, axis=axis)
     wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and n > 2 else x
-    if by_pairs and name != "logaddexp" and x.size < FEW_IN_WINDOWS:
-        by_pairs = not (n >= SHORT_WINDOW and (n <= LONGEST_WINDOW or n == x.size))
-    if n > 0 and (name == "logaddexp" if by_pairs is None else by_pairs):
-        return jax.lax.associative_scan(STEPS.get(name, jnp.logaddexp), wide, reverse=reverse, axis=axis).astype(x.dtype)
     return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
 
 

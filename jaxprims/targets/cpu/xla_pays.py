@@ -166,7 +166,7 @@ def _few_steps(problem: OrderedProblem, operation: str) -> bool:
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
     cheap = _each(problem, operation) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
-    more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 2)
+    more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 4)
     return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
 
