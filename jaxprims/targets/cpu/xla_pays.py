@@ -88,7 +88,7 @@ LOGIC = ("and", "or", "xor")
 
 STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
 """Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
-has written the elements for a kernel; of scans by an operator that XLA does not know, fewer than :data:`ONE_LOOP`."""
+has written the elements for a kernel; of scans fewer than :data:`ONE_LOOP`, by what XLA knows, as windows, at a quarter of it."""
 
 SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
@@ -150,22 +150,22 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
     if not operation and any(dtype in HALVES for dtype, _ in spec.leaves):
         return False  # kernels sum them in float32
-    cheap, few = _each(problem, operation) <= CHEAP * len(spec.state), FEW_TO_FOLD
+    cheap, few = work(spec.op) <= CHEAP * len(spec.state), FEW_TO_FOLD
     if spec.family != "reduce":  # of few steps XLA makes one vector loop; of functions it is slow in any
         few = int(FEW_TO_SCAN * (max(1, ONE_LOOP / problem.n) ** 2 if cheap else 4 / problem.n))
     written = work(spec.op) * int(problem.n - 1).bit_length()
-    cost = _cost(problem, operation) // (ABREAST_IN_XLA if spec.across and not operation else 1)
+    cost = _cost(problem) // (ABREAST_IN_XLA if spec.across and not operation else 1)
     return cost <= few and (operation != "" or written <= MOST_WRITTEN)
 
 
 def _few_steps(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
-    cost = _cost(problem, operation)
+    cost = _cost(problem)
     if not spec.across or cost > COST_IN_LOOP:
         return False
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
-    cheap = _each(problem, operation) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
+    cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
     more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 4)
     return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
@@ -185,18 +185,12 @@ def _short_rows(problem: OrderedProblem) -> bool:
     return bool(problem.n <= max(SHORTEST, SHORT_FOR_FOLD // slots))
 
 
-def _cost(problem: OrderedProblem, operation: str) -> int:
+def _cost(problem: OrderedProblem) -> int:
     """Of a call in XLA, in pairs of neighbours: a memory access for each scalar takes about as long as two operations."""
     spec: OrderedSpec = problem.spec
-    each = 4 * len(spec.state) + 2 * _each(problem, operation) + (0 if operation else 2 * work(spec.f))
+    each = 4 * len(spec.state) + 2 * (work(spec.op) + work(spec.f))
     every = int(problem.n * problem.lanes * problem.members)
     return every * each * (SEARCH if spec.family == "segments" and not problem.ids else 1)
-
-
-def _each(problem: OrderedProblem, operation: str) -> int:
-    """Operations that combine two elements. In a scan XLA has one for two numbers, whatever NaN takes a kernel."""
-    known = problem.family == "scan" and operation in ("add", "mul", "min", "max")
-    return len(problem.spec.state) if known else work(problem.spec.op)
 
 
 def _scatter(problem: HistogramProblem, operation: str) -> str | None:
