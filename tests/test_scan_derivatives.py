@@ -333,7 +333,7 @@ def test_empty_gradients() -> None:
 def test_a_few_steps_are_xlas(name: str) -> None:
     """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
     rng = np.random.default_rng(1)
-    lengths = ((1, False), (2, True), (2, False), (3, True), (4, False), (5, True))
+    lengths = ((1, False), (2, True), (2, False), (3, True), (4, False), (5, True), (9, False), (9, True), (10, True))
     cases = [(shape, axis, reverse) for n, reverse in lengths for shape, axis in (((n,), 0), ((2, n, 3), 1))]
     xs = [rng.normal(size=(2, *shape)).astype(np.float32) for shape, *_ in cases]
 

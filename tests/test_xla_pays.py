@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,10 +31,10 @@ SCATTERS = [
     (name, dtype, ((60,), (60, 5), (600, 5), (25, 20))[(j + k) % 4])
     for j, name in enumerate(("add", "multiply", "maximum", "minimum"))
     for k, dtype in enumerate((np.float32, np.float16, np.int32, np.uint8))
-]
+] + [("add", np.complex64, shape) for shape in ((60, 5), (60,), (600, 5))]
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize(("name", "dtype", "shape"), SCATTERS)
 def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     op = getattr(jnp, name)
@@ -45,7 +46,11 @@ def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
 
     narrow = 1 < math.prod(shape[1:]) <= xla_pays.NARROW and dtype is not np.float16
     least = xla_pays.SMALL_NARROW if narrow else xla_pays.SMALL
-    pays = math.prod(shape) <= least and not (name == "add" and dtype is np.float16)
+    if dtype is np.complex64:
+        x, least = x * (1 + 2j), xla_pays.SMALL_OF_MANY_NARROW
+    if name == "add" and dtype is np.float16:
+        least = xla_pays.SMALL_HALVES
+    pays = math.prod(shape) <= least
     assert (strategies(call, x, ids) == ["plain XLA"]) == (pays and x.size <= AT_ONCE)
     loop = jax.jit(lambda x, ids: jax.lax.fori_loop(0, 3, lambda i, x: x + call(x, ids)[i], x))
     assert ("@jaxprims" in loop.lower(x, ids).as_text()) != pays
@@ -270,7 +275,12 @@ def test_loops_make_what_they_reduce() -> None:
         for loops in (False, True):
             found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape, dtype), loops)
             assert found == (0 if loops and few else 1), (shape, dtype, loops)
-    for shape, few in (((4, 1000), True), ((40, 1000), False)):
+    for op in (jnp.add, jnp.multiply):
+        for shape, few in (((30, 100), True), ((100, 30), False), ((60, 100), False)):
+            for loops in (False, True):
+                found = kernels(lambda x, op=op: jp.reduce(x, op, axis=0), jnp.ones(shape, jnp.float32), loops)
+                assert found == (0 if loops and few else 1), (shape, op, loops)
+    for shape, few in (((4, 1000), True), ((12, 100), True), ((12, 1000), False), ((40, 1000), False)):
         for loops in (False, True):
             found = kernels(lambda x: jp.cumsum(x, 0), jnp.ones(shape, jnp.float32), loops)
             assert found == (0 if loops and few else 1), (shape, loops)
@@ -280,6 +290,56 @@ def test_loops_make_what_they_reduce() -> None:
         for loops in (False, True):
             found = kernels(lambda x, op=op: jp.scan((x, x), op, axis=0)[1], jnp.ones(shape, jnp.float32), loops)
             assert found == (0 if loops and few else 1), (shape, loops)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
+@pytest.mark.parametrize(("shape", "axis"), [((12, 3), 0), ((2, 17), 1), ((7,), 0), ((24,), 0)])
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
+def test_cumulative_functions_of_few(name: str, shape: tuple[int, ...], axis: int, dtype: Any, reverse: bool) -> None:
+    x = jnp.asarray(rng.integers(1, 3, shape), dtype)
+    call = lambda x: jp.scan(x, getattr(jnp, name), axis=axis, reverse=reverse)  # noqa: E731
+    assert strategies(call, x) == ["plain XLA"]
+    turned = np.flip(np.asarray(x, np.float64), axis) if reverse else np.asarray(x, np.float64)
+    wanted = getattr(np, name).accumulate(turned, axis)
+    tolerance = float(jnp.finfo(dtype).eps) if dtype == jnp.bfloat16 else 0
+    np.testing.assert_allclose(np.asarray(jax.jit(call)(x), np.float64), np.flip(wanted, axis) if reverse else wanted, tolerance)
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("n", [9, 0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.complex64, np.uint8])
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
+def test_one_bin_is_a_reduction(name: str, dtype: Any, n: int) -> None:
+    """Of all elements, if f says so: NaN is kept, ``dest`` combined in."""
+    if dtype is np.complex64 and name != "add":
+        pytest.skip("there is no such operator, or no scatter")
+    values = np.where(rng.random((n, 3)) < 0.2, np.nan, 3 + rng.normal(size=(n, 3)))
+    x = jnp.asarray(np.nan_to_num(values, nan=0) if np.dtype(dtype).kind in "iu" else values, dtype)
+    for dest in (None, jnp.ones((1, 3), dtype)):
+        call = lambda x, dest=dest: jp.genhist(lambda x: (0, x), x, jp.Bins(1, getattr(jnp, name), dest=dest))  # noqa: E731
+        by_xla = jax.jit(call)
+        assert n == 0 or not re.findall("scatter|jaxprims", by_xla.lower(x).as_text())
+        with forced(AnyKernel()):
+            kernel = jax.jit(lambda x, call=call: call(x))(x)
+        np.testing.assert_allclose(np.asarray(by_xla(x)), kernel, rtol=1e-3 if dtype is np.float16 else 1e-6)
+
+
+@pytest.mark.parametrize("given", [((-3.0, 3.0),), (), "edges"])
+def test_histograms_in_loops(given: Any) -> None:
+    """Of few elements XLA finds the bins, and the range."""
+    x = jnp.asarray(rng.normal(size=73), np.float32)
+    edges = jnp.asarray([-3, -2.5, -1, 0, 0.25, 0.5, 1.5, 2, 3.0])
+    args = (edges,) if given == "edges" else (8, *given)
+
+    def counts(histogram: Any, x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, c: c + histogram(x + c[0] * 0, *args)[0], jnp.zeros(8))
+
+    mine = jax.jit(functools.partial(counts, jp.histogram))
+    assert "@jaxprims" not in mine.lower(x).as_text()
+    assert "@jaxprims" in mine.lower(jnp.ones(3000)).as_text()
+    np.testing.assert_array_equal(mine(x), counts(jnp.histogram, x))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])

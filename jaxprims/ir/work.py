@@ -23,15 +23,16 @@ fewer is done where it is called. A kernel is no operation."""
 
 
 @functools.lru_cache(maxsize=1024)
-def work(p: Program) -> int:
-    """Additions that take as long, about."""
+def work(p: Program, at_least: bool = False) -> int:
+    """Additions that take as long, about. ``at_least``: if of two branches the cheaper one is taken."""
     total = 0
     for i in p.body:
         if i.op in COUNTED:
             turns, body = i.attr
-            total += turns * work(body)
+            total += turns * work(body, at_least)
         elif i.op in ("while", "cond"):
-            total += sum(work(part) for part in i.attr) * (_TURNS if i.op == "while" else 1)
+            parts = [work(part, at_least) for part in i.attr]
+            total += min(parts) if at_least and i.op == "cond" else sum(parts) * (_TURNS if i.op == "while" else 1)
         elif i.op not in _FREE:
             total += 1 if i.op in _SIMPLE else _SLOW.get(i.op, _FUNCTION)
     return total

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Literal
 
 from ...operators.operator import identity_leaves
+from ..ordered import scan_xla
 from .call import HistogramCall, Part
 
 SCATTERS = ("add", "mul", "min", "max")
@@ -22,13 +24,22 @@ SCATTERS = ("add", "mul", "min", "max")
 def histograms(call: HistogramCall, *operands: Any) -> list[Any]:
     """Every part of a call, unbatched."""
     arrays, captured, *_ = call.split(operands)
-    if call.is_map(arrays[0].shape[0]):
+    n = arrays[0].shape[0]
+    if call.is_map(n):
         results = call.on_all(arrays, captured)
         return [results[v] for v in call.parts[0].values]
     out: list[Any] = []
     for part, consts, dest, index, values in call.unfused(operands):
-        out += of_part(part, consts, index, values, dest)
+        whole = isinstance(n, int) and n > 0 and _is_reduction(call, part)
+        out += of_part(part, consts, None if whole else index, values, dest)
     return out
+
+
+def _is_reduction(call: HistogramCall, part: Part) -> bool:
+    """Are all elements of one bin, the only one?"""
+    index, names = call.f.jaxpr.outvars[part.index], part.operator.leaf_names
+    known = all(scatters(*leaf) for leaf in zip(names, part.operator.dtypes, strict=True))
+    return known and part.num_bins == part.updates == 1 and isinstance(index, Literal) and bool(index.val == 0)
 
 
 def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any], dest: Sequence[Any] | None) -> list[Any]:
@@ -36,7 +47,7 @@ def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any]
     op = part.operator
     identity = None if op.identity is None else identity_leaves(op)
     names = [name or "" for name in op.leaf_names]
-    if all(n in SCATTERS and (v.dtype.kind != "c" or n == "add") for n, v in zip(names, values, strict=True)):
+    if all(scatters(n, v.dtype) for n, v in zip(names, values, strict=True)):
         starts = identity if dest is None else dest
         assert starts is not None
         return [scatter(index, v, s, part.num_bins, name) for name, v, s in zip(names, values, starts, strict=True)]
@@ -56,17 +67,21 @@ def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None,
 
 
 def scatters(name: str | None, dtype: np.dtype) -> bool:
-    """Does XLA scatter by the operator of this name, as exactly as kernels do?"""
-    halves = name == "add" and dtype.itemsize == 2 and dtype.kind in "fV"  # whose sums kernels keep in float32
-    return name in SCATTERS and dtype.kind != "c" and not halves
+    """Does XLA scatter by the operator of this name?"""
+    return name in SCATTERS and (dtype.kind != "c" or name == "add")
 
 
 def scatter(index: Any, value: Any, start: Any, num_bins: int, name: str) -> Any:
-    """``start``: what the bins hold before, or what all of them do."""
+    """``start``: what the bins hold before, or what all of them do. Sums of halves are made in float32, as kernels make them.
+    ``index``: None: all values are of the only bin."""
     start = jnp.broadcast_to(start, (num_bins, *value.shape[1:]))
     if value.dtype == jnp.bool_:
         full = {"add": "max", "mul": "min"}.get(name, name)
         return scatter(index, value.astype(jnp.int8), start.astype(jnp.int8), num_bins, full).astype(jnp.bool_)
+    if name == "add" and scan_xla.is_half(value.dtype):
+        return scatter(index, value.astype(np.float32), start.astype(np.float32), num_bins, name).astype(value.dtype)
+    if index is None:
+        return scan_xla.STEPS[name](start, scan_xla.REDUCTIONS[name](value, 0)[None])
     if num_bins > jnp.iinfo(index.dtype).max:  # XLA compares them in the indices' dtype
         index = index.astype(jnp.int32)
     rows = lax.ScatterDimensionNumbers(tuple(range(1, value.ndim)), (0,), (0,))

@@ -299,19 +299,26 @@ def _terms_stay(x: jax.Array, axis: int) -> bool:
     if not all(isinstance(k, int) for k in x.shape):
         return False
     inner, size = math.prod(x.shape[axis + 1 :]), x.dtype.itemsize
-    if x.size <= (FEW_TERMS if inner == 1 else FEW_TERMS_ABREAST):
+    if x.size <= _few_terms(x, axis):
         return x.size > 0
     return x.shape[axis] >= ROW_OF_TERMS and inner * size <= COLUMNS_BYTES and x.size * size <= TERMS_BYTES
+
+
+def _few_terms(x: jax.Array, axis: int) -> int:
+    return FEW_TERMS if math.prod(x.shape[axis + 1 :]) == 1 else FEW_TERMS_ABREAST
 
 
 def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
     """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
     own are 1, as their weights are."""
-    greatest = over_batch(lambda v: All().combine([jnp.maximum], [v])[0], [(1 << axis) - 1], axis)  # a NaN, of NaN
-    top = greatest(jax.lax.stop_gradient(x))
+    greatest = over_batch(lambda v: All().combine([jnp.maximum], [v])[0], [(1 << axis) - 1], axis)
+    few = x.size <= _few_terms(x, axis)  # of which XLA's own does, though it may lose a NaN: the sum has that, too
+    fixed = jax.lax.stop_gradient(x)
+    top = jnp.max(fixed, axis) if few else greatest(fixed)
     below = x - jnp.expand_dims(top, axis)
-    terms = jnp.exp(jnp.where(below != below, 0, below))  # an infinity below itself
-    total = jnp.where(jnp.isfinite(top), jnp.sum(terms, axis), jnp.where(top != top, top, 1))
+    terms = jnp.exp(jnp.where((below != below) & (x == x), 0, below))  # an infinity below itself
+    total = jnp.sum(terms, axis)
+    total = jnp.where(jnp.isfinite(top) | (total != total), total, 1)
     return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
 
 

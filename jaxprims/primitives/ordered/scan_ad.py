@@ -301,6 +301,15 @@ pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
 FEW_STEPS: dict[str | None, int] = {"add": 2, "max": 4, "min": 4}
 """Steps of which XLA makes a derivative's passes in one; of other operators 6."""
 
+FEW_NUMBERS, STEPS_OF_FEW = 256, 9
+"""Numbers in all of which it does so before a kernel is called, by what it knows, and steps."""
+
+
+def _few_steps(name: str | None, x: Any) -> int:
+    """Halves' products would be rounded at each step; of sums XLA would make what cotangents are made of at each step."""
+    known = name in ("mul", "max", "min") and not scan_xla.is_half(x.dtype) and all(isinstance(k, int) for k in x.shape)
+    return STEPS_OF_FEW if known and x.size <= FEW_NUMBERS else FEW_STEPS.get(name, 6)
+
 
 def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
     """The rule of scans; but a few steps are left to XLA, by pairs, or those of what it knows written out: no pass for each
@@ -310,7 +319,7 @@ def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         call, name, axis = params["call"], SCANS.operation(**params), params["masks"][0].bit_count()
         n = primals[0].shape[axis]
         dots = [t for t in tangents if not isinstance(t, ad.Zero)]
-        few = isinstance(n, int) and 0 < n <= FEW_STEPS.get(name, 6) and not call.is_map  # which has no steps
+        few = isinstance(n, int) and 0 < n <= _few_steps(name, primals[0]) and not call.is_map  # which has no steps
         if not few or call.plans or call.then is not None or call.wanted is not None or axes_of(dots) - axes_of(primals):
             return rule(primals, tangents, **params)
         if name in (None, "logaddexp"):  # of which XLA would make all steps' exponentials for each

@@ -16,7 +16,10 @@ from .xla_wakes import wakes_a_thread
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
-where bins are many, so that a row seldom waits for the one before; and rows are narrow."""
+where bins are many, so that a row seldom waits for the one before; and rows are narrow, or of complex numbers."""
+
+SMALL_HALVES = 500
+"""The same of sums of halves, which are made of floats: of few bins, or sorted."""
 
 SMALL_NARROW = 3200
 """The same of narrow rows, but of halves, of which XLA makes floats one by one where they fill no vector."""
@@ -25,7 +28,7 @@ SMALL_SEGMENTS = 2048
 """The same of segments by sorted ids."""
 
 FEW_MAPPED, FEW_MAPPED_ROWS = 2048, 400
-"""Updates, and operations that make them, likewise; of rows their numbers."""
+"""Numbers of rows that are gathered, likewise; of rows that are made, into few bins."""
 
 FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST = 8192, 32_768
 """The same of narrow rows, which fill no vector, where bins are many, as in a map; of those of :data:`NARROWEST`."""
@@ -68,6 +71,9 @@ FEW_IN_COLUMNS, SHORT_ROW_IN_LOOP = 10_000, 24
 """Halves in columns, :data:`NARROW` at least, and in a row of many, whose extremes XLA has found, in a loop's body, when their
 maker has written them for a kernel."""
 
+WIDE, FEW_IN_WIDE_COLUMNS = 64, 4096
+"""Columns that lie side by side, floats in all of them, that XLA adds and multiplies there."""
+
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
 
@@ -82,7 +88,7 @@ LOGIC = ("and", "or", "xor")
 
 STEPS_IN_LOOP, COST_IN_LOOP = 8, 50_000
 """Steps of rows that lie side by side, and their cost in XLA (:func:`_cost`), which are done in a loop's body when their maker
-has written the elements for a kernel; of scans by an operator that XLA does not know, fewer than :data:`ONE_LOOP`."""
+has written the elements for a kernel; of scans fewer than :data:`ONE_LOOP`, by what XLA knows, as windows, at a quarter of it."""
 
 SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
@@ -124,13 +130,10 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
 def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
     if _few_of_any(problem, operation):
         return _FEW
-    if (
-        problem.family == "segments"
-        and operation
-        and problem.ids
-        and problem.n * problem.lanes * problem.members <= SMALL_SEGMENTS
-    ):
-        return _FEW
+    if problem.family == "segments" and operation and problem.ids:
+        most = SMALL_HALVES if operation == "add" and problem.spec.leaves[0][0] in HALVES else SMALL_SEGMENTS
+        if problem.n * problem.lanes * problem.members <= most:
+            return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
     if in_loop and _few_steps(problem, operation):
@@ -157,12 +160,14 @@ def _few_of_any(problem: OrderedProblem, operation: str) -> bool:
 
 def _few_steps(problem: OrderedProblem, operation: str) -> bool:
     spec: OrderedSpec = problem.spec
-    if not spec.across or _cost(problem) > COST_IN_LOOP:
+    cost = _cost(problem)
+    if not spec.across or cost > COST_IN_LOOP:
         return False
     if problem.family != "scan":
         return bool(problem.n <= STEPS_IN_LOOP)
     cheap = work(spec.op) <= CHEAP * len(spec.state)  # others a kernel makes once for an element, XLA twice
-    return cheap and bool(problem.n <= STEPS_IN_LOOP or (not operation and problem.n < ONE_LOOP))
+    more = problem.n < ONE_LOOP and (not operation or cost <= COST_IN_LOOP // 4)
+    return cheap and bool(problem.n <= STEPS_IN_LOOP or more)
 
 
 def _short_rows(problem: OrderedProblem) -> bool:
@@ -197,12 +202,18 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
         if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
-        return _FEW if problem.n * problem.members * (updates + work(problem.spec.f)) <= FEW_MAPPED else None
-    lanes, least = problem.spec.bins[0].lanes, SMALL
-    if 1 < lanes <= NARROW and (lanes == NARROW or problem.spec.bins[0].leaves[0][0] not in HALVES):
-        least = SMALL_NARROW
-    if problem.n < ROWS_OF_FEW * problem.bins[0]:
+        made = work(problem.spec.f, at_least=True) // CHEAP  # in vectors: what is cheap takes a kernel as long
+        return _FEW if problem.n * problem.members * (updates + made) <= SMALL else None
+    lanes, least, (dtype, slots) = problem.spec.bins[0].lanes, SMALL, problem.spec.bins[0].leaves[0]
+    halves, many = operation == "add" and dtype in HALVES, problem.n < ROWS_OF_FEW * problem.bins[0]
+    if slots > 1:
+        least = SMALL_OF_MANY_NARROW
+    elif halves and (problem.sorted or not many):
+        least = SMALL_HALVES
+    elif many:
         least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
+    elif 1 < lanes <= NARROW and (lanes == NARROW or dtype not in HALVES):
+        least = SMALL_NARROW
     return _FEW if problem.n * problem.members * lanes <= least else None
 
 
@@ -246,8 +257,9 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     if every <= (few if one_by_one else _few_to_reduce(problem)):
         return _FEW
     if not rows:
-        wide = in_loop and extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
-        return "few columns of halves in a loop: XLA makes what it folds" if wide else None
+        halves = extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
+        wide = operation in ("add", "mul") and state in FLOATS and problem.lanes >= WIDE and every <= FEW_IN_WIDE_COLUMNS
+        return "few columns in a loop: XLA makes what it folds" if in_loop and (halves or wide) else None
     is_complex = len(problem.spec.state) > 1
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats

@@ -37,12 +37,13 @@ def wakes_a_thread(problem: Problem, operation: str) -> bool:
 
 
 def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
-    """Operations and numbers. Rows that are only read by index take none."""
+    """Operations, one of a complex number, and numbers. Rows that are only read by index take none."""
     spec, elements = problem.spec, int(problem.n * problem.members)
     numbers = [b.updates * b.lanes for b in spec.bins]
-    each = [(0 if spec.is_map else work(b.op)) + (work(b.value) if b.value else 0) for b in spec.bins]
+    each = [(0 if spec.is_map else work(b.op) * len(b.leaves) // b.slots) + (work(b.value) if b.value else 0) for b in spec.bins]
     operations = work(spec.f) + sum(n * k for n, k in zip(numbers, each, strict=True))
-    return elements * operations, elements * sum(numbers)
+    finished = sum(work(b.finish) * b.lanes * n for b, n in zip(spec.bins, problem.bins, strict=True) if b.finish)
+    return elements * operations + problem.members * finished, elements * sum(numbers)
 
 
 def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]:
