@@ -138,6 +138,9 @@ def test_recurrences_take_in_their_terms_and_factors() -> None:
         return jax.lax.scan(step, 0.5, (x, done), reverse=True)[1]
 
     assert kernels(average, X, DONE) == ["linear-recurrence"]
+    nearer = lambda x: jax.lax.scan(lambda c, x: ((y := c + 0.1 * (x * x - c)), y), 0.5, x)[1]  # noqa: E731
+    assert kernels(nearer, X) == ["linear-recurrence"]
+    assert jax.jit(jp.fuse(nearer)).lower(X).compile().memory_analysis().temp_size_in_bytes < 1000
     loss = lambda x, d: jnp.sum(average(x, d) ** 2)  # noqa: E731
     same(jax.grad(loss)(X, DONE), jp.fuse(jax.grad(loss))(X, DONE))
     for x in (X, X.at[N // 2].set(jnp.nan)):
