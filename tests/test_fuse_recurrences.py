@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from fused import RNG, N, X, faults, kernels, same
 
@@ -137,6 +138,9 @@ def test_recurrences_take_in_their_terms_and_factors() -> None:
         return jax.lax.scan(step, 0.5, (x, done), reverse=True)[1]
 
     assert kernels(average, X, DONE) == ["linear-recurrence"]
+    nearer = lambda x: jax.lax.scan(lambda c, x: ((y := c + 0.1 * (x * x - c)), y), 0.5, x)[1]  # noqa: E731
+    assert kernels(nearer, X) == ["linear-recurrence"]
+    assert jax.jit(jp.fuse(nearer)).lower(X).compile().memory_analysis().temp_size_in_bytes < 1000
     loss = lambda x, d: jnp.sum(average(x, d) ** 2)  # noqa: E731
     same(jax.grad(loss)(X, DONE), jp.fuse(jax.grad(loss))(X, DONE))
     for x in (X, X.at[N // 2].set(jnp.nan)):
@@ -152,6 +156,55 @@ def test_a_carry_that_starts_with_nothing_is_not_added() -> None:
     graph = Fused(jax.make_jaxpr(returns)(X, DONE)).graph
     assert not any(e.primitive.name.startswith(("scatter", "dynamic_update")) for e in graph.eqns)
     same(returns(X, DONE), jp.fuse(returns)(X, DONE))
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("level, spread", [(100.0, 0.0), (100.0, 1.0), (-3.0, 0.01), (0.0, 1.0)])
+@pytest.mark.parametrize("rate", [0.05, 1e-3, 1e-5, "falling"])
+@pytest.mark.parametrize("way", ["towards", "less", "restarted", "masked", "reverse"])
+def test_small_changes_of_a_carry(way: str, rate: Any, level: float, spread: float) -> None:
+    """``c + k (x - c)``: what rounds ``1 - k`` is not to count in each step. As exact as the loop, or to a few roundings of what
+    is summed."""
+    n = 30_000
+    rng = np.random.default_rng(3)
+    x = (level + spread * rng.standard_normal(n)).astype(np.float32)
+    k = (1 / np.arange(2, n + 2) if rate == "falling" else np.full(n, rate)).astype(np.float32)
+    new = rng.random(n) < 1e-4
+    steps: dict[str, Callable[..., Any]] = {
+        "towards": lambda c, now: c + now[1] * (now[0] - c),
+        "less": lambda c, now: c - now[1] * c + now[1] * now[0],
+        "restarted": lambda c, now: jnp.where(now[2], now[0], c + now[1] * (now[0] - c)),
+        "masked": lambda c, now: jnp.where(now[2], c, c + now[1] * (now[0] - c)),
+    }
+    step = steps.get(way, steps["towards"])
+
+    def run(x: Any, k: Any, new: Any) -> Any:
+        given = (x, k if rate == "falling" else jnp.broadcast_to(rate, n).astype(x.dtype), new)
+        one = lambda c, now: ((y := step(c, now if rate == "falling" else (now[0], rate, now[2]))), y)  # noqa: E731
+        return jax.lax.scan(one, x[-1 if way == "reverse" else 0], given, reverse=way == "reverse")[1]
+
+    args = (x, k, new)
+    known = any("linear recurrences" in line for line in Fused(jax.make_jaxpr(run)(*args)).in_words())
+    assert known
+    exact, c = np.zeros(n), float(x[-1 if way == "reverse" else 0])
+    for t in range(n)[:: -1 if way == "reverse" else 1]:
+        kt, xt = (float(k[t]) if rate == "falling" else rate), float(x[t])
+        moved = c + kt * (xt - c)
+        c = exact[t] = {"restarted": xt if new[t] else moved, "masked": c if new[t] else moved}.get(way, moved)
+    plain, fused = (np.abs(np.asarray(jax.jit(f)(*args)) - exact).max() for f in (run, jp.fuse(run)))
+    assert fused <= 2 * plain + 30 * 2.0**-24 * np.abs(exact).max()
+
+
+def test_carries_of_booleans_and_small_integers() -> None:
+    """With a start that is traced; nothing of another dtype is added to it, which JAX warns of."""
+
+    def latch(x: Any, first: Any) -> Any:
+        return jax.lax.scan(lambda c, x: (jnp.where(x > 1, True, jnp.where(x < -1, False, c)),) * 2, first, x)
+
+    for first in (True, False):
+        same(jax.jit(latch)(X, first), jax.jit(jp.fuse(latch))(X, first))
+    fn = lambda x, first: jax.lax.scan(lambda c, x: (jnp.where(x, jnp.int8(3), c + jnp.int8(1)),) * 2, first, x)  # noqa: E731
+    same(jax.jit(fn)(DONE, jnp.int8(5)), jax.jit(jp.fuse(fn))(DONE, jnp.int8(5)))
 
 
 def test_what_is_known_of_factors() -> None:

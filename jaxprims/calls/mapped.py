@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ..operators.traced import make_traced
 from ..primitives.ordered.call import last
+from ..primitives.ordered.recurrence import Recurrence
 from ..tracing.varying import element_aval
 from .check_ordered import check_ordered
 from .scan import bind_scan, run
@@ -22,18 +23,18 @@ def mapped(f: Callable[..., Any], xs: Any, rows: bool = False) -> Any:
     return run(check_ordered(xs, last, 0, None, f, whole=True, rows=rows), None, None, False, False)
 
 
-def recurring(f: Callable[..., Any], xs: Any, flags: Any, init: Any, reverse: bool) -> Any:
-    """``y[t] = a y[t-1] + b`` with ``((a, b),) = f(*xs[t])``; b alone where a flag is set. Factors and terms are not written."""
+def recurring(r: Recurrence, f: Callable[..., Any], xs: Any, flags: Any, init: Any) -> Any:
+    """A recurrence of numbers, with ``((*factors, b),) = f(*xs[t])``. Factors and terms are not written."""
 
     def then(p: Any, q: Any) -> Any:
-        (a, x), (b, y) = p[0], q[0]
-        return ((b * a, b * x + y),)
+        return (tuple(r.combine((), p[0], q[0])),)
 
     call = check_ordered(xs, then, 0, None, f)
     if call.operator is None:
         raise ValueError("no kernel of pairs")
-    start = None if init is None else [jnp.ones_like(init), init]
-    return bind_scan(call, start, flags, False, reverse, False, wanted=(1,))[0]
+    n = r.step.factors
+    start = None if init is None else [*(jnp.ones_like(init),) * n, init]
+    return bind_scan(call, start, flags, False, r.reverse, False, wanted=(n,))[0]
 
 
 def scanned(f: Callable[..., Any], op: Callable[..., Any], then: Callable[..., Any], xs: Any, reverse: bool) -> list[Any]:

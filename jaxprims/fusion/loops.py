@@ -141,7 +141,7 @@ def _recurrence(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
     flags = rest.pop(0) if call.flags else None
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
-        return recurring(f, elements, flags, rest[0] if rest else None, site.reverse)
+        return recurring(call, f, elements, flags, rest[0] if rest else None)
 
     return [typed(_over_rows(body, read, 0, row), site.eqn.outvars[0].aval)]
 

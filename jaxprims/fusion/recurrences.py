@@ -20,10 +20,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from ..api.linear_recurrence import linear_recurrence
 from ..api.scan import scan
 from ..primitives.avals import typed
-from ..primitives.ordered.recurrence import Product, Recurrence, recurrence
+from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import interpret, run_equation, scan_counts
@@ -46,7 +45,8 @@ class _NotLinear(Exception):
 @dataclasses.dataclass
 class _Linear:
     """``a * c + b`` of the old carry c; ``a`` is None for 1, ``b`` for 0. ``alive``: does it depend on c? None: always.
-    ``extreme``: it is the maximum or minimum (the name of the primitive) of c and b."""
+    ``extreme``: it is the maximum or minimum (the name of the primitive) of c and b. ``beyond``: a - 1, where it was given so, as
+    in ``c + k * (x - c)``."""
 
     dtype: Any
     b: Any = None
@@ -54,6 +54,7 @@ class _Linear:
     alive: Any = None
     extreme: str = ""
     fresh: bool = False  # the old carry itself
+    beyond: Any = None
 
 
 def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
@@ -245,7 +246,8 @@ class _Loop:
         def step(now: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
             mine = self._linear(k, consts, now, dict(zip(known, others, strict=True)), init)
             found.append(mine.extreme)
-            return {n: x for n, x in (("a", mine.a), ("b", mine.b), ("alive", mine.alive)) if x is not None}
+            made = (("a", mine.a), ("b", mine.b), ("alive", mine.alive), ("beyond", mine.beyond))
+            return {n: x for n, x in made if x is not None}
 
         found: list[str] = []
         others = [before[j] for j in known]
@@ -254,19 +256,23 @@ class _Loop:
         every = jax.vmap(step, axis_size=self.length)(xs, others)
         shape, dtype = (self.length,), jnp.result_type(init)
         b = jnp.broadcast_to(every["b"], shape).astype(dtype) if "b" in every else jnp.zeros(shape, dtype)
-        a, alive = step(*first)["a"] if "a" in steady else every.get("a"), every.get("alive")
+        one = step(*first)
+        a, beyond = (one[n] if n in steady else every.get(n) for n in ("a", "beyond"))
+        alive = every.get("alive")
         if found[-1] or (a is None and alive is None):
             op = {"max": jnp.maximum, "min": jnp.minimum}.get(found[-1], jnp.add)
             return scan(b, op, init=init, reverse=self.reverse)
-        factor = jnp.asarray(1 if a is None else a, dtype)
+        factors = [jnp.asarray(1 if a is None else a, dtype), *([] if beyond is None else [jnp.asarray(beyond, dtype)])]
+        r = Recurrence(Product() if beyond is None else NearOne(), 0, self.reverse, steady=factors[0].ndim == 0)
+        start = jnp.asarray(init, dtype)
         if alive is None:
-            return linear_recurrence(factor, b, init, reverse=self.reverse)
+            return recurrence(dataclasses.replace(r, init=True), [*factors, b, start])[0]
+        alive = jnp.broadcast_to(alive, shape)
         if not (isinstance(init, np.ndarray | np.generic | float | int) and init == 0):
-            start = self.length - 1 if self.reverse else 0
-            at = factor if factor.ndim == 0 else factor[start]
-            b = b.at[start].add(jnp.where(jnp.broadcast_to(alive, shape)[start], at * jnp.asarray(init, dtype), 0))
-        r = Recurrence(Product(), 0, self.reverse, flags=True, steady=factor.ndim == 0)
-        return recurrence(r, [factor, b, jnp.broadcast_to(~alive, shape)], (0, 0, 0), 0)[0]
+            at = self.length - 1 if self.reverse else 0
+            (found_first,) = r.step.apply((), [x if x.ndim == 0 else x[at] for x in factors], [start])
+            b = b.at[at].set(jnp.where(alive[at], b[at] + found_first, b[at]))
+        return recurrence(dataclasses.replace(r, flags=True), [*factors, b, ~alive])[0]
 
     def _linear(self, k: int, consts: Sequence[Any], now: Sequence[Any], others: Mapping[int, Any], init: Any) -> _Linear:
         """The new carry k as a function of the old one."""
@@ -316,8 +322,12 @@ def _rule(eqn: JaxprEqn, operands: Sequence[Any]) -> _Linear:
         alive = lax.select_n(x, *(jnp.ones((), bool) if c.alive is None else jnp.asarray(c.alive) for c in cases))
         b = lax.select_n(x, *(jnp.asarray(0 if c.b is None else c.b, dtype) for c in cases))
         if len(linear) == 1:  # what is dropped has no factor
-            return _Linear(dtype, b, linear[0].a, alive)
-        return _Linear(dtype, b, lax.select_n(x, *(jnp.asarray(_factor(c), dtype) for c in cases)), alive)
+            return dataclasses.replace(linear[0], b=b, alive=alive, fresh=False)
+        mine = _Linear(dtype, b, lax.select_n(x, *(jnp.asarray(_factor(c), dtype) for c in cases)), alive)
+        if any(c.beyond is not None for c in cases):
+            beyond = (_factor(c) - 1 if c.beyond is None else c.beyond for c in cases)
+            mine.beyond = lax.select_n(x, *(jnp.asarray(d, dtype) for d in beyond))
+        return mine
     raise _NotLinear
 
 
@@ -335,10 +345,15 @@ def _sum(x: Any, y: Any, minus: bool, dtype: Any) -> _Linear:
         if x.alive is not None or y.alive is not None:
             raise _NotLinear  # where one of the two is dropped the other is not
         other = -_factor(y) if minus else _factor(y)
-        return _Linear(dtype, _added(x.b, y.b, minus), _factor(x) + other)
+        mine = _Linear(dtype, _added(x.b, y.b, minus), _factor(x) + other)
+        if jnp.issubdtype(dtype, np.floating) and (x.a is None or (y.a is None and not minus)):
+            mine.beyond = other if x.a is None else x.a
+        return mine
     if isinstance(x, _Linear):
-        return _Linear(dtype, _added(x.b, y, minus), x.a, x.alive)
-    return _Linear(dtype, _added(x, y.b, minus), -_factor(y) if minus else y.a, y.alive)
+        return dataclasses.replace(x, b=_added(x.b, y, minus), fresh=False)
+    if minus:
+        return _Linear(dtype, _added(x, y.b, minus), -_factor(y), y.alive)
+    return dataclasses.replace(y, b=_added(x, y.b, minus), fresh=False)
 
 
 def _added(x: Any, y: Any, minus: bool) -> Any:

@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from ..arguments.monoids import monoids
 from ..calls.genhist import ROW
-from ..primitives.ordered.recurrence import Product, Recurrence
+from ..primitives.ordered.recurrence import NearOne, Product, Recurrence
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES
@@ -109,12 +109,12 @@ def _scan(op: Any) -> Callable[..., Site | None]:
 
 def _recurrence(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
     call: Recurrence = eqn.params["call"]
-    if not isinstance(call.step, Product) or call.inner_rank or eqn.params["rank"] or graph.with_rules:
+    if not isinstance(call.step, Product | NearOne) or call.inner_rank or eqn.params["rank"] or graph.with_rules:
         return None
-    (factor,), (term,), flags, _, init = call.split(eqn.invars)
+    factors, (term,), flags, _, init = call.split(eqn.invars)
     if not is_number(term):
         return None
-    roots = (factor, () if call.steady else (0,)), (term, (0,))
+    roots = *((x, () if call.steady else (0,)) for x in factors), (term, (0,))
     beside = (*([] if flags is None else [flags]), *(init or []))
     return Site(index, eqn, "recurrence", None, roots, term.aval.shape, 0, reverse=call.reverse, beside=beside)
 

@@ -73,6 +73,28 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
+class NearOne:
+    """L[t] is 1 + d[t], real: its factors are that, rounded, and d[t]. ``y + d y`` rounds y, where ``(1 + d) y`` has rounded
+    1 + d, in every step alike."""
+
+    factors = 2
+    results = 1
+    captured = 0
+
+    @property
+    def transposed(self) -> NearOne:
+        return self
+
+    def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
+        a, d = factors
+        return [jnp.where(d > -0.5, y[0] + d * y[0], a * y[0])]
+
+    def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
+        d = first[1] + then[1] + first[1] * then[1]
+        return [jnp.where(d > -0.5, 1 + d, first[0] * then[0]), d]
+
+
+@dataclasses.dataclass(frozen=True)
 class Derivative:
     """L[t] is an operator's derivative by its first argument, at (p, a) with p[t+1] = p[t] ⊙ a[t]; or that one's transpose, for
     the same pairs from the last to the first. Several steps together have the first p, and all of a's combined."""
@@ -122,12 +144,12 @@ class Derivative:
 class Recurrence:
     """The static half of a call."""
 
-    step: Product | Derivative
+    step: Product | NearOne | Derivative
     inner_rank: int
     reverse: bool = False
     flags: bool = False
-    init: bool = False  # of products alone, and not beside flags
-    steady: bool = False  # the factor is one number, for all steps (of products alone)
+    init: bool = False  # not of derivatives, and not beside flags
+    steady: bool = False  # each factor is one number, for all steps (not of derivatives)
 
     @property
     def num_arrays(self) -> int:
@@ -148,7 +170,7 @@ class Recurrence:
 
     def spread(self, factors: Sequence[Any], b: Any) -> Leaves:
         """An unbatched call's factors, of each step: like b."""
-        return [jnp.broadcast_to(factors[0], b.shape)] if self.steady else list(factors)
+        return [jnp.broadcast_to(x, b.shape) for x in factors] if self.steady else list(factors)
 
 
 def recurrence(r: Recurrence, operands: Sequence[Any], masks: Sequence[int] | None = None, rank: int = 0) -> Leaves:
@@ -194,12 +216,12 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, axes: Axes, x64
         else:
             program = to_program(jaxpr)
             operator = Operator(make_traced(jaxpr, program), program, 1, shapes, dtypes, None, None)
-        f = _beside_number(elements[1]) if r.steady else passing(elements, large)
+        f = _beside_numbers(elements[-1], r.step.factors) if r.steady else passing(elements, large)
     except Unsupported:
         return None
     return OrderedCall(
         f,
-        (None,) * (m - r.steady),
+        (None,) * (r.step.results if r.steady else m),
         "scan",
         operator,
         n,
@@ -212,11 +234,11 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, axes: Axes, x64
     )
 
 
-def _beside_number(element: tuple[tuple[int, ...], Any]) -> Traced:
-    """The f that gives a captured number and its argument."""
+def _beside_numbers(element: tuple[tuple[int, ...], Any], n: int) -> Traced:
+    """The f that gives n captured numbers and its argument."""
     number = jax.ShapeDtypeStruct((), element[1])
-    jaxpr = jax.make_jaxpr(lambda a, b: (a, b))(number, number).jaxpr
-    jaxpr = capturing(jaxpr, 1)
+    jaxpr = jax.make_jaxpr(lambda *xs: xs)(*(number,) * (n + 1)).jaxpr
+    jaxpr = capturing(jaxpr, n)
     return make_traced(jaxpr)
 
 
@@ -225,7 +247,7 @@ def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
     factors = r.spread(factors, b[0])
     n = len(factors) + len(b)
     op = mapped(lambda *xs: tuple(r.combine(consts, xs[:n], xs[n:])), 1 + r.inner_rank)
-    start = None if init is None else [*(jnp.ones_like(i) for i in init), *init]
+    start = None if init is None else [*(jnp.ones_like(init[0]) for _ in factors), *init]
     out = scan_xla.scan(lambda x, y: op(*x, *y), [*factors, *b], start, reverse=r.reverse, flags=flags)
     return out[len(factors) :]
 
@@ -233,22 +255,21 @@ def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
 def _as_scan(*operands: Any, call: Recurrence, masks: tuple[int, ...], rank: int) -> Leaves:
     factors, b, _, consts, init = call.split([(jax.typeof(x), mask) for x, mask in zip(operands, masks, strict=True)])
     elements = tuple(
-        (a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype) for a, m in (b * 2 if call.steady else factors + b)
+        (a.shape[m.bit_count() + 1 + call.inner_rank :], a.dtype)
+        for a, m in (b * call.num_arrays if call.steady else factors + b)
     )
     captured = tuple((a.shape[m.bit_count() :], a.dtype) for a, m in consts)
     axes = axes_of(operands)  # of the mesh around, which is another one elsewhere
     made = (_fold.__wrapped__ if axes else _fold)(call, elements, captured, axes, bool(jax.config.jax_enable_x64))
     if made is None:
         return over_batch(functools.partial(_plain_one, call), masks, rank)(*operands)
-    if init is not None:  # the state's first leaf as well: a product that is neutral
+    n = call.step.factors
+    if init is not None:  # the state's factors as well, which nothing reads
         ones, mine = jnp.ones_like(operands[-1]), masks[-1]
-        operands, masks = (*operands[:-1], ones, operands[-1]), (*masks, mine)
-    if call.steady:  # f captures it: its place is behind the arrays and the flags
-        at = 2 + call.flags
-        operands, masks = (
-            (*operands[1:at], operands[0], *operands[at:]),
-            (*masks[1:at], masks[0], *masks[at:]),
-        )
+        operands, masks = (*operands[:-1], *(ones,) * n, operands[-1]), (*masks, *(mine,) * n)
+    if call.steady:  # f captures them: their place is behind the array and the flags
+        at = n + 1 + call.flags
+        operands, masks = ((*xs[n:at], *xs[:n], *xs[at:]) for xs in (operands, masks))
     return scan_p.bind(*operands, call=made, masks=tuple(masks), rank=rank)
 
 
@@ -274,7 +295,8 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
         return on_element(*full[:m], *before)
 
     if r.steady:
-        given[0], moves[0] = (None if x is None else r.spread([x], before[0])[0] for x in (factors[0], factor_dots[0]))
+        for k in range(m):
+            given[k], moves[k] = (None if x is None else jnp.broadcast_to(x, before[0].shape) for x in (given[k], moves[k]))
     _, moved = along(apply, given, moves)
     if init is None:
         moved = [without_first(x, flags, r.reverse) for x in moved]
@@ -327,11 +349,11 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Recurrence, mask
             out[k] = summed_to(r, mask, rank)
     if init_masks is not None and ad.is_undefined_primal(operands[-1]):
 
-        def start(factor: Any, r: Any) -> Any:
-            first = factor if call.steady else first_of(factor, reverse)[0]
-            return first * first_of(r, reverse)[0]
+        def start(r: Any, *factors: Any) -> Any:
+            first = factors if call.steady else [first_of(x, reverse)[0] for x in factors]
+            return call.step.apply((), first, [first_of(r, reverse)[0]])[0]
 
-        out[-1] = summed_to(over_batch(start, (factor_masks[0], full), rank)(factors[0], rs[0]), init_masks[0], rank)
+        out[-1] = summed_to(over_batch(start, (full, *factor_masks), rank)(rs[0], *factors), init_masks[0], rank)
     return out
 
 
