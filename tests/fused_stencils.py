@@ -12,11 +12,12 @@ import pytest
 from fused import same
 
 import jaxprims as jp
-from jaxprims.fusion import folded, rewrite, steps
+from jaxprims.fusion import rewrite
 from jaxprims.fusion.call import Fused
-from jaxprims.fusion.folded import Folded
 from jaxprims.fusion.rewrite import Rewritten
-from jaxprims.fusion.stencils import Stencil
+from jaxprims.fusion.stencils import folded, steps
+from jaxprims.fusion.stencils.folded import Folded
+from jaxprims.fusion.stencils.stencil import Stencil
 
 RNG = np.random.default_rng(11)
 U = jnp.asarray(RNG.normal(size=(13, 50)).astype(np.float32))

@@ -13,7 +13,7 @@ from jax import lax
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
-from jaxprims.fusion.stencils import Stencil
+from jaxprims.fusion.stencils.stencil import Stencil
 
 __all__ = ["faults"]  # fixtures that every test uses
 pytestmark = [pytest.mark.strategies, pytest.mark.cpu]

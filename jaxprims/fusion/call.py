@@ -26,7 +26,7 @@ from .picks import added_by_place, picked_first
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
 from .simplified import simplified
-from .steps import as_steps
+from .stencils.steps import as_steps
 from .sums import added_in_turn
 
 fused_p = Primitive("fused")

@@ -17,7 +17,7 @@ from .body import Body, operations
 from .cut import KEPT, READ, read_or_made
 from .graph import OUTSIDE, Graph
 from .sites import Site
-from .stencils import Root
+from .stencils.stencil import Root
 
 
 class Finished:

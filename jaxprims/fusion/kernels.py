@@ -15,8 +15,8 @@ from ..primitives.elements import operands_as_they_are
 from . import loops
 from .body import Body
 from .epilogues import Finished
-from .folded import Folded, folded
-from .stencils import Stencil
+from .stencils.folded import Folded, folded
+from .stencils.stencil import Stencil
 
 _UNSEEN = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type")
 

@@ -16,7 +16,7 @@ from ..tracing.lanewise import OWN
 from .body import Body, Leaf, operations, own_numbers
 from .graph import OUTSIDE
 from .sites import Site
-from .stencils import Layout, Stencil
+from .stencils.stencil import Layout, Stencil
 
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as

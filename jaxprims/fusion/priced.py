@@ -11,10 +11,10 @@ from ..tracing.labels import REDUCTIONS
 from .body import Body, operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of
 from .epilogues import Finished
-from .folded import Folded
 from .graph import Graph
 from .kernels import Kernel
-from .stencils import Stencil
+from .stencils.folded import Folded
+from .stencils.stencil import Stencil
 from .written import A_LOOP, BEGIN_ROW, IN_LOOPS, IN_REDUCTION, is_written_by_xla
 
 SAVED = 0.97

@@ -27,8 +27,8 @@ from .pays import folds, is_held, why_no_rows, why_no_stencil, why_not
 from .priced import SAVED, is_in_cache, price
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
-from .stencil_sites import find_stencils
-from .stencils import Root, Stencil
+from .stencils.sites import find_stencils
+from .stencils.stencil import Root, Stencil
 from .written import made_once, read_of
 
 _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {

@@ -19,9 +19,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from ..primitives.stencil.xla import place
-from ..tracing import elementwise
-from .graph import Graph
+from ...primitives.stencil.xla import place
+from ...tracing import elementwise
+from ..graph import Graph
 
 FIXED = -1
 """In place of a coordinate: the same position for all cells, the shift."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from jax.extend.core import Literal, Var
 
+from ..cut import KEPT, READ, bytes_of
+from ..graph import Graph
 from .cells import Unclear
-from .cut import KEPT, READ, bytes_of
 from .dear import AGAIN, WRITTEN, work, work_behind
-from .graph import Graph
-from .stencils import TAKEN, Root, Stencil
+from .stencil import TAKEN, Root, Stencil
 
 _CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""

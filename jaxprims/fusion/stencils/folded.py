@@ -9,13 +9,13 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from ..primitives.stencil.reduce import StencilReduceCall, fits, stencil_reduce_p
-from ..tracing.jaxprs import assembled, interpret, run_equation
-from .body import Body, operations
-from .graph import flat_graph
-from .pays import DEAR, folds
-from .sites import Site
-from .stencils import Root, Stencil
+from ...primitives.stencil.reduce import StencilReduceCall, fits, stencil_reduce_p
+from ...tracing.jaxprs import assembled, interpret, run_equation
+from ..body import Body, operations
+from ..graph import flat_graph
+from ..pays import DEAR, folds
+from ..sites import Site
+from .stencil import Root, Stencil
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

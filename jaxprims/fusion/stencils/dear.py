@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 from jax.extend.core import Literal, Var
 
-from ..tracing import elementwise
-from .body import operations
+from ...tracing import elementwise
+from ..body import operations
+from ..graph import Graph
 from .cells import Cells
-from .graph import Graph
 
 WRITTEN = 8
 """Additions for a cell from which on what is written anyway is read."""

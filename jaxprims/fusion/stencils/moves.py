@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.program import dtype_name, from_bits, neutral_bits
-from ..tracing.jaxprs import IDENTITIES
-from ..tracing.parameters import INDEX_MODES
+from ...ir.program import dtype_name, from_bits, neutral_bits
+from ...tracing.jaxprs import IDENTITIES
+from ...tracing.parameters import INDEX_MODES
 from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
 
 MOST_TAPS = 128

@@ -13,20 +13,20 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
-from ..calls.stencil_form import MOST_LANES
-from ..operators.traced import make_traced
-from ..primitives.avals import typed
-from ..primitives.stencil.call import Bounds, StencilCall, Window, fill_of
-from ..primitives.stencil.primitive import bind
-from ..targets.plans import AnyKernel, forced_plans
-from ..tracing import elementwise
-from ..tracing.jaxprs import looked, with_arguments
-from ..tracing.lower import to_program
-from ..tracing.varying import axes_of
-from .body import additions
+from ...calls.stencil_form import MOST_LANES
+from ...operators.traced import make_traced
+from ...primitives.avals import typed
+from ...primitives.stencil.call import Bounds, StencilCall, Window, fill_of
+from ...primitives.stencil.primitive import bind
+from ...targets.plans import AnyKernel, forced_plans
+from ...tracing import elementwise
+from ...tracing.jaxprs import looked, with_arguments
+from ...tracing.lower import to_program
+from ...tracing.varying import axes_of
+from ..body import additions
+from ..graph import Graph
 from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear
 from .dear import dear
-from .graph import Graph
 from .moves import RULES
 
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
