@@ -28,6 +28,7 @@ from .rewrite import Rewritten, rewritten
 from .simplified import simplified
 from .stencils.steps import as_steps
 from .sums import added_in_turn
+from .unflattened import unflattened
 
 fused_p = Primitive("fused")
 fused_p.multiple_results = True
@@ -60,7 +61,7 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.closed, with_rules=self.with_rules)
-        for earlier in (simplified, added_in_turn, picked_first):
+        for earlier in (simplified, unflattened, added_in_turn, picked_first):
             found_earlier = earlier(plain)
             plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
         known = intervals(plain)
