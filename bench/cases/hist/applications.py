@@ -70,11 +70,11 @@ def pair_separations(sets: int, points: int) -> Case:
         return sum((dot < bounds[k]).astype(jnp.int32) for k in range(bins - 1))
 
     def jaxprims(jp: Any, data: jax.Array, random: jax.Array, bounds: jax.Array) -> Any:
-        def pair(dr: jax.Array, rr: jax.Array) -> Any:
-            return (bin_of(bounds, dr), jnp.int32(1)), (bin_of(bounds, rr), jnp.int32(1))
+        def counts(a: jax.Array, b: jax.Array) -> jax.Array:
+            dots = sum(a[:, None, k] * b[:, k] for k in range(3))
+            return jnp.zeros(bins, jnp.int32).at[bin_of(bounds, dots)].add(1)
 
-        count = jp.Bins(bins, jnp.add)
-        return jax.vmap(lambda dr, rr: jp.genhist(pair, (dr, rr), [count, count]))(*products(data, random))
+        return jp.fuse(jax.vmap(lambda r: (counts(data, r), counts(r, r))))(random)
 
     def xla(data: jax.Array, random: jax.Array, bounds: jax.Array) -> Any:
         count = jax.vmap(lambda dot: jnp.zeros(bins, jnp.int32).at[bin_of(bounds, dot)].add(1))
