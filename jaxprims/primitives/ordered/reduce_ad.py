@@ -316,9 +316,10 @@ def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
     fixed = jax.lax.stop_gradient(x)
     top = jnp.max(fixed, axis) if few else greatest(fixed)
     below = x - jnp.expand_dims(top, axis)
-    terms = jnp.exp(jnp.where((below != below) & (x == x), 0, below))  # an infinity below itself
+    itself = (below != below) & (x == x) if few else below != below  # an infinity below itself
+    terms = jnp.exp(jnp.where(itself, 0, below))
     total = jnp.sum(terms, axis)
-    total = jnp.where(jnp.isfinite(top) | (total != total), total, 1)
+    total = jnp.where(jnp.isfinite(top) | (total != total), total, jnp.where(top != top, top, 1))
     return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
 
 
