@@ -17,11 +17,14 @@ MAX_CELLS = 1 << 20
 """Of the grid that speeds up the search for unequal bins: 4 MiB."""
 
 
-def bin_finder(edges: jax.Array, elements: int, one: bool = True) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
+def bin_finder(
+    edges: jax.Array, elements: int, one: bool = True, equal: bool = False
+) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
     """``bin_of(x)``: ``searchsorted(edges, x, side="right") - 1``, the last edge inclusive; outside [0, n) if in no bin. And n.
 
     ``one``: of one axis, where ``jax.numpy`` has what equals the last edge in the last bin; of several it takes 1 from what
-    was found, which is another where the edges do not ascend (or are NaN, as those between infinities are).
+    was found, which is another where the edges do not ascend (or are NaN, as those between infinities are). ``equal``: the edges
+    are those of equal bins, so that only rounding can make them unequal: nothing is prepared to speed up the search for that.
 
     The bin is guessed as if the bins were equal: g(x) = (x - lo) * scale - 1/2, a function that never decreases, rounding
     included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
@@ -56,7 +59,7 @@ def bin_finder(edges: jax.Array, elements: int, one: bool = True) -> tuple[Calla
     cells = min(8 << size.bit_length(), MAX_CELLS)
     cell_scale = scale * (cells / bins.astype(dtype))
     few = isinstance(elements, int) and elements < cells
-    bounds_of = None if few else _grid(edges, zero, cell_scale, cells, even)
+    bounds_of = None if few or equal else _grid(edges, zero, cell_scale, cells, even)
     # few operands, so that small inputs do not wait for many small computations
     captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
     padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.inf)

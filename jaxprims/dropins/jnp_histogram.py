@@ -135,7 +135,7 @@ def histogram(
     dtype = _promoted(a, weights)
     x = _flat(a)
     edges = _edges((x,), (spec,), (range,), dtype)
-    counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, True)
+    counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, _equal((spec,)), True)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
     return counts, edges[0]
@@ -228,7 +228,7 @@ def _histogramdd(
     dtype = _promoted(*columns, weights)
     edges = _edges(columns, specs, ranges, dtype)
     counted = jnp.result_type(int) if weights is None else dtype
-    counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, False)
+    counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, _equal(specs), False)
     if density:
         volume = functools.reduce(jnp.multiply.outer, [jnp.diff(e) for e in edges])
         counts = counts.astype(dtype) / volume / counts.sum().astype(dtype)
@@ -324,6 +324,11 @@ def _specs(bins: Any, axes: int) -> list[Any] | None:
     return None if len(specs) != axes or builtins.any(s is None for s in specs) else specs
 
 
+def _equal(specs: Sequence[Any]) -> tuple[bool, ...]:
+    """Which axes have equal bins, as far as their edges can be represented."""
+    return tuple(isinstance(s, int) for s in specs)
+
+
 def _edges(columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequence[Any], dtype: np.dtype) -> tuple[jax.Array, ...]:
     """The edges of each axis: ``jax.numpy``'s own, but for the range, which it finds slowly."""
     nums = tuple(s if isinstance(s, int) else None for s in specs)
@@ -388,14 +393,19 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
     return [x for column in point for x in (column if column.ndim else [column])]
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4), inline=EARLY)
+@functools.partial(jax.jit, static_argnums=(3, 4, 5), inline=EARLY)
 def _count(
-    columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype, one: bool
+    columns: tuple[jax.Array, ...],
+    edges: tuple[jax.Array, ...],
+    weights: jax.Array | None,
+    dtype: np.dtype,
+    equal: tuple[bool, ...],
+    one: bool,
 ) -> jax.Array:
-    """The histogram [n1, ..., nD] of dtype ``dtype``; ``one``: by the rules of that of one axis."""
+    """The histogram [n1, ..., nD] of dtype ``dtype``; ``equal``: on which axes; ``one``: by the rules of that of one axis."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
     axes = axes_of(jax.tree.leaves((columns, edges, weights)))
-    finders = [bin_finder(vary(e, axes), columns[0].shape[0], one) for e in edges]
+    finders = [bin_finder(vary(e, axes), columns[0].shape[0], one, same) for e, same in zip(edges, equal, strict=True)]
 
     def f(point: tuple[jax.Array, ...], weight: Any) -> tuple[jax.Array, Any]:
         found = [(bin_of(x), n) for (bin_of, n), x in zip(finders, _coordinates(point), strict=True)]
