@@ -292,6 +292,11 @@ def energy_histogram(x: Any, y: Any) -> Any:
     return jnp.zeros(256).at[jnp.clip((energy * 25).astype(jnp.int32), 0, 255)].add(energy)
 
 
+def binned_means(x: Any, y: Any) -> Any:
+    bins = jnp.digitize(x, jnp.linspace(-3, 3, 65))
+    return jnp.zeros(66).at[bins].add(y) / jnp.maximum(jnp.zeros(66).at[bins].add(1.0), 1)
+
+
 def group_summaries(x: Any, group: Any) -> Any:
     total = jax.ops.segment_sum(x, group, 1000)
     count = jax.ops.segment_sum(jnp.ones_like(x), group, 1000)
@@ -434,7 +439,7 @@ PROGRAMS: Sequence[Program] = [
     Program("matrix_vector", _rows, matrix_vector),
     *(Program(f.__name__, _one, f) for f in (moments, kurtosis)),
     *(Program(f.__name__, _two, f) for f in (correlation, mutual_information, energy_histogram, huber, cloud_in_cell)),
-    *(Program(f.__name__, _two, f, differentiable=False) for f in (two_histograms, joint_counts)),
+    *(Program(f.__name__, _two, f, differentiable=False) for f in (two_histograms, joint_counts, binned_means)),
     Program("group_summaries", _grouped, group_summaries),
     *(Program(f.__name__, _points, f) for f in (k_means, soft_k_means)),
     *(Program(f.__name__, _one, f) for f in (drawdown, cumulative_of_function, moving_average)),

@@ -14,6 +14,7 @@ from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.labels import MOVES, REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN, SAME, Lane
+from .exact_loops import each_step, is_exact_loop, steps
 from .graph import Graph
 from .sites import MOST_OWN, Site
 
@@ -175,6 +176,8 @@ def operations(eqn: JaxprEqn) -> float:
     if eqn.primitive.name == "dot_general":
         (sums, _), _ = eqn.params["dimension_numbers"]
         return 2 * math.prod(eqn.invars[0].aval.shape[a] for a in sums)
+    if is_exact_loop(eqn):
+        return steps(eqn) * sum(map(operations, each_step(eqn)))
     return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)
 
 

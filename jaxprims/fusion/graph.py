@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, run_equation
+from .exact_loops import as_calls
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -67,8 +68,8 @@ def flat_graph(
         *(v.aval for v in closed.jaxpr.invars)
     )
     jaxpr = _shared(inlined.jaxpr)
-    eqns = _needed(jaxpr)
-    jaxpr = jaxpr.replace(eqns=eqns)
+    jaxpr = as_calls(jaxpr.replace(eqns=_needed(jaxpr)))
+    eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
     users: dict[Var, list[int]] = {}
     ancestors: list[int] = []

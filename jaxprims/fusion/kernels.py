@@ -15,6 +15,7 @@ from ..primitives.elements import operands_as_they_are
 from . import loops
 from .body import Body
 from .epilogues import Finished
+from .exact_loops import title
 from .stencils.folded import Folded, folded
 from .stencils.stencil import Stencil
 
@@ -36,8 +37,8 @@ class Kernel:
             made = ", ".join(self.body.graph.eqns[k].primitive.name for k in self.body.inside)
             return f"{dataclasses.replace(self, body=self.body.scans).in_words()}; makes {made} of it"
         sites = self.body.sites
-        names = ", ".join(s.eqn.primitive.name for s in sites)
-        inside = [self.body.graph.eqns[k].primitive.name for k in sorted(self.body.taken)]
+        names = ", ".join(title(s.eqn) for s in sites)
+        inside = [title(self.body.graph.eqns[k]) for k in sorted(self.body.taken)]
         taken = ", ".join(dict.fromkeys(n for n in inside if n not in _UNSEEN))
         reads = ", ".join(v.aval.str_short(short_dtypes=True) for v in self.inputs)
         around = f"of {list(sites[0].sizes)} rows" if self.body.of_rows else f"over {list(sites[0].sizes)}"

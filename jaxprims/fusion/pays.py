@@ -14,6 +14,7 @@ from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
 from .body import Body, Leaf, operations, own_numbers
+from .exact_loops import is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
 from .stencils.stencil import Layout, Stencil
@@ -24,6 +25,9 @@ updates of bins, positions of extremes, functions; of a scan, through which it g
 
 FEWEST_IN_ROWS_OF_BINS = 2**13
 """The same of updates of rows; of what is made of rows, if others want of it what XLA would have to write."""
+
+LEAST_IN_LOOPS = 2**18
+"""Additions, of all elements of a loop of its own, below which XLA has gone all steps before a kernel has been called."""
 
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
@@ -123,6 +127,8 @@ def _fewest(body: Body) -> int:
     site, inside = body.sites[0], [body.graph.eqns[k] for k in body.taken]
     if site.family == "scan":
         return FEWEST_SCANNED
+    if site.family == "map" and is_exact_loop(site.eqn):
+        return max(FEWEST_DEAR, LEAST_IN_LOOPS // max(1, int(operations(site.eqn))))
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
@@ -159,6 +165,8 @@ def why_not(body: Body) -> str | None:
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family in ("map", "reduce") and any(e.primitive.name == "lgamma" for e in inside):
         return "lgamma, which kernels call for one number after the other"
+    if site.family == "map" and is_exact_loop(site.eqn):
+        return None
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"

@@ -21,6 +21,7 @@ from .chains import chained
 from .compared import Compared, compared
 from .cut import CACHE, MEMORY, ByteAt
 from .epilogues import finished
+from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .pays import folds, is_held, why_no_rows, why_no_stencil, why_not
@@ -100,7 +101,7 @@ def _planned(plan: _Plan) -> list[Kernel]:
 
 
 def _title(eqn: Any) -> str:
-    return f"{eqn.primitive.name} of {eqn.invars[0].aval.str_short(short_dtypes=True)}"
+    return f"{title(eqn)} of {eqn.invars[0].aval.str_short(short_dtypes=True)}"
 
 
 @dataclasses.dataclass

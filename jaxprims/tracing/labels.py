@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.extend.core import JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from . import elementwise
-from .jaxprs import IDENTITIES
+from .jaxprs import CALLS, IDENTITIES, called, opened
 from .lanewise import OWN
 
 Labels = tuple[int, ...]
@@ -57,6 +57,59 @@ def sources(eqn: JaxprEqn, axis: int) -> Found:
         raise Mixed
     n = eqn.outvars[0].aval.shape[axis]
     return [(operand, there) for operand, there in rule(eqn, axis) if eqn.invars[operand].aval.shape[there] == n]
+
+
+def _sources_in(jaxpr: Jaxpr, result: int, axis: int) -> Found:
+    """As :func:`sources`, of a whole function: which of its arguments' axes an axis of a result is."""
+    made = {v: (eqn, k) for eqn in jaxpr.eqns for k, v in enumerate(eqn.outvars)}
+    arguments = {v: k for k, v in enumerate(jaxpr.invars)}
+    todo, seen, found = [(jaxpr.outvars[result], axis)], set[Any](), list[tuple[int, int]]()
+    while todo:
+        v, a = todo.pop()
+        if isinstance(v, Literal) or (v, a) in seen:
+            continue
+        seen.add((v, a))
+        if v in arguments:
+            found.append((arguments[v], a))
+        elif v in made:
+            eqn, k = made[v]
+            through = _sources_of_several(eqn, k, a) if eqn.primitive.name in _SEVERAL else sources(eqn, a)
+            todo += [(eqn.invars[operand], there) for operand, there in through]
+        else:  # captured: an array that is not an operand
+            raise Mixed
+    return found
+
+
+def _sources_of_several(eqn: Any, result: int, axis: int) -> Found:
+    """Of an equation with several results, or that calls a function."""
+    inner = called(eqn) if eqn.primitive.name in CALLS else None
+    if inner is not None and not inner[1]:
+        return _sources_in(inner[0], result, axis)
+    if eqn.primitive.name != "scan":
+        raise Mixed
+    first, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    if len(eqn.outvars) != carries or len(eqn.invars) != first + carries:
+        raise Mixed  # it goes along an axis
+    body = opened(eqn.params["jaxpr"])[0]
+    along: dict[int, int] = {}  # of each carry
+    found, todo = dict[tuple[int, int], None](), [(result, axis)]
+    while todo:
+        carry, a = todo.pop()
+        if along.setdefault(carry, a) != a:
+            raise Mixed
+        if (first + carry, a) not in found:
+            found[first + carry, a] = None
+            inside = _sources_in(body, carry, a)
+            found |= dict.fromkeys(x for x in inside if x[0] < first)
+            todo += [(k - first, there) for k, there in inside if k >= first]
+    return list(found)
+
+
+_SEVERAL = CALLS | {"scan"}
+
+
+def _call(eqn: Any, axis: int) -> Found:
+    return _sources_of_several(eqn, 0, axis)
 
 
 def _every(eqn: Any, axis: int) -> Found:
@@ -157,6 +210,8 @@ _RULES: dict[str, Callable[[Any, int], Found]] = {
     **{f"cum{how}": _but("axis") for how in ("sum", "prod", "max", "min")},
     "argmax": _reduction,
     "argmin": _reduction,
+    "jit": _call,
+    "pjit": _call,
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": _but("dimension"),
     "dot_general": _dot_general,

@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from . import elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, called
+from .jaxprs import CALLS, IDENTITIES, called, opened
 from .varying import axes_of
 
 SAME, OWN = -1, -2
@@ -265,6 +265,37 @@ def _iota(eqn: Any) -> Lane:
     return Lane(lax.iota(eqn.params["dtype"], shape[axis]), shape, labels)
 
 
+def _scan(eqn: Any, *xs: Lane) -> list[Lane]:
+    """A loop of so many steps; a carry is on a lane axis if it is so after any step."""
+    first, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    if len(eqn.outvars) != carries or len(xs) != first + carries:
+        raise Unsupported("scan", "over the lanes")
+    jaxpr, captured = opened(eqn.params["jaxpr"])
+    avals = [v.aval for v in jaxpr.invars[first:]]
+    carry = [Lane(lax.convert_element_type(x.data, a.dtype), x.shape, x.labels) for x, a in zip(xs[first:], avals, strict=True)]
+    labels: list[tuple[int, ...]] = []
+
+    def step(state: Sequence[Any], _: Any = None) -> tuple[list[Any], None]:
+        mine = [Lane(d, c.shape, c.labels) for d, c in zip(state, carry, strict=True)]
+        both = [_aligned((c, r)) for c, r in zip(mine, evaluate(jaxpr, captured, [*xs[:first], *mine]), strict=True)]
+        labels[:] = [k for _, k in both]
+        return [r.data for (_, r), _ in both], None
+
+    while True:
+        jax.eval_shape(step, [c.data for c in carry])
+        if labels == [c.labels for c in carry]:
+            break
+        carry = [_with(c, k) for c, k in zip(carry, labels, strict=True)]
+    results, _ = lax.scan(step, [c.data for c in carry], length=eqn.params["length"])
+    return [Lane(r, c.shape, c.labels) for r, c in zip(results, carry, strict=True)]
+
+
+def _with(x: Lane, labels: tuple[int, ...]) -> Lane:
+    """With these labels where all is the same."""
+    x = x.labelled(labels)
+    return Lane(x.data, x.shape, labels)
+
+
 def _dot_general(eqn: Any, x: Lane, y: Lane) -> Lane:
     (x_sum, y_sum), (x_batch, y_batch) = eqn.params["dimension_numbers"]
     x, y = (v.own(*c) for v, c in ((x, x_sum), (y, y_sum)))
@@ -329,6 +360,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "top_k": _top_k,
     "rev": _rev,
     "iota": _iota,
+    "scan": _scan,
     "dot_general": _dot_general,
     "gather": _gather,
 }
