@@ -355,6 +355,15 @@ def test_symbolic_shapes(name):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["sum", "max", "mean", "var"])
+def test_a_symbolic_number_of_rows_without_numbers(name):
+    """There is nothing to sort, and nothing that would need to know how many there are."""
+    f = lambda rows, ids: getattr(jp, f"segment_{name}")(rows, ids, 5)  # noqa: E731
+    avals = jax.ShapeDtypeStruct((SYMBOLIC[0], 0), "f4"), jax.ShapeDtypeStruct(SYMBOLIC[:1], "i4")
+    got = export(jax.jit(f))(*avals).call(np.zeros((7, 0), "f4"), np.zeros(7, "i4"))
+    assert got.shape == (5, 0)
+
+
 def test_symbolic_numbers_of_segments_that_may_be_0():
     def every(data, offsets):
         cut = jp.Offsets(offsets)

@@ -197,6 +197,31 @@ def test_few_elements_into_bins() -> None:
         jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=1e-6), got, kernel)
 
 
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("ops", [(jnp.add, jnp.add), (jnp.maximum, jnp.add), (jnp.multiply, jnp.minimum, jnp.add)])
+def test_few_elements_of_several_leaves_into_segments(ops: Any) -> None:
+    """A scatter for each, also of what a map makes; in a loop, where XLA makes what does not change before it."""
+
+    def call(x: Any, i: Any) -> Any:
+        op = lambda a, b: tuple(f(x, y) for f, x, y in zip(ops, a, b, strict=True))  # noqa: E731
+        neutral = {jnp.add: 0.0, jnp.maximum: -jnp.inf, jnp.multiply: 1.0, jnp.minimum: jnp.inf}
+        identity = tuple(neutral[f] for f in ops)
+        return jp.segment_reduce(x, i, op, map=lambda x: (x, 2 * x, 1.0)[: len(ops)], identity=identity, num_segments=5)
+
+    def loop(x: Any, i: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda k, x: x + sum(jnp.sum(leaf) for leaf in call(x, i)), x)
+
+    x, i = jnp.asarray(rng.uniform(0.5, 2, 19), jnp.float32), jnp.asarray(np.sort(rng.integers(-1, 6, 19)))
+    assert strategies(call, x, i) == ["plain XLA"]
+    assert "jaxprims" not in jax.jit(loop).lower(x, i).as_text()
+    many = jnp.ones(xla_pays.SMALL), jnp.zeros(xla_pays.SMALL, int)
+    assert "jaxprims" in jax.jit(loop).lower(*many).as_text()
+    got = jax.jit(call)(x, i), jax.vmap(call, (0, None))(jnp.stack([x, 2 * x]), i)
+    with forced(AnyKernel()):
+        kernel = jax.jit(lambda x, i: call(x, i))(x, i), jax.vmap(lambda x, i: call(x, i), (0, None))(jnp.stack([x, 2 * x]), i)
+    jax.tree.map(lambda g, k: np.testing.assert_allclose(g, k, rtol=1e-5), got, kernel)
+
+
 def test_limits() -> None:
     """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
     many = jnp.ones(100 * xla_pays.SMALL)

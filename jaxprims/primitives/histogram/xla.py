@@ -99,8 +99,8 @@ def reduce_by_index(
 ) -> list[Any]:
     """Any operator on one bin: a stable sort by index, a segmented scan, each segment's last element to its bin."""
     start = _start(values, num_bins, identity, dest)
-    if index.shape[0] == 0 or num_bins == 0:
-        return list(dest) if dest is not None else start
+    if index.shape[0] == 0 or all(0 in s.shape for s in start):
+        return start
     index = _spare(index, num_bins)
     order = jnp.argsort(index, stable=True)
     index, values = index[order], [v[order] for v in values]

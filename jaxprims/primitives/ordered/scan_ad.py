@@ -305,6 +305,10 @@ FEW_NUMBERS, STEPS_OF_FEW = 256, 9
 """Numbers in all of which it does so before a kernel is called, by what it knows, and steps."""
 
 
+FEW_IN_ROWS = 3
+"""Steps along the last axis, in pairs of which XLA makes both passes sooner than one after the other."""
+
+
 def _few_steps(name: str | None, x: Any) -> int:
     """Halves' products would be rounded at each step; of sums XLA would make what cotangents are made of at each step."""
     known = name in ("mul", "max", "min") and not scan_xla.is_half(x.dtype) and all(isinstance(k, int) for k in x.shape)
@@ -322,7 +326,8 @@ def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         few = isinstance(n, int) and 0 < n <= _few_steps(name, primals[0]) and not call.is_map  # which has no steps
         if not few or call.plans or call.then is not None or call.wanted is not None or axes_of(dots) - axes_of(primals):
             return rule(primals, tangents, **params)
-        if name in (None, "logaddexp"):  # of which XLA would make all steps' exponentials for each
+        short_rows = n <= FEW_IN_ROWS and axis == primals[0].ndim - 1
+        if name in (None, "logaddexp") or short_rows:  # of which XLA would make all steps' exponentials for each
             return jvp_of(functools.partial(SCANS.plain, **params), primals, tangents)
         return jvp_of(lambda x: [scan_xla.written_out(x, name, axis, call.reverse)], primals, tangents)
 

@@ -93,8 +93,8 @@ def is_half(dtype: Any) -> bool:
 
 def written_out(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan of a few elements, at least one, along ``axis``, step by step."""
-    n = x.shape[axis]
-    first, *rest = (jax.lax.slice_in_dim(x, k, k + 1, axis=axis) for k in (range(n - 1, -1, -1) if reverse else range(n)))
+    parts = jax.lax.split(x, (1,) * x.shape[axis], axis)  # which is transposed to one concatenation, not to pads and their sum
+    first, *rest = parts[::-1] if reverse else parts
     out = [first]
     for step in rest:
         out.append(STEPS[name](out[-1], step))

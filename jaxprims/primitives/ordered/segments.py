@@ -40,18 +40,21 @@ class SegmentedReductions(OrderedFamily):
     scatters = True
 
     def operation(self, **params: Any) -> str | None:
-        call: OrderedCall = params["call"]
-        name, dtypes = call.operator.name, call.operator.dtypes
-        return name if len(dtypes) == 1 and histogram_xla.scatters(name, dtypes[0]) else None
+        """``leaves``: one for each."""
+        operator = params["call"].operator
+        if not all(histogram_xla.scatters(*leaf) for leaf in zip(operator.leaf_names, operator.dtypes, strict=True)):
+            return None
+        return operator.name if len(operator.dtypes) == 1 else "leaves"
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         call: OrderedCall = params["call"]
         arrays, cut, captured, consts, _ = call.split(operands)
         values = call.values(arrays, captured)
         ids = cut if call.segmented_by == "ids" else scan_xla.ids_of(cut, values[0].shape[0])
-        neutral, name = neutral_leaves(call, values), self.operation(**params)
-        if name is not None:
-            return [histogram_xla.scatter(ids, values[0], neutral[0], call.num_segments, name)]
+        neutral = neutral_leaves(call, values)
+        if self.operation(**params) is not None:
+            leaves = zip(values, neutral, call.operator.leaf_names, strict=True)
+            return [histogram_xla.scatter(ids, v, start, call.num_segments, name or "") for v, start, name in leaves]
         return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
 
 

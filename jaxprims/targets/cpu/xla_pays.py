@@ -132,7 +132,8 @@ def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> s
         return _FEW
     if problem.family == "segments" and operation and problem.ids:
         most = SMALL_HALVES if operation == "add" and problem.spec.leaves[0][0] in HALVES else SMALL_SEGMENTS
-        if problem.n * problem.lanes * problem.members <= most:
+        most = SMALL if operation == "leaves" else most
+        if problem.n * problem.lanes * problem.members * len(problem.spec.leaves) <= most:
             return _FEW
     if not operation and _short_rows(problem):
         return "short rows: an operation for each doubling, on all of them"
