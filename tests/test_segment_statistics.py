@@ -143,6 +143,7 @@ def test_positions_without_nan(name: str, axis: int | None, keep: bool) -> None:
     for a in (
         x,
         np.repeat(x, 1000, 1),  # where a second look at all numbers would take its time
+        np.repeat(x, 200, 0),
         np.where(np.arange(6000) < 3000, np.nan, np.repeat(np.where(np.arange(5)[:, None] == 1, np.nan, x), 1000, 1)),
         np.where(np.arange(6) == 2, np.nan, x),
         np.where(np.arange(6) == 5, worst, np.nan),
@@ -152,6 +153,14 @@ def test_positions_without_nan(name: str, axis: int | None, keep: bool) -> None:
         for dtype in (a.dtype, np.dtype(np.float16)):
             got = getattr(jp, name)(a.astype(dtype), axis, keepdims=keep)
             np.testing.assert_array_equal(got, theirs(a.astype(dtype)))
+
+
+@pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
+def test_positions_without_nan_among_few(name: str) -> None:
+    """Where each result is one of a few numbers XLA looks for NaN in the loop that finds it."""
+    for shape, axis, by_xla in (((3, 5000), 0, True), ((5000, 7), -1, True), ((5000, 7), 0, False), ((30, 500), 0, False)):
+        calls = jp.explain(lambda x, axis=axis: getattr(jp, name)(x, axis))(np.ones(shape, np.float32)).calls
+        assert all(call.strategy == "plain XLA" for call in calls) == by_xla
 
 
 @pytest.mark.parametrize("bins", [1, 7, [0.0, 2.0, 2.5]], ids=str)

@@ -27,6 +27,9 @@ __all__ = ["argmax", "argmin", "nanargmax", "nanargmin"]
 FEW = 4096
 """Numbers of which all are looked at once more for NaN in less time than XLA takes to ask whether that must be."""
 
+FEW_TO_EACH = 20
+"""Numbers of which one is the result, up to which XLA finds it in the loop that looks for NaN."""
+
 
 def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Callable[..., jax.Array]:
     plain = getattr(jnp, name)
@@ -89,6 +92,9 @@ def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array
     def number(x: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.where(jnp.isnan(x), last, x) if ignored else x.astype(np.uint8), at
 
+    known = all(isinstance(n, int) for n in a.shape)
+    if ignored and known and axis is not None and a.shape[axis] < FEW_TO_EACH and a.size > FEW:
+        return getattr(jnp, name)(a, axis, keepdims=keepdims)
     changed = ignored or a.dtype == bool
     monoid = getattr(monoids, name.removeprefix("nan"))
     best, at = reduce((a, positions), monoid, axis=axis, map=number if changed else None, keepdims=keepdims)
@@ -96,7 +102,7 @@ def _arg(a: jax.Array, name: str, axis: int | None, keepdims: bool) -> jax.Array
     if not ignored:
         return at
     some = lambda: ~reduce(a, jnp.logical_and, axis=axis, map=jnp.isnan, keepdims=keepdims)  # noqa: E731
-    if all(isinstance(n, int) for n in a.shape) and a.size <= FEW:
+    if known and a.size <= FEW:
         return jnp.where(some(), at, -1)
     unsure = jnp.any(best == last)  # an infinity, or nothing but NaN
     return jnp.where(jax.lax.cond(unsure, some, lambda: jnp.ones(at.shape, bool)), at, -1)
