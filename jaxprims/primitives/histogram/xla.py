@@ -100,7 +100,7 @@ def reduce_by_index(
     """Any operator on one bin: a stable sort by index, a segmented scan, each segment's last element to its bin."""
     start = _start(values, num_bins, identity, dest)
     if index.shape[0] == 0 or all(0 in s.shape for s in start):
-        return start
+        return start if dest is None else list(dest)
     index = _spare(index, num_bins)
     order = jnp.argsort(index, stable=True)
     index, values = index[order], [v[order] for v in values]
