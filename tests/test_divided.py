@@ -112,6 +112,7 @@ def test_several_axes() -> None:
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0), (1, 2)])
 @pytest.mark.parametrize("spec", [P(None, "x"), P(None, "y", "x"), P("y", None, "x"), P()])
+@pytest.mark.dear
 def test_halves_and_positions_along_several_axes(order: tuple[int, ...], spec: P) -> None:
     """Rounded once, and the first of the greatest, without its axes gathered to be one: ties on several devices and NaN."""
     x = RNG.integers(-300, 300, (24, 16, 40)).astype(np.float32)

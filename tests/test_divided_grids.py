@@ -81,6 +81,7 @@ def test_gradients_of_grids_that_shrink(spec: P) -> None:
 
 @pytest.mark.cover(2)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "reflect", "symmetric", "constant", "keep", "valid"])
+@pytest.mark.dear
 def test_grids_that_devices_do_not_divide(boundary: str) -> None:
     """The last device has fewer cells than the others; nothing is gathered, forward and backward, of large grids and small."""
     large, small = (RNG.integers(-4, 5, s).astype(np.float32) for s in ((200, 136), (72, 80)))
@@ -98,6 +99,7 @@ def test_grids_that_devices_do_not_divide(boundary: str) -> None:
             check(gradient, (x,), mesh(4, 2), spec, 16 * 200 if x is large else x.size)  # XLA's
 
 
+@pytest.mark.dear
 def test_uneven_grids_of_more() -> None:
     """Coordinates around the ends, arrays with boundaries of their own, reductions, batches, captured arrays, far reads."""
     x = RNG.standard_normal((200, 136)).astype(np.float32)

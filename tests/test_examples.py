@@ -71,6 +71,7 @@ def images() -> list[np.ndarray]:
     return [picture(), picture()]
 
 
+@pytest.mark.dear
 def test_registration_recovers_the_shift(images: list[np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     registration = importlib.import_module("registration")
     plot = tmp_path / "registration.png"

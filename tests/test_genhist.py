@@ -378,6 +378,7 @@ def pairs_of_counts(a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("plan", [None, (1, 1, 1, 0, 0), (2, 1, 1, 0, 0), (2, 2, 4, 0, 0), (1, 1, 1, 1, 0)])
 @pytest.mark.cover(2)
+@pytest.mark.dear
 def test_working_copies_start_from_an_identity_that_is_traced(plan: Any) -> None:
     """As they do from one that is known: also of several leaves and slots, batched, and none of it is compiled for a number."""
     n, h = 400, 5

@@ -98,6 +98,7 @@ def test_what_does_not_is_refused(name: str) -> None:
         one_lane(trace(NOT_ALIKE[name], (3, 2, 2)), (3,))
 
 
+@pytest.mark.dear
 def test_calls_are_right_and_never_raise_for_shapes_that_nobody_gave() -> None:
     """Branches on shapes, fixed rows, the user's own exceptions: the operator is tried on other shapes, and nobody notices."""
     x = np.random.default_rng(1).integers(-2, 3, (3, 3, 2, 2)).astype(np.float32)

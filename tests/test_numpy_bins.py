@@ -178,6 +178,7 @@ ENDS = [(0, INF), (-INF, 0), (-INF, INF), (INF, INF), (-INF, -INF), (NAN, 1), (1
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.dear
 def test_any_ends(ends, jitted):
     """What equals the last edge, where edges are NaN or do not ascend, by the rules of one axis or of several."""
     rng = np.random.default_rng(0)

@@ -84,6 +84,7 @@ def agree(got: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.dear
 def test_drawn_producers(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, rows = rng.integers(-9, 9, (N, F)).astype(np.float32) / 4, rng.integers(-9, 9, N).astype(np.float32)

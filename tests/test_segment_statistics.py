@@ -181,6 +181,7 @@ def test_edges_of_bins(dtype: str, bins: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.dear
 def test_more_segments_and_elements_than_ids_can_count(dtype: str) -> None:
     r = np.random.default_rng(5)
     x = jnp.asarray(r.standard_normal(300), jnp.float32)

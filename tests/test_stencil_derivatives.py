@@ -323,6 +323,7 @@ def _wave(height: Any, before: Any, speed: Any) -> Any:
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "keep"])
 @pytest.mark.parametrize("size", [20, 140])
+@pytest.mark.dear
 def test_fields_that_rest_at_first(boundary: str, size: int) -> None:
     """Of several fields' tangents some are zero at first, and stay so for a step."""
     rng = np.random.default_rng(0)

@@ -166,6 +166,7 @@ def test_rows_that_fill_no_vector() -> None:
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.dear
 def test_drawn_of_few_cells(boundary: str) -> None:
     """XLA's cells far beyond small grids: several times around, to and fro; and their derivatives, which read otherwise."""
     rng = np.random.default_rng(BOUNDARIES.index(boundary))
