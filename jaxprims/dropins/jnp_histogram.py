@@ -23,6 +23,7 @@ from ..arguments.bins import Bins
 from ..arguments.checks import dtype_of
 from ..arguments.types import ArrayLike, PyTree
 from ..ir.program import dtype_name
+from ..primitives.held import held
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
@@ -134,7 +135,7 @@ def histogram(
         return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
-    edges = _edges((x,), (spec,), (range,), dtype)
+    edges = held(_edges((x,), (spec,), (range,), dtype))
     counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, True)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
@@ -226,7 +227,7 @@ def _histogramdd(
     if len(ranges) != len(specs) or not all(r is None or np.shape(r) == (2,) for r in ranges):
         return None
     dtype = _promoted(*columns, weights)
-    edges = _edges(columns, specs, ranges, dtype)
+    edges = held(_edges(columns, specs, ranges, dtype))
     counted = jnp.result_type(int) if weights is None else dtype
     counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, False)
     if density:
@@ -390,7 +391,7 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
 
 @functools.partial(jax.jit, static_argnums=(3, 4), inline=EARLY)
 def _count(
-    columns: tuple[jax.Array, ...], edges: tuple[jax.Array, ...], weights: jax.Array | None, dtype: np.dtype, one: bool
+    columns: tuple[jax.Array, ...], edges: Sequence[jax.Array], weights: jax.Array | None, dtype: np.dtype, one: bool
 ) -> jax.Array:
     """The histogram [n1, ..., nD] of dtype ``dtype``; ``one``: by the rules of that of one axis."""
     columns, edges = lax.stop_gradient((columns, edges))  # a bin number has no derivative
