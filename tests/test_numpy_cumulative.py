@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_outcomes import assert_same
 
 import jaxprims as jp
 
@@ -89,3 +90,14 @@ def test_lax_names_with_axes_of_numpy(name: str) -> None:
     np.testing.assert_array_equal(jp.cummax(x[::-1], axis=None), np.maximum.accumulate(x[::-1].ravel()))
     with pytest.raises(ValueError, match="axis"):
         getattr(jp, name)(x, -3)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("n", [0, 1])
+def test_an_associative_scan_of_one_element_does_not_ask_its_function(n, reverse):
+    """As in ``jax.lax``: not even for the dtype that it would give."""
+    for fn in (jnp.logical_and, jnp.bitwise_and, jnp.add):
+        for x in (jnp.ones((2, n), np.float32), 2.5 * jnp.ones((2, n), int)):
+            assert_same(lambda m, f=fn, x=x: m.associative_scan(f, x, reverse, axis=1), jax.lax)
+            assert_same(lambda m, f=fn, x=x: jax.jit(lambda x: m.associative_scan(f, (x, x), reverse, 1))(x), jax.lax)
+            assert_same(lambda m, f=fn, x=x: jax.vmap(lambda x: m.associative_scan(f, x, reverse))(x), jax.lax)

@@ -23,6 +23,7 @@ from ..arguments.bins import Bins
 from ..arguments.checks import dtype_of
 from ..arguments.types import ArrayLike, PyTree
 from ..ir.program import dtype_name
+from ..primitives.held import held
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import axes_of, vary
 from .bin_finder import bin_finder
@@ -226,7 +227,7 @@ def _histogramdd(
     if len(ranges) != len(specs) or not all(r is None or np.shape(r) == (2,) for r in ranges):
         return None
     dtype = _promoted(*columns, weights)
-    edges = _edges(columns, specs, ranges, dtype)
+    edges = held(_edges(columns, specs, ranges, dtype))
     counted = jnp.result_type(int) if weights is None else dtype
     counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, _equal(specs), False)
     if density:
@@ -396,7 +397,7 @@ def _coordinates(point: Sequence[jax.Array]) -> list[jax.Array]:
 @functools.partial(jax.jit, static_argnums=(3, 4, 5), inline=EARLY)
 def _count(
     columns: tuple[jax.Array, ...],
-    edges: tuple[jax.Array, ...],
+    edges: Sequence[jax.Array],
     weights: jax.Array | None,
     dtype: np.dtype,
     equal: tuple[bool, ...],

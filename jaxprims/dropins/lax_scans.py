@@ -135,11 +135,20 @@ def _cumulative(operand: jax.Array, name: str, axis: int, reverse: bool) -> jax.
     return typed(out, jax.typeof(operand))
 
 
-def _without_elements(arguments: dict[str, Any]) -> bool:
-    return any(0 in np.shape(x) for x in jax.tree.leaves(arguments.get("elems")))
+def _comes_back(arguments: dict[str, Any]) -> bool:
+    leaves = jax.tree.leaves(arguments.get("elems"))
+    return any(0 in np.shape(x) for x in leaves) or _nothing_to_combine(leaves, arguments.get("axis", 0))
 
 
-@kept("elems", unless=_without_elements)  # which come back as they are
+def _nothing_to_combine(leaves: list[Any], axis: Any) -> bool:
+    """Is there one element, or none? ``jax.lax`` does not ask ``fn`` then whether it takes them."""
+    if not isinstance(axis, int) or not all(-np.ndim(x) <= axis < np.ndim(x) for x in leaves):
+        return False
+    lengths = {np.shape(x)[axis] for x in leaves}
+    return lengths in ({0}, {1})
+
+
+@kept("elems", unless=_comes_back)
 def associative_scan(fn: Operator, elems: PyTree, reverse: bool = False, axis: int = 0) -> PyTree:
     """All prefixes combined with an associative function, like :func:`jax.lax.associative_scan`.
 
@@ -173,7 +182,7 @@ def associative_scan(fn: Operator, elems: PyTree, reverse: bool = False, axis: i
     along = operator.index(axis)
     if any(sharded_axes(x) for x in leaves):
         return jax.lax.associative_scan(fn, elems, reverse=reverse, axis=along)
-    if all(np.shape(x) and np.shape(x)[along if -np.ndim(x) <= along < np.ndim(x) else 0] == 0 for x in leaves):
+    if _nothing_to_combine(leaves, along):
         return jax.tree.map(jnp.asarray, elems) if reverse else elems
     ranks = [np.ndim(x) for x in leaves]
 
