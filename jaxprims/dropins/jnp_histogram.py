@@ -135,7 +135,7 @@ def histogram(
         return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
-    edges = _edges((x,), (spec,), (range,), dtype)
+    edges = held(_edges((x,), (spec,), (range,), dtype))
     counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, _equal((spec,)), True)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
