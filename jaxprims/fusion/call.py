@@ -65,7 +65,7 @@ class Fused:
         if self.with_rules:
             return self.closed
         jaxpr, _ = dce_jaxpr(self.closed.jaxpr, [True] * len(self.closed.jaxpr.outvars), instantiate=True)
-        return ClosedJaxpr(jaxpr, self.closed.consts)
+        return self.closed if _made(jaxpr) == _made(self.closed.jaxpr) else ClosedJaxpr(jaxpr, self.closed.consts)
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -134,6 +134,11 @@ def fused_of(jaxpr: ClosedJaxpr) -> Fused:
     if jaxpr not in _KNOWN:  # somebody has made it of another
         _KNOWN[jaxpr] = Fused(ClosedJaxpr(*opened(jaxpr)))
     return _KNOWN[jaxpr]
+
+
+def _made(jaxpr: Jaxpr) -> int:
+    """How many variables, in calls and loops, too."""
+    return sum(len(e.outvars) + sum(_made(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
 def has_shards(jaxpr: Jaxpr) -> bool:
