@@ -11,6 +11,7 @@ import pytest
 from fused import ROWS, SHAPES, N, X, faults, same
 
 import jaxprims as jp
+from jaxprims.fusion.call import Fused
 
 __all__ = ["faults"]  # fixtures that every test uses
 
@@ -98,3 +99,24 @@ def test_one_trace_for_calls_alike() -> None:
         f(X)
     f(X[:100])
     assert len(traces) == 2
+
+
+LOOPS = {
+    "scan": lambda step, x: jax.lax.scan(step, x[0] * 0, x)[0],
+    "scan in a scan": lambda step, x: jax.lax.scan(lambda c, _: (jax.lax.scan(step, c, x)[0], c), x[0] * 0, None, length=2)[0],
+    "scan in a call": lambda step, x: jax.jit(lambda x: jax.lax.scan(step, x[0] * 0, x))(x)[0],
+    "scan, then a kernel": lambda step, x: jax.lax.scan(step, x[0] * 0, x)[0] + jnp.sum(jnp.cumsum(X * X) * X),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("graded", [False, True], ids=["plain", "gradient"])
+def test_what_nobody_wants_of_a_loop_is_left_out(name: str, graded: bool) -> None:
+    def fn(x: Any) -> Any:
+        out = LOOPS[name](lambda c, row: (jnp.max(c[:, None] + row, 0), jnp.argsort(c)), x)
+        return jnp.sum(out)
+
+    wanted = jax.grad(fn) if graded else fn
+    x = jnp.sin(jnp.arange(24.0)).reshape(6, 4)
+    same(jax.jit(wanted)(x), jax.jit(jp.fuse(wanted))(x))
+    assert "sort" not in str(Fused(jax.make_jaxpr(wanted)(x)).rewritten.closed)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..primitives.tangents import is_inexact, taylor_by
 from ..tracing.jaxprs import opened, subjaxprs
@@ -59,8 +60,16 @@ class Fused:
         return [v.aval for v in self.closed.jaxpr.invars]
 
     @functools.cached_property
+    def needed(self) -> ClosedJaxpr:
+        """Without what nobody wants of its loops either: JAX leaves that out of a program, but not of what a primitive holds."""
+        if self.with_rules:
+            return self.closed
+        jaxpr, _ = dce_jaxpr(self.closed.jaxpr, [True] * len(self.closed.jaxpr.outvars), instantiate=True)
+        return self.closed if _made(jaxpr) == _made(self.closed.jaxpr) else ClosedJaxpr(jaxpr, self.closed.consts)
+
+    @functools.cached_property
     def graph(self) -> Graph:
-        plain = flat_graph(self.closed, with_rules=self.with_rules)
+        plain = flat_graph(self.needed, with_rules=self.with_rules)
         for earlier in (simplified, unflattened, added_in_turn, picked_first):
             found_earlier = earlier(plain)
             plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
@@ -102,7 +111,7 @@ class Fused:
         try:
             found = rewritten(self.graph)
             unchanged = not (found.kernels or self.changed)  # in another order XLA might fuse it worse
-            return dataclasses.replace(found, closed=self.closed) if unchanged else found
+            return dataclasses.replace(found, closed=self.needed) if unchanged else found
         except Exception as e:  # no program fails because somebody wanted it faster
             return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))
 
@@ -125,6 +134,11 @@ def fused_of(jaxpr: ClosedJaxpr) -> Fused:
     if jaxpr not in _KNOWN:  # somebody has made it of another
         _KNOWN[jaxpr] = Fused(ClosedJaxpr(*opened(jaxpr)))
     return _KNOWN[jaxpr]
+
+
+def _made(jaxpr: Jaxpr) -> int:
+    """How many variables, in calls and loops, too."""
+    return sum(len(e.outvars) + sum(_made(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
 def has_shards(jaxpr: Jaxpr) -> bool:
