@@ -88,7 +88,7 @@ def test_integers():
     check(collatz, x)
     check(hashed, x.astype("uint32"))
     check(lambda x: jnp.sum(hashed(x), 1), x.astype("uint32"))
-    check(in_rows, x.astype("uint32"), np.arange(8, dtype="uint32"))
+    check(in_rows, np.tile(x, 4).astype("uint32"), np.arange(8, dtype="uint32"))
 
 
 def test_what_is_left():
