@@ -353,7 +353,7 @@ def test_one_bin_is_a_reduction(name: str, dtype: Any, n: int) -> None:
 
 @pytest.mark.parametrize("given", [((-3.0, 3.0),), (), "edges"])
 def test_histograms_in_loops(given: Any) -> None:
-    """Of few elements XLA finds the bins, and the range."""
+    """Of few elements XLA finds the bins, and the range; edges of equal bins are made once."""
     x = jnp.asarray(rng.normal(size=73), np.float32)
     edges = jnp.asarray([-3, -2.5, -1, 0, 0.25, 0.5, 1.5, 2, 3.0])
     args = (edges,) if given == "edges" else (8, *given)
@@ -362,8 +362,8 @@ def test_histograms_in_loops(given: Any) -> None:
         return jax.lax.fori_loop(0, 3, lambda i, c: c + histogram(x + c[0] * 0, *args)[0], jnp.zeros(8))
 
     mine = jax.jit(functools.partial(counts, jp.histogram))
-    assert "@jaxprims" not in mine.lower(x).as_text()
-    assert "@jaxprims" in mine.lower(jnp.ones(3000)).as_text()
+    assert {*re.findall(r"@jaxprims_(\w+)_v", mine.lower(x).as_text())} == (set() if given == "edges" else {"held"})
+    assert {*re.findall(r"@jaxprims_(\w+)_v", mine.lower(jnp.ones(3000)).as_text())} - {"held"}
     np.testing.assert_array_equal(mine(x), counts(jnp.histogram, x))
 
 

@@ -135,7 +135,7 @@ def histogram(
         return jnp.histogram(a, bins, range, weights, density, **options)
     dtype = _promoted(a, weights)
     x = _flat(a)
-    edges = held(_edges((x,), (spec,), (range,), dtype))
+    edges = _counted_by((x,), (spec,), (range,), dtype)
     counts = _count((x,), edges, None if weights is None else _flat(weights), dtype, _equal((spec,)), True)
     if density:
         counts = counts / jnp.diff(edges[0]) / counts.sum()
@@ -227,7 +227,7 @@ def _histogramdd(
     if len(ranges) != len(specs) or not all(r is None or np.shape(r) == (2,) for r in ranges):
         return None
     dtype = _promoted(*columns, weights)
-    edges = held(_edges(columns, specs, ranges, dtype))
+    edges = _counted_by(columns, specs, ranges, dtype)
     counted = jnp.result_type(int) if weights is None else dtype
     counts = _count(columns, edges, weights if weights is None else jnp.asarray(weights), counted, _equal(specs), False)
     if density:
@@ -323,6 +323,14 @@ def _specs(bins: Any, axes: int) -> list[Any] | None:
     """:func:`_spec` for each axis."""
     specs = [_spec(bins)] * axes if _is_scalar(bins) else [_spec(b) for b in bins]
     return None if len(specs) != axes or builtins.any(s is None for s in specs) else specs
+
+
+def _counted_by(
+    columns: tuple[jax.Array, ...], specs: Sequence[Any], ranges: Sequence[Any], dtype: np.dtype
+) -> Sequence[jax.Array]:
+    """The edges, made once: XLA would round equal bins' otherwise for who reads them than for who returns them."""
+    edges = _edges(columns, specs, ranges, dtype)
+    return held(edges) if builtins.any(_equal(specs)) else edges
 
 
 def _equal(specs: Sequence[Any]) -> tuple[bool, ...]:
