@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..primitives.tangents import is_inexact, taylor_by
-from ..tracing.jaxprs import opened, subjaxprs
+from ..tracing.jaxprs import opened, subjaxprs, with_arguments
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
 from .graph import Graph, flat_graph
@@ -157,7 +157,9 @@ def has_tokens(jaxpr: Jaxpr) -> bool:
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
     jaxpr = None if call.named is None else call.named()
     if jaxpr is None:  # of its own: what it stands for must not hold it
-        jaxpr = ClosedJaxpr(*opened(call.closed))
+        plain, consts = opened(call.closed)
+        # newer JAX: not marked as one to be expanded before it is lowered
+        jaxpr = ClosedJaxpr(with_arguments(plain, plain.constvars, plain.invars), consts)
         call.named, _KNOWN[jaxpr] = weakref.ref(jaxpr), call
     return list(fused_p.bind(*args, jaxpr=jaxpr))
 

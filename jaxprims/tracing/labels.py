@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from . import elementwise
-from .jaxprs import CALLS, IDENTITIES, called, opened
+from .jaxprs import CALLS, IDENTITIES, called, opened, scan_counts
 from .lanewise import OWN
 
 Labels = tuple[int, ...]
@@ -87,7 +87,7 @@ def _sources_of_several(eqn: Any, result: int, axis: int) -> Found:
         return _sources_in(inner[0], result, axis)
     if eqn.primitive.name != "scan":
         raise Mixed
-    first, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    first, carries = scan_counts(eqn)
     if len(eqn.outvars) != carries or len(eqn.invars) != first + carries:
         raise Mixed  # it goes along an axis
     body = opened(eqn.params["jaxpr"])[0]

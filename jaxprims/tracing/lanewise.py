@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from . import elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, called, opened
+from .jaxprs import CALLS, IDENTITIES, called, opened, scan_counts
 from .varying import axes_of
 
 SAME, OWN = -1, -2
@@ -267,7 +267,7 @@ def _iota(eqn: Any) -> Lane:
 
 def _scan(eqn: Any, *xs: Lane) -> list[Lane]:
     """A loop of so many steps; a carry is on a lane axis if it is so after any step."""
-    first, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    first, carries = scan_counts(eqn)
     if len(eqn.outvars) != carries or len(xs) != first + carries:
         raise Unsupported("scan", "over the lanes")
     jaxpr, captured = opened(eqn.params["jaxpr"])
