@@ -28,7 +28,7 @@ FEW = 4096
 """Numbers of which all are looked at once more for NaN in less time than XLA takes to ask whether that must be."""
 
 FEW_TO_EACH = 20
-"""Numbers of which one is the result, up to which XLA finds it in the loop that looks for NaN."""
+"""Numbers of which one is the result, below which XLA finds it in the loop that looks for NaN."""
 
 
 def _drop_in(name: str, what: str, of_nan: str, raises: str, example: str) -> Callable[..., jax.Array]:

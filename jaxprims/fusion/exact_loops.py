@@ -66,7 +66,9 @@ def _inlined(jaxpr: Jaxpr) -> list[JaxprEqn]:
 
 
 def _called(eqn: JaxprEqn, wanted: list[Var]) -> JaxprEqn | None:
-    if eqn.primitive.name != "scan" or eqn.effects or len(wanted) != 1 or eqn.params["length"] < FEWEST_STEPS:
+    if eqn.primitive.name != "scan" or eqn.effects or len(wanted) != 1:
+        return None
+    if not isinstance(eqn.params["length"], int) or eqn.params["length"] < FEWEST_STEPS:
         return None
     jaxpr, captured = opened(eqn.params["jaxpr"])
     (out,) = wanted
