@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import AxisType
 
 
 def mesh(*sizes: int, explicit: bool = False) -> jax.sharding.Mesh:
+    """Skips where there are fewer devices."""
+    if math.prod(sizes) > len(jax.devices()):
+        pytest.skip(f"of {math.prod(sizes)} devices, and there are {len(jax.devices())}")
     kind = AxisType.Explicit if explicit else AxisType.Auto
     return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(kind,) * len(sizes))
 

@@ -101,6 +101,7 @@ def test_cheapest_cut() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.cover(2)
+@pytest.mark.cpu
 def test_gradients_take_no_more_memory(order: str) -> None:
     """What backward passes make again is no more than a few elementwise functions, in whichever order it is fused."""
     plain = deep(lambda f: f)

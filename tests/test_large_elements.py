@@ -29,7 +29,8 @@ from jaxprims.tracing.nests import to_arrays
 
 @pytest.fixture(autouse=True)
 def no_fallbacks() -> Iterator[None]:
-    with warnings.catch_warnings():
+    """And products of matrices that an XLA of GPUs makes are as exact as their dtype."""
+    with warnings.catch_warnings(), jax.default_matmul_precision("highest"):
         warnings.simplefilter("error", jp.FallbackWarning)
         yield
 

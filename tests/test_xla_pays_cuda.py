@@ -93,6 +93,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         lambda x, i: jp.genhist(lambda x, i: (i % 90, jnp.exp(x)), (x, i), jp.Bins(90)), (array(5000), ids(5000)),
         "stablehlo.scatter",
     ),
+    "several, of many bins": (
+        lambda x, i, j: jp.genhist(lambda x, i, j: ((i, jnp.abs(x)), (j, x)), (x, i, j), [jp.Bins(50_000)] * 2),
+        (array(10**6), ids(10**6), ids(10**6)), "stablehlo.scatter",
+    ),
     "into what is there": (
         lambda x, i, d: jp.reduce_by_index(x, i, 900, dest=d), (array(5000), ids(5000), array(900)), "stablehlo.scatter",
     ),
@@ -147,6 +151,10 @@ KERNELS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "several": (
         lambda x, i: jp.genhist(lambda x, i: ((i, x), (i, x)), (x, i), [jp.Bins(90), jp.Bins(90, jnp.maximum)]),
         (array(5000), ids(5000)),
+    ),
+    "several, of few bins": (
+        lambda x, i, j: jp.genhist(lambda x, i, j: ((i, jnp.abs(x)), (j, x)), (x, i, j), [jp.Bins(500)] * 2),
+        (array(10**6), ids(10**6), ids(10**6)),
     ),
     "loops": (
         lambda x, i: jp.genhist(

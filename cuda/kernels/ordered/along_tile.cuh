@@ -193,7 +193,7 @@ class AlongTile {
  private:
   JP_DEVICE Row TheRow() const { return RowOf(p_.call, kFlat ? 0 : claim_->unit); }
   JP_DEVICE Chain TheChain() const {
-    return Chain(p_.records + claim_->unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles), kWarp);
+    return Chain(p_.records + claim_->unit * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles));
   }
   // The tile's elements in memory.
   JP_DEVICE i64 Low() const { return claim_->begin > 0 ? claim_->begin : 0; }

@@ -90,9 +90,7 @@ struct Record {
 // The records of one chain. All of a warp work together.
 class Chain {
  public:
-  // window: so many groups are looked at; a prefix turns up among them in time.
-  JP_DEVICE Chain(u64* words, int tiles, int window)
-      : aggregates_(words), groups_(static_cast<int>(ScanGroups(tiles))), tiles_(tiles), window_(window) {}
+  JP_DEVICE Chain(u64* words, int tiles) : aggregates_(words), groups_(static_cast<int>(ScanGroups(tiles))), tiles_(tiles) {}
 
   // Publishes the aggregate of `tile`; every lane has it.
   JP_DEVICE void PublishAggregate(int tile, const State& aggregate, bool started) const {
@@ -107,7 +105,7 @@ class Chain {
     if (!needed && (started || !last)) return aggregate;
 
     Published mine = {aggregate, started, lane >= place};
-    Published before = {aggregate, false, lane >= window_ || lane >= group};
+    Published before = {aggregate, false, lane >= group};
     bool prefix = false;  // is `before` all that comes before?
     u32 heads;
     int first;  // lanes before it do not count
@@ -156,7 +154,7 @@ class Chain {
 
   // The prefix behind a group, or else its total. Both are read at once if they are small: one latency.
   JP_DEVICE void PollGroup(int group, Published& out, bool& prefix) const {
-    if (prefix || group < 0 || Lane() >= window_) return;
+    if (prefix || group < 0) return;
     Record whole, total;
     whole.Read(Prefix(group), groups_);
     if constexpr (!kAtOnce) whole.Get(out);
@@ -170,7 +168,7 @@ class Chain {
   }
 
   u64* const aggregates_;
-  const int groups_, tiles_, window_;
+  const int groups_, tiles_;
 };
 
 }  // namespace jp

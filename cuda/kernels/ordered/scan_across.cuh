@@ -2,9 +2,11 @@
 //
 // A tile is a strip of lanes by a range of the axis. A block's threads are `width` neighbouring lanes and several rows of the
 // axis: a thread scans its own neighbours on the axis in registers, the threads' totals meet in shared memory. Between the tiles
-// of a strip each lane is a chain of its own (look_back.cuh; a warp looks after one chain at a time); where the strips are enough
-// to fill the device, a block goes down its strip instead.
+// of a strip each lane is a chain of its own (look_back_across.cuh); where the strips are enough to fill the device, a block goes
+// down its strip instead.
 #pragma once
+
+#include "ordered/look_back_across.cuh"
 
 namespace jp {
 
@@ -13,13 +15,12 @@ class AcrossTile {
   static constexpr ScanTile kTile = TileAcross(spec::kStateBytes);
   static constexpr int kSteps = kTile.rounds, kThreads = kTile.threads;
 
-  // A chain's tiles are few and its record is read for few elements.
-  static constexpr int kWindow = 8;
   static constexpr i64 kStep = spec::kReverse ? -1 : 1;
 
   struct Shared {
     State totals[kThreads], carries[kThreads];  // totals: of a row of threads, lane after lane
     bool started[kThreads];
+    u8 flags[kThreads];
     i64 number;
   };
 
@@ -79,26 +80,21 @@ class AcrossTile {
     const bool anew = kStartsInside && starts_ != 0;
     const bool carried = tile_ > 0;
     if (chained) {
-      BlockBarrier();                                                      // everybody has read the totals
-      if (any && Thread() < rows_ * width_) shared.totals[mine] = before;  // in registers there are elements
-      if (last) {
-        shared.carries[column_] = any && !anew ? spec::Op(u, before, x_[kSteps - 1]) : x_[kSteps - 1];
-        shared.started[column_] = cut || anew;
-      }
-      BlockBarrier();
-      for (int column = Warp(); column < width_; column += kThreads / kWarp) {
-        const Chain chain(ChainWordsOf(column), static_cast<int>(p_.tiles), kWindow);
-        chain.PublishAggregate(tile_, shared.carries[column], shared.started[column]);
-      }
-      for (int column = Warp(); column < width_; column += kThreads / kWarp) {
-        const Chain chain(ChainWordsOf(column), static_cast<int>(p_.tiles), kWindow);
-        const State found = chain.LookBack(u, tile_, shared.carries[column], shared.started[column], carried);
-        WarpBarrier();  // every lane has read what this one writes
-        if (Lane() == 0) shared.carries[column] = found;
-      }
+      const bool works = Thread() < rows_ * width_;
+      BlockBarrier();                                  // everybody has read the totals
+      if (any && works) shared.totals[mine] = before;  // in registers there are elements
+      State aggregate = x_[kSteps - 1];
+      if (last && any && !anew) aggregate = spec::Op(u, before, aggregate);
+      const Chains chains(p_.records + unit_ * width_ * ChainWords(spec::kStateBytes, p_.tiles), static_cast<int>(p_.tiles),
+                          width_, rows_, row_, column_);
+      if (last) chains.PublishAggregate(tile_, aggregate, cut || anew);
       if (Thread() == 0) claim();
-      BlockBarrier();
-      if (any && Thread() < rows_ * width_) before = shared.totals[mine];
+      if (carried) {
+        chains.LookBack(u, {shared.carries, shared.flags}, tile_, works, last, aggregate, cut || anew);
+      } else {
+        BlockBarrier();
+      }
+      if (any && works) before = shared.totals[mine];
     }
     if (carried && !cut) {
       before = any ? spec::Op(u, shared.carries[column_], before) : shared.carries[column_];
@@ -163,10 +159,6 @@ class AcrossTile {
 
   JP_DEVICE bool Begins() const { return tile_ == 0 && row_ == 0; }  // a sequence, at k = 0
   JP_DEVICE bool StartsAt(int k) const { return kStartsInside && (starts_ >> k & 1); }
-  JP_DEVICE u64* ChainWordsOf(int column) const {
-    return p_.records + (unit_ * width_ + column) * ChainWords(spec::kStateBytes, p_.tiles);
-  }
-
   JP_DEVICE void Finish(const spec::Uniforms& u, const State& base, bool there) {
     bool reached = there && !Begins();
 #pragma unroll
