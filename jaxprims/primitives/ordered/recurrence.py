@@ -53,8 +53,20 @@ from .scan import batch_rule, scan_p
 recurrence_p = new_primitive("linear_recurrence")
 
 
+class Step:
+    """L[t], of ``factors`` arrays."""
+
+    def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
+        """L y."""
+        raise NotImplementedError
+
+    def then(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any], b: Sequence[Any]) -> Leaves:
+        """L y + b."""
+        return [x + more for x, more in zip(self.apply(consts, factors, y), b, strict=True)]
+
+
 @dataclasses.dataclass(frozen=True)
-class Product:
+class Product(Step):
     """L[t] is a number (an array's, element by element)."""
 
     factors = 1
@@ -73,9 +85,9 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
-class NearOne:
+class NearOne(Step):
     """L[t] is 1 + d[t], real: its factors are that, rounded, and d[t]. ``y + d y`` rounds y, where ``(1 + d) y`` has rounded
-    1 + d, in every step alike."""
+    1 + d, in every step alike; and ``y + (d y + b)`` rounds it once, by what it changes."""
 
     factors = 2
     results = 1
@@ -89,13 +101,17 @@ class NearOne:
         a, d = factors
         return [jnp.where(d > -0.5, y[0] + d * y[0], a * y[0])]
 
+    def then(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any], b: Sequence[Any]) -> Leaves:
+        a, d = factors
+        return [jnp.where(d > -0.5, y[0] + (d * y[0] + b[0]), a * y[0] + b[0])]
+
     def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
         d = first[1] + then[1] + first[1] * then[1]
         return [jnp.where(d > -0.5, 1 + d, first[0] * then[0]), d]
 
 
 @dataclasses.dataclass(frozen=True)
-class Derivative:
+class Derivative(Step):
     """L[t] is an operator's derivative by its first argument, at (p, a) with p[t+1] = p[t] ⊙ a[t]; or that one's transpose, for
     the same pairs from the last to the first. Several steps together have the first p, and all of a's combined."""
 
@@ -165,8 +181,7 @@ class Recurrence:
     def combine(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
         """Two neighbours as one: what is scanned."""
         m = self.step.factors
-        moved = self.step.apply(consts, then[:m], first[m:])
-        return [*self.step.compose(consts, first[:m], then[:m]), *(x + y for x, y in zip(moved, then[m:], strict=True))]
+        return [*self.step.compose(consts, first[:m], then[:m]), *self.step.then(consts, then[:m], first[m:], then[m:])]
 
     def spread(self, factors: Sequence[Any], b: Any) -> Leaves:
         """An unbatched call's factors, of each step: like b."""
