@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from expressions import X86
 from references import assert_close
 
 import jaxprims as jp
+from jaxprims.targets.cpu.llvm import engine
+from jaxprims.targets.plans import AnyKernel, forced
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -90,6 +93,27 @@ def test_half_sums_accumulate_in_float32(dtype: Any) -> None:
         rows[:, 1] = 2
         got = np.asarray(jp.reduce_by_index(rows, np.arange(4096, dtype=np.int32) % 2, 2, dest=np.ones((2, lanes), dtype)))
         assert got.dtype == dtype and got[:, :3].tolist() == [[float(dtype(x)) for x in (2049, 4097, 2049)]] * 2
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("cpu", ["", *(["x86-64", "x86-64-v3"] if X86 else [])])
+def test_every_length_on_vectors_of_every_width(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What phase two does while vectors are computed, and what it has left at the end, are each update once."""
+    host = engine.target()
+    own = {"": 1, "x86-64": 2, "x86-64-v3": 4}[cpu]  # a kernel of each processor's own
+    update = [lambda i, v: (i, v + 1), lambda i, v: (i, v + 2), lambda i, v: (i, v + 4)][own // 2]
+    monkeypatch.setenv("JAXPRIMS_TARGET_CPU", cpu)
+    if engine.target().vector_bytes > host.vector_bytes:
+        pytest.skip("not this machine's")
+    for dtype in (np.float64, np.float32, np.int16):
+        for n in (65, 68, 71, 74, 93, 100, 580):
+            index = rng().integers(-1, 41, n).astype(np.int32)
+            values = np.arange(n, dtype=dtype)
+            wanted = np.zeros(40)
+            np.add.at(wanted, index[(index >= 0) & (index < 40)], (values.astype(float) + own)[(index >= 0) & (index < 40)])
+            with forced(AnyKernel()):
+                got = jp.genhist(update, (index, values), jp.Bins(40))
+            assert got.dtype == dtype and got.tolist() == wanted.tolist(), (dtype, n)
 
 
 def test_specials_of_floats() -> None:

@@ -186,6 +186,24 @@ def test_histogram_with_x64(case):
         assert_same(HISTOGRAMS[case])
 
 
+@pytest.mark.parametrize("shape", [(), (5,)])
+@pytest.mark.parametrize("weights", [None, "float16", "int32"])
+def test_weak_types_with_x64(shape, weights):
+    """Weakly typed float32, made where float64 is not enabled, stays float32 as it does in jax.numpy."""
+    x = jax.jit(lambda: jnp.broadcast_to(jax.lax.exp(1.5), shape))()
+    assert (x.dtype, x.weak_type) == (np.float32, True)
+    with jax.enable_x64(True):
+        w = None if weights is None else np.ones(shape, weights)
+        for call in (
+            lambda m: m.histogram(x, 3, weights=w),
+            lambda m: m.histogram_bin_edges(x, 3),
+            lambda m: m.histogram2d(jnp.ravel(x), jnp.ravel(x), 3, weights=None if w is None else w.ravel()),
+        ):
+            got, want = call(jp), call(jnp)
+            assert [a.dtype for a in jax.tree.leaves(got)] == [a.dtype for a in jax.tree.leaves(want)]
+            jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
 @pytest.mark.dear
 def test_histogram2d_with_x64():
     with jax.enable_x64(True):

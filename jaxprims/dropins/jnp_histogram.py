@@ -173,7 +173,8 @@ def histogram2d(
         specs = _specs(bins, 2)
         if specs is None and not _is_scalar(bins) and len(bins) > 2:
             specs = _specs([jnp.asarray(bins)] * 2, 2)
-        found = _histogramdd((jnp.asarray(x), jnp.asarray(y)), specs, range, weights, density)
+        columns = jnp.asarray(x, dtype_of(x)), jnp.asarray(y, dtype_of(y))  # one array of both has no weak type
+        found = _histogramdd(columns, specs, range, weights, density)
         if found is not None:
             return found[0], *found[1]
     return jnp.histogram2d(x, y, bins, range, weights, density)
@@ -300,14 +301,17 @@ def _weighable(weights: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _promoted(*arrays: Any) -> np.dtype:
-    """The inexact dtype to which ``jax.numpy`` promotes them."""
-    dtype = jnp.result_type(*(a for a in arrays if a is not None))
-    return dtype if jnp.issubdtype(dtype, np.inexact) else _inexact(dtype, bool(jax.config.jax_enable_x64))
+    """The inexact dtype to which ``jax.numpy`` promotes them. (That of weak types alone is theirs, not the default.)"""
+    types = tuple((dtype_of(a), bool(getattr(a, "weak_type", type(a) in (int, float)))) for a in arrays if a is not None)
+    return _inexact(types, bool(jax.config.jax_enable_x64))
 
 
 @functools.cache
-def _inexact(dtype: Any, x64: bool) -> Any:
-    return jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), dtype)).dtype
+def _inexact(types: tuple[tuple[Any, bool], ...], x64: bool) -> Any:
+    def promoted(*xs: Any) -> Any:
+        return jnp.exp(functools.reduce(jnp.add, xs))
+
+    return jax.eval_shape(promoted, *(jax.ShapeDtypeStruct((), dtype, weak_type=weak) for dtype, weak in types)).dtype
 
 
 def _spec(bins: Any) -> int | jax.Array | None:

@@ -32,7 +32,7 @@ class ScalarPhase(VectorPhase):
     """Applies a chunk's updates to histogram g, one after the other."""
 
     def _apply_all(self, g: int, first: ir.Value, count: ir.Value, done: ir.Value | None = None) -> None:
-        """The chunk's updates; the first ``done`` (a multiple of UNROLL) are made already."""
+        """The chunk's updates; the first ``done`` are made already."""
         b, h = self.b, self.spec.bins[g]
         done = i64(0) if done is None else done
         if h.updates > 1 and not self.variant.ranged:
@@ -52,7 +52,7 @@ class ScalarPhase(VectorPhase):
             while unroll > 1 and unroll * h.slots * len(h.op.body) > 8 * UNROLL:
                 unroll //= 2
             if unroll > 1 and h.lanes == 1:
-                whole = b.and_(n, i64(-unroll))
+                whole = b.add(done, b.and_(b.sub(n, done), i64(-unroll)))
                 with loop(b, done, whole, unroll) as j:
                     if g == 0 and u == 0:
                         self._prefetch_next_chunk(b.add(first, j), unroll)

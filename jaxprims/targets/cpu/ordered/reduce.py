@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from llvmlite import ir
 
+from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
@@ -40,6 +41,9 @@ State = list[ir.Value]
 
 TREE = 64
 """Vectors, at most, that become one before its lanes are folded."""
+
+LONGEST_SUM = 32
+"""Numbers, at most, that are added one after the other: what a sum of floats loses grows with them."""
 
 
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
@@ -76,6 +80,10 @@ def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int, 
     return b.function
 
 
+def _rounds(op: Program) -> bool:
+    return any(i.op in ("add", "sub", "mul") and is_float(i.dtype) for i in op.body)
+
+
 class Fold:
     """Code that leaves the combination of a range of elements in the first lane of ``total``."""
 
@@ -105,15 +113,22 @@ class Fold:
 
     def _unordered(self, lo: ir.Value, hi: ir.Value) -> None:
         b, width, vectors = self.b, self.width, self._vectors_at_once()
-        count = b.sub(hi, lo)
-        left = self._several(lo, count, vectors) if vectors > 1 else lo
+        count, left = b.sub(hi, lo), lo
+        if _rounds(self.spec.op):
+            step = vectors * width
+            end = b.add(lo, b.and_(count, i64(-step)))
+            with loop(b, lo, end, LONGEST_SUM * step) as i:
+                self._several(i, least(b, b.sub(end, i), i64(LONGEST_SUM * step)), vectors)
+            left = end
+        elif vectors > 1:
+            left = self._several(lo, count, vectors)
         with loop(b, left, hi, width) as i:
             rest = b.sub(hi, i)
             self.append(self.elements.states(i, rest), prefix_mask(b, rest, width))
         self.fold_any_lanes(count)
 
     def _several(self, lo: ir.Value, count: ir.Value, vectors: int) -> ir.Value:
-        """Several vectors at a time, each into its own accumulator; returns where they end."""
+        """Several vectors at a time, each into its own accumulator, and these into the total; returns where they end."""
         b, step = self.b, vectors * self.width
         four = four_at_once(self.spec.op) if vectors > FOUR and not is_expensive(self.spec.op) else None
         many = [Held(b, self.spec, self.width) for _ in range(vectors if four is None else vectors // FOUR)]
@@ -141,7 +156,7 @@ class Fold:
             while len(states) > 1:
                 half = len(states) // 2
                 states = [self.op(states[k], states[k + half]) for k in range(half)]
-            self._hold(states[0])
+            self.append(states[0])
         return end
 
     def fold_any_lanes(self, count: ir.Value) -> None:
