@@ -14,6 +14,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jaxprims as jp
+from jaxprims.targets.plans import AnyKernel, forced
 
 N = 6
 STARTS = np.array([0, 0, 1, 0, 1, 1], bool)
@@ -421,3 +422,22 @@ def test_cotangents_of_halves_are_summed_wide(op: Any, dtype: Any) -> None:
     moved = np.asarray(jax.jit(jax.grad(of))(x), np.float64)
     wanted = np.asarray(jax.jit(jax.grad(of))(x.astype(jnp.float32)), np.float64)
     assert abs(moved.sum() / wanted.sum() - 1) < 0.02
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("name", ["cummax", "cummin", "cumprod", "cumlogsumexp"])
+@pytest.mark.parametrize(("shape", "axis"), [((300, 6), 1), ((8, 60), 0), ((7,), 0)])
+def test_derivatives_of_few_steps_are_xlas(name: str, shape: tuple[int, ...], axis: int) -> None:
+    """No recurrence is solved for a few steps of what XLA knows, but of many exponentials; ties share alike."""
+    draws = np.random.default_rng(len(shape))
+    x, c = (jnp.asarray(draws.uniform(0.5, 2, shape).astype(np.float32)) for _ in range(2))
+
+    def gradient(module: Any) -> Any:
+        return jax.jit(jax.grad(lambda x: jnp.sum(c * getattr(module, name)(x, axis=axis, reverse=True))))
+
+    text = gradient(jp).lower(x).as_text()
+    assert ("@jaxprims" in text) == (name == "cumlogsumexp" and shape == (8, 60))
+    np.testing.assert_allclose(gradient(jp)(x), gradient(jax.lax)(x), rtol=1e-4)
+    with forced(AnyKernel()):
+        solved = gradient(jp)(jnp.round(x))
+    np.testing.assert_allclose(gradient(jp)(jnp.round(x)), solved, rtol=1e-4)

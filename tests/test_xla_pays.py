@@ -453,3 +453,46 @@ def test_bins_hold_what_they_held_where_there_is_nothing_to_add(n: int) -> None:
     wanted = dest.at[:, 0].set(99) if n else dest
     np.testing.assert_array_equal(jax.jit(jax.vmap(into))(values, index, dest), wanted)
     np.testing.assert_array_equal(into(values[0], index[0], dest[0]), wanted[0])
+
+
+CUMULATIVE = [
+    (name, shape, axis)
+    for name in ("cumsum", "cummax", "cumprod", "cummin")
+    for shape, axis in (((12, 10), 0), ((20, 3), 1), ((9,), 0))
+]
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(("name", "shape", "axis"), CUMULATIVE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+def test_few_steps_are_scanned_in_pairs(name: str, shape: tuple[int, ...], axis: int, dtype: Any) -> None:
+    """XLA's own cumulative operation goes through all elements before each; what is dear is made once for it."""
+    x = jnp.asarray(rng.integers(1, 3, shape), dtype)
+
+    def call(x: Any) -> Any:
+        return getattr(jp, name)(x, axis=axis, reverse=True)
+
+    def body(x: Any) -> Any:
+        return x + call(x)
+
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 2, lambda _, x: body(x), x)).lower(x)
+    text = loop.as_text()
+    assert "@jaxprims" not in text and "reduce_window" not in text
+    plain = lambda x: x + getattr(jax.lax, name)(x, axis=axis, reverse=True)  # noqa: E731
+    np.testing.assert_array_equal(loop.compile()(x), plain(plain(x)))
+    if dtype is np.float32:
+        dear = jax.jit(lambda x: call(jnp.sin(2 * x))).lower(x).compile()
+        assert dear.cost_analysis().get("transcendentals", 0) <= x.size
+        np.testing.assert_allclose(dear(x), getattr(jax.lax, name)(jnp.sin(2 * x), axis=axis, reverse=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_positions_in_short_rows_of_halves(dtype: Any) -> None:
+    """In a loop's body they are XLA's, elsewhere a kernel's; NaN and ties are where they were."""
+    x = jnp.asarray(rng.integers(-3, 3, (40, 22)), dtype).at[3, 5].set(jnp.nan).at[7].set(jnp.nan)
+    loop = jax.jit(
+        lambda x: jax.lax.fori_loop(0, 2, lambda _, at: at + jp.argmax(x + at[0].astype(x.dtype) * 0, 1), jnp.zeros(40, int))
+    )
+    assert "@jaxprims" not in loop.lower(x).as_text()
+    np.testing.assert_array_equal(loop(x), 2 * jnp.argmax(x, 1))
+    assert strategies(lambda x: jp.argmax(x, 1), x) != ["plain XLA"]

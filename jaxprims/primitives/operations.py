@@ -55,6 +55,14 @@ IN_LOOPS = frozenset(
 )
 """What XLA makes in the loop that reads it, beside the cheap ones."""
 
+DEAR = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "cbrt cosine exponential exponential_minus_one gather log log_plus_one logistic power rsqrt sine sqrt tan tanh"
+    ).split()
+)
+"""What is not made again for each loop that reads it."""
+
 LOOPS, BODIES = ("stablehlo.while",), ("closed_call", "eval_jaxpr")
 """Operations that are loops; what versions of JAX name a function that is a loop's body, before it is inlined."""
 
@@ -105,6 +113,15 @@ def is_made(ctx: Any, operand: Any) -> bool:
     while op is not None and reshapes(op):
         op, frame = made_by(ctx, op.operands[0], frame)
     return op is not None and (op.name in CHEAP or op.name in IN_LOOPS)
+
+
+def is_dear(ctx: Any, value: Any, frame: Frame | None = None, depth: int = 8) -> bool:
+    """Would XLA make it of what is :data:`DEAR` in every loop that reads it?"""
+    op, frame = made_by(ctx, value, frame)
+    if op is None or depth == 0:
+        return False
+    made = op.name in CHEAP or op.name in IN_LOOPS or reshapes(op)
+    return op.name in DEAR or (made and any(is_dear(ctx, x, frame, depth - 1) for x in op.operands))
 
 
 def is_one_number(ctx: Any, value: Any, frame: Frame | None = None, depth: int = 8) -> bool:

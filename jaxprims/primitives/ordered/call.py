@@ -53,6 +53,7 @@ class OrderedCall(ElementFunctionCall):
     num_segments: Any = 0
     wanted: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
     then: Traced | None = None  # scan: what results are made of the operator's leaves, element by element; None: these
+    of_dear: bool = False  # XLA would make the array again, dearly, in each loop that reads it: as seen where it is lowered
     plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
 
     def __repr__(self) -> str:

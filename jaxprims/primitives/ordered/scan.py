@@ -24,7 +24,7 @@ from ...tracing.varying import axes_of, by_partitioner, vary
 from ..avals import result_aval
 from ..batches import batch_shape, new_primitive, outermost, over_batch
 from ..family import Instead
-from ..operations import is_one_number, others_make
+from ..operations import is_dear, is_one_number, others_make
 from . import scan_xla
 from .call import OrderedCall
 from .family import OrderedFamily
@@ -116,15 +116,24 @@ class Scans(OrderedFamily):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "numbers are read by index")
         return super().instead(target, avals, in_loop, **params)
 
+    def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
+        if self.operation(**params) in scan_xla.STEPS and is_dear(ctx, operands[0]):
+            params |= {"call": dataclasses.replace(params["call"], of_dear=True)}
+        return super()._look_back(ctx, *operands, **params)
+
     def left_to_xla(
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
-        if found is None or operation != "logaddexp" or not target.fuses_reductions:
-            return found
         reverse = params["call"].reverse
-        function = over_batch(lambda x: [jax.lax.cumlogsumexp(x, reverse=reverse)], *self.batch(avals, **params))
-        return dataclasses.replace(found, function=function)
+        known = ("logaddexp",) if target.fuses_reductions else () if params["call"].of_dear else scan_xla.STEPS
+        if found is None or operation not in known:
+            return found
+        if operation in scan_xla.STEPS:
+            scanned = functools.partial(scan_xla.in_pairs, name=operation, reverse=reverse)
+        else:
+            scanned = functools.partial(jax.lax.cumlogsumexp, reverse=reverse)
+        return dataclasses.replace(found, function=over_batch(lambda x: [scanned(x)], *self.batch(avals, **params)))
 
     def _known(self, call: OrderedCall) -> str | None:
         plain = call.passes_on and not call.init and not call.segmented_by and call.then is None

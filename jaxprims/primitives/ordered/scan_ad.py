@@ -301,8 +301,11 @@ pe.custom_partial_eval_rules[scan_p] = known_rule(scan_p, constant)
 FEW_STEPS: dict[str | None, int] = {"add": 2, "max": 4, "min": 4}
 """Steps of which XLA makes a derivative's passes in one; of other operators 6."""
 
-FEW_NUMBERS, STEPS_OF_FEW = 256, 9
-"""Numbers in all of which it does so before a kernel is called, by what it knows, and steps."""
+FEW_NUMBERS, STEPS_OF_FEW = 8192, 9
+"""Numbers in all of which it does so before a kernel is called and the recurrence solved, by what it knows, and steps."""
+
+FEW_EXPONENTIALS = 64
+"""Numbers in all of which it makes each step's exponentials in less time."""
 
 
 FEW_IN_ROWS = 3
@@ -311,8 +314,9 @@ FEW_IN_ROWS = 3
 
 def _few_steps(name: str | None, x: Any) -> int:
     """Halves' products would be rounded at each step; of sums XLA would make what cotangents are made of at each step."""
-    known = name in ("mul", "max", "min") and not scan_xla.is_half(x.dtype) and all(isinstance(k, int) for k in x.shape)
-    return STEPS_OF_FEW if known and x.size <= FEW_NUMBERS else FEW_STEPS.get(name, 6)
+    most = FEW_EXPONENTIALS if name == "logaddexp" else FEW_NUMBERS if name in ("mul", "max", "min") else 0
+    few = not scan_xla.is_half(x.dtype) and all(isinstance(k, int) for k in x.shape) and x.size <= most
+    return STEPS_OF_FEW if few else FEW_STEPS.get(name, 6)
 
 
 def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -80,11 +80,19 @@ STEPS: dict[str | None, Callable[..., Any]] = {
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are
     rounded once in any case."""
-    n = x.shape[axis]
-    if name == "logaddexp" and n > 0:  # by pairs: XLA would make exponentials and logarithms of all before each
+    if name == "logaddexp" and x.shape[axis] > 0:  # by pairs: XLA would make exponentials and logarithms of all before each
         return jax.lax.associative_scan(jnp.logaddexp, x, reverse=reverse, axis=axis)
-    wide = x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and n > 2 else x
-    return CUMULATIVE[name](wide, axis=axis, reverse=reverse).astype(x.dtype)
+    return CUMULATIVE[name](_widened(x, name, axis), axis=axis, reverse=reverse).astype(x.dtype)
+
+
+def in_pairs(x: Any, name: str, reverse: bool) -> Any:
+    """The same along axis 0 in pairs of neighbours, in as many operations as there are elements, twice over: XLA's own goes
+    through all before each on CPUs."""
+    return jax.lax.associative_scan(STEPS[name], _widened(x, name, 0), reverse=reverse).astype(x.dtype)
+
+
+def _widened(x: Any, name: str | None, axis: int) -> Any:
+    return x.astype(np.float32) if name in ("add", "mul") and is_half(x.dtype) and x.shape[axis] > 2 else x
 
 
 def is_half(dtype: Any) -> bool:

@@ -251,6 +251,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     if operation in EXTREMES:
         if every <= FEW_TO_FIND:
             return _FEW
+        if in_loop and rows and problem.spec.arrays[0].dtype in HALVES and problem.n < SHORT_ROW_IN_LOOP:
+            return "short rows in a loop: XLA makes what it compares"
         return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
     extreme = operation in ("max", "min") and state in HALVES + FLOATS  # where XLA has to keep a NaN
     one_by_one = extreme and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))

@@ -18,9 +18,8 @@ EACH, EACH_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "m
 INDEXED = 4
 """Of a number that is read by index: whether that is in range, and what it is if not."""
 
-PART, WINDOW = 32, 16
-"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up; and scans them, where it counts an
-element for each behind it."""
+PART = 32
+"""Elements of the parts in which XLA reduces long rows and columns, the last one filled up."""
 
 
 def wakes_a_thread(problem: Problem, operation: str) -> bool:
@@ -49,13 +48,11 @@ def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
 def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]:
     spec, steps, rows = problem.spec, int(problem.n), int(problem.lanes * problem.members)
     scans = problem.family == "scan"
-    if steps > PART:
+    if steps > PART and not scans:
         steps = -(-steps // PART) * PART
     if operation == "gather":
         each = INDEXED
-    elif operation and scans:
-        each = min(steps, WINDOW)
-    elif operation:
+    elif operation and not scans:
         halves = any(a.dtype in HALVES for a in spec.arrays)
         each = (EACH_OF_HALVES if halves else EACH).get(operation, EACH.get(operation, 1))
         rows *= sum(scalars for _, scalars in spec.leaves)
