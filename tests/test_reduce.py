@@ -38,16 +38,13 @@ def test_lengths() -> None:
         assert_close(run(jax.tree.map(lambda v: v[:n], whole)), jax.tree.map(lambda v: v[n - 1], prefixes), 1e-3)
 
 
-@pytest.mark.parametrize("function", [None, jnp.sin], ids=["read", "made"])
-def test_sums_lose_no_more_than_short_ones(function: Any) -> None:
-    """Few numbers are added one after the other, whether they are there or take time. Of equal ones each addition may err the
-    same way."""
+def test_sums_lose_no_more_than_short_ones() -> None:
+    """Few numbers are added one after the other. Of equal ones each addition may err the same way."""
     errors = []
     with forced(AnyKernel()):
         for number in np.linspace(0.1, 1, 20, dtype=np.float32):
             x = np.full(2**15, number)
-            exact = float(number if function is None else jp.reduce(x[:1], jnp.add, map=function)) * len(x)
-            errors.append(abs(float(jp.reduce(x, jnp.add, map=function)) / exact - 1))
+            errors.append(abs(float(jp.reduce(x)) / (float(number) * len(x)) - 1))
     assert np.mean(errors) < 10 * 2**-24
 
 

@@ -114,7 +114,7 @@ class Fold:
     def _unordered(self, lo: ir.Value, hi: ir.Value) -> None:
         b, width, vectors = self.b, self.width, self._vectors_at_once()
         count, left = b.sub(hi, lo), lo
-        if _rounds(self.spec.op):
+        if vectors > 1 and _rounds(self.spec.op):
             step = vectors * width
             end = b.add(lo, b.and_(count, i64(-step)))
             with loop(b, lo, end, LONGEST_SUM * step) as i:

@@ -69,7 +69,7 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return llvm_scan_replicas.Replicas
     few = min(FEW, vector_width(spec, vector_bytes) // 4)
     if len(spec.state) > few:  # tiles of 8 lanes are as fast as one after the other, of fewer roundings in a row
-        return Tile if 1 < few and len(spec.state) <= FEW else Sequential
+        return Tile if few > 1 and len(spec.state) <= FEW else Sequential
     return ShortRows if periodic else LogSteps
 
 
