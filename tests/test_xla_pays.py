@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import jaxprims as jp
 from jaxprims import monoids
 from jaxprims.ir.work import AT_ONCE
 from jaxprims.targets.cpu import xla_pays
+from jaxprims.targets.cpu.llvm.engine import target
 from jaxprims.targets.plans import AnyKernel, forced
 
 pytestmark = pytest.mark.strategies
@@ -236,7 +238,7 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), axis=1), many) != ["plain XLA"]  # many at once
     for op in (jnp.add, jnp.minimum):
         assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), many) == ["plain XLA"]
-        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 8), op, axis=1), many) != ["plain XLA"]
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 25), op, axis=1), many) != ["plain XLA"]
         halves = many.astype(jnp.float16)
         assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), halves) != ["plain XLA"]
         more = jax.ShapeDtypeStruct((xla_pays.MANY, 4), jnp.float16)
@@ -257,6 +259,15 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]
     n = jax.export.symbolic_shape("n")
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_extremes_of_short_rows_are_xlas_where_vectors_are_short(monkeypatch: pytest.MonkeyPatch, vector_bytes: int) -> None:
+    engine = types.SimpleNamespace(target=lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
+    monkeypatch.setattr(xla_pays, "llvm_engine", engine)
+    for op, plain in ((jnp.maximum, vector_bytes < 64), (jnp.minimum, vector_bytes < 64), (jnp.add, False)):
+        x = jax.ShapeDtypeStruct((10_000, 8), jnp.float32)
+        assert (strategies(lambda x, op=op: jp.reduce(x, op, axis=1), x) == ["plain XLA"]) == plain
 
 
 @pytest.mark.cover(6)
@@ -290,6 +301,7 @@ def test_loops_make_what_they_reduce() -> None:
     for shape, axis, dtype, few in (
         ((3000, 15), 1, jnp.float16, True),
         ((3000, 15), 1, jnp.float32, False),
+        ((3000, 30), 1, jnp.float32, False),
         ((3000, 7), 1, jnp.float32, True),
         ((300, 300), 1, jnp.float16, False),
         ((100, 60), 0, jnp.bfloat16, True),
@@ -299,7 +311,8 @@ def test_loops_make_what_they_reduce() -> None:
     ):
         for loops in (False, True):
             found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape, dtype), loops)
-            assert found == (0 if loops and few else 1), (shape, dtype, loops)
+            always = axis == 1 and dtype == jnp.float32 and shape[1] < xla_pays.ROW_OF_EXTREMES and target().vector_bytes < 64
+            assert found == (0 if always or (loops and few) else 1), (shape, dtype, loops)
     for op in (jnp.add, jnp.multiply):
         for shape, few in (((30, 100), True), ((100, 30), False), ((60, 100), False)):
             for loops in (False, True):

@@ -10,6 +10,7 @@ from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
 from ...specs.stencil import WIDEST, is_short_row
 from .histogram.rows import shares_vectors
+from .llvm import engine as llvm_engine
 from .llvm.types import HALVES
 from .stencil.kernel import vector_width
 from .xla_wakes import wakes_a_thread
@@ -93,6 +94,10 @@ has written the elements for a kernel; of scans fewer than :data:`ONE_LOOP`, by 
 SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
 that the threads it wakes have been worth it; in a loop's body."""
+
+ROW_OF_EXTREMES = 24
+"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: a
+kernel folds each row's last vector by many steps, and looks after NaN and the signs of zeros in each."""
 
 ROW_OF_FACTORS = 128
 """Elements of a row of halves whose product XLA makes faster."""
@@ -269,6 +274,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     shortest = SHORT_ROW_OF_MANY if every >= MANY else 0 if halves else SHORTEST_ROW
     if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
+    if extreme and state in FLOATS and problem.n < ROW_OF_EXTREMES and llvm_engine.target().vector_bytes < WIDEST:
+        return "short rows: XLA compares side by side"
     if in_loop and ((extreme and state in HALVES and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
     if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
