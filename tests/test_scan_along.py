@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from scan_calls import FORMS, IDENTITIES, OPERATORS, STEP, Kernel, fold, kernel,
 import jaxprims as jp
 from jaxprims.ir import program as P
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
+from jaxprims.targets.cpu.llvm import structs
 from jaxprims.targets.cpu.ordered import scan_along as llvm_scan_along
 from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
 from jaxprims.targets.cpu.ordered.scan_logaddexp import LogAddExp
@@ -110,6 +112,21 @@ def test_structs_in_memory(form: str, slots: int) -> None:
     kernel(spec, form).scan([x], [out], n)
     want = fold(op, list(np.ascontiguousarray(x[turn].T)), np.zeros(n, bool), None)
     np.testing.assert_array_equal(out[turn], np.stack(want, 1))
+
+
+@pytest.mark.parametrize("slots", [7, 8, 12, 15, 17])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_structs_of_bytes(monkeypatch: pytest.MonkeyPatch, vector_bytes: int, slots: int) -> None:
+    """In pieces of 8 or 16, or by shuffles, as the processor permutes the bytes of a vector or does not."""
+    monkeypatch.setattr(structs, "target", lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
+    op = lambda *v: tuple(v[k] + v[slots + k] for k in range(slots))  # noqa: E731
+    spec = spec_of(op, ["u8"] * slots, [("u8", slots)], [("u8", slots)], reverse=slots % 2 == 0)
+    turn = slice(None, None, -1 if slots % 2 == 0 else 1)
+    for n in (1, 50, 321):
+        x = np.random.default_rng(slots).integers(0, 256, (n, slots)).astype(np.uint8)
+        out = np.zeros_like(x)
+        kernel(spec, "tile", min(32, vector_bytes)).scan([x], [out], n)
+        np.testing.assert_array_equal(out[turn], np.cumsum(x[turn], 0, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

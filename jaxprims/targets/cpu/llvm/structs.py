@@ -2,7 +2,8 @@
 
 A vector of structs is taken apart in pieces of 16 bytes, P scalars of one struct: the pieces of structs i, i + P, i + 2 P, ...
 side by side are one of P vectors whose 16-byte blocks, transposed in squares, are the vectors of P slots. The last piece of a
-struct overlaps the one before. LLVM takes long over one shuffle of them all, and makes slow code of it.
+struct overlaps the one before. LLVM takes long over one shuffle of them all, and makes slow code of it. Of few single bytes
+pieces have 8, where no instruction permutes the bytes of a whole vector.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from . import expr
 from .build import i64, side_by_side
+from .engine import target
 from .types import take
 
 _LEAST_SLOTS = 5
@@ -21,15 +23,21 @@ _LEAST_SLOTS = 5
 
 
 def in_pieces(dtype: str, slots: int, width: int) -> bool:
-    piece = 16 // itemsize(dtype)
-    return slots >= max(_LEAST_SLOTS, piece) and width >= piece
+    return _piece(dtype, slots, width) > 0
+
+
+def _piece(dtype: str, slots: int, width: int) -> int:
+    """Scalars of a piece; 0 where a shuffle is better."""
+    size = itemsize(dtype)
+    pieces = (16 // size, 8) if size == 1 and target().vector_bytes < 64 else (16 // size,)
+    return next((p for p in pieces if slots >= max(_LEAST_SLOTS, p) and width >= p), 0)
 
 
 def load_structs(
     b: ir.IRBuilder, places: Sequence[ir.Value], dtype: str, slots: int, wanted: Sequence[int]
 ) -> dict[int, ir.Value]:
     """The wanted slots of the structs at these places, as they are in memory."""
-    t, piece = expr.memory_type(dtype), 16 // itemsize(dtype)
+    t, piece = expr.memory_type(dtype), _piece(dtype, slots, len(places))
     out: dict[int, ir.Value] = {}
     for first in _starts(slots, piece):
         mine = [s for s in wanted if first <= s < first + piece and s not in out]
@@ -43,7 +51,8 @@ def load_structs(
 
 def store_structs(b: ir.IRBuilder, values: Sequence[ir.Value], places: Sequence[ir.Value], dtype: str) -> None:
     """The inverse: vectors of all slots, as they are in memory."""
-    t, piece, width = expr.memory_type(dtype), 16 // itemsize(dtype), len(places)
+    t, width = expr.memory_type(dtype), len(places)
+    piece = _piece(dtype, len(values), width)
     for first in _starts(len(values), piece):
         vectors = _transposed(b, values[first : first + piece], piece)
         for k in range(width):
