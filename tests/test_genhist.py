@@ -465,3 +465,20 @@ def test_wrong_identities_are_noticed() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jp.reduce_by_index(values, index, 1, jnp.add, identity=0)
+
+
+@pytest.mark.strategies
+@pytest.mark.filterwarnings("ignore::jaxprims.FallbackWarning")
+@pytest.mark.parametrize("n", [0, 3])
+def test_bins_hold_what_they_held_where_there_is_nothing_to_add(n: int) -> None:
+    """Rows too long for an operator's kernel, each of a batch's into a ``dest`` of its own, beside an identity."""
+    op = lambda a, b: jnp.where(jnp.sort(a)[0] >= jnp.sort(b)[0], a, b)  # noqa: E731
+    dest = jnp.asarray(rng().integers(0, 9, (4, 2, 100)), jnp.int32)
+    values, index = jnp.full((4, n, 100), 99, jnp.int32), jnp.zeros((4, n), jnp.int32)
+
+    def into(values: Any, index: Any, dest: Any) -> Any:
+        return jp.reduce_by_index(values, index, 2, op, identity=np.int32(-(2**31)), dest=dest)
+
+    wanted = dest.at[:, 0].set(99) if n else dest
+    np.testing.assert_array_equal(jax.jit(jax.vmap(into))(values, index, dest), wanted)
+    np.testing.assert_array_equal(into(values[0], index[0], dest[0]), wanted[0])

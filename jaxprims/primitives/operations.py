@@ -44,24 +44,22 @@ CHEAP: dict[str, Callable[..., Any]] = {
 
 COMPARISONS = {"EQ": jax.lax.eq, "NE": jax.lax.ne, "LT": jax.lax.lt, "LE": jax.lax.le, "GT": jax.lax.gt, "GE": jax.lax.ge}
 
-IN_LOOPS = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "bitcast_convert broadcast_in_dim cbrt ceil compare concatenate convert cosine dynamic_slice exponential "
-        "exponential_minus_one floor gather iota log log_plus_one logistic pad power remainder reverse "
-        "round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic shift_right_logical sign sine slice "
-        "sqrt tan tanh transpose"
-    ).split()
-)
-"""What XLA makes in the loop that reads it, beside the cheap ones."""
-
 DEAR = frozenset(
     f"stablehlo.{name}"
     for name in (
         "cbrt cosine exponential exponential_minus_one gather log log_plus_one logistic power rsqrt sine sqrt tan tanh"
     ).split()
 )
-"""What is not made again for each loop that reads it."""
+"""What XLA makes in the loop that reads it, and had better not make again for each."""
+
+IN_LOOPS = DEAR | frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "bitcast_convert broadcast_in_dim ceil compare concatenate convert dynamic_slice floor iota pad remainder reverse "
+        "round_nearest_afz round_nearest_even shift_left shift_right_arithmetic shift_right_logical sign slice transpose"
+    ).split()
+)
+"""What XLA makes in the loop that reads it, beside the cheap ones."""
 
 LOOPS, BODIES = ("stablehlo.while",), ("closed_call", "eval_jaxpr")
 """Operations that are loops; what versions of JAX name a function that is a loop's body, before it is inlined."""

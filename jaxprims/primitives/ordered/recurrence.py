@@ -53,20 +53,8 @@ from .scan import batch_rule, scan_p
 recurrence_p = new_primitive("linear_recurrence")
 
 
-class Step:
-    """L[t], of ``factors`` arrays."""
-
-    def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
-        """L y."""
-        raise NotImplementedError
-
-    def then(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any], b: Sequence[Any]) -> Leaves:
-        """L y + b."""
-        return [x + more for x, more in zip(self.apply(consts, factors, y), b, strict=True)]
-
-
 @dataclasses.dataclass(frozen=True)
-class Product(Step):
+class Product:
     """L[t] is a number (an array's, element by element)."""
 
     factors = 1
@@ -80,12 +68,16 @@ class Product(Step):
     def apply(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any]) -> Leaves:
         return [factors[0] * y[0]]
 
+    def then(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any], b: Sequence[Any]) -> Leaves:
+        """L y + b."""
+        return [factors[0] * y[0] + b[0]]
+
     def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
         return [then[0] * first[0]]
 
 
 @dataclasses.dataclass(frozen=True)
-class NearOne(Step):
+class NearOne:
     """L[t] is 1 + d[t], real: its factors are that, rounded, and d[t]. ``y + d y`` rounds y, where ``(1 + d) y`` has rounded
     1 + d, in every step alike; and ``y + (d y + b)`` rounds it once, by what it changes."""
 
@@ -111,7 +103,7 @@ class NearOne(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class Derivative(Step):
+class Derivative:
     """L[t] is an operator's derivative by its first argument, at (p, a) with p[t+1] = p[t] ⊙ a[t]; or that one's transpose, for
     the same pairs from the last to the first. Several steps together have the first p, and all of a's combined."""
 
@@ -148,6 +140,9 @@ class Derivative(Step):
         if self.is_transposed:
             return list(jax.vjp(result, *at)[1](tuple(y)))
         return list(jax.jvp(result, at, tuple(y))[1])
+
+    def then(self, consts: Sequence[Any], factors: Sequence[Any], y: Sequence[Any], b: Sequence[Any]) -> Leaves:
+        return [x + more for x, more in zip(self.apply(consts, factors, y), b, strict=True)]
 
     def compose(self, consts: Sequence[Any], first: Sequence[Any], then: Sequence[Any]) -> Leaves:
         n = self.factors // 2
