@@ -122,6 +122,7 @@ LIES: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(17)
 @pytest.mark.parametrize("name", LIES)
 def test_what_is_said_of_what_does_not_fit(name: str) -> None:
     call, changes, message = LIES[name]

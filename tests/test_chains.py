@@ -58,6 +58,7 @@ def chains(fn: Fn, *args: Any) -> list[int]:
     return [len(e.params["call"].members) for e in eqns if e.primitive is scan_chain_p]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("n", [FEWEST, FEWEST + 1, 50_000, N])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, n: int) -> None:
@@ -66,6 +67,7 @@ def test_programs(name: str, n: int) -> None:
     same(jax.jit(fn)(X[:n]), jax.jit(jp.fuse(fn))(X[:n]), 1e-3)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("seed", range(4))
 def test_integers_are_equal(seed: int) -> None:
     def f(i: Any) -> Any:

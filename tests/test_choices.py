@@ -76,6 +76,7 @@ def test_not_known_to(name: str) -> None:
     assert replaces(program(*NOT[name])) is None
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", ["larger", "position first", "the other way"])
 @pytest.mark.parametrize(("n", "h"), [(3000, 3), (90_000, 3), (90_000, 20_000)])
 def test_bins(name: str, n: int, h: int) -> None:

@@ -245,6 +245,7 @@ def compiled(cases: Iterable[Case], target: str) -> int:
     return kernels
 
 
+@pytest.mark.cover(13)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str, x64: None, record_property: Any) -> None:
     k = DTYPES.index(dtype)
@@ -257,6 +258,7 @@ def test_dtypes(dtype: str, x64: None, record_property: Any) -> None:
     record_property("GPU kernels compiled", sum(compiled(cases, target) for target in targets))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("first", range(len(TARGETS)))
 @pytest.mark.parametrize("cases", BY_OPERATOR, ids=lambda f: f.__name__)
 def test_operators(cases: Callable[[], Iterator[Case]], first: int, x64: None, record_property: Any) -> None:

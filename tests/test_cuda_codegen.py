@@ -291,6 +291,7 @@ JP_KERNEL(test, Test, 128, 1) { jp::every(p.in, p.out, nullptr, jp::Block() * 12
 """
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 def test_nvrtc_compiles_every_operation(arch: str) -> None:
     """Of a dtype all at once, for one architecture or another; those of halves, which differ, for each."""

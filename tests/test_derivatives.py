@@ -23,7 +23,7 @@ def floats(tree: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_order(name: str) -> None:
@@ -49,7 +49,7 @@ def fold(case: Case, values: Any, start: Any) -> Any:
     return bins
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", COMPOSED)
 def test_gradients_compose(name: str) -> None:
@@ -153,6 +153,7 @@ def test_products_with_zeros() -> None:
     assert_close(jax.jit(jax.hessian(plain))(v), jax.jit(jax.hessian(lambda v: product(v, jnp.ones(4))))(v))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize(
     ("name", "modes"),
@@ -323,6 +324,7 @@ OF_DTYPES = {
 }
 
 
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("dtype", OF_DTYPES)
 def test_gradients_keep_the_dtype(dtype: Any) -> None:
@@ -404,7 +406,7 @@ EXTREMES_OF_MAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", EXTREMES_OF_MAPS)
 def test_extremes_of_maps(name: str) -> None:
     """What is compared with an extreme has been made as that was: its derivatives are no zeros. Under each transformation."""

@@ -41,6 +41,7 @@ NAMED = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", NAMED)
 def test_by_name(name: str) -> None:
     """``axis_name=`` inside ``shard_map``: the result of all devices' elements, replicated, and typed so."""
@@ -50,6 +51,7 @@ def test_by_name(name: str) -> None:
     assert_close(jax.jit(sharded)(X, i), jax.tree.map(np.asarray, jax.jit(f(None))(X, i)), 2e-4)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("op", [jnp.add, jnp.logaddexp, affine])
 def test_gradients_by_name(op: Any) -> None:
     def total(x: Any, name: Any) -> Any:

@@ -47,7 +47,7 @@ RANDOM = {  # device: families, numbers of an operator's calls, and kernels that
 
 
 @pytest.mark.parametrize("device", RANDOM)
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 def test_random_calls(device: str, record_property: Any) -> None:
     """In a process of its own: there the emulation takes XLA's CPU's place."""
     families, calls, kernels = RANDOM[device]

@@ -41,6 +41,7 @@ def union(a: Any, b: Any) -> Any:
     return forever_if(wrong, a | b)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", ["int32", "float32", "complex64"])
 def test_loops_of_a_batch(dtype: str) -> None:
     """Under ``vmap`` a condition is one of each member: the loop goes on for those that do, and leaves the others alone."""

@@ -49,7 +49,7 @@ def by_sorting(f: Any) -> Any:
     return run
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("tables", TABLES, ids=str)
 @pytest.mark.parametrize("name", ["a+b+ab", "einstein", "mean_variance", "circulant", "series", "two_best", "harmonic"])
@@ -68,6 +68,7 @@ def test_as_by_sorting(monkeypatch: pytest.MonkeyPatch, name: str, tables: tuple
         assert_close(jax.jit(gradient)(*args), by_sorting(gradient)(*args), 1e-7)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("tables", TABLES, ids=str)
 def test_elements_of_a_function(monkeypatch: pytest.MonkeyPatch, tables: tuple[int, int]) -> None:
     """f computes the index of 8 bits, takes positions and captured arrays, of which the operator has one, too."""
@@ -161,7 +162,7 @@ FORWARDS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", FORWARDS)
 @pytest.mark.parametrize("of_elements", [False, True])
 def test_forward_derivatives_alone(name: str, of_elements: bool) -> None:
@@ -189,6 +190,7 @@ def test_of_no_elements_or_bins() -> None:
 # --- the walk itself ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("bins", [5, 70_000])

@@ -135,7 +135,7 @@ def families(f: Callable[..., Any]) -> dict[str, tuple[Callable[..., Any], Calla
     }  # fmt: skip
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("features", [8, 20, 33, 128])
 @pytest.mark.parametrize("family", ["histogram", "scan", "reduce", "segments"])
 def test_families(family: str, features: int) -> None:
@@ -148,6 +148,7 @@ def test_families(family: str, features: int) -> None:
         np.testing.assert_allclose(jax.jit(ours)(i, j, w), of(jax.vmap(f)(i, j, w), j), rtol=1e-5)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.float16, jnp.bfloat16, np.float64])
 def test_dtypes(x64: None, dtype: Any) -> None:
     a, b = table(21, dtype), table(21, dtype, seed=1)

@@ -20,6 +20,7 @@ from jaxprims.fusion.call import Fused
 __all__ = ["faults"]  # fixtures that every test uses
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("width", [2, 3, 5])
 def test_numbers_for_each_of_short_rows(width: int) -> None:
     """A row is an element of one reduction: its weight is read once."""
@@ -69,14 +70,14 @@ def _arguments(p: Program) -> list[jax.Array]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-@pytest.mark.cover(20)
+@pytest.mark.cover(6)
 def test_programs(program: Program) -> None:
     args = _arguments(program)
     same(jax.jit(program.function)(*args), jp.fuse(program.function)(*args))
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.differentiable][::3], ids=lambda p: p.name)
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 def test_gradients_of_programs(program: Program) -> None:
     args = _arguments(program)
     expected = jax.jit(gradient(program.function))(*args)
@@ -130,6 +131,7 @@ def test_updates_of_the_same_bins_are_one_histogram() -> None:
     same(deposit(X, IDS), jp.fuse(deposit)(X, IDS))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_sums_of_what_is_added_by_index_are_one_histogram(count: int) -> None:
     """As a gradient by a grid that is read at several places of each element."""
@@ -230,6 +232,7 @@ def test_what_has_no_site_is_left_alone(fn: Callable[..., Any]) -> None:
     same(jax.jit(fn)(X), jp.fuse(fn)(X))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("fn", "n", "taken"),
     [
@@ -287,6 +290,7 @@ def test_what_a_kernel_reads_of_a_scan_is_written() -> None:
     assert "reduce_window" not in jax.jit(jp.fuse(longest)).lower(X).as_text()
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_what_is_made_of_scans(name: str) -> None:
     """It is made in their loops, and nothing but it is written."""

@@ -52,6 +52,7 @@ def test_several_searches():
     np.testing.assert_allclose(jax.jit(jp.fuse(f))(edges, x), jax.jit(f)(edges, x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("n", [1, 0, N])
 def test_transformed(n):
     edges, x = np.sort(drawn(1, (3, 17)), 1), drawn(0, (3, n))

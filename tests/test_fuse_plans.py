@@ -71,6 +71,7 @@ CACHED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
 }
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", CACHED)
 def test_the_cheaper_plan_as_a_whole(name: str) -> None:
     """What is read, and so left to XLA, is not cheaper by itself, but by what XLA makes of it."""

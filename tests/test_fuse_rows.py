@@ -75,7 +75,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.cover(8)
+@pytest.mark.cover(2)
 def test_programs(name: str) -> None:
     """As they are, their gradients, and those taken of what is fused."""
     fn, args = PROGRAMS[name]
@@ -147,7 +147,7 @@ def test_what_rows_have_in_common_is_not_made_for_each() -> None:
     same(jax.jit(scaled)(x), jp.fuse(scaled)(x))
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "bool"])
 def test_dtypes(dtype: str, x64: None) -> None:
     x = jnp.asarray(RNG.integers(0, 9, (70, 150)), dtype)
@@ -162,7 +162,7 @@ def test_dtypes(dtype: str, x64: None) -> None:
         same(x - x.mean(1, keepdims=True), jp.fuse(lambda x: x - x.mean(1, keepdims=True))(x), rough)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("shape", [(1, 9000), (2, 8192), (9001, 1), (300, 31), (257, 32), (37, 257), (5, 3, 1, 600), (4, 2050)])
 def test_shapes(shape: tuple[int, ...]) -> None:
     x = normal(*shape)
@@ -182,6 +182,7 @@ def test_special_values() -> None:
     np.testing.assert_array_equal(jnp.signbit(taken(signs, LABELS)), jnp.signbit(jp.fuse(taken)(signs, LABELS)))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 def test_one_number_of_each_row(mode: str) -> None:
     """Beyond a row's ends too, and in what adds to one."""
@@ -198,6 +199,7 @@ def test_one_number_of_each_row(mode: str) -> None:
     same(integers(whole, at), jp.fuse(integers)(whole, at))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_positions_of_any_type(dtype: str, x64: None) -> None:
     """Of rows longer than the type can say, too."""
@@ -244,7 +246,7 @@ IN_PARTS = {
 }
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_rows_that_are_sharded_themselves(name: str) -> None:
     """Each device makes its part of every row; what is reduced is all that they tell each other, as where XLA divides it."""
@@ -266,6 +268,7 @@ def test_rows_that_are_sharded_themselves(name: str) -> None:
         assert got.sharding == plain(*placed).sharding
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     "spec", [P("x", None, None), P(None, "x", None), P("y", "x", None), P(None, "y", "x"), P(None, None, "y")]
 )

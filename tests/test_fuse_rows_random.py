@@ -103,6 +103,7 @@ def _places(shape: Sequence[int]) -> list[Any]:
     return [jax.lax.broadcasted_iota(np.int32, shape, len(shape) - k) for k in (1, 2)]
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_programs(seed: int) -> None:
     rng, made = random.Random(seed), 0

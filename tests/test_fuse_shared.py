@@ -93,6 +93,7 @@ def sliced(u: Any) -> Any:
     return jnp.sum((u[1:] - u[:-1]) ** 2) + jnp.sum((u[:, 1:] - u[:, :-1]) ** 2)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("fn", [rolled, sliced])
 @pytest.mark.parametrize("row", [67, 100, 400])
 def test_short_rows_whose_cells_are_wanted_again(fn: Any, row: int) -> None:

@@ -17,6 +17,7 @@ import jaxprims as jp
 __all__ = ["everywhere"]  # fixtures that every test uses
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
@@ -37,7 +38,7 @@ WIDE = jnp.asarray(RNG.normal(size=(5, 9000)).astype(np.float32))  # rows longer
 PADDED: list[tuple[Any, Any]] = [(lambda u, m=m: jnp.sum((jnp.pad(u, 2, mode=m)[4:, 1:-3] - u) ** 2), BIG) for m in MODES]
 
 
-@pytest.mark.cover(11)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     ("fn", "x"),
     [

@@ -64,7 +64,7 @@ BATCHES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.cover(9)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("f", FUNCTIONS)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_no_pair_is_written(f: Any, batch: str) -> None:
@@ -78,7 +78,7 @@ def test_no_pair_is_written(f: Any, batch: str) -> None:
     assert jax.jit(jp.fuse(fn)).lower(x, y).compile().memory_analysis().temp_size_in_bytes < pairs / 2
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("f", [summed, of_bincount, greatest, of_reduced])
 @pytest.mark.parametrize("outside", [True, False])
 def test_gradients(f: Any, outside: bool) -> None:
@@ -90,6 +90,7 @@ def test_gradients(f: Any, outside: bool) -> None:
     same(jax.jit(jax.grad(loss(f), (0, 1)))(x, y), jax.jit(fused)(x, y), atol=1e-3)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (1, 40), (300, 1)])
 def test_few_pairs(shape: tuple[int, int]) -> None:
     x, y = uniform(shape[0], 2), uniform(shape[1], 2)

@@ -95,6 +95,7 @@ def test_half_sums_accumulate_in_float32(dtype: Any) -> None:
         assert got.dtype == dtype and got[:, :3].tolist() == [[float(dtype(x)) for x in (2049, 4097, 2049)]] * 2
 
 
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("cpu", ["", *(["x86-64", "x86-64-v3"] if X86 else [])])
 def test_every_length_on_vectors_of_every_width(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_the_head_names_the_target() -> None:
     assert str(jp.explain(jp.cumsum, target="sm_100")(X)).startswith("1 jaxprims primitive, sm_100\n")
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int8", "uint32"])
 @pytest.mark.parametrize("dest", [False, True])
 def test_by_segments_is_the_same(dtype: str, dest: bool) -> None:

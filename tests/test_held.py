@@ -112,7 +112,7 @@ FOUND: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("wrapped", [lambda f: f, jp.fuse])
 @pytest.mark.parametrize("name", FOUND)
 @examples(12)

@@ -105,6 +105,7 @@ def loss(f: Callable[..., Any], x: jax.Array, index: jax.Array) -> jax.Array:
     return jnp.sum(w * jnp.sin(mean)) + jnp.sum(w[::-1] * jnp.sqrt(1 + squares))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("ours", [by_function, by_arrays])
 @pytest.mark.dear
@@ -135,6 +136,7 @@ def test_one_pass() -> None:
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 20_000
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("mean", [0.0, 100.0, 1e4])
 def test_as_accurate_as_the_loop(mean: float) -> None:
     """Deviations are from the result's own mean: more accurate than JAX's derivative of the operator's loop."""

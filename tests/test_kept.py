@@ -74,6 +74,7 @@ def test_what_cannot_be_known_is_traced_anew(compiled: Any) -> None:
     assert compiled() == 2  # a list of numbers has a form
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_eager_histograms_are_compiled_for_no_range(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
     """Their edges are those of ``jax.numpy``, and one program makes all of a kind."""

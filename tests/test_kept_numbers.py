@@ -31,6 +31,7 @@ def test_captured_numbers_are_looked_at(compiled: Any) -> None:
     assert compiled() == 6
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64, complex])
 def test_captured_floats_are_operands(kind: Callable[[float], Any], compiled: Any) -> None:
     for c in (0.5, 2.0, -3.0):
@@ -71,7 +72,7 @@ def test_floats_of_operators_may_be_wanted(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "bfloat16"])
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.dear
 def test_captured_integers_are_operands_from_the_second_on(dtype: str, compiled: Any) -> None:
     x = (X % 5).astype(dtype)

@@ -46,6 +46,7 @@ def test_captured_rows() -> None:
     assert {(row.own, row.based) for row in lanes.rows} == {(False, True), (False, False)} and len(lanes.bases) == 1
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("heads", "features"), [(4, 4), (3, 16), (5, 3), (16, 2), (2, 40)])
 def test_numbers_that_lanes_share(heads: int, features: int) -> None:
     """As those of one head do of its weight."""
@@ -114,7 +115,7 @@ def plain(name: str, reduce: Any = jax.ops.segment_sum) -> Callable[..., Any]:
     return f
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("features", [2, 3, 24, 67])
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel(name: str, features: int) -> None:
@@ -125,6 +126,7 @@ def test_one_kernel(name: str, features: int) -> None:
     assert len(calls) == 1 and calls[0].spec.bins[0].lanes == features
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float16, jnp.bfloat16, np.float64, np.complex64])
 def test_dtypes(x64: None, dtype: Any) -> None:
     a = arrays(9, dtype)
@@ -192,6 +194,7 @@ def test_random_graphs(features: int, edges: int, nodes: int, seed: int) -> None
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.strategies
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("name", ["max", "min"])

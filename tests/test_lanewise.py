@@ -80,6 +80,7 @@ def trace(op: Callable[[Any, Any], Any], shape: tuple[int, ...]) -> Any:
     return jax.make_jaxpr(lambda a, b: [op(a, b)])(one, one)
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_treats_lanes_alike_is_rewritten_for_one(name: str) -> None:
     op, rng = ALIKE[name], np.random.default_rng(0)

@@ -120,7 +120,7 @@ def close(case: Case, got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(g, w, rtol=case.tolerance, atol=case.tolerance * max(1.0, float(np.abs(w).max(initial=0))))
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", CASES)
 def test_scan_and_reduce(name: str, x64: None) -> None:
     case = CASES[name]
@@ -132,6 +132,7 @@ def test_scan_and_reduce(name: str, x64: None) -> None:
     close(case, backwards, wanted_scan(case, xs, reverse=True))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("n", [0, 1, 2, 255, 257, 1300])
 def test_lengths(n: int) -> None:
     case = CASES["8x8"]
@@ -245,6 +246,7 @@ def test_map() -> None:
     close(case, got, wanted_scan(case, scaled))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["kalman", "log product"])
 def test_derivatives(name: str) -> None:
     """Of scans and reductions, in both modes, against those of XLA's scan."""

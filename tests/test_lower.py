@@ -41,6 +41,7 @@ def test_comparisons(dtype: str) -> None:
     check(f, *pairs(dtype))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", ["bool", *INTS])
 def test_bits(dtype: str) -> None:
     check(lambda a, b: (a & b, a | b, a ^ b, ~a), *pairs(dtype))
@@ -89,6 +90,7 @@ def test_clamp_and_select(dtype: str) -> None:
     check(lambda i, a, b: lax.select_n(i, a, b, a + b, a - b), np.arange(len(a), dtype=np.int32) % 4, a, b)
 
 
+@pytest.mark.cover(9)
 @pytest.mark.filterwarnings("ignore:Casting complex values")
 @pytest.mark.parametrize("source", ["bool", *INTS, *FLOATS, "complex64"])
 def test_conversions(source: str) -> None:

@@ -81,6 +81,7 @@ def test_top_k() -> None:
 INDEX = np.array([-100, -3, -1, 0, 1, 2, 3, 4, 5, 100], np.int32)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_computed_index(dtype: str) -> None:
     v = np.tile(np.arange(5.0), (len(INDEX), 1))

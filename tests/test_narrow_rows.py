@@ -15,8 +15,8 @@ COUNTS = (1, 7, 31, 1003)
 """Whole groups of elements, and what is left of them."""
 
 
-def some(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    return jnp.asarray(rng.normal(size=shape) * 2).astype(dtype)
+def some(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return (rng.normal(size=shape) * 2).astype(dtype)
 
 
 def value(x: Any, i: Any, s: Any, centre: Any) -> Any:
@@ -24,14 +24,14 @@ def value(x: Any, i: Any, s: Any, centre: Any) -> Any:
     return jnp.exp(s * (x - centre.at[i].get(mode="clip")))
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("lanes", [2, 3, 4, 5, 7, 8, 9])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_sums_of_functions(dtype: str, lanes: int) -> None:
     """Some ids are dropped, whose rows are anything."""
     rng, bins = np.random.default_rng(lanes), 11
     with jax.enable_x64(dtype == "float64"):
-        centre = some(rng, (bins, lanes), dtype)
+        centre = jnp.asarray(some(rng, (bins, lanes), dtype))
 
         @jax.jit
         def ours(x: Any, ids: Any, s: Any) -> Any:
@@ -44,9 +44,9 @@ def test_sums_of_functions(dtype: str, lanes: int) -> None:
             return jnp.zeros((bins, lanes), dtype).at[jnp.where(ids < 0, bins, ids)].add(wide, mode="drop")
 
         for n in COUNTS:
-            ids = jnp.asarray(rng.integers(-2, bins + 2, n), jnp.int32)
+            ids = rng.integers(-2, bins + 2, n).astype(np.int32)
             x, s = some(rng, (n, lanes), dtype), some(rng, (n,), dtype) / 4
-            x = jnp.where((ids < 0)[:, None], jnp.inf, x)
+            x[ids < 0] = np.inf
             np.testing.assert_allclose(ours(x, ids, s), plain(x, ids, s), rtol={"float16": 0.05}.get(dtype, 1e-5))
 
 
@@ -64,6 +64,7 @@ def test_weights_that_lanes_share(heads: int, features: int) -> None:
     np.testing.assert_allclose(got, jax.ops.segment_sum(wide, ids, bins), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("lanes", [2, 3, 4, 6, 8])
 def test_equal_rows_have_equal_bits(lanes: int) -> None:
     """Whichever part of a vector they were."""

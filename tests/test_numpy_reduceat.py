@@ -27,6 +27,7 @@ INDICES = [[0, 4, 1, 5, 2, 6, 3, 7], [0, 3, 3, 10, 10, 11, 12, 12], [12, 0, 0, 0
 """Slices that overlap, slices that do not, single elements and the whole: all of one shape."""
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("name", "jitted"), [(name, k % 2 == 0) for k, name in enumerate(OPS)])
 def test_ufuncs(name: str, jitted: bool) -> None:
     x = rng.integers(0, 9, (13, 2)) if name == "bitwise_xor" else rng.random((13, 2), np.float32) + 0.5
@@ -67,6 +68,7 @@ def test_a_pytree_along_another_axis_and_its_gradient(at: list[int]) -> None:
     np.testing.assert_allclose(rows, np.add.reduceat(x["scale"], at, 1), rtol=1e-5)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("at", [[0, 3, 3, 10, 10, 12], [2, 2, 2], [5, 3, 3, 0]], ids=str)
 def test_no_identity_is_wanted(at: list[int]) -> None:
     """No slice is empty."""

@@ -45,7 +45,7 @@ def test_batch_axes_are_split_without_communication() -> None:
 OPTIONS = [options for options in itertools.product((False, True), repeat=4) if sum(options) % 2 == 0]  # every three of them
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("exclusive", "reverse", "init", "segments"), OPTIONS)
 def test_along_a_sharded_axis(exclusive: bool, reverse: bool, init: bool, segments: bool) -> None:
     """Local scans, an exclusive scan of the totals, combined: of matrices, whose order shows."""
@@ -170,7 +170,7 @@ OWN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.dear
 def test_derivatives_of_operators_with_constants(name: str) -> None:
     """Traced where arrays vary, an operator has constants that do, too; rules look at it where nothing does."""
@@ -212,6 +212,7 @@ def test_transposed_weights() -> None:
     assert_close(weighted(jp), weighted(jnp))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("spec", [P("x", None, None), P("y", None, "x"), P(None, ("x", "y"), None)])
 def test_explicit_sharding(spec: Any) -> None:
     """The drop-ins keep, and refuse, what JAX's own do."""
@@ -243,6 +244,7 @@ def test_explicit_sharding(spec: Any) -> None:
             assert_close(got, jax.tree.map(np.asarray, want), 1e-4)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
 def test_positions_of_extremes_on_explicit_meshes(axis: int | None) -> None:
     """Where JAX has a result along a sharded axis, there is one, of the same type."""

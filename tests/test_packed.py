@@ -72,7 +72,7 @@ def packed(fn: Callable[..., Any], *args: Any) -> bool:
     return part.acc == ("s64",)
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(
     ("order", "dtype"),
     [*((o, jnp.float32) for o in ORDERS), *zip(ORDERS, (jnp.bfloat16, jnp.int32, jnp.uint32, jnp.uint8) * 2, strict=True)],
@@ -98,7 +98,7 @@ def test_orders(order: tuple[bool, bool, bool], dtype: Any) -> None:
         np.testing.assert_array_equal(bits(got[0]), bits(np.array([v for v, _ in wanted], dtype)))
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("place", [0, 1])
 def test_reductions_and_segments(order: tuple[bool, bool, bool], place: int) -> None:

@@ -82,7 +82,7 @@ def agree(got: dict[str, Any], expected: dict[str, Any]) -> None:
             np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4 * most, err_msg=name)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.dear
 def test_drawn_producers(seed: int) -> None:
@@ -128,7 +128,7 @@ GATHERS: dict[str, Fn] = {
 }
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", GATHERS)
 @pytest.mark.parametrize("shape", [(70,), (70, F)])
 def test_rows_of_a_table(name: str, shape: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ from drawn import count
 PROGRAMS = count(16)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("number", range(PROGRAMS))
 def test_random_programs(number: int) -> None:
     p = random_programs.Program(seed=0, number=number, shapes=[(10,), (300,), (5000,), (12, 25), (64, 70), (1, 40), (0,)])

@@ -47,7 +47,7 @@ SHAPES: list[tuple[Any, ...]] = [  # of a, b, init (None: none), axis
 ]
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("case", range(len(SHAPES)))
 def test_like_a_loop(case: int) -> None:

@@ -64,6 +64,7 @@ def check_reduce(spec: OrderedSpec, n: int, lo: int = 0, hi: int | None = None, 
 SIZES = sorted({0, 1, 2, 3, WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH + 2, 8 * WIDTH, 9 * WIDTH - 1, 16 * WIDTH, 33 * WIDTH + 5})
 
 
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("n", SIZES)
 def test_reduce_every_length(n: int) -> None:
     expensive = spec_of(matmul(3), ["u16"] * 9, arrays=[("u16", 9)], leaves=[("u16", 9)], kind="reduce")
@@ -85,7 +86,7 @@ def test_reduce_of_a_range_goes_on_from_the_aggregate() -> None:
 
 @pytest.mark.parametrize("dtype", P.DTYPES)
 @pytest.mark.parametrize("commuting", [False, True])
-@pytest.mark.cover(13)
+@pytest.mark.cover(6)
 def test_reduce_every_dtype(dtype: str, commuting: bool) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
     for n in (1, 77, 1200):
@@ -192,6 +193,7 @@ def check_rows(spec: OrderedSpec, period: int, rows: int, vector_bytes: int = VE
 PERIODS = sorted({1, WIDTH - 1, WIDTH, WIDTH + 1, 4 * WIDTH, 5 * WIDTH, 5 * WIDTH + 3, 9 * WIDTH - 1, 13 * WIDTH + 1})
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("period", PERIODS)
 def test_rows_one_behind_the_other(period: int) -> None:
     both = lambda a, b, c, d: (a + c, jnp.maximum(b, d))  # noqa: E731
@@ -208,7 +210,7 @@ def test_rows_one_behind_the_other(period: int) -> None:
     check_rows(narrow, period, 18)  # a state of few bytes in vectors of wide elements
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_rows_of_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
@@ -240,6 +242,7 @@ SHORT = [1, 2, 3, 1, 4] * 8  # side by side, but for the last ones: nothing may 
 LENGTHS = [1, 2, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 2 * WIDTH + 1, 1, 5 * WIDTH + 3, 3, *SHORT, 9 * WIDTH, *SHORT]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_runs_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum

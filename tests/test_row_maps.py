@@ -33,7 +33,7 @@ def by_position(f: Callable[..., Any], bins: int = N, op: Any = jnp.add, **optio
     return lambda *arrays: jp.genhist(lambda p, *xs: (p, f(*xs)), (jp.positions, *arrays), jp.Bins(bins, op, **options))
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("inner", [(2,), (3, 2), (16,), (40,)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_map(dtype: str, inner: tuple[int, ...]) -> None:
@@ -88,6 +88,7 @@ TRANSFORMED: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transformations(name: str) -> None:
     x, table = some((N, 6), "float32") / 8, some((H, 6), "float32") / 8
@@ -104,6 +105,7 @@ def test_transformations(name: str) -> None:
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, 1e-4, 1e-4), got, expected)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int8", "int64"])
 def test_rows_by_index(dtype: str) -> None:
     """Zeros for indices out of range."""

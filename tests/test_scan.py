@@ -83,6 +83,7 @@ def test_long(op: Any, reverse: bool) -> None:
 OPTIONS = list(itertools.product((False, True), repeat=4))
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(("exclusive", "reverse", "segments", "init"), OPTIONS)
 def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> None:
     """Every combination, and every two of them with each of: matrices, pairs along an inner axis, scalars side by side."""
@@ -104,7 +105,7 @@ def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> 
     assert_close(got, references.scan(x, op, axis, starts=starts, **options, **given), 1e-4)
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("options", [{}, {"exclusive": True}, {"init": True}, {"init": True, "reverse": True}, {"starts": True}])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int16"])
 def test_leaves_whose_numbers_are_combined_in_several_ways(dtype: str, options: dict[str, bool]) -> None:
@@ -136,6 +137,7 @@ def test_leaves_whose_numbers_are_combined_in_several_ways(dtype: str, options: 
             np.testing.assert_array_equal(np.asarray(parts[0], np.float32), want[2])
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
@@ -181,7 +183,7 @@ DTYPES = (
 )  # fmt: skip
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str) -> None:
@@ -332,6 +334,7 @@ def same_as_lax(f: Any) -> None:
     assert outcome(jp) == outcome(jax.lax)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
 def test_weak_types_and_booleans(name: str) -> None:
     for x in (jnp.broadcast_to(jnp.asarray(v), 4) for v in (1.0, 2, 1j)):
@@ -360,6 +363,7 @@ ASSOCIATIVE_SCANS = {
 }
 
 
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("case", ASSOCIATIVE_SCANS)
 def test_associative_scan(case: str) -> None:
     same_as_lax(ASSOCIATIVE_SCANS[case])

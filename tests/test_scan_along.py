@@ -55,6 +55,7 @@ def check(kernel_: Kernel, op: Callable[..., Any], exclusive: bool, lengths: Seq
                 assert [kernel_.slot(aggregate, s)[0] for s in range(len(rows))] == [w[n - 1] for w in alone]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("form", FORMS)
@@ -66,6 +67,7 @@ def test_every_length(form: str, reverse: bool, exclusive: bool) -> None:
     check(kernel(spec, form), reference, exclusive, lengths, IDENTITIES[2])
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("form", FORMS)
 def test_operators(form: str, name: str) -> None:
@@ -82,6 +84,7 @@ def test_narrower_vectors(vector_bytes: int, form: str) -> None:
     check(kernel(spec, form, vector_bytes), reference, True, LENGTHS[::7], IDENTITIES[2])
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_sums_of_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else (lambda a, b: a + b)
@@ -96,6 +99,7 @@ def test_sums_of_every_dtype(dtype: str) -> None:
         np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("slots", [2, 3, 4, 7])
 @pytest.mark.parametrize("form", FORMS)
 def test_structs_in_memory(form: str, slots: int) -> None:
@@ -114,6 +118,7 @@ def test_structs_in_memory(form: str, slots: int) -> None:
     np.testing.assert_array_equal(out[turn], np.stack(want, 1))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("slots", [7, 8, 12, 15, 17])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_structs_of_bytes(monkeypatch: pytest.MonkeyPatch, vector_bytes: int, slots: int) -> None:
@@ -129,6 +134,7 @@ def test_structs_of_bytes(monkeypatch: pytest.MonkeyPatch, vector_bytes: int, sl
         np.testing.assert_array_equal(out[turn], np.cumsum(x[turn], 0, dtype=np.uint8))
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype, slots", [("s32", 2), ("s32", 4), ("s16", 8), ("s64", 4), ("b1", 4)])
 def test_replicas(dtype: str, slots: int, reverse: bool) -> None:
@@ -185,6 +191,7 @@ def test_extremes_of_columns_are_replicas(columns: int, dtype: str, x64: None) -
     np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(np.asarray(jax.lax.cummax(x)))[numbers])
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", ["u8", "f64"])
 @pytest.mark.parametrize("form", FORMS)
 def test_touches_its_elements_alone(form: str, dtype: str) -> None:

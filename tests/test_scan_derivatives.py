@@ -142,7 +142,7 @@ def check(ours: Callable[..., Any], reference: Callable[..., Any], *args: Any) -
         assert_close(got[what], wanted[what])
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", CASES)
 def test_like_a_loop(name: str) -> None:
@@ -163,7 +163,7 @@ def test_like_a_loop(name: str) -> None:
         )
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64", "strict")
 @pytest.mark.parametrize("name", ["add", "mul", "max", "logaddexp", "affine", "matmul", "mean_variance", "argmax", "einstein"])
 def test_reductions_and_segments(name: str) -> None:
@@ -330,7 +330,7 @@ def test_empty_gradients() -> None:
 
 @pytest.mark.strategies
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 def test_a_few_steps_are_xlas(name: str) -> None:
     """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
     rng = np.random.default_rng(1)
@@ -352,6 +352,7 @@ def test_a_few_steps_are_xlas(name: str) -> None:
     check_grads(jax.jit(jax.vmap(getattr(jp, name))), (x,), 2, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.strategies
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 7])
 def test_few_steps_of_any_operator(n: int) -> None:
@@ -380,6 +381,7 @@ def _one_by_one(op: Any, xs: Any) -> Any:
     return [jnp.stack(s, 1) for s in zip(*states, strict=True)]
 
 
+@pytest.mark.cover(13)
 @pytest.mark.parametrize("op", [jnp.hypot, jnp.logaddexp])
 @pytest.mark.parametrize("first", [0.0, -2.0, np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -396,7 +398,7 @@ def test_the_first_result_is_the_element_itself(op: Any, first: float, reverse: 
     assert np.isnan(first) or jnp.isfinite(moved).all()
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", ["cumlogsumexp", "cumprod", "cummax", "cumsum"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7])
 def test_few_steps_are_made_once(name: str, n: int) -> None:
@@ -412,6 +414,7 @@ def test_few_steps_are_made_once(name: str, n: int) -> None:
     assert made[0] <= made[1] + x.size
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum])
 def test_cotangents_of_halves_are_summed_wide(op: Any, dtype: Any) -> None:
@@ -424,6 +427,7 @@ def test_cotangents_of_halves_are_summed_wide(op: Any, dtype: Any) -> None:
     assert abs(moved.sum() / wanted.sum() - 1) < 0.02
 
 
+@pytest.mark.cover(2)
 @pytest.mark.strategies
 @pytest.mark.parametrize("name", ["cummax", "cummin", "cumprod", "cumlogsumexp"])
 @pytest.mark.parametrize(("shape", "axis"), [((300, 6), 1), ((8, 60), 0), ((7,), 0)])

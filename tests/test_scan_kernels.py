@@ -93,6 +93,7 @@ LANES = [(1, 0, 1), (WIDTH - 1, 0, WIDTH - 1), (WIDTH, 0, WIDTH), (WIDTH + 1, 0,
          (3 * WIDTH + 5, 3, 4), (3 * WIDTH + 5, WIDTH - 1, 3 * WIDTH), (3 * WIDTH + 5, 5, 3 * WIDTH + 5)]  # fmt: skip
 
 
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 40])
 def test_across_every_strip(n: int, lanes: tuple[int, int, int]) -> None:
@@ -100,6 +101,7 @@ def test_across_every_strip(n: int, lanes: tuple[int, int, int]) -> None:
         check_across(across(affine, ["s32"] * 2), n, *lanes, cut=cut)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -113,6 +115,7 @@ def test_across_exclusive_needs_no_identity_behind_a_prefix() -> None:
     check_across(across(affine, ["s32"] * 2, exclusive=True), 5, 3, 0, 3, prefixed=True)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", P.DTYPES)
 def test_across_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum if dtype in ("f16", "bf16") else lambda a, b: a + b

@@ -67,7 +67,7 @@ def check_modes(name: str, order: str, vector_bytes: int, streams: tuple[int, ..
         check_rows(Kernel(spec, order, vector_bytes, True, streams=mode in streams), reference, identity, lengths)
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_short_rows(name: str, vector_bytes: int) -> None:
@@ -87,7 +87,7 @@ def test_short_rows_in_place(vector_bytes: int, reverse: bool) -> None:
         np.testing.assert_array_equal(y[:, turn], np.cumsum(x[:, turn], 1))
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_rows_abreast(name: str, vector_bytes: int) -> None:
@@ -121,7 +121,7 @@ def test_rows_of_structs_abreast() -> None:
     np.testing.assert_array_equal(out, np.gcd.accumulate(x.reshape(33, 7), 1).ravel())
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("form", ["short", "abreast"])
 @pytest.mark.parametrize("dtype", ["b1", "u8", "bf16", "f32", "f64"])
 def test_rows_touch_their_elements_alone(dtype: str, form: str) -> None:
@@ -151,6 +151,7 @@ def test_equal_rows_have_equal_results(form: str) -> None:
         assert len(np.unique(out.view(np.uint32), axis=0)) == 1
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("form", [*OF_FORM, "abreast"])
 def test_positions(form: str, reverse: bool) -> None:

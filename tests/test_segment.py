@@ -33,7 +33,7 @@ MODES = (None, "drop", "clip", "fill", "promise_in_bounds", GatherScatterMode.CL
 IDS_OF = (IDS, IDS.astype("int8"), np.array([200, 0, 2, 3, 7, 0], "uint8"))
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(mode):
     """Each mode meets every dtype of ids, most functions, and buckets or none."""
@@ -44,7 +44,7 @@ def test_modes(mode):
 DTYPES = "float32 float16 bfloat16 int8 uint8 int16 int32 uint32 bool complex64 int4 float8_e4m3fn".split()
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes_and_empty_segments(dtype):
     """Sums, and the others in turn; of what has no order or no sum, all."""
@@ -82,6 +82,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes(case):
     data, ids = SHAPES[case]
@@ -210,6 +211,7 @@ WITH_TIES = rng.integers(-3, 3, (60, 2))
 WITH_NAN = np.where(X > 1, np.nan, X)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("x", [X, X2, WITH_TIES, WITH_TIES.astype("uint8"), WITH_NAN, X > 0, np.full(60, -np.inf, np.float32)])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_arg(x, name):
@@ -222,6 +224,7 @@ def test_arg(x, name):
     np.testing.assert_array_equal(got, np.stack([position(k) for k in range(7)]))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "argmax"])
 def test_clip(name):
     f = jitted(name)
@@ -230,6 +233,7 @@ def test_clip(name):
     np.testing.assert_allclose(f(X, np.abs(ids).astype("uint8"), 5, mode="clip"), f(X, np.abs(ids).clip(0, 4), 5), rtol=1e-6)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name, x, modes", [("mean", X2, ["fwd"]), ("logsumexp", X, ["rev"]), ("softmax", X2, ["fwd", "rev"])])
 def test_gradients(name, x, modes):
     ids = np.where(segments == 6, 7, segments)
@@ -287,6 +291,7 @@ OFTEN = ("mean", "logsumexp", "softmax", "argmax", "argmin")
 SORTED_SHAPES = ((90,), (90, 3), (90, 20))
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name, shape", [(name, SORTED_SHAPES[k % 3]) for k, name in enumerate((*NAMES, *OFTEN))])
 def test_sorted_ids_and_offsets(name, shape):
     """Give what ids in any order give; some segments are empty, some elements in none."""
@@ -329,7 +334,7 @@ def test_what_offsets_do_not_go_with(name):
 SYMBOLIC = jax.export.symbolic_shape("n, k")
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ["sum", "max", *OFTEN[:4]])
 def test_symbolic_shapes(name):
     """Of elements, of what is behind them, and of segments."""
@@ -378,6 +383,7 @@ def test_symbolic_numbers_of_segments_that_may_be_0():
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["mean", "logsumexp", "softmax", "sum", "max", "prod"])
 def test_derivatives_with_sorted_ids(name):
     rng = np.random.default_rng(0)

@@ -60,6 +60,7 @@ LENGTHS = {
 }
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("case", LENGTHS)
 def test_lengths(case: str) -> None:
     lengths = LENGTHS[case]
@@ -122,7 +123,7 @@ DTYPES = (
 )  # fmt: skip
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str, x64: None) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 4, (400, 2)).astype(jnp.dtype(dtype))
@@ -231,6 +232,7 @@ def test_batches() -> None:
     assert_close(weighed, w[:, None, None] * segmented(x[0], offsets[0], np.add, 0), 1e-4)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("average", [1, 10, 300, 9000])
 def test_histograms_of_sorted_indices(average: int) -> None:
     """``reduce_by_index`` takes one way or the other; what it does with indices outside and with ``dest`` is the same."""

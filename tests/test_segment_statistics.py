@@ -25,6 +25,7 @@ def by_segment(x: np.ndarray, ids: np.ndarray, n: int, ddof: int = 0) -> np.ndar
     return out
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("dtype", "shape"), [("float32", (60,)), ("int32", (60, 3)), ("float16", (60,)), ("complex64", (60, 2))])
 def test_variances(dtype: str, shape: tuple[int, ...]) -> None:
     x = rng.normal(5, 2, shape).astype(dtype)
@@ -45,6 +46,7 @@ def test_variances(dtype: str, shape: tuple[int, ...]) -> None:
     assert jp.segment_count(ids, 8, mode="clip")[0] == (ids <= 0).sum()
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("f", [jp.segment_softmax, jp.segment_logsumexp, jp.segment_normalize, jp.segment_var])
 @pytest.mark.parametrize("n, segments", [(0, 4), (3, 0), (0, 0)])
 def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments: int) -> None:
@@ -57,7 +59,7 @@ def test_derivatives_of_nothing_in_loops(f: Callable[..., Any], n: int, segments
     assert out.shape == moved.shape == (2, 1, segments if f in (jp.segment_logsumexp, jp.segment_var) else n)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("shape", [(50,), (50, 5), (50, 17)])
 @pytest.mark.parametrize("by", ["ids", "sorted", "offsets"])
 def test_derivatives_of_variances(shape: tuple[int, ...], by: str) -> None:
@@ -108,7 +110,7 @@ def test_normalized_and_its_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "complex64"])
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 def test_without_implicit_promotion(strict: None, dtype: str) -> None:
     x, ids = (jnp.arange(12) % 5).astype(dtype), jnp.arange(12) % 4
     for f in (jp.segment_mean, jp.segment_var, jp.segment_variance, jp.segment_normalize):
@@ -131,7 +133,7 @@ def test_constants_of_empty_segments_and_partitions() -> None:
         jp.partition_softmax(logits, np.ones(2))
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
@@ -163,6 +165,7 @@ def test_positions_without_nan_among_few(name: str) -> None:
         assert all(call.strategy == "plain XLA" for call in calls) == by_xla
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("bins", [1, 7, [0.0, 2.0, 2.5]], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "int16", "bool"])
 def test_edges_of_bins(dtype: str, bins: Any) -> None:
@@ -180,6 +183,7 @@ def test_edges_of_bins(dtype: str, bins: Any) -> None:
         np.testing.assert_array_equal(jp.histogram_bin_edges(np.zeros(0, dtype)), want)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.dear
 def test_more_segments_and_elements_than_ids_can_count(dtype: str) -> None:
@@ -220,6 +224,7 @@ def test_counts_in_loops_are_calls_of_their_own(loop: str) -> None:
     assert calls == [2, 3]
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("identity", "dtype"), [((0.0, 0), np.float32), ((-1, 0), np.int32), ((-np.inf, 0), np.float32)])
 def test_identities_in_loops(identity: Any, dtype: Any) -> None:
     """Bins without elements hold the one that was given, in a loop as elsewhere."""
@@ -243,7 +248,7 @@ def test_gradients_of_logsumexp_of_what_is_not_finite(x: Any) -> None:
     np.testing.assert_allclose(got, jax.grad(jax.nn.logsumexp)(x), rtol=1e-6)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", [np.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 2, 2)])
 def test_softmax_of_elements_of_no_segment(shape: tuple[int, ...], dtype: Any) -> None:

@@ -107,6 +107,7 @@ def test_each_device_its_own_histogram(name: str) -> None:
     assert_close(f(v, i), references.reduce_by_index(v, i, H, case.reference, case.identity), 1e-4)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.multiply, references.einstein])
 def test_gradients_under_shard_map(op: Any) -> None:
     """Inside and through ``shard_map``; with replicated captured arrays, indices and dest beside varying values."""
@@ -201,7 +202,7 @@ OF_EDGES_ALONE = ("histogram2d", "histogram, edges, many elements")  # their gra
 
 
 @pytest.mark.parametrize("name", DROP_INS)
-@pytest.mark.cover(8)
+@pytest.mark.cover(2)
 def test_drop_ins_inside_shard_map(name: str) -> None:
     """Every device gets what the function gives without ``shard_map``; one operand sharded, the other replicated. The gradient
     with one of them sharded, in turn."""
@@ -261,7 +262,7 @@ def test_explicit_sharding() -> None:
 
 
 @pytest.mark.parametrize("name", [*SEGMENTS[:7], "var", "normalize"])
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.dear
 def test_segments_on_explicit_axes(name: str) -> None:
     """Elements and ids anywhere on the mesh, forwards and backwards: ids go where the elements are, which stay."""

@@ -58,7 +58,7 @@ def both(boundary: Any, steps: int, f: Any = f) -> tuple[Callable[..., Any], Cal
     return ours, plain
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("boundary", MIXED)
 def test_gradients(boundary: Any) -> None:
     """Of the array, of what does not change and of a captured number."""
@@ -67,6 +67,7 @@ def test_gradients(boundary: Any) -> None:
     assert_close(ours(*points), plain(*points))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "valid", ("keep", "reflect"), ("constant", "symmetric")])
 def test_gradients_of_steps(boundary: Any) -> None:
     """Those of steps one by one: of the array, of what does not change and of a captured number."""
@@ -81,6 +82,7 @@ def test_gradients_of_steps(boundary: Any) -> None:
     return assert_close(ours(*points), plain(*points))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("boundary", [("keep", "reflect"), ("valid", "wrap")])
 @pytest.mark.dear
 def test_both_modes_and_second_order(boundary: Any) -> None:
@@ -107,7 +109,7 @@ def test_both_modes_and_second_order(boundary: Any) -> None:
     assert_close(made[0], made[1], 1e-8)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_small_grids(boundary: str) -> None:
     """Smaller than the neighbourhood, of lopsided, far and overlapping reads."""
@@ -128,6 +130,7 @@ def test_finite_differences() -> None:
     check_grads(jax.jit(run), (doubles(7),), order=2, eps=1e-4, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("boundary", ["symmetric", "valid"])
 def test_many_reads(boundary: str) -> None:
     """A window and a box, whose derivatives would be too many equations where they are gathered."""
@@ -171,7 +174,7 @@ def test_several_results_and_integers() -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, 2), (0, 1), (1, 2)])
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.dear
 def test_cells(axes: tuple[int, int]) -> None:
     """Lane by lane, wherever the lanes are, and where f mixes a cell's numbers; a captured matrix."""
@@ -196,6 +199,7 @@ def test_complex() -> None:
         assert_close(*grads)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("boundary", ["wrap", "reflect", "constant", "valid", "keep"])
 def test_linear_transpose(boundary: str) -> None:
     """Of functions that are linear: <y, A x> = <A^T y, x>; in other words of the others."""
@@ -254,7 +258,7 @@ def test_rules_of_f() -> None:
         assert_close(grad, jax.jit(jax.grad(plain))(x))
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("steps", [10, 17, 31, 300])
 @pytest.mark.parametrize("boundary", ["edge", "keep", "valid"])
 def test_long_runs(steps: int, boundary: str) -> None:
@@ -320,7 +324,7 @@ def _wave(height: Any, before: Any, speed: Any) -> Any:
     return 2 * height[0, 0] - before[0, 0] + speed[0, 0] * spread, height[0, 0]
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("boundary", ["edge", "wrap", "keep"])
 @pytest.mark.parametrize("size", [20, 140])
 @pytest.mark.dear
@@ -358,6 +362,7 @@ def test_reverse_mode_remembers_few_grids(boundary: str) -> None:
         assert gradient.lower(x).compile().memory_analysis().temp_size_in_bytes <= most * 2**18
 
 
+@pytest.mark.cover(3)
 @pytest.mark.strategies
 @pytest.mark.parametrize("shape", [(40, 30, 18), (700, 30), (2000, 8, 3)])
 @pytest.mark.parametrize("boundary", ["constant", "keep"])

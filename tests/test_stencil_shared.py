@@ -49,7 +49,7 @@ SHARED: dict[str, tuple[int, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", SHARED)
 def test_what_neighbours_share(name: str) -> None:
     """Made once for each cell: in so many stages, the same bits as by definition, in rows of less than a piece and more."""
@@ -164,7 +164,7 @@ def test_rows_that_fill_no_vector() -> None:
     assert "short rows" not in strategy("uint8", 66) + strategy("int32", 64)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.dear
 def test_drawn_of_few_cells(boundary: str) -> None:

@@ -55,6 +55,7 @@ def test_plans(f: Any, shape: tuple[int, ...]) -> None:
         assert_same(run(PLANS[turn:] + PLANS[:turn]), chosen)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 50])
 def test_step_counts(steps: int) -> None:
     """Of integers, which wrap: exactly. Traced ones are the same."""
@@ -90,6 +91,7 @@ def test_large() -> None:
             assert_close(got, stencil(f, [x.astype(np.float64)], b, steps=7)[0], 1e-4)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_no_cells_and_one(boundary: str) -> None:
     xs = [integers(*shape) for shape in ((0,), (1,), (0, 5), (5, 0), (1, 1), (0, 0), (2, 0, 3), (1, 1, 1))]

@@ -84,7 +84,7 @@ def test_vmap_of_one_step() -> None:
         assert_same(got[k], np.ascontiguousarray(np.moveaxis(stencil(NEAR[1], [rows], "wrap", rank=1)[0], 0, 1)))
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_lines_under_vmap_are_a_grid(boundary: str) -> None:
     """One grid, with the bits of each line by itself; positions; again under vmap; gradients."""
@@ -194,7 +194,7 @@ def test_batch_axes_are_split_without_communication() -> None:
 SHARDED = ("edge", "wrap", "reflect", "symmetric", "constant", "keep")
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("boundary", SHARDED)
 def test_along_sharded_axes(boundary: str) -> None:
     """Two arrays and a constant, with positions; more steps than one exchange of halos serves; on one axis and on two."""

@@ -70,7 +70,7 @@ def inside(index: np.ndarray, h: int) -> np.ndarray:
     return (index >= 0) & (index < h)
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_length(plan: Plan) -> None:
     """Sums of lengths up to 70 and around a chunk's ends, as one compiled function: each length with every third plan."""
@@ -86,7 +86,7 @@ def test_every_length(plan: Plan) -> None:
         np.testing.assert_array_equal(got, wanted, err_msg=f"{n} elements")
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_kind_of_bin(plan: Plan) -> None:
     """Scalars, structs, narrow and 64-bit-wide leaves, several updates and histograms, dest; with every
@@ -145,6 +145,7 @@ def test_every_kind_of_bin(plan: Plan) -> None:
         np.testing.assert_array_equal(got[6], sums.astype(np.float16))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("plan", [p for p in PLANS if p[2] == 1], ids=str)
 def test_bins_of_many_lanes(plan: Plan) -> None:
     """Array-valued bins (no interleaved copies), lanes that fill no whole vector among them; one or two sizes with each plan."""
@@ -160,6 +161,7 @@ def test_bins_of_many_lanes(plan: Plan) -> None:
         np.testing.assert_array_equal(got[1], best)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_batches(plan: Plan) -> None:
     """Batched indices, values, both and dest, nested; each member as if alone."""
@@ -181,6 +183,7 @@ def test_batches(plan: Plan) -> None:
     assert empty.shape == (0, 9)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("plan", [p for p in PLANS if p[3]], ids=str)
 def test_without_an_identity(plan: Plan) -> None:
     """Bins that start from dest and an operator whose neutral element nobody knows: updated where the result lies."""

@@ -48,7 +48,7 @@ def of_rows(w: Any, x: Any) -> Any:
     return w if x.ndim == 1 else w[:, None]
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(5)
 @pytest.mark.strategies
 @pytest.mark.parametrize("row", [(), (3,), (16,)])
 @pytest.mark.parametrize("call", CALLS)

@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CALLS)
 def test_series(name: str) -> None:

@@ -24,7 +24,7 @@ CLASSES = (
 # --- batching ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("name", CLASSES)
 def test_vmap(name: str) -> None:

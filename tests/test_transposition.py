@@ -120,7 +120,7 @@ def of_results(y: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", LINEAR_CALLS)
-@pytest.mark.cover(16)
+@pytest.mark.cover(3)
 def test_linear(name: str) -> None:
     """The same as the derivative, which is tested elsewhere; and so is that of the transposed function."""
     f = LINEAR_CALLS[name]
@@ -146,6 +146,7 @@ def test_not_linear(name: str) -> None:
         jax.linear_transpose(f, V)(of_results(y))
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(
     ("solver", "product"),
     [

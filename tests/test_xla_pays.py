@@ -36,7 +36,7 @@ SCATTERS = [
 ] + [("add", np.complex64, shape) for shape in ((60, 5), (60,), (600, 5))]
 
 
-@pytest.mark.cover(9)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(("name", "dtype", "shape"), SCATTERS)
 def test_scatters(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     op = getattr(jnp, name)
@@ -77,6 +77,7 @@ REDUCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name: str) -> None:
     """Of ordinary values, ties, and what is not finite."""
@@ -128,7 +129,7 @@ FEW: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", FEW)
 def test_few_elements_by_any_operator(name: str) -> None:
     """What a kernel needs for its call XLA has done; the same results, their derivatives too, and a kernel for more."""
@@ -151,7 +152,7 @@ def test_few_elements_by_any_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.dear
 def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
     """By XLA's own count of operations; in loops it may have all the same."""
@@ -270,7 +271,7 @@ def test_extremes_of_short_rows_are_xlas_where_vectors_are_short(monkeypatch: py
         assert (strategies(lambda x, op=op: jp.reduce(x, op, axis=1), x) == ["plain XLA"]) == plain
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
 def test_short_rows(n: int, dtype: Any) -> None:
@@ -380,6 +381,7 @@ def test_histograms_in_loops(given: Any) -> None:
     np.testing.assert_array_equal(mine(x), counts(jnp.histogram, x))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize(("shape", "axis"), [((40, 30), 0), ((300, 9), 1), ((300, 23), 1), ((5, 300), 0), ((60, 1), 0)])
 def test_extremes_of_halves_in_loops(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
@@ -408,7 +410,7 @@ def test_steps_of_short_rows_that_wrap_around(boundary: str, row: int, pays: boo
         np.testing.assert_allclose(jax.jit(lambda x: steps(x))(x), got, rtol=1e-5)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64])
 @pytest.mark.parametrize("shape", [(4,), (200,), (300,), (3000,), (3000, 1), (3000, 3)], ids=str)
 def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> None:
@@ -434,8 +436,9 @@ def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> N
     tolerance = {"rtol": 1e-2, "atol": 1e-1} if dtype == np.float16 else {"rtol": 2e-4, "atol": 2e-4}
     for make, mine in ((lambda x: x, alone), (jnp.tanh, made)):
         plain = gradient(jax.ops.segment_sum, make)
-        np.testing.assert_allclose(jax.jit(mine)(x), plain(x), **tolerance)
-        np.testing.assert_allclose(jax.jit(jax.vmap(mine))(jnp.stack([x, y]))[1], plain(y), **tolerance)
+        wanted = jax.jit(plain)
+        np.testing.assert_allclose(jax.jit(mine)(x), wanted(x), **tolerance)
+        np.testing.assert_allclose(jax.jit(jax.vmap(mine))(np.stack([x, y]))[1], wanted(y), **tolerance)
         if dtype == np.float32:
             twice, expected = (lambda x, g=g: jnp.sum(g(x) ** 2) for g in (mine, plain))
             np.testing.assert_allclose(jax.jit(jax.grad(twice))(x), jax.grad(expected)(x), rtol=1e-3, atol=1e-2)
@@ -476,7 +479,8 @@ def test_few_steps_are_scanned_in_pairs(name: str, shape: tuple[int, ...], axis:
     text = loop.as_text()
     assert "@jaxprims" not in text and "reduce_window" not in text
     plain = lambda x: x + getattr(jax.lax, name)(x, axis=axis, reverse=True)  # noqa: E731
-    np.testing.assert_array_equal(loop.compile()(x), plain(plain(x)))
+    rounded = np.issubdtype(dtype, np.floating) and name in ("cumsum", "cumprod")  # in another order
+    np.testing.assert_allclose(loop.compile()(x), plain(plain(x)), rtol=16 * np.finfo(dtype).eps if rounded else 0)
     if dtype is np.float32:
         dear = jax.jit(lambda x: call(jnp.sin(2 * x))).lower(x).compile()
         assert dear.cost_analysis().get("transcendentals", 0) <= x.size
