@@ -128,6 +128,7 @@ def test_ties_share_evenly(op: Any) -> None:
 
 
 @pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.dear
 def test_products_with_zeros() -> None:
     """None, one, two and three zeros in a bin; first and second derivatives, with and without dest."""
     i = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 9], np.int32)
@@ -231,6 +232,7 @@ def test_through_captured_arrays() -> None:
 
 
 @pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.dear
 def test_updates_several_histograms_and_dimensions() -> None:
     """k updates from one element (B-spline weights), two histograms in a pass, 2-d bins: the registration example in small."""
     rng = np.random.default_rng(1)
@@ -342,6 +344,7 @@ def test_gradients_keep_the_dtype(dtype: Any) -> None:
 
 
 @pytest.mark.usefixtures("strict")
+@pytest.mark.dear
 def test_empty_gradients() -> None:
     """No elements, no bins, neither."""
     for op, n, h in (

@@ -236,6 +236,7 @@ def test_rows_of_thousands_by_index() -> None:
     assert_close(gradient[3], 2 * x[3], 1e-5)
 
 
+@pytest.mark.dear
 def test_what_is_made_of_a_matrix_is_not_gathered_to_be_combined() -> None:
     """Whichever axes are sharded, short or long, what ``fuse`` or ``map`` makes."""
     x = RNG.standard_normal((256, 128)).astype(np.float32)
@@ -268,6 +269,7 @@ def test_extremes_of_every_kind_of_value(op: Any, dtype: str) -> None:
 @pytest.mark.cover(2)
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.dear
 def test_numbers_of_64_bits_in_a_context(dtype: Any, x64: bool) -> None:
     """XLA's partitioner asks in a thread of its own, where numbers are as wide as outside of ``jax.enable_x64``."""
     calls: dict[str, Callable[..., Any]] = {

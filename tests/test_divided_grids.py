@@ -134,6 +134,7 @@ def test_uneven_grids_of_more() -> None:
     assert_close(jax.jit(of_scale)(s, placed), np.asarray(jax.jit(of_scale)(s, x)), 1e-4)
 
 
+@pytest.mark.dear
 def test_nothing_is_made_of_cells_that_are_not_wanted() -> None:
     """Beyond the last cell of "valid" neighbours would be alike: a derivative that is infinite there, times zero."""
     x = RNG.standard_normal(1 << 15).astype(np.float32)
@@ -217,6 +218,7 @@ def test_arrays_with_boundaries_of_their_own() -> None:
         assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(u, v)), 1e-5)
 
 
+@pytest.mark.dear
 def test_reductions_of_sharded_grids() -> None:
     """Of cells between others, around the ends, chosen by coordinates; of several results, and where devices have too little."""
     x = RNG.standard_normal((1024, 1024)).astype(np.float32)
@@ -269,6 +271,7 @@ def test_transposes_are_differentiated_and_explained() -> None:
     assert len(plan.calls) > 2 and all("halos" in call.devices for call in plan.calls)
 
 
+@pytest.mark.dear
 def test_sharded_grids_that_are_read_far_away() -> None:
     """Results that shrink, reads beyond the next device, cells' coordinates, batches and gradients: right, however it is done."""
     x = RNG.standard_normal((16, 32)).astype(np.float32)

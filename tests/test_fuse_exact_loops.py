@@ -33,6 +33,7 @@ def check(f, *args, taken=True):
 
 @examples(5)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "int32", "uint8"]), st.sampled_from(["left", "right"]))
+@pytest.mark.dear
 def test_searches(seed, dtype, side):
     edges = np.sort(drawn(seed, 33, dtype))
     check(lambda e, x: jnp.searchsorted(e, x, side=side), edges, drawn(seed + 1, N, dtype))

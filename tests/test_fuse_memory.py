@@ -52,6 +52,7 @@ ORDERS = {
 
 @pytest.mark.cover(2)
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.dear
 def test_checkpoints_hold(order: str) -> None:
     """Nothing but each layer's argument is kept, and what is made again is made in kernels."""
     fn = ORDERS[order](deep(jax.checkpoint))
@@ -103,6 +104,7 @@ def test_cheapest_cut() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.cover(1)
 @pytest.mark.cpu
+@pytest.mark.dear
 def test_gradients_take_no_more_memory(order: str) -> None:
     """What backward passes make again is no more than a few elementwise functions, in whichever order it is fused."""
     plain = deep(lambda f: f)

@@ -207,6 +207,7 @@ def test_carries_of_booleans_and_small_integers() -> None:
     same(jax.jit(fn)(DONE, jnp.int8(5)), jax.jit(jp.fuse(fn))(DONE, jnp.int8(5)))
 
 
+@pytest.mark.dear
 def test_what_is_known_of_factors() -> None:
     """No factor may be larger than 1: known before, where it is made of booleans and bounded functions."""
     bounded = {

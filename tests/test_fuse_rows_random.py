@@ -150,6 +150,7 @@ def test_kernels_that_would_need_each_other(program: Callable[..., Any]) -> None
     close(jax.jit(program)(*args), jax.jit(jp.fuse(program))(*args), 1e-5)
 
 
+@pytest.mark.dear
 def test_a_long_chain_is_several_kernels() -> None:
     """None of which is made again by those behind it."""
 

@@ -124,6 +124,7 @@ def test_the_adjoint_of_rolls_wraps_around() -> None:
     assert len(found.layout.sources) == 1 and found.layout.modes == ["wrap"] and not found.layout.counted
 
 
+@pytest.mark.dear
 def test_batches() -> None:
     for fn in (rolled, kept, LOOPS["wrap"], lambda u: laplacian(jnp.pad(u, 1, mode="reflect"))):
         batch = jnp.stack([U, U + 1, U * 2])

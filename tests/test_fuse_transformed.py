@@ -35,6 +35,7 @@ W = jnp.linspace(0.5, 1, 50)
 FUSED = jp.fuse(model)
 
 
+@pytest.mark.dear
 def test_first_derivatives() -> None:
     for wrt in (0, 1):
         same(jax.jit(jax.grad(model, wrt))(X, W), jax.jit(jax.grad(FUSED, wrt))(X, W), 1e-3)
@@ -72,6 +73,7 @@ def test_checkpoint() -> None:
     same(jp.fuse(jax.grad(jax.checkpoint(model), 1))(X, W), jax.grad(model, 1)(X, W), 1e-3)
 
 
+@pytest.mark.dear
 def test_rules_of_its_own() -> None:
     @jax.custom_vjp
     def clipped(x: Any) -> Any:
@@ -101,6 +103,7 @@ def test_rules_of_its_own() -> None:
         same(jax.grad(f)(X), jp.fuse(jax.grad(f))(X))
 
 
+@pytest.mark.dear
 def test_rules_hold_where_derivatives_are_taken_of_the_kernels() -> None:
     @jax.custom_vjp
     def clipped(x: Any) -> Any:
@@ -151,6 +154,7 @@ def test_sizes_that_are_not_known() -> None:
     same(f(X), exported.call(X))
 
 
+@pytest.mark.dear
 def test_shards() -> None:
     mesh = mesh_of(8)
 

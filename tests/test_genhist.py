@@ -418,6 +418,7 @@ def test_derivatives_with_an_identity_that_is_traced() -> None:
     assert jax.jit(jax.grad(loss, 1))(values, 0.5) == 1  # of the empty bin
 
 
+@pytest.mark.dear
 def test_more_of_the_bins_than_elements() -> None:
     """The paper's sparse case: the result is updated where it lies."""
     h = 1_000_000

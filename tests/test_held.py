@@ -156,6 +156,7 @@ def test_what_is_in_memory_is_not_held() -> None:
     assert calls(lambda x, t: x * 2 + 1) == calls(lambda x, t: jnp.sin(x)) == calls(lambda x, t: jax.jit(jnp.exp)(x) + 1) == 1
 
 
+@pytest.mark.dear
 def test_held_in_other_transformations() -> None:
     """Eagerly, in loops, forwards, in Taylor series, in kernels."""
     x, i = RNG.standard_normal(50).astype(np.float32), RNG.integers(0, 3, 50).astype(np.int32)

@@ -90,6 +90,7 @@ def test_beside_other_histograms() -> None:
     np.testing.assert_array_equal(least, [y[i == k].astype(np.float32).min() for k in range(7)])
 
 
+@pytest.mark.dear
 def test_kernels_where_bins_start_from_something_else() -> None:
     """An identity that is not the operator's, and bits that may not change: as the operator says."""
     x, i = jnp.asarray(rng.normal(size=50), jnp.float32), jnp.asarray(rng.integers(0, 5, 50))

@@ -171,6 +171,7 @@ def test_few_edges(edges: int) -> None:
         close(f(mine), f(theirs))
 
 
+@pytest.mark.dear
 def test_many_reads() -> None:
     moved, ends = arrays()
 
@@ -202,6 +203,7 @@ def test_what_f_computes_is_pulled_back_in_one_pass() -> None:
     assert gradient.lower(x, x).compile().memory_analysis().temp_size_in_bytes < n
 
 
+@pytest.mark.dear
 def test_several_updates_are_pulled_back_in_one_pass() -> None:
     """Cloud in cell: of the gradients by position and charge nothing is written but themselves."""
     n, side = 50_000, 32

@@ -138,6 +138,7 @@ def test_one_pass() -> None:
 
 @pytest.mark.cover(2)
 @pytest.mark.parametrize("mean", [0.0, 100.0, 1e4])
+@pytest.mark.dear
 def test_as_accurate_as_the_loop(mean: float) -> None:
     """Deviations are from the result's own mean: more accurate than JAX's derivative of the operator's loop."""
     rng = np.random.default_rng(1)

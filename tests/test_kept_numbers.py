@@ -96,6 +96,7 @@ def test_captured_integers_are_operands_from_the_second_on(dtype: str, compiled:
     assert compiled() <= (6 if dtype in ("float32", "bfloat16") else 6 + 3 * 7)
 
 
+@pytest.mark.dear
 def test_captured_integers_may_be_wanted(compiled: Any) -> None:
     table = jnp.arange(10.0)
     for k in range(1, 5):

@@ -248,6 +248,7 @@ def test_map() -> None:
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["kalman", "log product"])
+@pytest.mark.dear
 def test_derivatives(name: str) -> None:
     """Of scans and reductions, in both modes, against those of XLA's scan."""
     case = CASES[name]

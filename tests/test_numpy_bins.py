@@ -58,6 +58,7 @@ def test_equal_bins_of_hard_ranges(limits):
 
 @examples(5)
 @given(st.integers(0, 2**32 - 1), numbers(64), numbers(64))
+@pytest.mark.dear
 def test_equal_bins_of_float64(seed, lo, hi):
     n = 256
     with jax.enable_x64(True):
@@ -150,6 +151,7 @@ def test_bincount(x, length):
 
 @examples(5)
 @given(st.integers(0, 2**32 - 1))
+@pytest.mark.dear
 def test_histogram2d(seed):
     rng, bins = np.random.default_rng(seed), (3, 50)
     x, y = (near_edges(rng, np.linspace(-1, 1, b + 1), np.float32) for b in bins)

@@ -125,6 +125,7 @@ def test_what_jax_numpy_has_not():
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("bins", [6, 10])
+@pytest.mark.dear
 def test_counts_are_those_of_the_edges_that_are_returned(bins):
     """XLA may round an edge in one way where it is returned and in another where it is read; a whole number may be one."""
     calls = (

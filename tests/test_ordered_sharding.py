@@ -295,6 +295,7 @@ def test_an_operator_without_a_kernel_on_one_mesh_after_another() -> None:
 
 
 @pytest.mark.strategies
+@pytest.mark.dear
 def test_few_elements_on_one_mesh_after_another() -> None:
     """Which plain XLA does, with operators that were traced once for all."""
     x = np.linspace(0.5, 1.5, 48, dtype=np.float32).reshape(8, 6)

@@ -193,6 +193,7 @@ def test_export(tmp_path: Path) -> None:
         assert np.array_equal(first, np.cumsum(y[0, :, 0]))
 
 
+@pytest.mark.dear
 def test_many_threads() -> None:
     """Compiled and run from eight Python threads at once."""
 

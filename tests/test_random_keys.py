@@ -69,6 +69,7 @@ def test_draws_in_kernels(name: str) -> None:
 @pytest.mark.cover(1)
 @pytest.mark.filterwarnings("ignore::jaxprims.FallbackWarning")
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.dear
 def test_captured_keys_under_transformations(impl: str) -> None:
     """Eager, jitted, under vmap and grad; keys of another generator are drawn from by plain XLA, with a warning."""
     draw, keys = DRAWS["uniform"], jax.random.split(jax.random.key(5, impl=impl), 2)

@@ -48,6 +48,7 @@ def test_sums_lose_no_more_than_short_ones() -> None:
     assert np.mean(errors) < 10 * 2**-24
 
 
+@pytest.mark.dear
 def test_long() -> None:
     """Several blocks; and a second run gives the same bits."""
     x = elements(70_001)

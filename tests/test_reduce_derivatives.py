@@ -106,6 +106,7 @@ def test_with_init(name: str, shape: tuple[int, ...], axis: int) -> None:
 
 
 @pytest.mark.strategies
+@pytest.mark.dear
 def test_extremes_of_few_and_of_many() -> None:
     """Ties share the cotangent as in JAX, whoever counts them: XLA of few elements, a kernel of more."""
     rng = np.random.default_rng(3)

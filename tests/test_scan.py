@@ -57,6 +57,7 @@ def elements(n: int, seed: int = 0) -> Any:
     }
 
 
+@pytest.mark.dear
 def test_lengths() -> None:
     """Around those of vectors and of their multiples, and some between; operators that do not commute."""
     whole = elements(300)
@@ -69,6 +70,7 @@ def test_lengths() -> None:
 
 
 @pytest.mark.parametrize(("op", "reverse"), [(everything, False), (affine, True)])
+@pytest.mark.dear
 def test_long(op: Any, reverse: bool) -> None:
     """Several blocks; and a second run gives the same bits."""
     x = elements(70_001)
@@ -108,6 +110,7 @@ def test_options(exclusive: bool, reverse: bool, segments: bool, init: bool) -> 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("options", [{}, {"exclusive": True}, {"init": True}, {"init": True, "reverse": True}, {"starts": True}])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int16"])
+@pytest.mark.dear
 def test_leaves_whose_numbers_are_combined_in_several_ways(dtype: str, options: dict[str, bool]) -> None:
     """Sums of halves are wide, maxima of floats integers, and products neither: in one leaf, alone and side by side."""
 

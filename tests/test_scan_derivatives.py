@@ -184,6 +184,7 @@ def test_reductions_and_segments(name: str) -> None:
 
 
 @pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.dear
 def test_second_order() -> None:
     """Against finite differences: a number for J, matrices for J; and a reduction by the general rule."""
     twice = lambda f, *args, modes=("fwd", "rev"): check_grads(f, args, 2, modes)  # noqa: E731
@@ -205,6 +206,7 @@ def test_hessians_with_zeros() -> None:
         assert_close(jax.jit(jax.hessian(f))(v), jax.jit(jax.hessian(g))(v))
 
 
+@pytest.mark.dear
 def test_drop_ins() -> None:
     """Gradients are jax.lax's; those of ties too, of which two share evenly."""
     x = np.random.default_rng(0).standard_normal((5, 4), np.float32)
@@ -225,6 +227,7 @@ def test_drop_ins() -> None:
 
 
 @pytest.mark.usefixtures("x64", "strict")
+@pytest.mark.dear
 def test_through_captured_arrays() -> None:
     """Gradients reach what map and op capture, at computed indices too, and the elements beside them."""
     rng = np.random.default_rng(0)
@@ -331,6 +334,7 @@ def test_empty_gradients() -> None:
 @pytest.mark.strategies
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
 @pytest.mark.cover(1)
+@pytest.mark.dear
 def test_a_few_steps_are_xlas(name: str) -> None:
     """Along axes of so few elements that XLA is the strategy, of the scan or its derivative: values, gradients are JAX's."""
     rng = np.random.default_rng(1)

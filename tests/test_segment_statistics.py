@@ -111,6 +111,7 @@ def test_normalized_and_its_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "complex64"])
 @pytest.mark.cover(1)
+@pytest.mark.dear
 def test_without_implicit_promotion(strict: None, dtype: str) -> None:
     x, ids = (jnp.arange(12) % 5).astype(dtype), jnp.arange(12) % 4
     for f in (jp.segment_mean, jp.segment_var, jp.segment_variance, jp.segment_normalize):

@@ -125,6 +125,7 @@ def test_small_grids(boundary: str) -> None:
     assert_close(*both([doubles(n) for n in sizes]))
 
 
+@pytest.mark.dear
 def test_finite_differences() -> None:
     run = lambda x: jp.stencil(lambda a: jnp.sin(a[-3]) * a[0] + a[2], x, boundary="reflect", steps=2)  # noqa: E731
     check_grads(jax.jit(run), (doubles(7),), order=2, eps=1e-4, atol=1e-5, rtol=1e-5)
@@ -132,6 +133,7 @@ def test_finite_differences() -> None:
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("boundary", ["symmetric", "valid"])
+@pytest.mark.dear
 def test_many_reads(boundary: str) -> None:
     """A window and a box, whose derivatives would be too many equations where they are gathered."""
     weights = doubles(5, 5) - 0.5
@@ -190,6 +192,7 @@ def test_cells(axes: tuple[int, int]) -> None:
             assert_close(jax.jit(jax.grad(ours, (0, 1)))(x, m), jax.jit(jax.grad(plain, (0, 1)))(x, m))
 
 
+@pytest.mark.dear
 def test_complex() -> None:
     x = doubles(4, 7) + 1j * doubles(4, 7, seed=1)
     g = lambda a: a[0, 1] * a[-1, 0] * (0.5 + 0.25j) + jnp.conj(a[0, 0])  # noqa: E731
@@ -221,6 +224,7 @@ def test_fill_values_are_no_part_of_arrays() -> None:
         jax.linear_transpose(lambda x: jp.stencil(lambda a: a[1], x, boundary="constant", fill_value=1), np.ones(5))(np.ones(5))
 
 
+@pytest.mark.dear
 def test_rules_of_f() -> None:
     """custom_jvp and custom_vjp inside f, loops and branches."""
 
@@ -297,6 +301,7 @@ def test_traced_steps() -> None:
         jax.jit(jax.grad(lambda x, n: jnp.sum(run(x, n))))(x, 3)
 
 
+@pytest.mark.dear
 def test_nothing_to_differentiate() -> None:
     """Grids without cells, f that reads nothing, zero tangents, NaN beside the grid's ends."""
     for boundary in BOUNDARIES:

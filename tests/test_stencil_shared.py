@@ -51,6 +51,7 @@ SHARED: dict[str, tuple[int, Callable[[Any], Any]]] = {
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("name", SHARED)
+@pytest.mark.dear
 def test_what_neighbours_share(name: str) -> None:
     """Made once for each cell: in so many stages, the same bits as by definition, in rows of less than a piece and more."""
     stages, f = SHARED[name]
@@ -64,6 +65,7 @@ def test_what_neighbours_share(name: str) -> None:
             assert_same(jp.stencil(f, x, boundary=boundary, steps=steps), wanted)
 
 
+@pytest.mark.dear
 def test_rows_at_once() -> None:
     """Four that have reads in common, two of several stages or of a longer f, one of a longer one yet."""
     near = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]

@@ -353,6 +353,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(cases())
 @examples(25)
+@pytest.mark.dear
 def test_random_stencils(case: Case) -> None:
     """Neighbourhoods, grids, boundaries, steps, dtypes, cells, plans: integers, bit for bit."""
     rng, rank = np.random.default_rng(0), len(case.shape)

@@ -177,6 +177,7 @@ def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
                 assert "jaxprims" not in loops.lower(x).as_text()
 
 
+@pytest.mark.dear
 def test_few_elements_into_bins() -> None:
     """Of f's own making, into several histograms, with several updates each."""
 
@@ -413,6 +414,7 @@ def test_steps_of_short_rows_that_wrap_around(boundary: str, row: int, pays: boo
 @pytest.mark.cover(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64])
 @pytest.mark.parametrize("shape", [(4,), (200,), (300,), (3000,), (3000, 1), (3000, 3)], ids=str)
+@pytest.mark.dear
 def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> None:
     """By a kernel where that is all, by XLA where its loops read them: of what it has made before, and in loops."""
     x, y = (jnp.asarray(rng.normal(size=shape), dtype) for _ in range(2))
