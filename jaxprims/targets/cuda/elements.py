@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...ir.program import Program
 from ...specs.histogram import ArraySpec
-from .expr import fixed_loads, loads, statements
+from .expr import Scalars, fixed_loads, loads, statements
 from .table import convert
 from .types import constant, from_memory, memory_type, register_type
 
@@ -59,6 +59,13 @@ def constants(dtypes: Sequence[str], bits: Sequence[int] | None) -> str:
 
 def function(head: str, lines: Sequence[str], indent: str = "") -> list[str]:
     return [f"{indent}{head} {{", *(indent + line for line in lines), f"{indent}}}"]
+
+
+def returning(head: str, program: Program, structs: Sequence[str], kept: Scalars) -> list[str]:
+    """A function of structs that returns one."""
+    n = len(program.params) // len(structs)
+    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)], kept=kept)
+    return function(head, [*lines, f"  return {{{', '.join(results)}}};"])
 
 
 def times(value: str, n: int) -> str:
