@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -175,6 +175,13 @@ class Program:
             raise ValueError(f"unexpected text after a program: {rest!r}")
         return program
 
+    def run(self, args: Sequence[Any], rule: Callable[[Instr, list[Any]], Any]) -> list[Any]:
+        """The results, where ``rule(instruction, operands)`` says what each but the arguments gives."""
+        values: list[Any] = []
+        for i in self.body:
+            values.append(args[i.attr] if i.op == "arg" else rule(i, [values[o] for o in i.operands]))
+        return [values[r] for r in self.results]
+
     def walk(self) -> Iterator[Instr]:
         """All instructions, those of nested programs included."""
         for instr in self.body:
@@ -277,13 +284,7 @@ class Builder:
 
     def inline(self, program: Program, args: Sequence[int]) -> list[int]:
         """Emits another Program's body on these arguments; returns its results."""
-        values: list[int] = []
-        for instr in program.body:
-            if instr.op == "arg":
-                values.append(args[instr.attr])
-            else:
-                values.append(self.emit(instr.op, instr.dtype, *(values[o] for o in instr.operands), attr=instr.attr))
-        return [values[r] for r in program.results]
+        return program.run(args, lambda i, operands: self.emit(i.op, i.dtype, *operands, attr=i.attr))
 
     def finish(self, results: Sequence[int]) -> Program:
         """The Program with these results; what they do not need is dropped, what remains is renumbered."""
