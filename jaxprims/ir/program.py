@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -181,6 +181,26 @@ class Program:
         for i in self.body:
             values.append(args[i.attr] if i.op == "arg" else rule(i, [values[o] for o in i.operands]))
         return [values[r] for r in self.results]
+
+    @property
+    def used(self) -> set[int]:
+        """The arguments that it reads."""
+        return {i.attr for i in self.body if i.op == "arg"}
+
+    def used_of(self, sizes: Iterable[int]) -> list[list[int]]:
+        """The same by number in its group, where so many arguments are the first group, so many the next."""
+        used, out, first = self.used, [], 0
+        for size in sizes:
+            out.append([k for k in range(size) if first + k in used])
+            first += size
+        return out
+
+    def sources(self) -> list[frozenset[int]]:
+        """The arguments that each value of the body is made of."""
+        out: list[frozenset[int]] = []
+        for i in self.body:
+            out.append(frozenset({i.attr} if i.op == "arg" else ()).union(*(out[o] for o in i.operands)))
+        return out
 
     def walk(self) -> Iterator[Instr]:
         """All instructions, those of nested programs included."""

@@ -112,8 +112,7 @@ class Elements:
         self.arrays = arrays
         self.kept = fixed_loads([f, *(p for p in others if p is not None)])
         every = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
-        used = sorted({i.attr for i in f.body if i.op == "arg"})
-        self.used = [(p, *every[p]) for p in used]
+        self.used = [(p, *every[p]) for p in sorted(f.used)]
         self.f = f
 
     def structs(self, uniforms: Sequence[str]) -> list[str]:
