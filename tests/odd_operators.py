@@ -27,6 +27,12 @@ def counted(a: Any, b: Any) -> Any:
     return jnp.where(a[0] >= b[0], a[0], b[0]), n
 
 
+def matrix(a: Any, b: Any) -> Any:
+    p, q, r, s = a
+    t, u, v, w = b
+    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
+
+
 def weighed_mean(a: Any, b: Any) -> Any:
     w = a[0] + b[0]
     return w, a[1] + (b[1] - a[1]) * b[0] / jnp.where(w == 0, 1, w)

@@ -13,7 +13,20 @@ import jax
 import numpy as np
 import pytest
 from emulation import toolchain
-from expressions import MATH, N, arithmetic, assert_same, hostile, in_domain, one, operands_of, reference, result_of
+from expressions import (
+    MATH,
+    N,
+    arithmetic,
+    assert_math,
+    assert_same,
+    hostile,
+    in_domain,
+    one,
+    operands_of,
+    result_of,
+    xla_arithmetic,
+    xla_convert,
+)
 
 from jaxprims.ir import evaluate
 from jaxprims.ir import program as P
@@ -114,9 +127,7 @@ def denormal(a: np.ndarray) -> np.ndarray:
 def test_arithmetic(dtype: str, record_property: Callable[[str, object], None]) -> None:
     """XLA's bits, but for denormals, which it flushes; there and everywhere else, the interpreter's."""
     functions = arithmetic(dtype)
-    x, y = hostile(dtype, 0), hostile(dtype, 1)
-    with jax.enable_x64(True):
-        want = jax.jit(lambda x, y: {op: f(*[x, y][: operands_of(op)]) for op, f in functions.items()})(x, y)
+    x, y, want = hostile(dtype, 0), hostile(dtype, 1), xla_arithmetic(dtype)
     for op in functions:
         inputs = [x, y][: operands_of(op)]
         got = run(f"{op}_{dtype}", inputs)
@@ -130,9 +141,7 @@ def test_arithmetic(dtype: str, record_property: Callable[[str, object], None]) 
 
 @pytest.mark.parametrize("source", P.DTYPES)
 def test_convert(source: str) -> None:
-    x = hostile(source, 0)
-    with jax.enable_x64(True):
-        want = jax.jit(lambda x: {d: jax.lax.convert_element_type(x, P.numpy_dtype(d)) for d in P.DTYPES})(x)
+    x, want = hostile(source, 0), xla_convert(source)
     for dtype in P.DTYPES:
         got = run(f"convert_{source}_{dtype}", [x])
         usual = ~(denormal(x) | denormal(got) | denormal(np.asarray(want[dtype])))
@@ -152,30 +161,9 @@ def test_bitcast_and_select() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_math(dtype: str) -> None:
-    """Infinities, NaN and the signs of zeros are XLA's, all else is within a few ULP: of the host's library, but for what is our
-    own. On a GPU it is libdevice's."""
-    args = [in_domain(dtype, 0), in_domain(dtype, 1)]
-    with jax.enable_x64(True):
-        xla = jax.jit(lambda *a: {op: getattr(jax.lax, op)(*a[: operands_of(op)]) for op in MATH})(*args)
-    info = jax.numpy.finfo(P.numpy_dtype(dtype))
+    """Of the host's library, but for what is our own. On a GPU it is libdevice's."""
     for op in MATH:
-        inputs = args[: operands_of(op)]
-        got = run(f"{op}_{dtype}", inputs)
-        values, theirs = got.astype(np.float64), np.asarray(xla[op]).astype(np.float64)
-        with np.errstate(all="ignore"):
-            want = reference(op)(*(a.astype(np.float64) for a in inputs))
-            nearest = want.astype(got.dtype).astype(np.float64)
-        for same in (np.isnan, np.isposinf, np.isneginf):  # where XLA overflows early, rightly
-            differs = np.flatnonzero((same(values) != same(theirs)) & (same(values) != same(nearest)))
-            assert differs.size == 0, (op, [([a[k] for a in inputs], values[k], theirs[k]) for k in differs[:3]])
-        zero = (values == 0) & (theirs == 0)
-        assert np.array_equal(np.signbit(values[zero]), np.signbit(theirs[zero])), op
-        finite = np.isfinite(values) & np.isfinite(want)
-        scale = np.maximum(np.abs(want), 1 if op == "lgamma" else 100 if op == "digamma" else 0)
-        allowed = (6 if dtype in ("f32", "f64") else 1) * float(info.eps) * scale + 2 * float(info.tiny)
-        with np.errstate(invalid="ignore"):
-            off = np.flatnonzero(finite & ~(np.abs(values - want) <= allowed))
-        assert off.size == 0, (op, dtype, off.size, [([a[k] for a in inputs], values[k], want[k]) for k in off[:3]])
+        assert_math(op, dtype, run(f"{op}_{dtype}", [in_domain(dtype, k) for k in range(operands_of(op))]))
 
 
 # --- control flow -------------------------------------------------------------------------------------------------------------

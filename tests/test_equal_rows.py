@@ -15,6 +15,7 @@ import pytest
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from odd_operators import matrix
 
 import jaxprims as jp
 
@@ -25,12 +26,6 @@ def variance(a: Any, b: Any) -> Any:
     (n, m, s), (k, p, q) = a, b
     d = p - m
     return n + k, m + d * (k / (n + k)), s + q + d * d * (n * k / (n + k))
-
-
-def matrix(a: Any, b: Any) -> Any:
-    p, q, r, s = a
-    t, u, v, w = b
-    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
 
 
 def one(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

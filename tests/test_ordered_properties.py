@@ -19,6 +19,7 @@ import references
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from odd_operators import matrix
 
 import jaxprims as jp
 
@@ -39,12 +40,6 @@ class Base:
     leaves: int
     op: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
     identity: tuple[int, ...] | None
-
-
-def matrix(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-    p, q, r, s = a
-    t, u, v, w = b
-    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
 
 
 def keep(which: Any, x: Any, y: Any) -> Any:

@@ -137,11 +137,6 @@ JP_HOST_DEVICE constexpr ModelChoice GlobalChoice(const ModelDevice& d, i64 n, i
   return {Least(wanted, most), passes, chunk, wanted > most ? AtLeast1(threads / most) : c};
 }
 
-// K of section IV-C: blocks for each histogram of a batch, so that all together occupy the device.
-JP_HOST_DEVICE constexpr i64 BlocksPerHistogram(const ModelDevice& d, i64 histograms) {
-  return CeilDiv(CeilDiv(d.threads, d.block), histograms);
-}
-
 // --- the race factor (section III-D): H / RF bins are hit by H consecutive updates, on average of some groups of them ---------
 
 // Updates of a group, and the number of groups.

@@ -7,6 +7,7 @@ scalar; for ``a @ b`` on slices [B, 2, 2] a 2 x 2 matrix. That it treats all lan
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from ..ir.program import Builder, Program, same_program
 from ..operators import classify
 from ..operators.operator import MAX_STRUCT_SLOTS, Operator, check_dtypes, large_operator, make_operators, passing
 from ..operators.traced import make_large, make_traced, slots_of
+from ..primitives.ordered.call import places_of, scattered
 from ..tracing import lanewise
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.nests import to_arrays
@@ -200,23 +202,11 @@ def _one_array(a: Any, b: Any) -> bool:
 
 def _repeated(program: Program, counts: Sequence[int], lanes: int) -> Program:
     """The program on so many lanes, leaves one after the other as in memory."""
-    params: list[str] = []
-    places: list[list[int]] = [[] for _ in range(lanes)]
-    at = 0
-    for n in counts:
-        for lane in range(lanes):
-            places[lane] += range(len(params) + lane * n, len(params) + (lane + 1) * n)
-        params += list(program.params[at : at + n]) * lanes
-        at += n
-    b = Builder(params)
-    rows = [b.inline(program, [b.arg(k) for k in mine]) for mine in places]
-    results: list[int] = []
-    at = 0
-    for n in counts if sum(counts) == len(program.results) else counts[: len(counts) // 2]:
-        for row in rows:
-            results += row[at : at + n]
-        at += n
-    return b.finish(results)
+    ends = [0, *itertools.accumulate(counts)]
+    b = Builder([t for first, last in itertools.pairwise(ends) for t in program.params[first:last] * lanes])
+    rows = [b.inline(program, [b.arg(k) for k in mine]) for mine in places_of(counts, lanes)]
+    results = counts if sum(counts) == len(program.results) else counts[: len(counts) // 2]
+    return b.finish(scattered(places_of(results, lanes), rows))
 
 
 def _map_on_elements(call: Ordered, map: Any) -> bool:

@@ -35,7 +35,9 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
     for var, extreme, compares, _ in found:
         comparing = [b for b in bodies if compares in b.taken]
         own = comparing and extreme != compares and compares not in by_xla
-        if own and all(extreme in b.taken and not _is_read(graph, b, extreme, compares) for b in comparing):
+        if own and all(
+            extreme in b.taken and not _is_behind(graph, (v for v, _ in b.leaves), extreme, compares) for b in comparing
+        ):
             continue
         if any({extreme, compares} <= {s.index for s in b.sites} for b in bodies if extreme != compares):
             continue  # two extremes of one kernel
@@ -72,7 +74,7 @@ def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kerne
         if extreme == compares:
             continue
         comparing = [k for k in kernels if compares in inside[k]]
-        own = all(extreme in inside[k] and not _reads_behind(graph, k, extreme, compares) for k in comparing)
+        own = all(extreme in inside[k] and not _is_behind(graph, k.inputs, extreme, compares) for k in comparing)
         if not own or compares in by_xla:
             for k in kernels:
                 makes = graph.producer.get(var) in k.body.taken - _made(k)
@@ -114,14 +116,6 @@ def _made(kernel: Kernel) -> set[int]:
 
 def _is_of_rows(kernel: Kernel) -> bool:
     return isinstance(kernel.body, Body) and kernel.body.of_rows
-
-
-def _is_read(graph: Graph, body: Body, extreme: int, compares: int) -> bool:
-    return _is_behind(graph, (v for v, _ in body.leaves), extreme, compares)
-
-
-def _reads_behind(graph: Graph, kernel: Kernel, extreme: int, compares: int) -> bool:
-    return _is_behind(graph, kernel.inputs, extreme, compares)
 
 
 def _is_behind(graph: Graph, leaves: Iterable[Any], extreme: int, compares: int) -> bool:

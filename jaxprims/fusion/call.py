@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fu
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from ..primitives.tangents import is_inexact, taylor_by
+from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import opened, subjaxprs, with_arguments
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
@@ -206,13 +206,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
     outs = [k for k, v in enumerate(call.closed.jaxpr.outvars) if is_inexact(v.aval.dtype)]
 
     def of_moving(primals: Sequence[Any]) -> Callable[..., list[Any]]:
-        def function(*mine: Any) -> list[Any]:
-            every = list(primals)
-            for k, x in zip(moving, mine, strict=True):
-                every[k] = x
-            return call.function(*every)
-
-        return function
+        return lambda *mine: call.function(*replaced(primals, moving, mine))
 
     def both(primals: Sequence[Any], dots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         out, tangents_of = jax.linearize(of_moving(primals), *(primals[k] for k in moving))

@@ -29,10 +29,6 @@ def _in_words(eqn: JaxprEqn) -> str:
     return f"{call.kind} of {call.operator.name or 'an operator'}"
 
 
-def _arrays(eqn: JaxprEqn) -> list[Any]:
-    return list(eqn.invars[: eqn.params["call"].num_arrays])
-
-
 def _may_be_member(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name not in ("scan_any_operator", "reduce_any_operator"):
         return False
@@ -51,12 +47,13 @@ def _first(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn] | None:
         if first.params["call"].kind != "scan":
             continue
         chain, inside, beyond = [first], set[Any](first.outvars), set[Any]()
+        length = first.invars[0].aval.shape[0]
         for eqn in eqns[list(eqns).index(first) + 1 :]:
             if eqn.effects:  # which stay in their order
                 break
             operands = [v for v in eqn.invars if not isinstance(v, Literal)]
-            arrays = _arrays(eqn) if eqn in members else []
-            alike = eqn in members and inside & set(arrays) and all(v.aval.shape[0] == _length(first) for v in arrays)
+            arrays = eqn.invars[: eqn.params["call"].num_arrays] if eqn in members else []
+            alike = eqn in members and inside & set(arrays) and all(v.aval.shape[0] == length for v in arrays)
             if alike and not beyond & set(operands) and not inside & set(operands[len(arrays) :]):
                 chain.append(eqn)
                 (inside if eqn.params["call"].kind == "scan" else beyond).update(eqn.outvars)
@@ -65,10 +62,6 @@ def _first(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn] | None:
         if len(chain) > 1:
             return chain
     return None
-
-
-def _length(eqn: JaxprEqn) -> Any:
-    return eqn.invars[0].aval.shape[0]
 
 
 def _with(closed: ClosedJaxpr, chain: Sequence[JaxprEqn]) -> ClosedJaxpr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, run_equation
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation
 from .exact_loops import as_calls
 
 OUTSIDE = -1
@@ -53,6 +53,22 @@ class Graph:
                 bits |= self.ancestors[self.producer[a]]
         return bits
 
+    def evaluated(
+        self, reads: Mapping[int, Sequence[Any]], wanted: Iterable[Any] | None = None, outside: Collection[int] | None = None
+    ) -> set[int]:
+        """The equations that are evaluated for what is ``wanted`` (None: the results) and for effects, but for those of which
+        ``reads`` says what a kernel of theirs reads. ``outside``: among these alone."""
+        among = range(len(self.eqns)) if outside is None else outside
+        todo = [*(self.jaxpr.outvars if wanted is None else wanted)]
+        todo += [v for k in among if self.eqns[k].effects for v in self.eqns[k].invars]
+        done = set[int]()
+        while todo:
+            index = None if isinstance(v := todo.pop(), Literal) else self.producer.get(v)
+            if index is not None and index in among and index not in done:
+                done.add(index)
+                todo += reads.get(index, self.eqns[index].invars)
+        return done.difference(reads)
+
 
 Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
 """What is done in place of an equation, as a function of its operands; None: nothing else."""
@@ -67,8 +83,7 @@ def flat_graph(
     inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, not in_loop))(
         *(v.aval for v in closed.jaxpr.invars)
     )
-    jaxpr = _shared(inlined.jaxpr)
-    jaxpr = as_calls(jaxpr.replace(eqns=_needed(jaxpr)))
+    jaxpr = as_calls(pruned(_shared(inlined.jaxpr)))
     eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
     users: dict[Var, list[int]] = {}
@@ -86,6 +101,30 @@ def flat_graph(
         if not isinstance(v, Literal):
             users.setdefault(v, []).append(OUTSIDE)
     return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors, with_rules)
+
+
+Equation = Callable[[JaxprEqn, Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
+"""The results of an equation, from its operands and the values of all atoms before it."""
+
+
+def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
+    """The function with each of its equations done so."""
+
+    def function(*args: Any) -> list[Any]:
+        known: dict[Var, Any] = {}
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else known[atom]
+
+        def one(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+            known.update((v, x) for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal))
+            out = equation(eqn, operands, value)
+            known.update(zip(eqn.outvars, out, strict=True))
+            return out
+
+        return interpret(graph.jaxpr, graph.consts, args, one)
+
+    return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
 
 
 def depending_on(jaxpr: Jaxpr, variables: Iterable[Var]) -> set[Var]:
@@ -144,14 +183,3 @@ def _shared(jaxpr: Jaxpr) -> Jaxpr:
         else:
             same.update(zip(eqn.outvars, first.outvars, strict=True))
     return jaxpr.replace(eqns=eqns, outvars=[v if isinstance(v, Literal) else same.get(v, v) for v in jaxpr.outvars])
-
-
-def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
-    """The equations that a result depends on, or that have effects."""
-    live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    out = []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
-            live.update(v for v in eqn.invars if not isinstance(v, Literal))
-            out.append(eqn)
-    return out[::-1]

@@ -21,6 +21,7 @@ from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
+from ..primitives.batches import over_batch
 from ..tracing.lanewise import OWN
 from .body import Body
 from .graph import Graph
@@ -242,9 +243,7 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
 
 def _batched(one: Callable[..., Any], loops: int, labels: Sequence[Sequence[int]]) -> Callable[..., Any]:
     """The function of a row on all of them: batched over the first loops, which lead the axes of what has their labels."""
-    for k in reversed(range(loops)):
-        one = jax.vmap(one, in_axes=tuple(0 if k in mine else None for mine in labels))
-    return one
+    return over_batch(one, [sum(1 << k for k in mine if 0 <= k < loops) for mine in labels], loops)
 
 
 def _flat(

@@ -7,10 +7,9 @@ made alone it would be rounded otherwise.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,7 +20,7 @@ from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
 from .body import IN_ROWS, MOST_IN_ROW
 from .compared import compared, source
-from .graph import Graph
+from .graph import Graph, with_equations
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
 
 
@@ -44,18 +43,11 @@ def picked_first(graph: Graph) -> ClosedJaxpr | None:
     if not picks:
         return None
 
-    def run(*args: Any) -> list[Any]:
-        env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
+    def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
+        is_one = any(eqn is graph.eqns[k] for k in picks)
+        return [_picked(graph, eqn, value)] if is_one else run_equation(eqn, operands)
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else env[atom]
-
-        for index, eqn in enumerate(graph.eqns):
-            out = [_picked(graph, eqn, value)] if index in picks else run_equation(eqn, [value(v) for v in eqn.invars])
-            env.update(zip(eqn.outvars, out, strict=True))
-        return [value(v) for v in graph.jaxpr.outvars]
-
-    return jax.make_jaxpr(run)(*(v.aval for v in graph.jaxpr.invars))
+    return with_equations(graph, equation)
 
 
 def _is_of_reduced_rows(graph: Graph, eqn: JaxprEqn) -> bool:

@@ -54,7 +54,7 @@ class Rewritten:
 
 def rewritten(graph: Graph) -> Rewritten:
     plan, kernels = _cheapest(graph)
-    by_xla = _evaluated(graph, _reads(kernels))
+    by_xla = graph.evaluated(_reads(kernels))
     once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
     once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
     avals = [v.aval for v in graph.jaxpr.invars]
@@ -78,7 +78,7 @@ def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
     others = _planned(near)
 
     def cost(kernels: Sequence[Kernel]) -> float:
-        return price(graph, kernels, _evaluated(graph, _reads(kernels)))
+        return price(graph, kernels, graph.evaluated(_reads(kernels)))
 
     return (near, others) if cost(others) < SAVED * cost(kernels) else (plan, kernels)
 
@@ -94,7 +94,7 @@ def _planned(plan: _Plan) -> list[Kernel]:
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
             if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
-    while bad := disagreeing(graph, plan.compared, kernels, _evaluated(graph, _reads(kernels))):
+    while bad := disagreeing(graph, plan.compared, kernels, graph.evaluated(_reads(kernels))):
         plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
         kernels = [k for k in kernels if k not in bad]
     return kernels
@@ -184,7 +184,7 @@ class _Plan:
     def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
-        outside = _evaluated(self.graph, _reads(kernels))
+        outside = self.graph.evaluated(_reads(kernels))
         found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside))
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
@@ -230,7 +230,7 @@ class _Plan:
         cuts = _cuts(self.graph, [self._body(g) for g in groups], self.byte)
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
-            alike = read_in_any_case(self.graph, self.compared, bodies, _evaluated(self.graph, _reads_of(bodies)))
+            alike = read_in_any_case(self.graph, self.compared, bodies, self.graph.evaluated(_reads_of(bodies)))
             if all(alike <= cut for cut in cuts):
                 return bodies
             cuts = [cut | alike for cut in cuts]
@@ -238,7 +238,7 @@ class _Plan:
     def _small_reductions(self, bodies: Sequence[Body], tried: set[int]) -> list[Site] | None:
         """The last one outside of kernels that is worth one, and has not been tried; with it all that reduce the same, since of
         a maximum alone, beside its position, it would be XLA that makes for that what they have in common."""
-        outside = sorted(_evaluated(self.graph, _reads_of(bodies)), reverse=True)
+        outside = sorted(self.graph.evaluated(_reads_of(bodies)), reverse=True)
         for index in (k for k in outside if k not in tried):
             tried.add(index)
             for site in filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])):
@@ -289,7 +289,7 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
     others = {v for k in kernels if k is not kernel for v in k.inputs}
-    body = finished(kernel.body, _evaluated(graph, _reads(kernels)), others)
+    body = finished(kernel.body, graph.evaluated(_reads(kernels)), others)
     made = kernel if body is None else kernel_from(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
 
@@ -374,7 +374,7 @@ def _can_be_run(graph: Graph, kernel: Kernel, others: Sequence[Kernel]) -> bool:
 
 def _cuts(graph: Graph, bodies: Sequence[Body], byte: ByteAt) -> list[frozenset[Var]]:
     """Of each body, what it is to read, though it could compute it."""
-    return read_of(graph, bodies, _evaluated(graph, _reads_of(bodies)), byte)
+    return read_of(graph, bodies, graph.evaluated(_reads_of(bodies)), byte)
 
 
 def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:
@@ -385,22 +385,6 @@ def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:
 def _reads_of(bodies: Sequence[Body]) -> dict[int, Sequence[Any]]:
     """The same of kernels that are to be made of these."""
     return {s.index: [*(v for v, _ in b.leaves), *loops.targets(b)] for b in bodies for s in b.sites}
-
-
-def _evaluated(graph: Graph, reads: Mapping[int, Sequence[Any]]) -> set[int]:
-    """The equations that are evaluated outside of kernels, of which is known what they read."""
-    todo: list[Any] = [*graph.jaxpr.outvars, *(v for e in graph.eqns if e.effects for v in e.invars)]
-    out, done = set[int](), set[int]()
-    while todo:
-        v = todo.pop()
-        index = None if isinstance(v, Literal) else graph.producer.get(v)
-        if index is None or index in done:
-            continue
-        done.add(index)
-        if index not in reads:
-            out.add(index)
-        todo += reads.get(index, graph.eqns[index].invars)
-    return out
 
 
 # --- the program ----------------------------------------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..primitives.avals import typed
 from ..tracing import elementwise
-from ..tracing.jaxprs import interpret, run_equation
+from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
-from .graph import Graph
+from .graph import Graph, with_equations
 
 _OF_BITS = frozenset(("convert_element_type", "bitcast_convert_type", "reduce_precision", "nextafter"))
 """What is not the same function in f32."""
@@ -38,26 +38,13 @@ def simplified(graph: Graph) -> ClosedJaxpr | None:
     if not rules:
         return None
 
-    def function(*args: Any) -> list[Any]:
-        known: dict[Var, Any] = {}
+    def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
+        if (rule := rules.get(id(eqn))) is None:
+            return run_equation(eqn, operands)
+        aval = eqn.outvars[0].aval
+        return [typed(jnp.broadcast_to(rule(value), aval.shape), aval)]
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else known[atom]
-
-        def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-            known.update((v, x) for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal))
-            rule = rules.get(id(eqn))
-            out = run_equation(eqn, operands) if rule is None else [_as(eqn.outvars[0].aval, rule(value))]
-            known.update(zip(eqn.outvars, out, strict=True))
-            return out
-
-        return interpret(graph.jaxpr, graph.consts, args, equation)
-
-    return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
-
-
-def _as(aval: Any, x: Any) -> Any:
-    return typed(jnp.broadcast_to(x, aval.shape), aval)
+    return with_equations(graph, equation)
 
 
 @np.errstate(all="ignore")

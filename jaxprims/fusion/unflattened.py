@@ -5,18 +5,17 @@ of what there is for each of the two. Along one axis, all of them would have to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import interpret, run_equation
+from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
-from .graph import Graph
+from .graph import Graph, with_equations
 
 _UPDATES = frozenset(f"scatter{dash}{op}" for dash in "-_" for op in ("add", "mul", "min", "max"))
 
@@ -34,45 +33,35 @@ def unflattened(graph: Graph) -> ClosedJaxpr | None:
         return None
     wanted = _behind(graph, [v for e in updates for v in e.invars[1:]], shapes)
 
-    def function(*args: Any) -> list[Any]:
-        known, numbers, whole = (dict[Var, Any]() for _ in range(3))
+    numbers, whole = dict[Var, Any](), dict[Var, Any]()
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else known[atom]
+    def in_shape(atom: Any, shape: Shape) -> Any:
+        return whole[atom] if atom in wanted else jnp.broadcast_to(numbers[atom], shape)
 
-        def number(atom: Any) -> Any:
-            return numbers[atom] if atom.aval.ndim else value(atom)
+    def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
+        if eqn.outvars and eqn.outvars[0] in alike:
+            mine = [numbers[v] if v.aval.ndim else value(v) for v in eqn.invars]
+            spread = eqn.primitive.name == "broadcast_in_dim"
+            numbers[eqn.outvars[0]] = mine[0] if spread else eqn.primitive.bind(*mine, **eqn.params)
+        if any(eqn is e for e in updates):
+            into, indices, values = eqn.invars
+            shape = shapes[indices]
+            return [eqn.primitive.bind(value(into), whole[indices], in_shape(values, shape[:-1]), **eqn.params)]
+        if len(eqn.outvars) != 1 or eqn.outvars[0] not in wanted:
+            return run_equation(eqn, operands)
+        (out,) = eqn.outvars
+        shape = shapes[out]
+        if eqn.primitive.name in elementwise.NAMES:
+            mine = [value(v) if v.aval.ndim == 0 else in_shape(v, shape) for v in eqn.invars]
+            whole[out] = eqn.primitive.bind(*mine, **eqn.params)
+        elif eqn.primitive.name == "concatenate":
+            mine = [in_shape(v, (*shape[:-1], v.aval.shape[-1])) for v in eqn.invars]
+            whole[out] = lax.concatenate(mine, len(shape) - 1)
+        else:  # the axes are made one, or an axis of one is added
+            whole[out] = lax.reshape(whole.get(eqn.invars[0], operands[0]), shape)
+        return [lax.reshape(whole[out], out.aval.shape)]
 
-        def in_shape(atom: Any, shape: Shape) -> Any:
-            return whole[atom] if atom in wanted else jnp.broadcast_to(numbers[atom], shape)
-
-        def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-            known.update((v, x) for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal))
-            if eqn.outvars and eqn.outvars[0] in alike:
-                mine = list(map(number, eqn.invars))
-                spread = eqn.primitive.name == "broadcast_in_dim"
-                numbers[eqn.outvars[0]] = mine[0] if spread else eqn.primitive.bind(*mine, **eqn.params)
-            if any(eqn is e for e in updates):
-                into, indices, values = eqn.invars
-                shape = shapes[indices]
-                return [eqn.primitive.bind(value(into), whole[indices], in_shape(values, shape[:-1]), **eqn.params)]
-            if len(eqn.outvars) != 1 or eqn.outvars[0] not in wanted:
-                return run_equation(eqn, operands)
-            (out,) = eqn.outvars
-            shape = shapes[out]
-            if eqn.primitive.name in elementwise.NAMES:
-                mine = [value(v) if v.aval.ndim == 0 else in_shape(v, shape) for v in eqn.invars]
-                whole[out] = eqn.primitive.bind(*mine, **eqn.params)
-            elif eqn.primitive.name == "concatenate":
-                mine = [in_shape(v, (*shape[:-1], v.aval.shape[-1])) for v in eqn.invars]
-                whole[out] = lax.concatenate(mine, len(shape) - 1)
-            else:  # the axes are made one, or an axis of one is added
-                whole[out] = lax.reshape(whole.get(eqn.invars[0], operands[0]), shape)
-            return [lax.reshape(whole[out], out.aval.shape)]
-
-        return interpret(graph.jaxpr, graph.consts, args, equation)
-
-    return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
+    return with_equations(graph, equation)
 
 
 def _shapes(graph: Graph, alike: Collection[Any]) -> dict[Var, Shape]:

@@ -38,30 +38,26 @@ class _Run:
     turns: int = 0
 
     def run(self, program: Program, args: list[np.ndarray]) -> list[np.ndarray]:
-        values: list[Any] = []
-        for instr in program.body:
-            x = [values[o] for o in instr.operands]
+        def made(instr: Instr, x: list[Any]) -> Any:
             match instr.op:
-                case "arg":
-                    values.append(args[instr.attr])
                 case "const":
-                    values.append(np.broadcast_to(from_bits(instr.attr, instr.dtype), args[0].shape if args else ()))
+                    return np.broadcast_to(from_bits(instr.attr, instr.dtype), args[0].shape if args else ())
                 case "load":
-                    values.append(self._load(instr, x[0]))
+                    return self._load(instr, x[0])
                 case "item":
-                    values.append(x[0][instr.attr])
+                    return x[0][instr.attr]
                 case "loop" | "fold":
-                    values.append(self._loop(instr, x))
+                    return self._loop(instr, x)
                 case "while":
-                    values.append(self._while(instr, x))
+                    return self._while(instr, x)
                 case "cond":
                     no, yes = (self.run(branch, x[1:]) for branch in instr.attr)
-                    values.append([np.where(x[0], y, n) for n, y in zip(no, yes, strict=True)])
+                    return [np.where(x[0], y, n) for n, y in zip(no, yes, strict=True)]
                 case op if op in self.more:
-                    values.append(np.asarray(self.more[op](*x)).astype(numpy_dtype(instr.dtype), copy=False))
-                case _:
-                    values.append(apply(instr.op, instr.dtype, x))
-        return [values[r] for r in program.results]
+                    return np.asarray(self.more[op](*x)).astype(numpy_dtype(instr.dtype), copy=False)
+            return apply(instr.op, instr.dtype, x)
+
+        return program.run(args, made)
 
     def _load(self, instr: Instr, at: np.ndarray) -> np.ndarray:
         if not self.uniforms:

@@ -7,6 +7,7 @@ of higher degree, or not known.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from .program import CONTROL, COUNTED, Instr, Program, from_bits, is_float
 
@@ -15,28 +16,18 @@ ZERO, CONSTANT, LINEAR, OTHER = range(4)
 
 def degrees(program: Program, args: Sequence[int], uniforms: Collection[int] = (), degree: int = LINEAR) -> list[int]:
     """The results' degrees. ``args``: the arguments' own; ``uniforms``: numbers of the captured arrays that are of ``degree``."""
-    values: list[int | list[int]] = []
-    for i in program.body:
+
+    def degree_of(i: Instr, of: list[Any]) -> Any:
+        if i.op == "item":
+            return of[0][i.attr]
         if i.op in CONTROL:
-            values.append(_control(i, [_plain(values[o]) for o in i.operands], uniforms, degree))
-        elif i.op == "item":
-            several = values[i.operands[0]]
-            assert isinstance(several, list)
-            values.append(several[i.attr])
-        else:
-            of_load = degree if i.op == "load" and i.attr in uniforms else CONSTANT
-            values.append(_degree(program, i, args, [_plain(values[o]) for o in i.operands], of_load))
-    return [_plain(values[r]) for r in program.results]
+            return _control(i, of, uniforms, degree)
+        return _degree(i, of, degree if i.op == "load" and i.attr in uniforms else CONSTANT)
+
+    return program.run(args, degree_of)
 
 
-def _plain(value: int | list[int]) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _degree(program: Program, i: Instr, args: Sequence[int], of: list[int], of_load: int) -> int:
-    if i.op == "arg":
-        return args[i.attr]
+def _degree(i: Instr, of: list[int], of_load: int) -> int:
     if i.op == "const":
         return ZERO if from_bits(i.attr, i.dtype) == 0 else CONSTANT
     if i.op == "load":

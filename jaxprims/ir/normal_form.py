@@ -71,23 +71,19 @@ class _Rewriter:
         return self.raw(op, dtype, *x, attr=attr)
 
     def program(self, p: Program, args: Sequence[int]) -> list[int]:
-        values: list[Any] = []
-        for instr in p.body:
-            x = [values[o] for o in instr.operands]
+        def made(instr: Instr, x: list[Any]) -> Any:
             match instr.op:
-                case "arg":
-                    values.append(args[instr.attr])
                 case "cond":  # as selects: both branches always have a value
                     no, yes = (self.program(branch, x[1:]) for branch in instr.attr)
-                    values.append([self.emit("select", self.dtype(y), x[0], y, n) for n, y in zip(no, yes, strict=True)])
+                    return [self.emit("select", self.dtype(y), x[0], y, n) for n, y in zip(no, yes, strict=True)]
                 case "item" if isinstance(x[0], list):
-                    values.append(x[0][instr.attr])
+                    return x[0][instr.attr]
                 case "loop" | "fold" | "while":
                     attr = tuple(simplify(part) if isinstance(part, Program) else part for part in instr.attr)
-                    values.append(self.raw(instr.op, instr.dtype, *x, attr=attr))
-                case _:
-                    values.append(self.emit(instr.op, instr.dtype, *x, attr=instr.attr))
-        return [values[r] for r in p.results]
+                    return self.raw(instr.op, instr.dtype, *x, attr=attr)
+            return self.emit(instr.op, instr.dtype, *x, attr=instr.attr)
+
+        return p.run(args, made)
 
     def ordered(self, results: Sequence[int]) -> Program:
         """The Program with these results, values numbered as a walk from the results finds them."""
@@ -133,8 +129,8 @@ def _equals_truth(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
     return None
 
 
-def _not(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
-    return r[x[0]].operands[0] if r[x[0]].op == "not" else None
+def _twice(op: str) -> Rule:
+    return lambda r, dtype, x: r[x[0]].operands[0] if r[x[0]].op == op else None
 
 
 def _select(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
@@ -234,15 +230,11 @@ def _abs(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
     return None
 
 
-def _neg(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
-    return r[x[0]].operands[0] if r[x[0]].op == "neg" else None
-
-
 _RULES: dict[str, tuple[Rule, ...]] = {
     "gt": (_greater("lt"),), "ge": (_greater("le"),), "ne": (_not_equal,), "le": (_less_equal, _itself(True)),
-    "lt": (_itself(False),), "eq": (_itself(True), _equals_truth), "not": (_not,), "select": (_select,), "convert": (_convert,),
+    "lt": (_itself(False),), "eq": (_itself(True), _equals_truth), "not": (_twice("not"),), "neg": (_twice("neg"),),
+    "select": (_select,), "convert": (_convert,), "abs": (_abs,),
     "add": (_neutral(0, negative_zero=True), _add), "sub": (_neutral(0, right_only=True), _sub), "mul": (_neutral(1),),
     "div": (_neutral(1, right_only=True),), "or": (_idempotent, _neutral(0), _all_ones(absorbing=True)),
     "and": (_idempotent, _all_ones(absorbing=False)), "xor": (_neutral(0),), "max": (_idempotent,), "min": (_idempotent,),
-    "abs": (_abs,), "neg": (_neg,),
 }  # fmt: skip

@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -175,6 +175,33 @@ class Program:
             raise ValueError(f"unexpected text after a program: {rest!r}")
         return program
 
+    def run(self, args: Sequence[Any], rule: Callable[[Instr, list[Any]], Any]) -> list[Any]:
+        """The results, where ``rule(instruction, operands)`` says what each but the arguments gives."""
+        values: list[Any] = []
+        for i in self.body:
+            values.append(args[i.attr] if i.op == "arg" else rule(i, [values[o] for o in i.operands]))
+        return [values[r] for r in self.results]
+
+    @property
+    def used(self) -> set[int]:
+        """The arguments that it reads."""
+        return {i.attr for i in self.body if i.op == "arg"}
+
+    def used_of(self, sizes: Iterable[int]) -> list[list[int]]:
+        """The same by number in its group, where so many arguments are the first group, so many the next."""
+        used, out, first = self.used, [], 0
+        for size in sizes:
+            out.append([k for k in range(size) if first + k in used])
+            first += size
+        return out
+
+    def sources(self) -> list[frozenset[int]]:
+        """The arguments that each value of the body is made of."""
+        out: list[frozenset[int]] = []
+        for i in self.body:
+            out.append(frozenset({i.attr} if i.op == "arg" else ()).union(*(out[o] for o in i.operands)))
+        return out
+
     def walk(self) -> Iterator[Instr]:
         """All instructions, those of nested programs included."""
         for instr in self.body:
@@ -277,13 +304,7 @@ class Builder:
 
     def inline(self, program: Program, args: Sequence[int]) -> list[int]:
         """Emits another Program's body on these arguments; returns its results."""
-        values: list[int] = []
-        for instr in program.body:
-            if instr.op == "arg":
-                values.append(args[instr.attr])
-            else:
-                values.append(self.emit(instr.op, instr.dtype, *(values[o] for o in instr.operands), attr=instr.attr))
-        return [values[r] for r in program.results]
+        return program.run(args, lambda i, operands: self.emit(i.op, i.dtype, *operands, attr=i.attr))
 
     def finish(self, results: Sequence[int]) -> Program:
         """The Program with these results; what they do not need is dropped, what remains is renumbered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,25 +46,22 @@ class _Reach:
 
     def program(self, p: Program, args: Sequence[Interval]) -> list[Interval]:
         """The results' intervals."""
-        values: list[Interval] = []
-        tuples: dict[int, list[Interval]] = {}
-        for k, instr in enumerate(p.body):
-            given = [values[o] for o in instr.operands]
-            now = _whole(instr.dtype)
-            if instr.op == "arg":
-                now = args[instr.attr]
-            elif instr.op in CONTROL:
-                tuples[k] = self._control(instr, given)
-            elif instr.op == "item":
-                now = tuples[instr.operands[0]][instr.attr]
-            elif instr.op == "load":
+
+        def lies(instr: Instr, given: list[Any]) -> Any:
+            if instr.op in CONTROL:
+                return self._control(instr, given)
+            if instr.op == "item":
+                return given[0][instr.attr]
+            whole = _whole(instr.dtype)
+            if instr.op == "load":
                 self._load(instr.attr, given[0])
             elif not is_float(instr.dtype) and not any(is_float(p.body[o].dtype) for o in instr.operands):
                 exact = _exact(instr, given)
-                if exact is not None and now[0] <= exact[0] and exact[1] <= now[1]:  # else it may wrap
-                    now = exact
-            values.append(now)
-        return [values[r] for r in p.results]
+                if exact is not None and whole[0] <= exact[0] and exact[1] <= whole[1]:  # else it may wrap
+                    return exact
+            return whole
+
+        return p.run(args, lies)
 
     def _load(self, uniform: int, at: Interval) -> None:
         if at[0] < 0 or at[1] >= FARTHEST:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
-from .program import BINARY, COMPARE, COUNTED, UNARY, Program
+from .program import BINARY, COMPARE, CONTROL, COUNTED, UNARY, Program
 
 _SLOW = {"div": 4, "rem": 8, "sqrt": 4, "rsqrt": 4, "load": 2}
 _FREE = frozenset("arg const item".split())
@@ -35,4 +36,17 @@ def work(p: Program, at_least: bool = False) -> int:
             total += min(parts) if at_least and i.op == "cond" else sum(parts) * (_TURNS if i.op == "while" else 1)
         elif i.op not in _FREE:
             total += 1 if i.op in _SIMPLE else _SLOW.get(i.op, _FUNCTION)
+    return total
+
+
+def instructions(p: Program, weights: Mapping[str, int]) -> int:
+    """About how many a target's code has: as the weights say, else 1 for an operation."""
+    total = 0
+    for i in p.body:
+        if i.op in COUNTED:
+            total += i.attr[0] * instructions(i.attr[1], weights)
+        elif i.op in CONTROL:
+            total += 20 + sum(instructions(part, weights) for part in i.attr)
+        else:
+            total += weights.get(i.op, 1)
     return total

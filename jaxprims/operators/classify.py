@@ -151,13 +151,9 @@ def _agree(match: str, got: list[np.ndarray], wanted: list[np.ndarray], dtypes: 
 def parts(op: Program) -> tuple[tuple[int, ...], ...]:
     """Groups of slots, in order, such that a group's results depend on its own slots of a and b alone."""
     slots = len(op.results)
-    group = list(range(slots))
-    needs: list[frozenset[int]] = []
-    for instr in op.body:
-        own = {instr.attr % slots} if instr.op == "arg" else set()
-        needs.append(frozenset(own.union(*(needs[o] for o in instr.operands))))
+    group, sources = list(range(slots)), op.sources()
     for slot, result in enumerate(op.results):
-        joined = {group[k] for k in needs[result]} | {group[slot]}
+        joined = {group[k % slots] for k in sources[result]} | {group[slot]}
         group = [min(joined) if g in joined else g for g in group]
     return tuple(tuple(k for k in range(slots) if group[k] == g) for g in sorted(set(group)))
 

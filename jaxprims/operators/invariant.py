@@ -246,14 +246,7 @@ def _is_sum(program: Program, slot: int) -> bool:
 
 def _deciding(program: Program) -> set[int] | None:
     """The slots on which its branches depend; None where it is not smooth between them."""
-    n = len(program.results)
-    needs: list[set[int]] = []
-    out: set[int] = set()
-    for i in program.body:
-        if i.op not in SMOOTH | DECIDE | {"select"}:
-            return None
-        mine = {i.attr % n} if i.op == "arg" else set()
-        needs.append(mine.union(*(needs[o] for o in i.operands)))
-        if i.op in DECIDE:
-            out |= needs[-1]
-    return out
+    if any(i.op not in SMOOTH | DECIDE | {"select"} for i in program.body):
+        return None
+    made_of = zip(program.body, program.sources(), strict=True)
+    return {k % len(program.results) for i, sources in made_of if i.op in DECIDE for k in sources}

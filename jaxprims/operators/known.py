@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,33 +148,21 @@ def _min(a: Expr, b: Expr) -> Expr:
     return a.apply("min", b)
 
 
-def _fmax(a: Expr, b: Expr) -> Expr:
-    return ((a > b) | b.is_nan()).where(a, b)
+def _arg(wins: Callable[[Any, Any], Any]) -> Callable[..., tuple[Expr, Expr]]:
+    def function(v: Expr, i: Expr, w: Expr, j: Expr) -> tuple[Expr, Expr]:
+        tie = v.equals(w) | (v.is_nan() & w.is_nan())
+        first = wins(v, w) | (v.is_nan() & ~w.is_nan()) | (tie & (i < j))
+        return first.where(v, w), first.where(i, j)
+
+    return function
 
 
-def _fmin(a: Expr, b: Expr) -> Expr:
-    return ((a < b) | b.is_nan()).where(a, b)
-
-
-def _argmax(v: Expr, i: Expr, w: Expr, j: Expr) -> tuple[Expr, Expr]:
-    tie = v.equals(w) | (v.is_nan() & w.is_nan())
-    first = (v > w) | (v.is_nan() & ~w.is_nan()) | (tie & (i < j))
-    return first.where(v, w), first.where(i, j)
-
-
-def _argmin(v: Expr, i: Expr, w: Expr, j: Expr) -> tuple[Expr, Expr]:
-    tie = v.equals(w) | (v.is_nan() & w.is_nan())
-    first = (v < w) | (v.is_nan() & ~w.is_nan()) | (tie & (i < j))
-    return first.where(v, w), first.where(i, j)
+_argmax, _argmin = _arg(operator.gt), _arg(operator.lt)
 
 
 def _logaddexp(a: Expr, b: Expr) -> Expr:
     d = a - b
     return d.is_nan().where(a + b, _max(a, b) + (-d.apply("abs")).apply("exp").apply("log1p"))
-
-
-def _hypot(a: Expr, b: Expr) -> Expr:
-    return (a * a + b * b).apply("sqrt")
 
 
 def _complex_mul(a: Expr, b: Expr, c: Expr, d: Expr) -> tuple[Expr, Expr]:
@@ -223,8 +212,8 @@ KNOWN = (
     Known("xor", "b", lambda a, b: a ^ b, (0,), match="order"),
     Known("max", "n", _max, ("least",), "select", "order"),
     Known("min", "n", _min, ("greatest",), "select", "order"),
-    Known("fmax", "f", _fmax, (np.nan,), "select", "order"),
-    Known("fmin", "f", _fmin, (np.nan,), "select", "order"),
+    Known("fmax", "f", lambda a, b: ((a > b) | b.is_nan()).where(a, b), (np.nan,), "select", "order"),
+    Known("fmin", "f", lambda a, b: ((a < b) | b.is_nan()).where(a, b), (np.nan,), "select", "order"),
     Known("select_max", "f", _max, ("least",), "select", "numbers"),
     Known("select_min", "f", _min, ("greatest",), "select", "numbers"),
     Known("argmax", "ai", _argmax, ("least", "greatest"), "arg", "order"),
@@ -240,7 +229,7 @@ KNOWN = (
     Known("logaddexp", "f", _jnp("logaddexp"), ("least",), "result", traced=True),
     Known("logaddexp", "f", _logsumexp, ("least",), "result", traced=True),
     Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), "result", traced=True),
-    Known("hypot", "f", _hypot, (0,), "result"),
+    Known("hypot", "f", lambda a, b: (a * a + b * b).apply("sqrt"), (0,), "result"),
     Known("hypot", "f", _jnp("hypot"), (0,), "result", traced=True),
     Known("complex_mul", "ff", _complex_mul, (1, 0)),
     Known("affine", "nn", _affine, (1, 0)),

@@ -16,7 +16,7 @@ from jax import lax
 
 from ..ir.evaluate import NotEvaluable, evaluate
 from ..ir.normal_form import simplify
-from ..ir.program import Builder, Program, from_bits, numpy_dtype
+from ..ir.program import Builder, Instr, Program, from_bits, numpy_dtype
 
 KNOWN = frozenset(
     "arg const add sub mul div neg abs max min exp exp2 expm1 eq ne lt le gt ge and or not is_finite select".split()
@@ -104,18 +104,15 @@ def _multiplies(weight: Program, name: str) -> bool:
 
 def on_arrays(weight: Program, x: Any, top: Any) -> Any:
     """A weight of JAX's arrays of one shape."""
-    values: list[Any] = []
-    for i in weight.body:
-        operands = [values[o] for o in i.operands]
+
+    def made(i: Instr, operands: list[Any]) -> Any:
         match i.op:
-            case "arg":
-                values.append((x, top)[i.attr])
             case "const":
-                values.append(jnp.full_like(x, from_bits(i.attr, i.dtype), dtype=numpy_dtype(i.dtype)))
+                return jnp.full_like(x, from_bits(i.attr, i.dtype), dtype=numpy_dtype(i.dtype))
             case "select":
-                values.append(jnp.where(*operands))
+                return jnp.where(*operands)
             case "and" | "or" | "not":
-                values.append(getattr(lax, f"bitwise_{i.op}")(*operands))
-            case _:
-                values.append(getattr(lax, i.op)(*operands))
-    return values[weight.results[0]]
+                return getattr(lax, f"bitwise_{i.op}")(*operands)
+        return getattr(lax, i.op)(*operands)
+
+    return weight.run((x, top), made)[0]

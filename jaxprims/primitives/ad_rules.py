@@ -217,17 +217,13 @@ def _multiply_add_add(a: Any, b: Any) -> Any:
     return a[0] * b[0], a[1] + b[1], a[2] + b[2]
 
 
-def _logaddexp_weight(value: Any, x: Any) -> Any:
-    return jnp.where(value == x, 1, jnp.exp(jnp.where(value == x, 0, value - x)))
+def _relative(exp: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda value, x: jnp.where(value == x, 1, exp(jnp.where(value == x, 0, value - x)))
 
 
 def _hypot_weight(value: Any, x: Any) -> Any:
     none = (x == 0) | jnp.isinf(x)
     return jnp.where(none, 0, value / jnp.where(none, 1, x))
-
-
-def _logaddexp2_weight(value: Any, x: Any) -> Any:
-    return jnp.where(value == x, 1, jnp.exp2(jnp.where(value == x, 0, value - x)))
 
 
 def _result_rule(weigh: Callable[[Any, Any], Any]) -> Callable[..., Leaves]:
@@ -266,7 +262,7 @@ def by_fields(groups: Groups, operator: Operator, inv: Invariant, values: Leaves
     return combined(inv.fields, at(t, own), [None if p is None else next(sums) for p in parts])
 
 
-WEIGHTS = {"logaddexp": _logaddexp_weight, "logaddexp2": _logaddexp2_weight, "hypot": _hypot_weight}
+WEIGHTS = {"logaddexp": _relative(jnp.exp), "logaddexp2": _relative(jnp.exp2), "hypot": _hypot_weight}
 """The derivative by an element, given that and the result."""
 
 _WEIGHTED = {name: _result_rule(weigh) for name, weigh in WEIGHTS.items()}

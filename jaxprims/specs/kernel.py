@@ -51,6 +51,15 @@ def key_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
+def rows_of(head: str, version: int) -> Callable[[str], list[list[str]]]:
+    """Of the lines of a text before its first program, the words behind a first one. Raises ValueError where it is of another
+    version."""
+    rows = [line.split() for line in head.splitlines()]
+    if rows[0][1:] != [str(version)]:
+        raise ValueError(f"not a spec of version {version}: {' '.join(rows[0])!r}")
+    return lambda name: [row[1:] for row in rows if row[0] == name]
+
+
 _parsers: dict[str, Callable[[str], KernelSpec]] = {}
 
 

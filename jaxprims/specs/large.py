@@ -9,7 +9,7 @@ import re
 from ..ir.arrays import Array, ArrayProgram, check_arrays
 from ..ir.program import DTYPES, Program, itemsize
 from .elements import ArraySpec, params_of, scalars_of
-from .kernel import register_kind
+from .kernel import register_kind, rows_of
 from .ordered import KINDS, OrderedSpec
 
 VERSION = 1
@@ -93,18 +93,16 @@ class LargeSpec(OrderedSpec):
     def parse(text: str) -> LargeSpec:
         """The inverse of ``text``."""
         pieces = re.split(r"(?m)^(element|combine)$", text)
-        rows = [line.split() for line in pieces[0].splitlines()]
-        if rows[0][1:] != [str(VERSION)]:
-            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
+        rows = rows_of(pieces[0], VERSION)
         programs = {name: ArrayProgram.parse(p.strip("\n")) for name, p in zip(pieces[1::2], pieces[2::2], strict=True)}
         return large_spec(
-            rows[0][0].removeprefix(PREFIX),
-            tuple((row[1], int(row[2])) for row in rows if row[0] == "array"),
-            tuple((row[1], int(row[2])) for row in rows if row[0] == "part"),
-            tuple(int(k) for row in rows if row[0] == "kept" for k in row[1:]),
+            text.split(maxsplit=1)[0].removeprefix(PREFIX),
+            tuple((t, int(n)) for t, n in rows("array")),
+            tuple((t, int(n)) for t, n in rows("part")),
+            tuple(int(k) for words in rows("kept") for k in words),
             programs.get("combine"),
             programs.get("element"),
-            **{name: name in next(row for row in rows if row[0] == "is") for name in _FLAGS},
+            **{name: name in rows("is")[0] for name in _FLAGS},
         )
 
 

@@ -9,7 +9,7 @@ import re
 from ..ir.check import check_program
 from ..ir.program import Program
 from .elements import ArraySpec, check_dtypes, check_identity, params_of, scalars_of
-from .kernel import KernelSpec, register_kind
+from .kernel import KernelSpec, register_kind, rows_of
 
 VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
@@ -96,26 +96,20 @@ class OrderedSpec(KernelSpec):
     def parse(text: str) -> OrderedSpec:
         """The inverse of ``text``."""
         pieces = re.split(r"(?m)^(f|op|finish)$", text)
-        rows = [line.split() for line in pieces[0].splitlines()]
-        if rows[0][0] not in KINDS or rows[0][1:] != [str(VERSION)]:
-            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
-
-        def rows_of(name: str) -> list[list[str]]:
-            return [row[1:] for row in rows if row[0] == name]
-
-        identity = rows_of("identity")[0]
+        rows = rows_of(pieces[0], VERSION)
+        identity = rows("identity")[0]
         programs = {name: Program.parse(p.strip("\n")) for name, p in zip(pieces[1::2], pieces[2::2], strict=True)}
         return OrderedSpec(
-            kind=rows[0][0],
-            arrays=tuple(ArraySpec(dtype, int(slots), int(params)) for dtype, slots, params in rows_of("array")),
-            uniforms=tuple(row[0] for row in rows_of("uniform")),
-            state=tuple(rows_of("state")[0]),
-            leaves=tuple((dtype, int(slots)) for dtype, slots in rows_of("leaf")),
+            kind=text.split(maxsplit=1)[0],
+            arrays=tuple(ArraySpec(dtype, int(slots), int(params)) for dtype, slots, params in rows("array")),
+            uniforms=tuple(row[0] for row in rows("uniform")),
+            state=tuple(rows("state")[0]),
+            leaves=tuple((dtype, int(slots)) for dtype, slots in rows("leaf")),
             identity=None if identity == ["none"] else tuple(int(word, 16) for word in identity),
             f=programs["f"],
             op=programs["op"],
             finish=programs["finish"],
-            **{name: name in rows_of("is")[0] for name in _FLAGS},
+            **{name: name in rows("is")[0] for name in _FLAGS},
         )
 
 

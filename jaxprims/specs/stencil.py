@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..ir.check import check_program
 from ..ir.program import Program
 from .elements import MOST_PARAMS, check_dtypes, scalars_of
-from .kernel import KernelSpec, register_kind
+from .kernel import KernelSpec, register_kind, rows_of
 
 VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
@@ -89,22 +89,16 @@ class StencilSpec(KernelSpec):
     def parse(text: str) -> StencilSpec:
         """The inverse of ``text``."""
         head, _, program = text.partition("\nf\n")
-        rows = [line.split() for line in head.splitlines()]
-        if rows[0] != ["stencil", str(VERSION)]:
-            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
-
-        def rows_of(name: str) -> list[list[str]]:
-            return [row[1:] for row in rows if row[0] == name]
-
-        ((rank, unit),) = rows_of("grid")
+        rows = rows_of(head, VERSION)
+        ((rank, unit),) = rows("grid")
         return StencilSpec(
             int(rank),
             int(unit),
-            tuple((dtype, int(slots)) for dtype, slots in rows_of("array")),
-            tuple((int(array), tuple(map(int, offsets))) for array, *offsets in rows_of("read")),
-            tuple(int(axis) for (axis,) in rows_of("coordinate")),
-            tuple(u for (u,) in rows_of("uniform")),
-            tuple((dtype, int(slots)) for dtype, slots in rows_of("leaf")),
+            tuple((dtype, int(slots)) for dtype, slots in rows("array")),
+            tuple((int(array), tuple(map(int, offsets))) for array, *offsets in rows("read")),
+            tuple(int(axis) for (axis,) in rows("coordinate")),
+            tuple(u for (u,) in rows("uniform")),
+            tuple((dtype, int(slots)) for dtype, slots in rows("leaf")),
             Program.parse(program),
         )
 

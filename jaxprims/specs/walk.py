@@ -8,7 +8,7 @@ import functools
 from ..ir.check import check_program
 from ..ir.program import Program
 from .elements import check_dtypes, scalars_of, struct_of
-from .kernel import KernelSpec, register_kind
+from .kernel import KernelSpec, register_kind, rows_of
 
 VERSION = 2
 """Part of every spec; raised when the meaning of the text changes."""
@@ -55,24 +55,11 @@ class WalkSpec(KernelSpec):
     def parse(text: str) -> WalkSpec:
         """The inverse of ``text``."""
         head, _, program = text.partition("\nstep\n")
-        rows = [line.split() for line in head.splitlines()]
-        if rows[0] != ["walk", str(VERSION)]:
-            raise ValueError(f"not a spec of version {VERSION}: {' '.join(rows[0])!r}")
-
-        def leaves_of(name: str) -> tuple[tuple[str, int], ...]:
-            return tuple((row[1], int(row[2])) for row in rows if row[0] == name)
-
-        ((index, reverse),) = [row[1:] for row in rows if row[0] == "index"]
-        uniforms = tuple(row[1] for row in rows if row[0] == "uniform")
-        return WalkSpec(
-            index,
-            bool(int(reverse)),
-            leaves_of("array"),
-            uniforms,
-            leaves_of("state"),
-            leaves_of("leaf"),
-            Program.parse(program),
-        )
+        rows = rows_of(head, VERSION)
+        ((index, reverse),) = rows("index")
+        uniforms = tuple(u for (u,) in rows("uniform"))
+        array, state, leaf = (tuple((t, int(n)) for t, n in rows(name)) for name in ("array", "state", "leaf"))
+        return WalkSpec(index, bool(int(reverse)), array, uniforms, state, leaf, Program.parse(program))
 
 
 register_kind("walk", WalkSpec.parse)

@@ -35,18 +35,6 @@ def _sign(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
     return e.convert(e.op("ne", x, e.like(x, 0)), out) if out[0] == "u" else e.op("sign", x)
 
 
-def _round(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    return e.op("round_away" if int(params["rounding_method"]) == 0 else "round_even", x)
-
-
-def _square(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    return e.op("mul", x, x)
-
-
-def _one_minus_square(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    return e.op("mul", e.op("add", e.like(x, 1), x), e.op("sub", e.like(x, 1), x))
-
-
 def _integer_pow(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
     """Repeated squaring, in the order of XLA's own expansion."""
     y = params["y"]
@@ -64,10 +52,6 @@ def _integer_pow(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int
 
 def _pow(e: Emitter, params: Mapping[str, Any], out: str, x: int, y: int) -> int:
     return e.op("pow", x, e.convert(y, out))
-
-
-def _clamp(e: Emitter, params: Mapping[str, Any], out: str, low: int, x: int, high: int) -> int:
-    return e.op("min", e.op("max", low, x), high)
 
 
 def _convert(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
@@ -168,12 +152,12 @@ REAL: dict[str, Rule] = {
     "max": _on_bool("max", "or"),
     "min": _on_bool("min", "and"),
     "sign": _sign,
-    "round": _round,
-    "square": _square,
-    "one_minus_square": _one_minus_square,
+    "round": lambda e, params, out, x: e.op("round_away" if int(params["rounding_method"]) == 0 else "round_even", x),
+    "square": lambda e, params, out, x: e.op("mul", x, x),
+    "one_minus_square": lambda e, params, out, x: e.op("mul", e.op("add", e.like(x, 1), x), e.op("sub", e.like(x, 1), x)),
     "integer_pow": _integer_pow,
     "pow": _pow,
-    "clamp": _clamp,
+    "clamp": lambda e, params, out, low, x, high: e.op("min", e.op("max", low, x), high),
     "convert_element_type": _convert,
     "bitcast_convert_type": _bitcast,
     "eq_to": _total_order("eq"),

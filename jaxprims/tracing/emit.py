@@ -149,7 +149,7 @@ class Imports:
     def close(self, *nested: tuple[Emitter, Sequence[int]]) -> tuple[list[Program], list[int]]:
         """The nested programs, all with the same parameters, and the outer values of the parameters after the fixed ones."""
         bodies = [inner.builder.finish(results) for inner, results in nested]
-        used = {i.attr for p in bodies for i in p.body if i.op == "arg"}
+        used = set[int]().union(*(p.used for p in bodies))
         kept = [(v, len(self.fixed) + k) for v, k in self.numbers.items() if len(self.fixed) + k in used]
         params = (*self.fixed, *(self.outer.dtype(v) for v, _ in kept))
         renumber = {k: k for k in range(len(self.fixed))} | {k: len(self.fixed) + i for i, (_, k) in enumerate(kept)}

@@ -68,12 +68,18 @@ def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     return list(jaxpr_as_fun(ClosedJaxpr(assembled([], variables, eqn.outvars, [eqn]), []))(*values))
 
 
-def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], equation: Callable[..., Sequence[Any]]) -> list[Any]:
-    """What a jaxpr returns, where ``equation(eqn, operands)`` does its equations."""
+def interpret(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    equation: Callable[..., Sequence[Any]],
+    literal: Callable[[Literal], Any] = lambda atom: atom.val,
+) -> list[Any]:
+    """What a jaxpr returns, where ``equation(eqn, operands)`` does its equations, and ``literal`` says what a number is."""
     env: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
     def value(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
+        return literal(atom) if isinstance(atom, Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
         env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))

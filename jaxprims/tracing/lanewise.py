@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from . import elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, called, opened, scan_counts
+from .jaxprs import CALLS, IDENTITIES, called, interpret, opened, scan_counts
 from .varying import axes_of
 
 SAME, OWN = -1, -2
@@ -95,14 +95,7 @@ def _inside(r: Lane, outer: tuple[int, ...], labels: tuple[int, ...]) -> Any:
 
 
 def evaluate(jaxpr: Jaxpr, captured: Sequence[Any], args: Sequence[Lane]) -> list[Lane]:
-    env: dict[Any, Lane] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, captured), *args), strict=True))
-
-    def value(atom: Any) -> Lane:
-        return constant(jnp.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, equation(eqn, [value(v) for v in eqn.invars]), strict=True))
-    return [value(v) for v in jaxpr.outvars]
+    return interpret(jaxpr, [*map(constant, captured)], args, equation, lambda x: constant(jnp.asarray(x.val, x.aval.dtype)))
 
 
 def constant(x: Any) -> Lane:
@@ -210,13 +203,6 @@ def _concatenate(eqn: Any, *xs: Lane) -> Lane:
     return Lane(data, tuple(eqn.outvars[0].aval.shape), labels)
 
 
-def _split(eqn: Any, x: Lane) -> list[Lane]:
-    axis = eqn.params["axis"]
-    x = x.own(axis)
-    results = _bind(eqn, x.data, axis=x.at(axis))
-    return [Lane(r, tuple(v.aval.shape), x.labels) for r, v in zip(results, eqn.outvars, strict=True)]
-
-
 def _stack(eqn: Any, *xs: Lane) -> Lane:
     axis = eqn.params["axis"]
     aligned, labels = _aligned(xs)
@@ -241,17 +227,12 @@ def _reduction(eqn: Any, x: Lane) -> Lane:
 
 
 def _along(name: str, eqn: Any, *xs: Lane) -> list[Lane]:
-    """Primitives that work along one axis and keep the shape."""
+    """Primitives that work along one axis, and keep it."""
     axis = eqn.params[name]
     aligned, labels = _aligned([x.own(axis) for x in xs])
     results = _bind(eqn, *(x.data for x in aligned), **{name: aligned[0].at(axis)})
-    return [Lane(r, xs[0].shape, labels) for r in (results if eqn.primitive.multiple_results else [results])]
-
-
-def _top_k(eqn: Any, x: Lane) -> list[Lane]:
-    axis = eqn.params["axis"]
-    x = x.own(axis)
-    return [Lane(r, tuple(eqn.outvars[0].aval.shape), x.labels) for r in _bind(eqn, x.data, axis=x.at(axis))]
+    results = results if eqn.primitive.multiple_results else [results]
+    return [Lane(r, tuple(v.aval.shape), labels) for r, v in zip(results, eqn.outvars, strict=True)]
 
 
 def _rev(eqn: Any, x: Lane) -> Lane:
@@ -349,15 +330,15 @@ _RULES: dict[str, Callable[..., Any]] = {
     "transpose": _transpose,
     "slice": _slice,
     "concatenate": _concatenate,
-    "split": _split,
     "stack": _stack,
     "unstack": _unstack,
     **{f"reduce_{how}": _reduction for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
     "argmax": _reduction,
     "argmin": _reduction,
-    **{f"cum{how}": functools.partial(_along, "axis") for how in ("sum", "prod", "max", "min", "logsumexp")},
+    **dict.fromkeys(
+        ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split", "top_k"), functools.partial(_along, "axis")
+    ),
     "sort": functools.partial(_along, "dimension"),
-    "top_k": _top_k,
     "rev": _rev,
     "iota": _iota,
     "scan": _scan,

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr
 
 from ..ir.program import numpy_dtype
 from .emit import Counter, Emitter, Unsupported
-from .jaxprs import CALLS, IDENTITIES, called, opened
+from .jaxprs import CALLS, IDENTITIES, called, interpret, opened
 from .keys import is_key
 from .parameters import check_parameters
 from .values import Array, Value, View, constants
@@ -56,15 +56,8 @@ class Lowering(Emitter):
     def evaluate(self, jaxpr: Jaxpr, captured: Sequence[Any], args: Sequence[Value]) -> list[Value]:
         """The values of the outvars; ``captured``: arrays, or views of them."""
         given = [c if isinstance(c, View) else constants(self, c, "captured array") for c in captured]
-        env: dict[Any, Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*given, *args), strict=True))
-
-        def value(atom: Any) -> Value:
-            return constants(self, np.asarray(atom.val, atom.aval.dtype), "literal") if isinstance(atom, Literal) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            results = self._equation(eqn, [value(v) for v in eqn.invars])
-            env.update(zip(eqn.outvars, results, strict=True))
-        return [value(v) for v in jaxpr.outvars]
+        number = lambda atom: constants(self, np.asarray(atom.val, atom.aval.dtype), "literal")  # noqa: E731
+        return interpret(jaxpr, given, args, self._equation, number)
 
     def _equation(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
         name = eqn.primitive.name

@@ -135,18 +135,21 @@ class _Nests:
         """As a view of an array."""
         if value.plain:
             return value
-        of = self._array(value.dtype, value.shape)
-        self._nest(value, 0, "none", Access(of, 0, row_major(value.shape)))
-        return self._whole(of, value.shape)
+        return self._whole(self._written(value), value.shape)
+
+    def _written(self, value: Value, inner: int = 0, combine: str = "none", dtype: str | None = None) -> int:
+        """A new array that holds it, the last ``inner`` axes combined."""
+        shape = value.shape[: len(value.shape) - inner]
+        of = self._array(dtype or value.dtype, shape)
+        self._nest(value, inner, combine, Access(of, 0, row_major(shape)))
+        return of
 
     def _result(self, value: Value, taken: Sequence[int]) -> int:
         if value.plain and value.reads[0].of >= self.first and value.reads[0].of not in taken:
             of = value.reads[0].of
             if value.reads[0] == Access(of, 0, row_major(value.shape)) and self.sizes[of][1] == math.prod(value.shape):
                 return of
-        of = self._array(value.dtype, value.shape)
-        self._nest(value, 0, "none", Access(of, 0, row_major(value.shape)))
-        return of
+        return self._written(value)
 
     def _finished(self, results: list[int]) -> ArrayProgram:
         """Without what no result needs."""
@@ -229,10 +232,8 @@ class _Nests:
 
     def _reduction(self, how: str, x: Value, axes: Sequence[int]) -> Value:
         outer = [k for k in range(len(x.shape)) if k not in axes]
-        shape = tuple(x.shape[k] for k in outer)
-        of = self._array(x.dtype, shape)
-        self._nest(x.permuted([*outer, *axes]), len(axes), how, Access(of, 0, row_major(shape)))
-        return self._whole(of, shape)
+        of = self._written(x.permuted([*outer, *axes]), len(axes), how)
+        return self._whole(of, tuple(x.shape[k] for k in outer))
 
     def _do_dot_general(self, eqn: Any, x: Value, y: Value) -> Value:
         """Sums of products; f16 and bf16 accumulate in f32, as XLA's do."""
@@ -242,9 +243,7 @@ class _Nests:
         x = self.kept(x).permuted([*x_batch, *x_free, *x_sum])
         y = self.kept(y).permuted([*y_batch, *y_sum, *y_free])  # a vector runs along the free axes of y
         if x_free and y_free and y.reads[0].strides[-1] != 1 and y.shape[-1] > 1:
-            of = self._array(y.dtype, y.shape)
-            self._nest(y, 0, "none", Access(of, 0, row_major(y.shape)))
-            y = self._whole(of, y.shape)
+            y = self._whole(self._written(y), y.shape)
         b, f, s = len(x_batch), len(x_free), len(x_sum)
         g = len(y_free)
         batch, free, summed, others = x.shape[:b], x.shape[b : b + f], x.shape[b + f :], y.shape[b + s :]
@@ -255,11 +254,8 @@ class _Nests:
         wide = "f32" if out in ("f16", "bf16") else out
         e = Lowering((x.dtype, y.dtype))
         product = REAL["mul"](e, {}, wide, *(e.convert(e.builder.arg(k), wide) for k in range(2)))
-        of = self._array(out, full[: b + f + g])
-        how = "or" if out == "b1" else "add"
-        body = e.builder.finish([product])
-        self._nest(Value(full, (*x.reads, *y.reads), body), s, how, Access(of, 0, row_major(full[: b + f + g])))
-        return self._whole(of, full[: b + f + g])
+        products = Value(full, (*x.reads, *y.reads), e.builder.finish([product]))
+        return self._whole(self._written(products, s, "or" if out == "b1" else "add", out), full[: b + f + g])
 
     def _do_broadcast_in_dim(self, eqn: Any, x: Value, *_: Value) -> Value:
         shape = eqn.outvars[0].aval.shape
@@ -271,9 +267,7 @@ class _Nests:
         shape = tuple(eqn.outvars[0].aval.shape)
         strides = {r: reshaped(x.shape, r.strides, shape) for r in x.reads}
         if any(s is None for s in strides.values()):
-            of = self._array(x.dtype, shape)
-            self._nest(x, 0, "none", Access(of, 0, row_major(x.shape)))
-            return self._whole(of, shape)
+            return self._whole(self._written(x), shape)
         return x.viewed(shape, lambda r: (r.offset, strides[r] or ()))
 
     _do_squeeze = _do_expand_dims = _do_reshape
@@ -332,8 +326,7 @@ class _Nests:
         config = eqn.params["padding_config"]
         if any(min(low, high) < 0 for low, high, _ in config):
             raise Unsupported("pad", "by less than nothing, of an element of so many scalars")
-        of = self._array(x.dtype, shape)
-        self._nest(filling.broadcast(shape, ()), 0, "none", Access(of, 0, strides))
+        of = self._written(filling.broadcast(shape, ()))
         first = sum(low * s for (low, _, _), s in zip(config, strides, strict=True))
         steps = tuple((inside + 1) * s for (_, _, inside), s in zip(config, strides, strict=True))
         self._nest(x, 0, "none", Access(of, first, steps))

@@ -19,29 +19,13 @@ def _any(value: Any, eqn: Any) -> bool:
     return True
 
 
-def _default(value: Any, eqn: Any) -> bool:
-    return getattr(value, "name", None) == "DEFAULT"
-
-
-def _operands_dtype(value: Any, eqn: Any) -> bool:
-    return all(value == v.aval.dtype for v in eqn.invars)
-
-
 def _precision(value: Any, eqn: Any) -> bool:
     """Products and sums are made in full: as precise as any. Algorithms that round on the way are something else."""
     return all(isinstance(p, lax.Precision) or p is None for p in (value if isinstance(value, tuple) else (value,)))
 
 
-def _not_narrower(value: Any, eqn: Any) -> bool:
-    return all(value.itemsize >= v.aval.dtype.itemsize for v in eqn.invars)
-
-
 INDEX_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 """What gathers and scatters do with indices out of range."""
-
-
-def _rounding(value: Any, eqn: Any) -> bool:
-    return value in (lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
 def _mode(value: Any, eqn: Any) -> bool:
@@ -54,11 +38,12 @@ def _names(text: str) -> dict[str, Check]:
 
 _WITH_ACCURACY = "cbrt cos cosh erf erfc exp exp2 expm1 log log1p log2 logistic rsqrt sin sinh sqrt tan tanh".split()
 _SCATTER = _names("dimension_numbers indices_are_sorted unique_indices update_jaxpr update_consts") | {"mode": _mode}
+_ROUNDING = lax.RoundingMethod
 _SCATTERS = ("add", "sub", "mul", "min", "max")
 
 HANDLED: dict[str, dict[str, Check]] = {
-    **{name: {"accuracy": _default} for name in _WITH_ACCURACY},
-    "mul": {"out_dtype": _operands_dtype},
+    **{name: {"accuracy": lambda value, _: getattr(value, "name", None) == "DEFAULT"} for name in _WITH_ACCURACY},
+    "mul": {"out_dtype": lambda value, eqn: all(value == v.aval.dtype for v in eqn.invars)},
     "argmax": _names("axes index_dtype"),
     "argmin": _names("axes index_dtype"),
     "bitcast_convert_type": _names("new_dtype"),
@@ -68,7 +53,11 @@ HANDLED: dict[str, dict[str, Check]] = {
     "cond": _names("branches linear"),
     "convert_element_type": _names("new_dtype weak_type sharding"),
     **{f"cum{how}": _names("axis reverse") for how in ("sum", "prod", "max", "min", "logsumexp")},
-    "dot_general": _names("dimension_numbers out_sharding") | {"precision": _precision, "preferred_element_type": _not_narrower},
+    "dot_general": {
+        **_names("dimension_numbers out_sharding"),
+        "precision": _precision,
+        "preferred_element_type": lambda value, eqn: all(value.itemsize >= v.aval.dtype.itemsize for v in eqn.invars),
+    },
     "dynamic_slice": _names("slice_sizes"),
     "expand_dims": _names("dimensions"),
     "gather": _names("dimension_numbers slice_sizes unique_indices indices_are_sorted fill_value") | {"mode": _mode},
@@ -85,7 +74,7 @@ HANDLED: dict[str, dict[str, Check]] = {
     "reduce_precision": _names("exponent_bits mantissa_bits"),
     "reshape": _names("new_sizes dimensions sharding"),
     "rev": _names("dimensions"),
-    "round": {"rounding_method": _rounding},
+    "round": {"rounding_method": lambda value, _: value in (_ROUNDING.AWAY_FROM_ZERO, _ROUNDING.TO_NEAREST_EVEN)},
     "scan": _names("jaxpr length reverse num_consts num_carry linear unroll ft_in ft_out _split_transpose"),
     "scatter": _SCATTER,
     **{f"scatter{dash}{how}": _SCATTER for dash in "-_" for how in _SCATTERS},

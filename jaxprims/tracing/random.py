@@ -60,10 +60,6 @@ def wrap(e: Lowering, eqn: Any, x: Value) -> Value:
     return Array(dtype, (words[..., 0], words[..., 1]))
 
 
-def unwrap(e: Lowering, eqn: Any, keys: Value) -> Array:
-    return _words(loaded(e, keys, "random_unwrap"))
-
-
 def _words(keys: Array) -> Array:
     return Array(np.dtype(np.uint32), (np.stack(keys.parts, -1),))
 
@@ -99,7 +95,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "threefry2x32": threefry2x32,
     "iota_2x32_shape": iota_2x32_shape,
     "random_wrap": wrap,
-    "random_unwrap": unwrap,
+    "random_unwrap": lambda e, eqn, keys: _words(loaded(e, keys, "random_unwrap")),
     "random_seed": _for_each(lambda params, seed: threefry_prng_impl.seed(seed), keyed=True),
     "random_fold_in": _for_each(lambda params, key, n: threefry_prng_impl.fold_in(key, n), keyed=True),
     "random_split": _for_each(lambda params, key: threefry_prng_impl.split(key, tuple(params["shape"])), keyed=True),

@@ -79,12 +79,6 @@ TEST(SharedMemoryUpToSomePasses) {
   CHECK_EQ(SharedChoice(kRtx2080Ti, kN, 10, {64 * kK, 1, kClassXcg}).passes, 0);  // not even one bin fits
 }
 
-TEST(BlocksOfABatch) {
-  const std::vector<i64> histograms = {1, 2, 3, 68, 69, 1'000'000}, blocks = {68, 34, 23, 1, 1, 1};
-  for (size_t k = 0; k < blocks.size(); ++k) CHECK_EQ(BlocksPerHistogram(kRtx2080Ti, histograms[k]), blocks[k]);
-  for (i64 n = 1; n < 200; ++n) CHECK(BlocksPerHistogram(kRtx2080Ti, n) * n * kRtx2080Ti.block >= kRtx2080Ti.threads);
-}
-
 TEST(ChoicesOfRandomProblemsArePossible) {
   std::mt19937_64 random(1);
   const auto one_of = [&](std::initializer_list<i64> of) { return of.begin()[random() % of.size()]; };

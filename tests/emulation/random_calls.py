@@ -28,6 +28,7 @@ import jaxprims as jp
 from bench.paper2 import contestant
 from jaxprims.targets import ffi, plans
 from jaxprims.targets.cuda import nvrtc
+from tests.odd_operators import matrix
 from tests.stencil_reference import BOUNDARIES
 from tests.stencil_reference import stencil as stencil_reference
 
@@ -81,12 +82,6 @@ def sample(rng: Rng, dtype: str, shape: Sequence[int]) -> np.ndarray:
     return np.where(rng.random(shape) < 0.05, np.array(-np.inf, t), drawn) if dtype == "float16" else drawn
 
 
-def _matrix(xp: Any, a: Leaves, b: Leaves) -> Leaves:
-    p, q, r, s = a
-    t, u, v, w = b
-    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
-
-
 def _affines(xp: Any, a: Leaves, b: Leaves) -> Leaves:
     return a[0] * b[0], *(x * b[0] + y for x, y in zip(a[1:], b[1:], strict=True))
 
@@ -118,7 +113,7 @@ SUBJECTS = {
         Subject("last", lambda xp, a, b: (xp.where(b[0] != 0, b[0], a[0]),), ("int16",), (0,), commutes=False),
         Subject("affine", lambda xp, a, b: (a[0] * b[0], a[1] * b[0] + b[1]), ("int32", "int32"), (1, 0), commutes=False),
         Subject("affines", _affines, ("int32",) * 16, (1, *(0,) * 15), commutes=False),
-        Subject("matrix", _matrix, ("uint32",) * 4, (1, 0, 0, 1), commutes=False),
+        Subject("matrix", lambda xp, a, b: matrix(a, b), ("uint32",) * 4, (1, 0, 0, 1), commutes=False),
         Subject("first of two", lambda xp, a, b: (a[0], b[1]), ("int8", "float64"), None, commutes=False),
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprims import monoids
-from tests.odd_operators import ODD, ODD_IN_ORDER
+from tests.odd_operators import ODD, ODD_IN_ORDER, matrix
 
 from .program import FLOATS, INTEGERS, ODD_NUMBERS, Array, Fn, Rng
 
@@ -51,12 +51,6 @@ def least(t: Any) -> Any:
 
 def greatest(t: Any) -> Any:
     return True if t == "bool" else np.inf if jnp.issubdtype(t, jnp.floating) else np.iinfo(t).max
-
-
-def matrix(a: Any, b: Any) -> Any:
-    p, q, r, s = a
-    t, u, v, w = b
-    return p * t + q * v, p * u + q * w, r * t + s * v, r * u + s * w
 
 
 def best(a: Any, b: Any) -> Any:

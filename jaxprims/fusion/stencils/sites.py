@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from jax.extend.core import Literal, Var
@@ -48,7 +48,8 @@ def find_stencils(
 
     def planned(wanted: Collection[Any]) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not)
-        return _Plan(wanted, found, left, _evaluated(graph, outside, wanted, found))
+        reads = {root.index: s.leaves for s in found for root in s.sites}
+        return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
     def price(plan: _Plan) -> float:
         return _price(graph, plan)
@@ -78,18 +79,6 @@ def _price(graph: Graph, plan: _Plan) -> float:
                 written.add(v)
     total = sum(map(bytes_of, written))
     return out + total * (KEPT - READ + FRESH * (total > LARGEST_KEPT))
-
-
-def _evaluated(graph: Graph, outside: Collection[int], wanted: Iterable[Any], stencils: Sequence[Stencil]) -> set[int]:
-    """The equations that XLA evaluates beside these."""
-    reads = {root.index: s.leaves for s in stencils for root in s.sites}
-    todo, done = [*wanted, *(v for k in outside if graph.eqns[k].effects for v in graph.eqns[k].invars)], set[int]()
-    while todo:
-        index = None if isinstance(v := todo.pop(), Literal) else graph.producer.get(v)
-        if index is not None and index in outside and index not in done:
-            done.add(index)
-            todo += reads.get(index, graph.eqns[index].invars)
-    return done.difference(reads)
 
 
 def _last(saved: Mapping[int, float]) -> int:

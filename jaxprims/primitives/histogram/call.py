@@ -160,7 +160,7 @@ def spec_of(
     arrays: list[ArraySpec] = []
     keep: list[int] = []
     first = 0
-    used = {i.attr for i in program.body if i.op == "arg"}
+    used = program.used
     for position, (shape, dtype) in zip(call.positions, array_avals, strict=True):
         n = 1 if position is not None else slots_of(shape, dtype)
         mine = [k for k in range(first, first + n) if k in used]

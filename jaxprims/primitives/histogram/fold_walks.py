@@ -176,11 +176,8 @@ def _step(
 def _reads(program: Program, params: Sequence[Aval], results: Sequence[Aval]) -> list[set[int]]:
     """For each result the parameters that it depends on, arrays for arrays."""
     owner = [k for k, a in enumerate(params) for _ in range(slots_of(*a))]
-    sources: list[set[int]] = []
-    for i in program.body:
-        sources.append({owner[i.attr]} if i.op == "arg" else set().union(*(sources[o] for o in i.operands)))
-    scalars = iter(program.results)
-    return [set().union(*(sources[next(scalars)] for _ in range(slots_of(*a)))) for a in results]
+    sources = iter(program.run([{k} for k in owner], lambda _, operands: set().union(*operands)))
+    return [set().union(*(next(sources) for _ in range(slots_of(*a)))) for a in results]
 
 
 @dataclasses.dataclass(frozen=True)

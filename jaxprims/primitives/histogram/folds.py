@@ -203,37 +203,28 @@ def _batched(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
     return run
 
 
-def _transpose_tangents(cts: Sequence[Any], *args: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
-    given = _known(args[: len(args) - len(fold.moving)], "tangents")
-    return _transposed(cotangents_p, given, cts, args, fold, masks, rank)
+def _behind(primitive: Primitive, fold: Fold) -> int:
+    """Operands that it is linear in: those behind the call's and its results."""
+    return len(fold.moving if primitive is tangents_p else fold.leaves)
 
 
-def _transpose_cotangents(cts: Sequence[Any], *args: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
-    given = _known(args[: len(args) - len(fold.leaves)], "cotangents")
-    return _transposed(tangents_p, given, cts, args, fold, masks, rank)
-
-
-def _transposed(
-    other: Primitive, given: Sequence[Any], cts: Sequence[Any], args: Sequence[Any], fold: Fold, masks: Sequence[int], rank: int
-) -> Leaves:
-    """By the other primitive; ``given``: the operands in front, which neither is linear in."""
-    count, full = len(given), (1 << rank) - 1
-    moved = other.bind(*given, *instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
+def _transpose(primitive: Primitive, cts: Sequence[Any], *args: Any, fold: Fold, masks: tuple[int, ...], rank: int) -> Leaves:
+    """By the other primitive."""
+    count, full = len(args) - _behind(primitive, fold), (1 << rank) - 1
+    if any(map(ad.is_undefined_primal, args[:count])):
+        what = "tangents" if primitive is tangents_p else "cotangents"
+        raise NotImplementedError(f"linear_transpose: a histogram's {what} are not linear in its operands")
+    other = cotangents_p if primitive is tangents_p else tangents_p
+    moved = other.bind(*args[:count], *instantiated(cts), fold=fold, masks=(*masks[:count], *(full for _ in cts)), rank=rank)
     linear = zip(args[count:], moved, masks[count:], strict=True)
     return [None] * count + [summed_to(x, mask, rank) if ad.is_undefined_primal(a) else None for a, x, mask in linear]
-
-
-def _known(operands: Sequence[Any], what: str) -> Sequence[Any]:
-    if any(map(ad.is_undefined_primal, operands)):
-        raise NotImplementedError(f"linear_transpose: a histogram's {what} are not linear in its operands")
-    return operands
 
 
 def _jvp_of(primitive: Primitive, plain: Callable[..., Leaves]) -> Callable[..., Any]:
     """Linear in what is behind the call's operands; by these, the derivative of what is plain."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        count = len(primals) - len(params["fold"].moving if primitive is tangents_p else params["fold"].leaves)
+        count = len(primals) - _behind(primitive, params["fold"])
         if all(isinstance(t, ad.Zero) for t in tangents[:count]):
             moved = [zeros_if_none(None, x) if isinstance(t, ad.Zero) else t for x, t in zip(primals, tangents, strict=True)]
             return primitive.bind(*primals, **params), primitive.bind(*primals[:count], *moved[count:], **params)
@@ -246,9 +237,8 @@ for _primitive, _plain in ((tangents_p, _batched(Fold.tangents)), (cotangents_p,
     mlir.register_lowering(_primitive, mlir.lower_fun(_plain, multiple_results=True))
     batching.primitive_batchers[_primitive] = functools.partial(outermost, _primitive)
     ad.primitive_jvps[_primitive] = _jvp_of(_primitive, _plain)
+    ad.primitive_transposes[_primitive] = functools.partial(_transpose, _primitive)
     taylor_by(_primitive, _plain)
-ad.primitive_transposes[tangents_p] = _transpose_tangents
-ad.primitive_transposes[cotangents_p] = _transpose_cotangents
 
 
 def _by_fields_or(otherwise: Callable[..., Leaves]) -> Callable[..., Leaves]:

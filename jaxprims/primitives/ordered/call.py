@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -299,18 +299,23 @@ def _mixes(form: Representation, leaves: Leaves) -> bool:
     return any(len(set(kinds)) > 1 for kinds in _by_leaf(form, leaves))
 
 
-def _places(leaves: Leaves, lanes: int) -> list[list[int]]:
-    """Where each lane's slots are among those of all lanes: leaf by leaf, in a leaf lane by lane, as in memory."""
+def places_of(counts: Iterable[int], lanes: int) -> list[list[int]]:
+    """Where each lane's slots, so many for each leaf, are among those of all lanes: leaf by leaf, in a leaf lane by lane, as in
+    memory."""
     out: list[list[int]] = [[] for _ in range(lanes)]
     at = 0
-    for _, n in leaves:
+    for n in counts:
         for lane in range(lanes):
             out[lane] += range(at + lane * n, at + (lane + 1) * n)
         at += n * lanes
     return out
 
 
-def _scattered(places: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> list[int]:
+def _places(leaves: Leaves, lanes: int) -> list[list[int]]:
+    return places_of((n for _, n in leaves), lanes)
+
+
+def scattered(places: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> list[int]:
     """Results of every lane, in the order of all lanes' slots."""
     out = [0] * sum(map(len, places))
     for mine, values in zip(places, results, strict=True):
@@ -337,7 +342,7 @@ def _replicated_f(
     for lane in range(lanes):
         row = b.inline(f, [b.arg(k) for k in place[lane]])
         rows.append(row if form.start is None else b.inline(form.start, row))
-    return b.finish(_scattered(_places(state, lanes), rows))
+    return b.finish(scattered(_places(state, lanes), rows))
 
 
 def _replicated_operator(
@@ -350,8 +355,8 @@ def _replicated_operator(
     rows = [b.inline(op, [b.arg(k) for k in mine] + [b.arg(len(state) + k) for k in mine]) for mine in places]
     identity = None
     if form.identity is not None:
-        identity = tuple(_scattered(places, [form.identity] * lanes))
-    return state, b.finish(_scattered(places, rows)), identity
+        identity = tuple(scattered(places, [form.identity] * lanes))
+    return state, b.finish(scattered(places, rows)), identity
 
 
 def _replicated_finish(form: Representation, call: OrderedCall, state: Leaves, lanes: int) -> Program:
@@ -366,4 +371,4 @@ def _replicated_finish(form: Representation, call: OrderedCall, state: Leaves, l
         full = row if form.finish is None else b.inline(form.finish, row)
         rows.append([full[s] for s in slots] if call.then is None else b.inline(call.then.program, full))
     results = [(scalar_name(d), slots_of(s, d)) for s, d in call.results]
-    return b.finish(_scattered(_places(results, lanes), rows))
+    return b.finish(scattered(_places(results, lanes), rows))

@@ -13,16 +13,14 @@ from ..registry import register_target
 from ..target import Explanation, Target
 from . import compiler
 from .family import CpuFamily
-from .group import Groups
 from .histogram.family import KERNELS as HISTOGRAM_KERNELS
-from .histogram.family import Histograms
-from .ordered.chains import ScanChains
+from .histogram.family import Groups, Histograms
+from .histogram.walk import KERNELS as WALK_KERNELS
+from .histogram.walk import Walks
 from .ordered.family import KERNELS as ORDERED_KERNELS
-from .ordered.family import LARGE_KERNELS, Reductions, Scans, Segments, StencilReductions
+from .ordered.family import LARGE_KERNELS, Reductions, ScanChains, Scans, Segments, StencilReductions
 from .stencil.family import KERNELS as STENCIL_KERNELS
 from .stencil.family import Stencils
-from .walk.family import KERNELS as WALK_KERNELS
-from .walk.family import Walks
 from .xla_pays import xla_pays
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...ir.program import Program
 from ...specs.histogram import ArraySpec
-from .expr import fixed_loads, loads, statements
+from .expr import Scalars, fixed_loads, loads, statements
 from .table import convert
 from .types import constant, from_memory, memory_type, register_type
 
@@ -61,6 +61,13 @@ def function(head: str, lines: Sequence[str], indent: str = "") -> list[str]:
     return [f"{indent}{head} {{", *(indent + line for line in lines), f"{indent}}}"]
 
 
+def returning(head: str, program: Program, structs: Sequence[str], kept: Scalars) -> list[str]:
+    """A function of structs that returns one."""
+    n = len(program.params) // len(structs)
+    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)], kept=kept)
+    return function(head, [*lines, f"  return {{{', '.join(results)}}};"])
+
+
 def times(value: str, n: int) -> str:
     return value if n == 1 else f"{value} * {n}"
 
@@ -105,8 +112,7 @@ class Elements:
         self.arrays = arrays
         self.kept = fixed_loads([f, *(p for p in others if p is not None)])
         every = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
-        used = sorted({i.attr for i in f.body if i.op == "arg"})
-        self.used = [(p, *every[p]) for p in used]
+        self.used = [(p, *every[p]) for p in sorted(f.used)]
         self.f = f
 
     def structs(self, uniforms: Sequence[str]) -> list[str]:

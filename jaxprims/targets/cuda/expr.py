@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ...ir.program import CONTROL, COUNTED, Instr, Program, from_bits
+from ...ir.program import CONTROL, Instr, Program, from_bits
+from ...ir.work import instructions
 from .table import MATH, operation
 from .types import constant, from_memory, register_type
 
@@ -61,20 +62,12 @@ def _scalar(program: Program, instr: Instr) -> tuple[int, int] | None:
     return (instr.attr, from_bits(place.attr, place.dtype)) if place.op == "const" else None
 
 
-_WEIGHTS = {"div": 8, "rem": 12, "sqrt": 6, "load": 6, "pow": 60}
+_WEIGHTS = dict.fromkeys(MATH, 20) | {"div": 8, "rem": 12, "sqrt": 6, "load": 6, "pow": 60}
 
 
 def length(program: Program) -> int:
     """About how many of the device's instructions a Program takes."""
-    total = 0
-    for i in program.body:
-        if i.op in COUNTED:
-            total += i.attr[0] * length(i.attr[1])
-        elif i.op in CONTROL:
-            total += 20 + sum(map(length, i.attr))
-        else:
-            total += _WEIGHTS.get(i.op, 20 if i.op in MATH else 1)
-    return total
+    return instructions(program, _WEIGHTS)
 
 
 class _Body:

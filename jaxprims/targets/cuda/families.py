@@ -25,54 +25,6 @@ from .plans import SPACES, HistogramPlan, ReducePlan, ScanPlan, SegmentsPlan, St
 ATOMICS = ("HDW", "CAS", "XCG")
 
 
-class HistogramKind:
-    """What the compiler asks of the kind "hist"."""
-
-    source = staticmethod(source.histogram_source)
-
-    def described(self, spec: HistogramSpec, arch: int) -> dict[str, Any]:
-        return {
-            **described_histogram(spec),
-            "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
-            "f_length": expr.length(spec.f),
-            "parts": [self._part(b, arch) for b in spec.bins],
-        }
-
-    def _part(self, part: PartSpec, arch: int) -> dict[str, Any]:
-        return {
-            **described_part(part),
-            "table_bytes": histograms.entry_bytes(part, arch),
-            "atomic": ATOMICS.index(histograms.atomic_of(part, arch)),
-            "direct": histograms.is_direct(part, arch),
-            "cluster_trips": histograms.cluster_trips(part),
-            "slot_bytes": [itemsize(t) for t in part.acc],
-        }
-
-
-class OrderedKind:
-    """What the compiler asks of the kinds "scan", "reduce" and "segments"."""
-
-    source = staticmethod(source.ordered_source)
-
-    def described(self, spec: OrderedSpec, arch: int) -> dict[str, Any]:
-        return {**described_ordered(spec), "state_bytes": ordered.state_bytes(spec)}
-
-
-class StencilKind:
-    """What the compiler asks of the kind "stencil"."""
-
-    source = staticmethod(source.stencil_source)
-
-    def described(self, spec: StencilSpec, arch: int) -> dict[str, Any]:
-        return {
-            **described_stencil(spec, 1, stencils.work(spec)),
-            "column": stencils.column(spec),
-            "resident": stencils.resident(spec),
-            "loads": stencils.loads_of_column(spec),
-            "alike": stencils.is_alike(spec),
-        }
-
-
 def _known(size: Any) -> int:
     """A size, or -1 where it is a symbol."""
     return size if isinstance(size, int) else -1
@@ -83,6 +35,17 @@ class _Family(abc.ABC):
 
     name: str
     plans: Callable[..., Any]
+    source: Callable[[Any], str]
+    """A spec's kernels as CUDA C++, includes not expanded."""
+
+    @property
+    def kind(self) -> str:
+        """Its specs'."""
+        return self.name
+
+    @abc.abstractmethod
+    def described(self, spec: Any, arch: int) -> dict[str, Any]:
+        """What the launcher has to know of a spec on an architecture."""
 
     @abc.abstractmethod
     def sizes(self, problem: Any) -> dict[str, Any]:
@@ -118,8 +81,8 @@ class _Family(abc.ABC):
 class Histograms(_Family):
     """Histograms on NVIDIA GPUs."""
 
-    name = "histogram"
-    plans = staticmethod(HistogramPlan.made)
+    name, kind = "histogram", "hist"
+    plans, source = staticmethod(HistogramPlan.made), staticmethod(source.histogram_source)
     REASONS = (
         "the histograms are tiny and many",
         "a block's subhistograms fit its shared memory in few passes",
@@ -132,6 +95,24 @@ class Histograms(_Family):
         "shared memory of a cluster of blocks",
         "global memory",
     )
+
+    def described(self, spec: HistogramSpec, arch: int) -> dict[str, Any]:
+        return {
+            **described_histogram(spec),
+            "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
+            "f_length": expr.length(spec.f),
+            "parts": [self._part(b, arch) for b in spec.bins],
+        }
+
+    def _part(self, part: PartSpec, arch: int) -> dict[str, Any]:
+        return {
+            **described_part(part),
+            "table_bytes": histograms.entry_bytes(part, arch),
+            "atomic": ATOMICS.index(histograms.atomic_of(part, arch)),
+            "direct": histograms.is_direct(part, arch),
+            "cluster_trips": histograms.cluster_trips(part),
+            "slot_bytes": [itemsize(t) for t in part.acc],
+        }
 
     def sizes(self, problem: HistogramProblem) -> dict[str, Any]:
         return {"n": _known(problem.n), "bins": list(problem.bins), "members": _known(problem.members)}
@@ -146,6 +127,10 @@ class Histograms(_Family):
 
 class _Ordered(_Family):
     how: str
+    source = staticmethod(source.ordered_source)
+
+    def described(self, spec: OrderedSpec, arch: int) -> dict[str, Any]:
+        return {**described_ordered(spec), "state_bytes": ordered.state_bytes(spec)}
 
     def sizes(self, problem: OrderedProblem) -> dict[str, Any]:
         sizes = {"n": problem.n, "lanes": problem.lanes, "members": problem.members, "segments": problem.num_segments}
@@ -185,7 +170,16 @@ class Segments(_Ordered):
 class Stencils(_Family):
     """Stencils on NVIDIA GPUs."""
 
-    name, plans = "stencil", StencilPlan
+    name, plans, source = "stencil", StencilPlan, staticmethod(source.stencil_source)
+
+    def described(self, spec: StencilSpec, arch: int) -> dict[str, Any]:
+        return {
+            **described_stencil(spec, 1, stencils.work(spec)),
+            "column": stencils.column(spec),
+            "resident": stencils.resident(spec),
+            "loads": stencils.loads_of_column(spec),
+            "alike": stencils.is_alike(spec),
+        }
 
     def sizes(self, problem: StencilProblem) -> dict[str, Any]:
         grid = {"size": list(problem.size), "wraps": list(problem.wraps)}

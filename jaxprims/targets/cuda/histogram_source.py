@@ -24,6 +24,7 @@ from .elements import (
     of_slots,
     operands,
     plus,
+    returning,
     slots,
     struct,
     times,
@@ -228,10 +229,8 @@ class _Part:
 
     def _returning(self, result: str, name: str, program: Program, parameters: dict[str, Sequence[str]]) -> list[str]:
         names = [(t, x) for t, xs in parameters.items() for x in xs]
-        each = len(program.params) // len(names)
-        lines, results = statements(program, [f"{x}.s{k}" for _, x in names for k in range(each)], kept=self.kept)
         head = ", ".join([uniforms_parameter(program), *(f"const {t}& {x}" for t, x in names)])
-        return function(f"static JP_DEVICE {result} {name}({head})", [*lines, f"  return {{{', '.join(results)}}};"])
+        return returning(f"static JP_DEVICE {result} {name}({head})", program, [x for _, x in names], self.kept)
 
     # --- entries of a table -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ir.program import Program, itemsize
+from ...ir.program import itemsize
 from ...specs.ordered import KINDS, OrderedSpec
 from .elements import (
     Elements,
@@ -16,12 +16,13 @@ from .elements import (
     of_slots,
     operands,
     plus,
+    returning,
     slots,
     struct,
     times,
     uniforms_parameter,
 )
-from .expr import Scalars, length, statements
+from .expr import Scalars, length
 from .types import from_memory, memory_type, register_bytes, struct_bytes, to_memory
 
 
@@ -77,18 +78,11 @@ def _lines(spec: OrderedSpec) -> Iterator[str]:
     yield f"JP_DEVICE State Identity() {{ return {constants(spec.state, spec.identity)}; }}"
     yield ""
     u = uniforms_parameter(spec.op)
-    yield from _returning(f"State Op({u}, const State& a, const State& b)", spec.op, ["a", "b"], elements.kept)
+    yield from returning(f"JP_DEVICE State Op({u}, const State& a, const State& b)", spec.op, ["a", "b"], elements.kept)
     yield ""
     yield from _load(spec, elements)
     yield ""
     yield from _store(spec, elements.kept)
-
-
-def _returning(head: str, program: Program, structs: list[str], kept: Scalars) -> list[str]:
-    """A function of structs that returns one."""
-    n = len(program.params) // len(structs)
-    lines, results = statements(program, [f"{x}.s{k}" for x in structs for k in range(n)], kept=kept)
-    return function(f"JP_DEVICE {head}", [*lines, f"  return {{{', '.join(results)}}};"])
 
 
 def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
@@ -128,7 +122,7 @@ def _load(spec: OrderedSpec, elements: Elements) -> Iterator[str]:
 def _store(spec: OrderedSpec, kept: Scalars) -> Iterator[str]:
     yield from struct("Result", slots(spec.finish.result_dtypes))
     u = uniforms_parameter(spec.finish)
-    yield from _returning(f"Result Finish({u}, const State& a)", spec.finish, ["a"], kept)
+    yield from returning(f"JP_DEVICE Result Finish({u}, const State& a)", spec.finish, ["a"], kept)
     yield "template <int kRuns, int kCount>"
     head = "const Outs& out, const Uniforms& u, i64 at"
     yield f"JP_DEVICE void StoreRuns({head}, i64 step, const State (&in)[kRuns][kCount]) {{"

@@ -22,7 +22,7 @@ from .. import ffi
 from ..registry import register_target
 from ..target import UNKNOWN_SIZES, Explanation, Target
 from . import compiler, devices
-from .families import HistogramKind, Histograms, OrderedKind, Reductions, Scans, Segments, StencilKind, Stencils
+from .families import Histograms, Reductions, Scans, Segments, Stencils
 from .xla_pays import xla_pays
 
 _watchers: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("watchers", default=())
@@ -115,7 +115,6 @@ class Cuda(Target):
         return sorted_indices or deterministic
 
 
-compiler.kinds |= {"hist": HistogramKind(), "stencil": StencilKind()}
-compiler.kinds |= dict.fromkeys(("scan", "reduce", "segments"), OrderedKind())
 CUDA = Cuda()
+compiler.kinds |= {family.kind: family for family in CUDA.families.values()}
 register_target(CUDA)

@@ -1,4 +1,4 @@
-"""Histograms on CPUs: the kernel's entry in the C++ table, plans, explanations."""
+"""Histograms and the counting sort on CPUs: the kernel's entry in the C++ table, plans, explanations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from ....operators import classify
 from ....specs.described import chooses, described_histogram, histogram_work
 from ....specs.histogram_layout import Variant, slot_offsets
-from ....specs.problems import HistogramProblem
+from ....specs.problems import GroupProblem, HistogramProblem
 from ...plans import plan_among
 from ...target import UNKNOWN_SIZES, Explanation
 from ...words import bytes_in_words
 from .. import compiler
 from ..family import CpuFamily
+from ..machine import cpu_threads
 from ..plans import HistogramPlan, plan_of
 from . import kernel
 
@@ -87,3 +88,17 @@ def _reason(numbers: dict[str, Any], plan: HistogramPlan, few: bool) -> str:
     if numbers["batch"] > 1 and plan.subhistograms == 1:
         reason += "; each thread uses one for one histogram of the batch after the other"
     return reason
+
+
+class Groups(CpuFamily):
+    """The counting sort on CPUs: one driver, no kernel of the user's (``cpu/group.h``)."""
+
+    name = "group"
+
+    def compile(self, problem: GroupProblem) -> None:
+        """There is nothing to compile."""
+
+    def explain(self, problem: GroupProblem) -> Explanation:
+        counters = min(cpu_threads() * (problem.num_bins + 1), 4 << 20)
+        bytes_ = problem.item_bytes * max(problem.num_bins + 1, counters)
+        return Explanation("stable counting sort", "the order of elements within a bin is wanted", bytes_)

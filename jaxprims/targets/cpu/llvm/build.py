@@ -11,7 +11,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from . import expr
 from .types import alloca as alloca
-from .types import call, vector, vector_of
+from .types import call, take, vector, vector_of
 from .types import numbers as numbers
 from .types import undefined as undefined
 
@@ -156,7 +156,7 @@ def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype:
     row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
     for s, v in enumerate(values):
         lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
-        row = _picked(b, row, _picked(b, v, v, [i if i < width else 0 for i in range(n * width)]), lanes)
+        row = take(b, row, take(b, v, v, [i if i < width else 0 for i in range(n * width)]), lanes)
     b.store(row, p, align=itemsize(dtype))
 
 
@@ -170,9 +170,9 @@ def load_few(b: ir.IRBuilder, p: ir.Value, dtype: str, count: int, slots: int) -
     for at, piece in _pieces(count):
         found = load_slots(b, address(b, p, i64(at * slots * itemsize(dtype))), dtype, piece, slots, range(slots))
         for s, v in found.items():
-            some = splat(b, v, width) if piece == 1 else _picked(b, v, v, [i if i < piece else 0 for i in range(width)])
+            some = splat(b, v, width) if piece == 1 else take(b, v, v, [i if i < piece else 0 for i in range(width)])
             lanes = [width + i - at if at <= i < at + piece else i if i < at else 0 for i in range(width)]
-            out[s] = some if at == 0 else _picked(b, out[s], some, lanes)
+            out[s] = some if at == 0 else take(b, out[s], some, lanes)
     return out
 
 
@@ -190,7 +190,7 @@ def repeated(b: ir.IRBuilder, p: ir.Value, dtype: str, first: ir.Value, count: i
         return one if width == 1 else splat(b, one, width)
     if width % each == 0:
         few = from_(first, -(-count // each))
-        return _picked(b, few, few, [min(k, count - 1) // each for k in range(width)])
+        return take(b, few, few, [min(k, count - 1) // each for k in range(width)])
     ones = [from_(b.add(first, i64(k)), 1) for k in range(count)]
     out = splat(b, ones[0], width)
     for k, one in enumerate(ones[1:], 1):
@@ -223,19 +223,15 @@ def _pieces(count: int) -> list[tuple[int, int]]:
 
 def part(b: ir.IRBuilder, v: ir.Value, lanes: Sequence[int]) -> ir.Value:
     """Some lanes of a vector; of one alone, a scalar."""
-    return b.extract_element(v, I32(lanes[0])) if len(lanes) == 1 else _picked(b, v, v, lanes)
+    return b.extract_element(v, I32(lanes[0])) if len(lanes) == 1 else take(b, v, v, lanes)
 
 
 def side_by_side(b: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     """As many lanes as all of these have, a power of two of vectors of one type."""
     while len(vectors) > 1:
         lanes = range(2 * vectors[0].type.count)
-        vectors = [_picked(b, v, w, lanes) for v, w in zip(vectors[::2], vectors[1::2], strict=True)]
+        vectors = [take(b, v, w, lanes) for v, w in zip(vectors[::2], vectors[1::2], strict=True)]
     return vectors[0]
-
-
-def _picked(b: ir.IRBuilder, v: ir.Value, w: ir.Value, lanes: Sequence[int]) -> ir.Value:
-    return b.shuffle_vector(v, w, numbers(I32, lanes))
 
 
 def bytes_of(t: ir.Type) -> int:

@@ -9,6 +9,7 @@ A lane nobody wants runs no branch and no turn of a loop for itself, and nothing
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from llvmlite import ir
 
@@ -245,20 +246,13 @@ def _within(program: Program, extremes: Mapping[int, Sequence[int]]) -> set[int]
 
 def _varying(program: Program, args: Sequence[bool]) -> list[bool]:
     """Which results differ from lane to lane, given which arguments do."""
-    values: list[bool] = []
-    tuples: dict[int, list[bool]] = {}
-    for k, instr in enumerate(program.body):
-        operands = [values[o] for o in instr.operands]
-        if instr.op in CONTROL:
-            tuples[k] = _varying_control(instr, operands)
-            values.append(False)
-        elif instr.op == "arg":
-            values.append(args[instr.attr])
-        elif instr.op == "item":
-            values.append(tuples[instr.operands[0]][instr.attr])
-        else:
-            values.append(any(operands))
-    return [values[r] for r in program.results]
+
+    def varies(instr: Instr, operands: list[Any]) -> Any:
+        if instr.op == "item":
+            return operands[0][instr.attr]
+        return _varying_control(instr, operands) if instr.op in CONTROL else any(operands)
+
+    return program.run(args, varies)
 
 
 def _varying_control(instr: Instr, operands: Sequence[bool]) -> list[bool]:

@@ -119,10 +119,6 @@ def _shift(method: Emitter) -> Emitter:
     return emit
 
 
-def _shift_right_arithmetic(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
-    return b.ashr(x, intrinsic(b, "umin", y.type, y, literal(y.type, _bits(y.type) - 1)))
-
-
 def _abs(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     if is_float(dtype):
         return intrinsic(b, "fabs", x.type, x)
@@ -137,10 +133,6 @@ def _sign(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
     if is_signed(dtype):
         return intrinsic(b, "smax", x.type, intrinsic(b, "smin", x.type, x, one), literal(x.type, -1))
     return intrinsic(b, "umin", x.type, x, one)
-
-
-def _is_finite(b: ir.IRBuilder, dtype: str, x: ir.Value) -> ir.Value:
-    return b.fcmp_ordered("<", intrinsic(b, "fabs", x.type, x), literal(x.type, math.inf))
 
 
 def _nextafter(b: ir.IRBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -234,14 +226,14 @@ TABLE: dict[str, Emitter] = {
     "sign": _sign,
     "shift_left": _shift(B.shl),
     "shift_right_logical": _shift(B.lshr),
-    "shift_right_arithmetic": _shift_right_arithmetic,
+    "shift_right_arithmetic": lambda b, _, x, y: b.ashr(x, intrinsic(b, "umin", y.type, y, literal(y.type, _bits(y.type) - 1))),
     "population_count": _by_kind(None, _intrinsic("ctpop"), None),
     "clz": _by_kind(None, _intrinsic("ctlz", 0), None),
     "floor": _by_kind(None, None, _intrinsic("floor")),
     "ceil": _by_kind(None, None, _intrinsic("ceil")),
     "round_away": _by_kind(None, None, _intrinsic("round")),
     "round_even": _by_kind(None, None, _intrinsic("roundeven")),
-    "is_finite": _is_finite,
+    "is_finite": lambda b, _, x: b.fcmp_ordered("<", intrinsic(b, "fabs", x.type, x), literal(x.type, math.inf)),
     "nextafter": _nextafter,
     "eq": _compare("=="),
     "ne": _compare("!="),

@@ -113,9 +113,8 @@ def f_of(
 ) -> list[ir.Value]:
     """f of ``width`` elements. ``loaded``: of an array, the slots that f uses; ``position``: of a dtype, where elements lie."""
     params = [(k, s) for k, a in enumerate(arrays) for s in range(a.params)]
-    used, slots = {params[i.attr] for i in f.body if i.op == "arg"}, dict[tuple[int, int], ir.Value]()
-    for k, a in enumerate(arrays):
-        wanted = [s for s in range(a.params) if (k, s) in used]
+    slots = dict[tuple[int, int], ir.Value]()
+    for k, (a, wanted) in enumerate(zip(arrays, f.used_of(a.params for a in arrays), strict=True)):
         if a.slots and wanted:
             slots |= {(k, s): v for s, v in loaded(k, wanted).items()}
         elif wanted:

@@ -57,9 +57,7 @@ class Elements:
         self.turned = spec.reverse and not mirrored  # lanes are turned round when loaded
         self.backwards = spec.reverse and mirrored  # or their order is the opposite of the scan's
         self.period = period
-        params = [(k, s) for k, a in enumerate(spec.arrays) for s in range(a.params)]
-        used = {params[i.attr] for i in spec.f.body if i.op == "arg"}
-        self.wanted = [[s for s in range(a.params) if (k, s) in used] for k, a in enumerate(spec.arrays)]
+        self.wanted = spec.f.used_of(a.params for a in spec.arrays)
         self.row: ir.Value = i64(0)
         if period is not None:
             types = {expr.register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}

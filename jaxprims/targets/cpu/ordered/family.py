@@ -1,4 +1,4 @@
-"""Scans, reductions and segmented reductions on CPUs: the kernels' entry in the C++ table, plans, explanations."""
+"""Scans, their chains, reductions and segmented reductions on CPUs: the kernels' entry in the C++ table, plans, explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....ir.program import itemsize
 from ....specs.described import described_ordered, ordered_work
 from ....specs.large import LargeSpec
 from ....specs.ordered import OrderedSpec
-from ....specs.problems import OrderedProblem
+from ....specs.problems import ChainProblem, OrderedProblem
 from ...target import UNKNOWN_SIZES, Explanation
 from .. import compiler
 from ..family import CpuFamily
@@ -168,3 +168,16 @@ class Segments(_Ordered):
 
     def reason(self, problem: OrderedProblem, plan: SegmentsPlan) -> str:
         return "tasks cut the elements, not the segments: one giant segment is as balanced as many small ones"
+
+
+class ScanChains(CpuFamily):
+    """Chains of scans on CPUs: the kernels are the members' own (``cpu/scan_chain.h``)."""
+
+    name = "scan_chain"
+
+    def compile(self, problem: ChainProblem) -> None:
+        for spec in problem.specs:
+            compiler.compiled(spec, 0)
+
+    def explain(self, problem: ChainProblem) -> Explanation:
+        return Explanation("one pass over memory", "what one makes for the next stays in the cache", 0)

@@ -12,11 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, NULL, PTR, address, all_pointers, chosen, declare, i64, loop, scaled
-from ..llvm.vectors import store_row
+from ..llvm.build import I64, NULL, PTR, all_pointers, chosen, declare, i64, loop
 from . import reduce as llvm_reduce
 from . import reduce_rows as llvm_reduce_rows
 from . import scan_abreast as llvm_scan_abreast
@@ -24,7 +22,7 @@ from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
 from .elements import vector_width
-from .rows import apply_op, load_state, store_state, uniforms_of
+from .rows import apply_op, load_state, store_results, store_state, uniforms_of
 
 PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
@@ -86,10 +84,8 @@ def finish(module: ir.Module, spec: OrderedSpec, width: int) -> None:
     leaves = all_pointers(b, outs, len(spec.leaves))
     with _lanes(b, spec, lanes, width) as lane:
         rest = b.sub(lanes, lane)
-        values = iter(expr.emit(b, spec.finish, _state_or_identity(b, spec, state, lanes, lane, width, rest), captured, width))
-        for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
-            p = address(b, leaf, scaled(b, lane, itemsize(dtype) * slots))
-            store_row(b, [next(values) for _ in range(slots)], p, dtype, width, rest)
+        made = _state_or_identity(b, spec, state, lanes, lane, width, rest)
+        store_results(b, spec, made, captured, leaves, lane, width, rest)
     b.ret_void()
 
 

@@ -28,6 +28,7 @@ from .rows import (
     apply_op,
     arrays_of,
     four_at_once,
+    has,
     is_expensive,
     load_state,
     members,
@@ -69,7 +70,7 @@ def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int, 
     lo, hi, n = members(b, range_, "lo", "hi", "n")
     if spec.commutes and spec.reverse:  # any order will do: memory's
         spec, lo, hi = dataclasses.replace(spec, reverse=False), b.sub(n, hi), b.sub(n, lo)
-    some, started = b.icmp_signed("<", lo, hi), b.icmp_unsigned("!=", b.and_(progress, i64(STARTED)), i64(0))
+    some, started = b.icmp_signed("<", lo, hi), has(b, progress, STARTED)
     fold = Fold(b, spec, arrays, uniforms, n, width)
     with b.if_then(some):
         fold.fold(lo, hi)

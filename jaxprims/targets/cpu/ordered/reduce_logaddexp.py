@@ -14,9 +14,9 @@ from ....operators.traced import NO_PROGRAM
 from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I64, PTR, alloca, declare, i64, least, loop
+from ..llvm.build import I1, I64, PTR, alloca, chosen, declare, i64, least, loop
 from ..llvm.types import literal
-from .rows import RANGE, STARTED, apply_op, is_expensive, load_state, store_state, uniforms_of
+from .rows import STARTED, apply_op, has, is_expensive, load_state, members, part_of, store_state, uniforms_of
 
 CHUNK = 4096
 """Elements that stay in the first-level cache from one fold to the next."""
@@ -75,17 +75,14 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
     most, total, *own = functions
     b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
     register = expr.register_type(spec.state[0], 1)
-    part, level, found = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, len(spec.state))
+    (part, member), level, found = part_of(b, range_), alloca(b, I64), alloca(b, I64, len(spec.state))
     captured = uniforms_of(b, spec, uniforms)
     with_level = alloca(b, PTR, len(captured) + 1)
     for k, p in enumerate([*captured, level]):
         b.store(p, b.gep(with_level, [i64(k)], source_etype=PTR))
-    member = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
-    for k, place in enumerate(member.values()):
-        b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
-    lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
+    lo, hi = members(b, range_, "lo", "hi")
     started = alloca(b, I1)
-    b.store(b.icmp_unsigned("!=", b.and_(progress, i64(STARTED)), i64(0)), started)
+    b.store(has(b, progress, STARTED), started)
     with loop(b, lo, hi, CHUNK) as first:
         last = b.add(first, i64(CHUNK))
         b.store(first, member["lo"])
@@ -115,11 +112,10 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
         else:
             relative()
         now = load_state(b, spec, found, i64(1), i64(0), 1)
-        with b.if_else(b.load(started, typ=I1)) as (then, otherwise):
-            with then:
-                before = load_state(b, spec, aggregate, i64(1), i64(0), 1)
-                store_state(b, spec, apply_op(b, spec, captured, 1, before, now), aggregate, i64(1), i64(0))
-            with otherwise:
-                store_state(b, spec, now, aggregate, i64(1), i64(0))
+
+        def joined() -> list[ir.Value]:
+            return apply_op(b, spec, captured, 1, load_state(b, spec, aggregate, i64(1), i64(0), 1), now)
+
+        store_state(b, spec, chosen(b, b.load(started, typ=I1), joined, lambda: now), aggregate, i64(1), i64(0))
         b.store(ir.Constant(I1, 1), started)
     b.ret(b.or_(progress, b.select(b.load(started, typ=I1), i64(STARTED), i64(0))))

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ....ir.program import Builder, Program
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I32, I64, PTR, alloca, declare, i64, least, loop
-from .rows import RANGE
+from .rows import members, part_of
 
 CHUNK, CHUNKS = 512, 16
 """Elements of a chunk; and how many of them are looked at, in the first-level cache, before one is chosen."""
@@ -47,11 +47,8 @@ def reduce_packed(module: ir.Module, whole: ir.Function, high: ir.Function) -> N
     """The high halves' maximum by chunks; then whole words, of those chunks alone that reach the largest."""
     b, args = declare(module, "reduce", [PTR] * 5 + [I64], I64)
     arrays, uniforms, flags, range_, aggregate, progress = args
-    part, best, most, done = alloca(b, I64, len(RANGE)), alloca(b, I64), alloca(b, I64, CHUNKS), alloca(b, I64)
-    member = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
-    for k, place in enumerate(member.values()):
-        b.store(b.load(b.gep(range_, [i64(k)], source_etype=I64), typ=I64), place)
-    lo, hi = (b.load(member[name], typ=I64) for name in ("lo", "hi"))
+    (part, member), best, most, done = part_of(b, range_), alloca(b, I64), alloca(b, I64, CHUNKS), alloca(b, I64)
+    lo, hi = members(b, range_, "lo", "hi")
     with b.if_then(b.icmp_signed("<=", b.sub(hi, lo), i64(2 * CHUNK))):  # too few for two passes
         b.ret(b.call(whole, args))
     b.store(progress, done)

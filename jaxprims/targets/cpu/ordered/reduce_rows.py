@@ -12,15 +12,14 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, all_pointers, alloca, bytes_of, declare, i64, least, loop, numbers, scaled, splat
+from ..llvm.build import I64, PTR, all_pointers, alloca, bytes_of, declare, i64, least, loop, numbers, splat
 from ..llvm.types import literal, take
-from ..llvm.vectors import prefix_mask, store_row
+from ..llvm.vectors import prefix_mask
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds
-from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, uniforms_of
+from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
@@ -49,10 +48,7 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
         left = b.sub(rows, row)
         group.at(b.add(start, b.mul(row, period)), least(b, left, i64(width)))
         state = group.fold(spec, captured, width) if two is None else _log_sums(group, two, captured, width)
-        values = iter(expr.emit(b, spec.finish, state, captured, width))
-        for out, (dtype, slots) in zip(places, spec.leaves, strict=True):
-            p = address(b, out, scaled(b, row, slots * itemsize(dtype)))
-            store_row(b, [next(values) for _ in range(slots)], p, dtype, width, left)
+        store_results(b, spec, state, captured, places, row, width, left)
     b.ret(i64(1))
     return b.function, width
 

@@ -38,6 +38,15 @@ def members(b: ir.IRBuilder, range_: ir.Value, *names: str) -> list[ir.Value]:
     return [b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in names]
 
 
+def part_of(b: ir.IRBuilder, range_: ir.Value) -> tuple[ir.Value, dict[str, ir.Value]]:
+    """A copy of a ScanRange, and where its members are."""
+    part = alloca(b, I64, len(RANGE))
+    places = {name: b.gep(part, [i64(k)], source_etype=I64) for k, name in enumerate(RANGE)}
+    for value, place in zip(members(b, range_, *RANGE), places.values(), strict=True):
+        b.store(value, place)
+    return part, places
+
+
 def arrays_of(b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value) -> list[ir.Value]:
     """Where each array begins; positions are nowhere."""
     return [pointer(b, arrays, k) if a.slots else NULL for k, a in enumerate(spec.arrays)]
@@ -93,6 +102,29 @@ def _state_places(b: ir.IRBuilder, spec: OrderedSpec, base: ir.Value, lanes: ir.
     """A slot's states lie side by side, 8 bytes for each whatever its size (cpu/ordered_kernel.h)."""
     rows = [address(b, base, scaled(b, lanes, 8 * s)) if s else base for s in range(len(spec.state))]
     return [address(b, row, scaled(b, lane, itemsize(t))) for row, t in zip(rows, spec.state, strict=True)]
+
+
+def store_results(
+    b: ir.IRBuilder,
+    spec: OrderedSpec,
+    state: Sequence[ir.Value],
+    uniforms: Sequence[ir.Value],
+    leaves: Sequence[ir.Value],
+    at: ir.Value,
+    width: int,
+    rest: ir.Value | None = None,
+    streams: bool = False,
+) -> None:
+    """What is made of ``width`` states, side by side from the place ``at`` of each leaf on; see :func:`store_row`."""
+    values = iter(expr.emit(b, spec.finish, state, uniforms, width))
+    for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
+        place = address(b, leaf, scaled(b, at, itemsize(dtype) * slots))
+        store_row(b, [next(values) for _ in range(slots)], place, dtype, width, rest, streams)
+
+
+def has(b: ir.IRBuilder, progress: ir.Value, bit: int) -> ir.Value:
+    """Is this bit of a kernel's progress set?"""
+    return b.icmp_unsigned("!=", b.and_(progress, i64(bit)), i64(0))
 
 
 @contextmanager

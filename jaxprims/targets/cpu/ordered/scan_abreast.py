@@ -25,6 +25,7 @@ from ..llvm.build import (
     all_pointers,
     alloca,
     bytes_of,
+    chosen,
     declare,
     i64,
     least,
@@ -35,7 +36,7 @@ from ..llvm.build import (
 )
 from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
 from .elements import vector_width
-from .rows import STREAMED_BYTES, STREAMED_ROW, Held, apply_op, is_expensive, members, uniforms_of
+from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, is_expensive, members, uniforms_of
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -118,7 +119,8 @@ class _Abreast:
         self.squares = {k: _Squares(b, t, n, self.elements, width, self.vectors) for k, (t, n) in sides.items()}
         kept = self.elements if spec.kind == "scan" else 1
         self.results = [_Squares(b, t, n, kept, width, self.vectors) for t, n in spec.leaves]
-        self.states = [alloca(b, expr.register_type(t, width), self.vectors) for t in spec.state]
+        self.types = [expr.register_type(t, width) for t in spec.state]
+        self.states = [alloca(b, t, self.vectors) for t in self.types]
 
     def build(self) -> None:
         b, block = self.b, self.vectors * self.width
@@ -197,33 +199,29 @@ class _Abreast:
             return b.trunc(place, I32) if itemsize(dtype) == 4 else place
 
         xs = f_of(b, spec.f, spec.arrays, self.uniforms, width, loaded, position)
-        before, now = Held(b, spec, width), Held(b, spec, width)
-        identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity or (0,) * len(xs), strict=True)]
-        with b.if_else(begun) as (then, otherwise):
-            with then:
-                state = self._state(group)
-                before.put(state)
-                now.put(apply_op(b, spec, self.uniforms, width, state, xs))
-            with otherwise:
-                before.put(identity)
-                now.put(xs)
+        identity: State = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity or (0,) * len(xs), strict=True)]
+
+        def combined() -> State:
+            state = self._state(group)
+            return [*state, *apply_op(b, spec, self.uniforms, width, state, xs)]
+
+        both = chosen(b, begun, combined, lambda: [*identity, *xs])
+        before, now = both[: len(xs)], both[len(xs) :]
         if FLAGS in self.squares:
             flags = self.squares[FLAGS].get(group, element, 0)
             anew = b.icmp_unsigned("!=", flags, ir.Constant(flags.type, None))
-            now.put([b.select(anew, x, v) for x, v in zip(xs, now.get(), strict=True)])
-            before.put([b.select(anew, x, v) for x, v in zip(identity, before.get(), strict=True)])
-        for p, v in zip(self._places(group), now.get(), strict=True):
+            now = [b.select(anew, x, v) for x, v in zip(xs, now, strict=True)]
+            before = [b.select(anew, x, v) for x, v in zip(identity, before, strict=True)]
+        for p, v in zip(self._places(group), now, strict=True):
             b.store(v, p)
         if spec.kind == "scan":
-            self._put(group, element, (before if spec.exclusive else now).get())
+            self._put(group, element, before if spec.exclusive else now)
 
     def _places(self, group: ir.Value) -> list[ir.Value]:
-        types = [expr.register_type(t, self.width) for t in self.spec.state]
-        return [self.b.gep(p, [group], source_etype=t) for p, t in zip(self.states, types, strict=True)]
+        return [self.b.gep(p, [group], source_etype=t) for p, t in zip(self.states, self.types, strict=True)]
 
     def _state(self, group: ir.Value) -> State:
-        types = [expr.register_type(t, self.width) for t in self.spec.state]
-        return [self.b.load(p, typ=t) for p, t in zip(self._places(group), types, strict=True)]
+        return [self.b.load(p, typ=t) for p, t in zip(self._places(group), self.types, strict=True)]
 
     def _put(self, group: ir.Value, element: ir.Value, state: State) -> None:
         values = iter(expr.emit(self.b, self.spec.finish, state, self.uniforms, self.width))

@@ -13,8 +13,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, declare, i64, least, loop, pointer, scaled
-from ..llvm.vectors import store_row
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, chosen, declare, i64, least, loop, pointer
 from .elements import vector_width
 from .rows import (
     FOUR,
@@ -25,10 +24,12 @@ from .rows import (
     arrays_of,
     element,
     four_at_once,
+    has,
     is_expensive,
     load_state,
     members,
     repeat,
+    store_results,
     store_state,
     uniforms_of,
 )
@@ -77,7 +78,7 @@ class _Across:
         names = ("lo", "hi", "n", "lanes", "lane_lo", "lane_hi")
         self.lo, self.hi, self.n, self.lanes, self.lane_lo, lane_hi = members(b, range_, *names)
         self.wanted = b.sub(lane_hi, self.lane_lo)
-        b.store(self._bit(STARTED), self.started)
+        b.store(has(b, self.progress, STARTED), self.started)
 
     def _open(self, outs: ir.Value) -> None:
         """What only a scan has: results, which ``reduce`` does not want, and a prefix."""
@@ -87,10 +88,7 @@ class _Across:
         with b.if_then(self.writes):
             for k, leaf in enumerate(self.leaves):
                 b.store(pointer(b, outs, k), leaf)
-        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, NULL), b.not_(self._bit(RESTARTED))), self.led)
-
-    def _bit(self, bit: int) -> ir.Value:
-        return self.b.icmp_unsigned("!=", self.b.and_(self.progress, i64(bit)), i64(0))
+        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, NULL), b.not_(has(b, self.progress, RESTARTED))), self.led)
 
     def build(self) -> None:
         b = self.b
@@ -127,11 +125,8 @@ class _Across:
 
     def _continues(self, t: ir.Value) -> ir.Value:
         """Whether step ``t`` is there and does not restart."""
-        b, no = self.b, alloca(self.b, I1)
-        b.store(ir.Constant(I1, 0), no)
-        with b.if_then(b.icmp_signed("<", t, self.hi)):
-            b.store(b.not_(self._flag(t)), no)
-        return b.load(no, typ=I1)
+        b = self.b
+        return chosen(b, b.icmp_signed("<", t, self.hi), lambda: [b.not_(self._flag(t))], lambda: [I1(0)])[0]
 
     def _run(self, lo: ir.Value, hi: ir.Value) -> None:
         """Steps without a restart but perhaps at the first."""
@@ -233,32 +228,21 @@ class _Across:
 
     def _led(self, acc: Held, lead: Held) -> State:
         """The prefix, where there is one, before the accumulator."""
-        b, out = self.b, Held(self.b, self.spec, self.width)
-        with b.if_else(b.load(self.led, typ=I1)) as (then, otherwise):
-            with then:
-                out.put(self._op(lead.get(), acc.get()))
-            with otherwise:
-                out.put(acc.get())
-        return out.get()
+        return chosen(self.b, self.b.load(self.led, typ=I1), lambda: self._op(lead.get(), acc.get()), acc.get)
 
     def _before(self, acc: Held, lead: Held, begun: ir.Value) -> State:
         """What came before this step: prefix and accumulator, one of them, or the identity."""
-        b, spec, out = self.b, self.spec, Held(self.b, self.spec, self.width)
+        b, spec = self.b, self.spec
         bits = spec.identity or (0,) * len(spec.state)  # without one, the driver gives a prefix
-        with b.if_else(begun) as (then, otherwise):
-            with then:
-                out.put(self._led(acc, lead))
-            with otherwise, b.if_else(b.load(self.led, typ=I1)) as (given, nothing):
-                with given:
-                    out.put(lead.get())
-                with nothing:
-                    out.put([expr.constant(t, word, self.width) for t, word in zip(spec.state, bits, strict=True)])
-        return out.get()
+        identity: State = [expr.constant(t, word, self.width) for t, word in zip(spec.state, bits, strict=True)]
+
+        def start() -> State:
+            return chosen(b, b.load(self.led, typ=I1), lead.get, lambda: identity)
+
+        return chosen(b, begun, lambda: self._led(acc, lead), start)
 
     def _write(self, state: Callable[[], State], index: ir.Value, rest: ir.Value | None) -> None:
-        b, spec = self.b, self.spec
+        b = self.b
         with b.if_then(self.writes):
-            values = iter(expr.emit(b, spec.finish, state(), self.uniforms, self.width))
-            for leaf, (dtype, slots) in zip(self.leaves, spec.leaves, strict=True):
-                p = address(b, b.load(leaf, typ=PTR), scaled(b, index, itemsize(dtype) * slots))
-                store_row(b, [next(values) for _ in range(slots)], p, dtype, self.width, rest, self.streams)
+            leaves = [b.load(leaf, typ=PTR) for leaf in self.leaves]
+            store_results(b, self.spec, state(), self.uniforms, leaves, index, self.width, rest, self.streams)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, COUNTED, Program
+from ....ir.work import instructions
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, NULL, PTR, declare
 from ..llvm.math import MATH
@@ -63,7 +63,7 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return Sequential
     if not periodic and llvm_scan_logaddexp.applies(spec):
         return llvm_scan_logaddexp.LogAddExp
-    if _cost(spec.op) > (EXPENSIVE_ABREAST if periodic else EXPENSIVE) * len(spec.state):
+    if instructions(spec.op, _WEIGHTS) > (EXPENSIVE_ABREAST if periodic else EXPENSIVE) * len(spec.state):
         return Tile
     if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
         return llvm_scan_replicas.Replicas
@@ -80,17 +80,5 @@ EXPENSIVE, EXPENSIVE_ABREAST = 10, 5
 """Instructions for each slot from which on an operator is worth two transpositions to be applied less often: twice for each
 element, or, of short rows, once."""
 
-_WEIGHTS = {"div": 6, "rem": 8, "sqrt": 6, "load": 8, "pow": 60} | dict.fromkeys(("cond", "while"), 20)
-
-
-def _cost(program: Program) -> int:
-    """About how many vector instructions a Program takes."""
-    total = 0
-    for i in program.body:
-        if i.op in COUNTED:
-            total += i.attr[0] * _cost(i.attr[1])
-        elif i.op in CONTROL:
-            total += 20 + sum(map(_cost, i.attr))
-        elif i.op not in ("arg", "const", "item"):
-            total += _WEIGHTS.get(i.op, 20 if i.op in MATH else 1)
-    return total
+_WEIGHTS = dict.fromkeys(MATH, 20) | {"div": 6, "rem": 8, "sqrt": 6, "load": 8, "pow": 60, "arg": 0, "const": 0, "item": 0}
+"""In vector instructions."""

@@ -14,7 +14,7 @@ from ..llvm.build import I1, I8, I32, NULL, PTR, address, alloca, chosen, i64, m
 from ..llvm.structs import in_pieces, store_structs
 from ..llvm.vectors import interleaved, stream
 from .elements import Elements
-from .rows import RESTARTED, STARTED, apply_op, arrays_of, load_state, members, store_state, uniforms_of
+from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
 
 Values = list[ir.Value]
 """A state: a value, or a vector, for each slot."""
@@ -57,9 +57,9 @@ class Kernel(abc.ABC):
         b, spec = self.b, self.spec
         self.started, self.restarted = alloca(b, I1), alloca(b, I1)
         self.aggregate = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
-        started = self._bit(STARTED)
+        started = has(b, self.progress, STARTED)
         b.store(started, self.started)
-        b.store(self._bit(RESTARTED), self.restarted)
+        b.store(has(b, self.progress, RESTARTED), self.restarted)
         with b.if_then(started):
             self.keep(self._state_at(self.aggregate_state), self.aggregate)
         self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, NULL)
@@ -116,9 +116,6 @@ class Kernel(abc.ABC):
         b.store(ir.Constant(I1, 1), self.started)
         if restarted is not None:
             b.store(b.or_(b.load(self.restarted, typ=I1), restarted), self.restarted)
-
-    def _bit(self, bit: int) -> ir.Value:
-        return self.b.icmp_unsigned("!=", self.b.and_(self.progress, i64(bit)), i64(0))
 
     def _store(self, states: Values, i: ir.Value, rest: ir.Value) -> None:
         b, spec, width = self.b, self.spec, self.width

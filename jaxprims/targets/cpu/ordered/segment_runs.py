@@ -12,10 +12,10 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, numbers, pointer, scaled, splat
-from ..llvm.vectors import f_of, prefix_mask, store_row
+from ..llvm.vectors import f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import Held, apply_op, element, is_expensive, repeat
+from .rows import Held, apply_op, element, is_expensive, repeat, store_results
 
 ABREAST = 16
 """Segments that are folded side by side, at most: each lane's element is loaded by itself."""
@@ -34,10 +34,7 @@ def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     b.store(b.trunc(b.sub(first, base), I32), start)
 
     def put(k: ir.Value, state: State, width: int) -> None:
-        values = iter(expr.emit(b, spec.finish, state, fold.uniforms, width))
-        for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
-            place = address(b, leaf, scaled(b, k, itemsize(dtype) * slots))
-            store_row(b, [next(values) for _ in range(slots)], place, dtype, width)
+        store_results(b, spec, state, fold.uniforms, leaves, k, width)
 
     def one_by_one(lo: ir.Value, hi: ir.Value) -> None:
         with loop(b, lo, hi) as k:

@@ -54,40 +54,40 @@ def transposer(module: ir.Module, t: ir.Type, width: int) -> ir.Function:
 def reader(module: ir.Module, dtype: str, width: int) -> ir.Function:
     """``read(rows, stride, last, columns, square)``: the first ``columns`` scalars of ``width`` rows, ``stride`` bytes apart, as
     so many rows of the square; what is behind the row ``last`` repeats it."""
-    fn, b, known = _function(module, f"read.{dtype}", [PTR, I64, I64, I64, PTR])
-    if not known:
-        rows, stride, last, columns, square = fn.args
-        get, put = _rows_of(square, stored_type(dtype), width)
-
-        def passes(rest: ir.Value | None) -> None:
-            def load(b: ir.IRBuilder, row: ir.Value) -> ir.Value:
-                p = _row(b, rows, stride, last, row)
-                return to_stored(b, load_row(b, p, dtype, width, 1, [0], rest, False)[0], dtype)
-
-            for span, radix in _passes(width):
-                _pass(b, width, (span, radix), _of_use(b, rest, span, width), load if span == width else get, put)
-
-        _whole_or_not(b, columns, width, passes)
-        b.ret_void()
-    return fn
+    return _mover(module, dtype, width, writes=False)
 
 
 def writer(module: ir.Module, dtype: str, width: int) -> ir.Function:
     """``write(rows, stride, last, columns, square)``: the inverse, to the rows up to ``last``; the square is lost."""
-    fn, b, known = _function(module, f"write.{dtype}", [PTR, I64, I64, I64, PTR])
-    if not known:
-        rows, stride, last, columns, square = fn.args
-        get, put = _rows_of(square, stored_type(dtype), width)
+    return _mover(module, dtype, width, writes=True)
 
-        def passes(rest: ir.Value | None) -> None:
-            def store(b: ir.IRBuilder, row: ir.Value, v: ir.Value) -> None:
-                store_row(b, [from_stored(b, v, dtype)], _row(b, rows, stride, last, row), dtype, width, rest)
 
-            for span, radix in reversed(_passes(width)):
-                _pass(b, width, (span, radix), _of_use(b, rest, span, width), get, store if span == width else put)
+def _mover(module: ir.Module, dtype: str, width: int, writes: bool) -> ir.Function:
+    fn, b, known = _function(module, f"{'write' if writes else 'read'}.{dtype}", [PTR, I64, I64, I64, PTR])
+    if known:
+        return fn
+    rows, stride, last, columns, square = fn.args
+    get, put = _rows_of(square, stored_type(dtype), width)
 
-        _whole_or_not(b, columns, width, passes)
-        b.ret_void()
+    def passes(rest: ir.Value | None) -> None:
+        def load(b: ir.IRBuilder, row: ir.Value) -> ir.Value:
+            p = _row(b, rows, stride, last, row)
+            return to_stored(b, load_row(b, p, dtype, width, 1, [0], rest, False)[0], dtype)
+
+        def store(b: ir.IRBuilder, row: ir.Value, v: ir.Value) -> None:
+            store_row(b, [from_stored(b, v, dtype)], _row(b, rows, stride, last, row), dtype, width, rest)
+
+        for span, radix in _passes(width)[:: -1 if writes else 1]:
+            own_get = load if span == width and not writes else get
+            own_put = store if span == width and writes else put
+            _pass(b, width, (span, radix), _of_use(b, rest, span, width), own_get, own_put)
+
+    with b.if_else(b.icmp_signed(">=", columns, i64(width))) as (whole, otherwise):
+        with whole:
+            passes(None)
+        with otherwise:
+            passes(columns)
+    b.ret_void()
     return fn
 
 
@@ -122,14 +122,6 @@ def _passes(width: int) -> list[tuple[int, int]]:
         out.append((span, min(4, span)))
         span //= out[-1][1]
     return out
-
-
-def _whole_or_not(b: ir.IRBuilder, columns: ir.Value, width: int, passes: Callable[[ir.Value | None], None]) -> None:
-    with b.if_else(b.icmp_signed(">=", columns, i64(width))) as (whole, otherwise):
-        with whole:
-            passes(None)
-        with otherwise:
-            passes(columns)
 
 
 def _of_use(b: ir.IRBuilder, columns: ir.Value | None, span: int, width: int) -> ir.Value:

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ....ir.program import Program, itemsize
+from ....ir.program import itemsize
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, numbers, pointer, scaled, splat, store
@@ -157,20 +157,6 @@ def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int, i: i
     place = axis + (spec.rank == 1)
     first = b.load(b.gep(at, [i64(place)], source_etype=I64), typ=I64)
     return b.trunc(b.add(first, i) if axis == spec.rank - 2 else first, I32)
-
-
-def used_params(f: Program) -> set[int]:
-    return {i.attr for i in f.body if i.op == "arg"}
-
-
-def wanted_slots(spec: StencilSpec, used: set[int]) -> list[list[int]]:
-    """Of each read, the slots that are among the parameters ``used``."""
-    out, first = [], 0
-    for array, _ in spec.reads:
-        slots = spec.arrays[array][1]
-        out.append([s for s in range(slots) if first + s in used])
-        first += slots
-    return out
 
 
 _SHARED = [PTR] * 6  # rows (or reads), their steps, uniforms, outs, their steps, at
@@ -334,10 +320,10 @@ def _cell(module: ir.Module, spec: StencilSpec) -> None:
     b, (reads, read_steps, uniforms, outs, out_steps, at, count) = declare(module, "cell", [*_SHARED, I64])
     f = stages_of(spec).f
     captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    read = [spec.arrays[array] for array, _ in spec.reads]
     with loop(b, i64(0), count) as i:
         args: list[ir.Value] = []
-        for k, ((array, _), wanted) in enumerate(zip(spec.reads, wanted_slots(spec, used_params(f)), strict=True)):
-            dtype, slots = spec.arrays[array]
+        for k, ((dtype, slots), wanted) in enumerate(zip(read, f.used_of(n for _, n in read), strict=True)):
             loaded = load_row(b, moved(b, reads, read_steps, k, i, i64(0)), dtype, 1, slots, wanted)
             args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(slots)]
         args += [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]

@@ -1,4 +1,4 @@
-"""The walk's kernel: WalkSpec -> LLVM IR.
+"""Walks through elements on CPUs: the kernel, its entry in the C++ table, explanations. WalkSpec -> LLVM IR:
 
 ``walk(index, arrays, uniforms, table, outs, lo, hi, bins, copies)``
     Elements [lo, hi), from the last to the first where the spec says so: the state of each one's bin is loaded, stepped and
@@ -7,11 +7,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from ....ir.program import itemsize
+from ....specs.described import described_walk
 from ....specs.elements import scalars_of
+from ....specs.problems import WalkProblem
 from ....specs.walk import WalkSpec
+from ...target import Explanation
+from .. import compiler
+from ..family import CpuFamily
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, all_pointers, declare, i64, load, loop, pointer, prefetch, scaled, store
 from ..llvm.engine import FEWEST_PACKED, pack
@@ -76,3 +83,25 @@ def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
                     store(b, expr.constant(t, 0, 1), p, t)
     b.ret_void()
     return module
+
+
+KERNELS = compiler.Kernels(
+    "walk",
+    described_walk,
+    lambda spec, variant: [NAME],
+    lambda spec, variant, vector_bytes: generate(spec, bool(variant)),
+)
+
+
+class Walks(CpuFamily):
+    """The family on CPUs."""
+
+    name = "walk"
+
+    def numbers(self, problem: WalkProblem) -> dict[str, Any]:
+        return {"entry_bytes": problem.spec.layout[1], "bins": problem.bins, "copies": problem.copies}
+
+    def explain(self, problem: WalkProblem) -> Explanation:
+        planned = self.planned(problem)
+        strategy = f"{problem.parts} parts at once, each with {problem.copies} interleaved tables"
+        return Explanation(strategy, "each element meets its bin's state", planned["workspace"], planned["variant"])

@@ -1,1 +1,0 @@
-"""Walks on CPUs."""
