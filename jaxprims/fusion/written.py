@@ -185,7 +185,11 @@ class _Prices:
         return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
 
     def leaf(self, v: Var) -> float:
-        return self.byte.read * bytes_of(v) if v in self.written else self.byte.kept * bytes_of(v) / self.readers[v]
+        return self.byte.read * bytes_of(v) if v in self.written else self.shared(v, self.readers[v])
+
+    def shared(self, v: Var, readers: int) -> float:
+        """Of what is written for so many, for one of them, who reads it."""
+        return (self.byte.read + (self.byte.kept - self.byte.read) / readers) * bytes_of(v)
 
     def kept(self, body: Body, v: Var, more: bool) -> float:
         """Of what the body could compute; ``more``: may it be written for that?"""
@@ -193,13 +197,13 @@ class _Prices:
             return self.byte.read * bytes_of(v)
         index = self.graph.producer[v]
         if more and index in self.made:
-            return self.byte.kept * bytes_of(v) / (self.takers[index] - 1)
+            return self.shared(v, self.takers[index] - 1)
         if more and self.is_common(body, index):
             return self.byte.kept * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
             making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
-            return (self.byte.kept * bytes_of(v) + making) / self.takers[index]
+            return self.shared(v, self.takers[index]) + making / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
