@@ -138,8 +138,27 @@ def is_written_by_xla(graph: Graph, v: Var, plain: Collection[int]) -> bool:
     users, index = graph.users.get(v, ()), graph.producer[v]
     spread = graph.eqns[index].primitive.name == "broadcast_in_dim"  # of what it is made of is written
     if sum(u in plain for u in users) > 1 and _work(graph, v) >= DEAR and not spread:
-        return True
+        dear = operations(graph.eqns[index]) >= DEAR  # it is cheaper to write it for a kernel, too
+        if dear or len(_loops_that_want(graph, v, plain)) > 1:
+            return True
     return alone(index) or any(u == OUTSIDE or (u in plain and alone(u)) for u in users)
+
+
+def _loops_that_want(graph: Graph, v: Var, plain: Collection[int]) -> set[int]:
+    """The last equations of XLA's loops that want it, as far as to know whether there are several: equations of one share it."""
+    out, todo, seen = set[int](), [v], set[Var]()
+    while todo and len(out) < 2:
+        x = todo.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        users = [u for u in graph.users.get(x, ()) if u in plain]
+        last = {u for u in users if (name := graph.eqns[u].primitive.name) in REDUCTIONS or name not in IN_LOOPS}
+        if x is not v and (not users or OUTSIDE in graph.users[x]):
+            out.add(graph.producer[x])
+        out |= last
+        todo += [y for u in users if u not in last for y in graph.eqns[u].outvars]
+    return out
 
 
 class _Prices:
