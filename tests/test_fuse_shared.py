@@ -85,6 +85,31 @@ def test_what_rows_have_in_common_is_made_once() -> None:
     same(jax.jit(jax.grad(frames))(x), jax.jit(jp.fuse(jax.grad(frames)))(x), 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("others", [lambda x: (jnp.sum(x) - x) / (x.size - 1), lambda x: 9 - jnp.min(x) * x])
+def test_cheap_differences_are_made_by_each_of_several_that_read_as_much(others: Any) -> None:
+    """Each of them reads what is written, too: what all share of a byte is what it takes to write it."""
+
+    def spread(x: Any) -> Any:
+        y = others(x)
+        return jnp.mean((y - jnp.mean(y)) ** 2)
+
+    made = fused(jax.grad(spread), jax.ShapeDtypeStruct((2**20,), jnp.float32))
+    found = {v for k in made.rewritten.kernels for v in k.inputs if v.aval.size > 1}
+    assert len(made.rewritten.kernels) > 1 and found <= set(made.graph.jaxpr.invars)
+
+
+@pytest.mark.parametrize("width", [80, 110])
+@pytest.mark.parametrize("active", [jax.nn.relu, lambda d: jnp.maximum(0, d) ** 2])
+def test_what_one_loop_wants_for_several_equations_is_not_there_for_a_kernel(active: Any, width: int) -> None:
+    """A hinge and where it is active: one loop of XLA's has both, and writes no difference for a kernel to read."""
+
+    def margins(x: Any, label: Any) -> Any:
+        return jnp.mean(jnp.sum(active(x - jnp.take_along_axis(x, label[:, None], 1) + 1), 1)) ** 2
+
+    types = jax.ShapeDtypeStruct((30_000, width), jnp.float32), jax.ShapeDtypeStruct((30_000,), jnp.int32)
+    assert fused(jax.grad(margins), *types).rewritten.kernels == ()
+
+
 def rolled(u: Any) -> Any:
     return jnp.sum((jnp.roll(u, -1, -1) - u) ** 2)
 

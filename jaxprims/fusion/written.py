@@ -138,8 +138,27 @@ def is_written_by_xla(graph: Graph, v: Var, plain: Collection[int]) -> bool:
     users, index = graph.users.get(v, ()), graph.producer[v]
     spread = graph.eqns[index].primitive.name == "broadcast_in_dim"  # of what it is made of is written
     if sum(u in plain for u in users) > 1 and _work(graph, v) >= DEAR and not spread:
-        return True
+        dear = operations(graph.eqns[index]) >= DEAR  # it is cheaper to write it for a kernel, too
+        if dear or len(_loops_that_want(graph, v, plain)) > 1:
+            return True
     return alone(index) or any(u == OUTSIDE or (u in plain and alone(u)) for u in users)
+
+
+def _loops_that_want(graph: Graph, v: Var, plain: Collection[int]) -> set[int]:
+    """The last equations of XLA's loops that want it, as far as to know whether there are several: equations of one share it."""
+    out, todo, seen = set[int](), [v], set[Var]()
+    while todo and len(out) < 2:
+        x = todo.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        users = [u for u in graph.users.get(x, ()) if u in plain]
+        last = {u for u in users if (name := graph.eqns[u].primitive.name) in REDUCTIONS or name not in IN_LOOPS}
+        if x is not v and (not users or OUTSIDE in graph.users[x]):
+            out.add(graph.producer[x])
+        out |= last
+        todo += [y for u in users if u not in last for y in graph.eqns[u].outvars]
+    return out
 
 
 class _Prices:
@@ -185,7 +204,11 @@ class _Prices:
         return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
 
     def leaf(self, v: Var) -> float:
-        return self.byte.read * bytes_of(v) if v in self.written else self.byte.kept * bytes_of(v) / self.readers[v]
+        return self.byte.read * bytes_of(v) if v in self.written else self.shared(v, self.readers[v])
+
+    def shared(self, v: Var, readers: int) -> float:
+        """Of what is written for so many, for one of them, who reads it."""
+        return (self.byte.read + (self.byte.kept - self.byte.read) / readers) * bytes_of(v)
 
     def kept(self, body: Body, v: Var, more: bool) -> float:
         """Of what the body could compute; ``more``: may it be written for that?"""
@@ -193,13 +216,13 @@ class _Prices:
             return self.byte.read * bytes_of(v)
         index = self.graph.producer[v]
         if more and index in self.made:
-            return self.byte.kept * bytes_of(v) / (self.takers[index] - 1)
+            return self.shared(v, self.takers[index] - 1)
         if more and self.is_common(body, index):
             return self.byte.kept * bytes_of(v) + self._made_by_xla(body, v) + A_LOOP
         if more and (index in self.plain or len(self._written_for(body)) > 1):
             there = index in self.plain and _work(self.graph, v) >= DEAR  # it is made once
             making = 0 if there or body.sites[0].family == "reduce" else self._made_by_xla(body, v)
-            return (self.byte.kept * bytes_of(v) + making) / self.takers[index]
+            return self.shared(v, self.takers[index]) + making / self.takers[index]
         return math.inf
 
     def is_for_several(self, v: Var) -> bool:
