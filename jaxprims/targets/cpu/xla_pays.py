@@ -96,9 +96,9 @@ SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
 that the threads it wakes have been worth it; in a loop's body."""
 
-ROW_OF_EXTREMES = 24
-"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: a
-kernel folds each row's last vector by many steps, and looks after NaN and the signs of zeros in each."""
+ROW_OF_EXTREMES = 16
+"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: of
+fewer a kernel spends its time where it makes one vector of many rows."""
 
 ROW_OF_FACTORS = 128
 """Elements of a row of halves whose product XLA makes faster."""
