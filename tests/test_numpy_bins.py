@@ -140,6 +140,14 @@ def test_bin_finder_in_plain_xla(edges, elements):
     assert not ((got >= 0) & (got < len(edges) - 1))[~inside].any()
 
 
+@pytest.mark.parametrize("equal", [False, True])
+def test_few_numbers(equal):
+    """Too few to prepare anything for: each goes through the edges, sorted or not."""
+    edges = np.float32(np.linspace(-2, 5, 131) if equal else [-2, -1, -0.5, 0, 0, 3, 2, 5])
+    x = near_edges(np.random.default_rng(2), edges, np.float32)[:60]
+    assert_same(lambda m: m.histogram(x, 130, (-2, 5)) if equal else m.histogram(x, edges))
+
+
 @examples(5)
 @given(hnp.arrays(np.int32, 64), st.sampled_from([1, 5, 100]))
 def test_bincount(x, length):

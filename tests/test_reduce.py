@@ -474,3 +474,22 @@ def test_symbolic_sizes_beside_known_ones() -> None:
     fn = jax.jit(lambda x: jp.reduce(x, axis=(0, 1)))
     exported = export(fn)(jax.ShapeDtypeStruct((n, 40), jnp.float32))
     assert exported.call(jnp.ones((7, 40))) == 280
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("n", [8, 25, 60])
+def test_extremes_of_rows_keep_nan_and_the_signs_of_zeros(n: int, dtype: str) -> None:
+    """Rows that are compared side by side: beside such that have none, and in the last group, which is not full."""
+    rng = np.random.default_rng(n)
+    x = np.array(jnp.asarray(rng.normal(size=(83, n)), dtype))
+    x[3, n - 1], x[50, 2] = np.nan, -np.nan
+    x[8:30] = np.where(rng.random((22, n)) < 0.5, 0.0, -0.0)
+    x[12:16] = np.array([-0.0, 0.0, 0.0, -0.0])[:, None]
+    x[40:48], x[64:80] = np.abs(x[40:48]), -np.abs(x[64:80])
+    x[41, 3], x[61, 3], x[66, 3], x[67, 4:6] = 0.0, 0.0, -0.0, [0.0, -0.0]
+    got = jax.jit(lambda x: (jp.reduce(x, jnp.maximum, axis=1), jp.reduce(x, jnp.minimum, axis=1)))(x)
+    for y, extreme, every in zip(got, (np.max, np.min), (np.all, np.any), strict=True):
+        want = extreme(x.astype(np.float64), axis=1)
+        np.testing.assert_array_equal(np.asarray(y, np.float64), want)
+        signs = every(np.signbit(x) | (x != 0), axis=1) if every is np.all else every(np.signbit(x) & (x == 0), axis=1)
+        np.testing.assert_array_equal(np.signbit(np.asarray(y))[want == 0], signs[want == 0])

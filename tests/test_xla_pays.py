@@ -177,6 +177,16 @@ def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
                 assert "jaxprims" not in loops.lower(x).as_text()
 
 
+@pytest.mark.parametrize("bins", [np.float32([-2, -1, -0.5, 0, 0.1, 2]), 130])
+def test_few_numbers_that_have_to_find_their_bins_in_a_loop(bins: Any) -> None:
+    x = jnp.asarray(rng.normal(size=15), jnp.float32)
+    count = lambda x: jp.histogram(x, bins, (-3, 3))[0]  # noqa: E731
+    run = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: c + count(x + i), jnp.zeros(np.size(bins) - 1 or bins)))
+    assert "@jaxprims_hist" not in run.lower(x).as_text()
+    assert "@jaxprims_hist" in run.lower(jnp.ones(60, jnp.float32)).as_text()
+    np.testing.assert_array_equal(run(x), sum(jnp.histogram(x + i, bins, (-3, 3))[0] for i in range(3)))
+
+
 @pytest.mark.dear
 def test_few_elements_into_bins() -> None:
     """Of f's own making, into several histograms, with several updates each."""
@@ -369,7 +379,7 @@ def test_one_bin_is_a_reduction(name: str, dtype: Any, n: int) -> None:
 @pytest.mark.parametrize("given", [((-3.0, 3.0),), (), "edges"])
 def test_histograms_in_loops(given: Any) -> None:
     """Of few elements XLA finds the bins, and the range; edges of equal bins are made once."""
-    x = jnp.asarray(rng.normal(size=73), np.float32)
+    x = jnp.asarray(rng.normal(size=15 if given == "edges" else 73), np.float32)
     edges = jnp.asarray([-3, -2.5, -1, 0, 0.25, 0.5, 1.5, 2, 3.0])
     args = (edges,) if given == "edges" else (8, *given)
 

@@ -13,6 +13,9 @@ from ..api.scan import scan
 from ..targets.plans import AnyKernel, forced
 from ..tracing.varying import axes_of, vary
 
+MANY_EDGES = 4
+"""Steps of all elements' searches, for each edge, that take no longer than to prepare for guesses."""
+
 MAX_CELLS = 1 << 20
 """Of the grid that speeds up the search for unequal bins: 4 MiB."""
 
@@ -30,7 +33,8 @@ def bin_finder(
     included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
     edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
     edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
-    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched.
+    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched. So are all for
+    few elements, by edges that were given or are many: nothing is prepared, and in a loop XLA may do it.
 
     What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins. Inside ``shard_map`` the
     edges are to vary over all axes over which an x does.
@@ -45,6 +49,29 @@ def bin_finder(
     steps = vary(jnp.arange(size, dtype=np.int32), axes)
     bins = steps[-1]
     lo, hi = edges[0], edges[-1]
+    cells = min(8 << size.bit_length(), MAX_CELLS)
+    few = isinstance(elements, int) and elements < cells
+    padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.inf)
+
+    def halve(bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low + high) >> 1
+        above = _at(padded, middle) <= x
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    def found(bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+        low, high = bounds
+        return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
+
+    if few and (not equal or elements * size.bit_length() <= MANY_EDGES * size):
+
+        def searched(x: jax.Array) -> jax.Array:
+            x, start = x.astype(dtype), (vary(jnp.int32(0), axes), bins + 1)
+            i = found(lax.fori_loop(0, size.bit_length(), lambda _, bounds: halve(bounds, x), start), x)
+            return jnp.where(x == hi, bins - 1 if one else i - 1, i)
+
+        return searched, bins
+
     scale = (size - 1) / (hi - lo)
     usable = jnp.isfinite(lo) & jnp.isfinite(scale) & (scale > 0)
     zero, scale = jnp.where(usable, lo, 0), jnp.where(usable, scale, 1)
@@ -56,24 +83,14 @@ def bin_finder(
     off += 2 * eps * size  # what subtracting 1/2 rounds; and XLA may fuse a multiplication and an addition, the kernel not
     even = usable & (off < 0.5)  # False for NaN
     certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
-    cells = min(8 << size.bit_length(), MAX_CELLS)
     cell_scale = scale * (cells / bins.astype(dtype))
-    few = isinstance(elements, int) and elements < cells
     bounds_of = None if few or equal else _grid(edges, zero, cell_scale, cells, even)
     # few operands, so that small inputs do not wait for many small computations
     captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
-    padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.inf)
 
     def search(x: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
-        def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = bounds
-            middle = (low + high) >> 1
-            above = _at(padded, middle) <= x
-            return jnp.where(above, middle, low), jnp.where(above, high, middle)
-
         start = (vary(jnp.int32(0), axes), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
-        low, high = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, halve, start)
-        return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
+        return found(lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, lambda bounds: halve(bounds, x), start), x)
 
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's

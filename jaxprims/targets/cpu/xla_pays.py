@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...ir.program import itemsize
+from ...ir.program import COUNTED, Program, itemsize
 from ...ir.work import work
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem, StencilProblem
@@ -41,8 +41,9 @@ FEW_TO_SCAN, FEW_TO_FOLD, FEW_TO_SCAN_IN_ALL = 800, 8192, 4096
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
 
-CHEAP, ONE_LOOP = 8, 16
-"""Operations for each scalar of a cheap operator; steps up to which a scan is one loop of XLA's."""
+CHEAP, TURNS, ONE_LOOP = 8, 2, 16
+"""Operations for each scalar of a cheap operator; that take as long as an update where XLA makes each turn of all elements before
+the next; steps up to which a scan is one loop of XLA's."""
 
 SHORT_FOR_SCAN, SHORT_FOR_FOLD, SHORTEST = 10, 8, 3
 """Elements of a row of scalars that XLA combines in vectors, one operation for each doubling of distances, by an operator that
@@ -58,7 +59,7 @@ FEW_READ = 256
 """Numbers that are read by index, from which on a kernel is not behind whatever else the program does."""
 
 SEARCH = 4
-"""How much more an element costs that has to find its segment among offsets."""
+"""How much more an element costs that has to find its segment among offsets; turns of a search."""
 
 FEW_STEPS, FEW_STEPS_OF_EXTREMES = 12, 20
 """Elements to a row, or a column, that XLA's compiler writes out one by one; those of argmax and argmin, which go through rows by
@@ -95,9 +96,9 @@ SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
 that the threads it wakes have been worth it; in a loop's body."""
 
-ROW_OF_EXTREMES = 24
-"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: a
-kernel folds each row's last vector by many steps, and looks after NaN and the signs of zeros in each."""
+ROW_OF_EXTREMES = 16
+"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: of
+fewer a kernel spends its time where it makes one vector of many rows."""
 
 ROW_OF_FACTORS = 128
 """Elements of a row of halves whose product XLA makes faster."""
@@ -208,7 +209,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
         if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
-        made = work(problem.spec.f, at_least=True) // CHEAP  # in vectors: what is cheap takes a kernel as long
+        least = TURNS if _searches(problem.spec.f) else CHEAP
+        made = work(problem.spec.f, at_least=True) // least  # in vectors: what is cheap takes a kernel as long
         return _FEW if problem.n * problem.members * (updates + made) <= SMALL else None
     lanes, least, (dtype, slots) = problem.spec.bins[0].lanes, SMALL, problem.spec.bins[0].leaves[0]
     halves, many = operation == "add" and dtype in HALVES, problem.n < ROWS_OF_FEW * problem.bins[0]
@@ -221,6 +223,15 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
     elif 1 < lanes <= NARROW and (lanes == NARROW or dtype not in HALVES):
         least = SMALL_NARROW
     return _FEW if problem.n * problem.members * lanes <= least else None
+
+
+def _searches(f: Program) -> bool:
+    """Does it read turn after turn, at places that it finds by what it has read?"""
+    turns: list[int] = []
+    for i in f.body:
+        before = max((turns[o] for o in i.operands), default=0)
+        turns.append(before + (i.op == "load") + SEARCH * (i.op in COUNTED))
+    return max(turns, default=0) >= SEARCH
 
 
 def _map_of_rows(problem: HistogramProblem) -> str | None:

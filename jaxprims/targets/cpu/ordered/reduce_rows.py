@@ -4,17 +4,34 @@ many rows as it has lanes become one vector of results.
 That vector is made as a square is transposed, but combined on the way: of two vectors with r lanes for each of their rows, the
 first halves of these lanes and the second ones are two vectors with r / 2 lanes for each row, which the operator combines.
 Nothing depends on where a row lies: equal rows have equal results.
+
+Of short rows as many go side by side, whose vectors are combined at once. Extremes of floats are the hardware's then; only where
+one of these rows has a NaN in it, or may end at the wrong zero, all are made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
-from ..llvm import expr
-from ..llvm.build import I64, PTR, all_pointers, alloca, bytes_of, declare, i64, least, loop, numbers, splat
+from ..llvm import expr, extremes
+from ..llvm.build import (
+    I64,
+    PTR,
+    all_pointers,
+    alloca,
+    bytes_of,
+    chosen,
+    declare,
+    i64,
+    least,
+    loop,
+    numbers,
+    splat,
+)
 from ..llvm.types import literal, take
 from ..llvm.vectors import prefix_mask
 from .elements import vector_width
@@ -47,16 +64,31 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
     with loop(b, i64(0), rows, width) as row:
         left = b.sub(rows, row)
         group.at(b.add(start, b.mul(row, period)), least(b, left, i64(width)))
-        state = group.fold(spec, captured, width) if two is None else _log_sums(group, two, captured, width)
+        state = _folded(group, spec, captured, width) if two is None else _log_sums(group, two, captured, width)
         store_results(b, spec, state, captured, places, row, width, left)
     b.ret(i64(1))
     return b.function, width
 
 
+def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value], width: int) -> State:
+    name = _only(spec.op)
+    if name not in ("max", "min") or not is_float(spec.state[0]):
+        return group.fold(spec, captured, width)
+    seen = extremes.Seen(group.b, name, expr.register_type(spec.state[0], width))
+    found = group.side_by_side(spec, captured, width, seen)
+    return chosen(group.b, seen.deceives(found[0]), lambda: group.fold(spec, captured, width), lambda: found, likely=False)
+
+
+def _only(op: Program) -> str:
+    """The operation that an operator on two scalars is; of others nothing."""
+    last = op.body[op.results[0]]
+    return last.op if len(op.results) == 1 and len(op.body) == 3 and sorted(last.operands) == [0, 1] else ""
+
+
 def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value], width: int) -> State:
     """The greatest exponent of each row, and the sum of its exponentials relative to it."""
     b = group.b
-    (top,) = group.fold(forms.most, captured, width)
+    (top,) = _folded(group, forms.most, captured, width)
     infinite = literal(top.type, float("inf"))
     finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
     levels = alloca(b, top.type)
@@ -99,29 +131,63 @@ class _Group:
         states = [
             [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
         ]
-        rows, lanes = [[r] * width for r in range(width)], width
-        near = min(width, LANE // max(bytes_of(t.element) for t in types))
+        return self._transposed(states, lambda x, y: apply_op(b, spec, captured, width, x, y))
+
+    def side_by_side(self, spec: OrderedSpec, captured: Sequence[ir.Value], width: int, seen: extremes.Seen) -> State:
+        """The same of extremes, by the hardware's comparisons. The last vectors of rows may have been met before."""
+        b, last = self.b, self.b.sub(self.count, i64(1))
+        starts = [b.add(self.first, b.mul(least(b, i64(r), last), self.period)) for r in range(width)]
+        best = [Held(b, spec, width) for _ in starts]
+
+        def vectors(at: ir.Value) -> list[State]:
+            xs = [self._states(spec, captured, width, start, at) for start in starts]
+            seen.put([x for (x,) in xs])
+            return xs
+
+        def nearer(x: State, y: State) -> State:
+            return [extremes.nearer(b, seen.op, x[0], y[0])]
+
+        def meet(at: ir.Value) -> None:
+            for held, x in zip(best, vectors(at), strict=True):
+                held.put(nearer(held.get(), x))
+
+        for held, x in zip(best, vectors(i64(0)), strict=True):
+            held.put(x)
+        with loop(b, i64(width), b.sub(self.period, i64(width)), width) as at:
+            meet(at)
+        meet(b.sub(self.period, i64(width)))
+        return self._transposed([held.get() for held in best], nearer)
+
+    def _transposed(self, states: list[State], op: Callable[[State, State], State]) -> State:
+        """Of a vector for each row its lanes, combined: a row in each."""
+        b, width, sizes = self.b, len(states), [bytes_of(v.type.element) for v in states[0]]
+        rows, lanes, near = [[r] * width for r in range(width)], width, min(width, LANE // max(sizes))
         while lanes > 1:
-            low, high = _halves(width, lanes, width if lanes > near else near)
+            which = _halves(width, lanes, width if lanes > near else near)
             pairs = zip(states[::2], states[1::2], strict=True)
-            states = [self._op(spec, captured, width, x, y, low, high) for x, y in pairs]
-            rows = [[(x + y)[k] for k in low] for x, y in zip(rows[::2], rows[1::2], strict=True)]
+            states = [op(*([take(b, p, q, k) for p, q in zip(x, y, strict=True)] for k in which)) for x, y in pairs]
+            rows = [[(x + y)[k] for k in which[0]] for x, y in zip(rows[::2], rows[1::2], strict=True)]
             lanes //= 2
         order = [rows[0].index(r) for r in range(width)]
         return [take(b, v, v, order) for v in states[0]]
 
-    def _op(
+    def _states(
         self,
         spec: OrderedSpec,
-        captured: Sequence[ir.Value],
+        uniforms: Sequence[ir.Value],
         width: int,
-        x: State,
-        y: State,
-        low: Sequence[int],
-        high: Sequence[int],
+        start: ir.Value,
+        at: ir.Value,
+        rest: ir.Value | None = None,
     ) -> State:
-        halves = ([take(self.b, p, q, lanes) for p, q in zip(x, y, strict=True)] for lanes in (low, high))
-        return apply_op(self.b, spec, captured, width, *halves)
+        """A vector of the row that begins with the element ``start``."""
+
+        def position(dtype: str) -> ir.Value:
+            t = expr.register_type(dtype)
+            first = at if t.width == 64 else self.b.trunc(at, t)
+            return self.b.add(splat(self.b, first, width), numbers(t, range(width)))
+
+        return element(self.b, spec, self.arrays, uniforms, width, self.b.add(start, at), position, rest)
 
     def _with_four(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, total: State, xs: Sequence[State]) -> State:
         """The total waits for one operation, not for four."""
@@ -137,12 +203,7 @@ class _Group:
         b, total = self.b, Held(self.b, spec, width)
 
         def states(at: ir.Value, rest: ir.Value | None = None) -> State:
-            def position(dtype: str) -> ir.Value:
-                t = expr.register_type(dtype)
-                first = at if t.width == 64 else b.trunc(at, t)
-                return b.add(splat(b, first, width), numbers(t, range(width)))
-
-            return element(b, spec, self.arrays, uniforms, width, b.add(start, at), position, rest)
+            return self._states(spec, uniforms, width, start, at, rest)
 
         total.put(states(i64(0)))
         rest, whole = b.sub(self.period, i64(width)), b.and_(self.period, i64(-width))
