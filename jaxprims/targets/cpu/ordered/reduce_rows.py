@@ -5,8 +5,8 @@ That vector is made as a square is transposed, but combined on the way: of two v
 first halves of these lanes and the second ones are two vectors with r / 2 lanes for each row, which the operator combines.
 Nothing depends on where a row lies: equal rows have equal results.
 
-Of short rows as many go side by side, whose vectors are combined at once. Extremes of floats are the hardware's then; only where
-one of these rows has a NaN in it, or may end at the wrong zero, all are made anew.
+For extremes of floats in short rows as many go side by side, by the hardware's comparison alone; only where one of these rows
+has a NaN in it, or may end at the wrong zero, all are made anew, one by one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_exp
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
 
+ABREAST = 5
+"""Vectors of a row up to which as many rows go side by side: longer ones are as many places that memory is fetched from."""
+
 
 def folds_rows(spec: OrderedSpec) -> bool:
     """Not where the operator does not commute, need not end, or takes so long that a lane should do all of a row."""
@@ -74,9 +77,16 @@ def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value], widt
     name = _only(spec.op)
     if name not in ("max", "min") or not is_float(spec.state[0]):
         return group.fold(spec, captured, width)
-    seen = extremes.Seen(group.b, name, expr.register_type(spec.state[0], width))
-    found = group.side_by_side(spec, captured, width, seen)
-    return chosen(group.b, seen.deceives(found[0]), lambda: group.fold(spec, captured, width), lambda: found, likely=False)
+    b, t = group.b, expr.register_type(spec.state[0], width)
+    seen = extremes.Seen(b, name, t)
+
+    def abreast() -> State:
+        (found,) = group.side_by_side(spec, captured, width, seen)
+        return [found, seen.deceives(found)]
+
+    short = b.icmp_signed("<=", group.period, i64(ABREAST * width))
+    found, wrong = chosen(b, short, abreast, lambda: [ir.Constant(t, ir.Undefined), ir.IntType(1)(1)])
+    return chosen(b, wrong, lambda: group.fold(spec, captured, width), lambda: [found])
 
 
 def _only(op: Program) -> str:
