@@ -457,6 +457,17 @@ def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> N
             np.testing.assert_allclose(jax.jvp(mine, (x,), (y,))[1], jax.jvp(plain, (x,), (y,))[1], rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("lanes", [5, 40])
+def test_rows_that_are_gathered(lanes: int) -> None:
+    """Short ones by XLA where no vectors are wide, long ones by a kernel; what was dropped has zeros."""
+    n, ids = 3000, rng.integers(-2, 22, 3000).astype(np.int32)
+    rows = rng.normal(size=(20, lanes)).astype(np.float32)
+    back = jax.jit(lambda c: jax.linear_transpose(lambda x: jp.segment_sum(x, ids, 20), jnp.zeros((n, lanes), np.float32))(c)[0])
+    if lanes == 40 or target().vector_bytes == 32:
+        assert ("@jaxprims" in back.lower(rows).as_text()) == (lanes == 40)
+    np.testing.assert_array_equal(back(rows), np.where(((ids < 0) | (ids > 19))[:, None], 0, rows[ids.clip(0, 19)]))
+
+
 def test_transposes_of_sums_by_index_are_linear() -> None:
     """Twice transposed, a sum by index is itself."""
     x, ids = jnp.asarray(rng.normal(size=2000), np.float32), jnp.asarray(rng.integers(0, 30, 2000))

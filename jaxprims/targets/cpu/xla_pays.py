@@ -34,6 +34,9 @@ FEW_MAPPED, FEW_MAPPED_ROWS = 2048, 400
 FEW_MAPPED_NARROW, FEW_MAPPED_NARROWEST = 8192, 32_768
 """The same of narrow rows, which fill no vector, where bins are many, as in a map; of those of :data:`NARROWEST`."""
 
+SHORT_ROW_GATHERED = 24
+"""Numbers in a row that is gathered and nothing else, below which XLA goes faster, where no vectors are wider than 32 bytes."""
+
 NARROW, NARROWEST, ROWS_OF_FEW = 8, 4, 8
 """Numbers in a narrow row; in the narrowest; rows for a bin below which bins are many."""
 
@@ -237,6 +240,9 @@ def _searches(f: Program) -> bool:
 def _map_of_rows(problem: HistogramProblem) -> str | None:
     """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
     part = problem.spec.bins[0]
+    alone = part.value is not None and work(part.value) <= 1  # but for the choice of what no element wants
+    if alone and part.lanes < SHORT_ROW_GATHERED and llvm_engine.target().vector_bytes < WIDEST:
+        return "short rows, gathered: XLA's loop over all numbers"
     numbers = problem.n * problem.members * part.lanes
     if numbers <= (_few_narrow(problem) if _is_narrow(problem) else FEW_MAPPED):
         return _FEW

@@ -41,6 +41,10 @@ PREFETCH_AHEAD = 48
 """Updates between a prefetch and its use: enough to cover a miss of the last-level cache, few enough to stay in L1."""
 
 
+COMPRESSING = 64
+"""Bytes of a vector from which on an instruction puts chosen lanes in a row; else it takes a dozen of them for each lane."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Where an update's value comes from: straight from an array, a constant, or phase one's buffer."""
@@ -215,7 +219,8 @@ class VectorPhase:
     def _squeeze(
         self, g: int, u: int, index: ir.Value, values: list[tuple[Source, ir.Value]], j: ir.Value, count: ir.Value
     ) -> None:
-        """Appends the lanes whose bin is in range to the buffers: no branch, so nothing waits for a misprediction."""
+        """Appends the lanes whose bin is in range to the buffers. Where an instruction squeezes a vector there is no branch, so
+        nothing waits for a misprediction; elsewhere that takes so long that it is asked whether all lanes are."""
         b, width = self.b, self.width
         wide = ir.VectorType(I64, width)
         if index.type.element.width < self.offset_type.width:
@@ -238,9 +243,20 @@ class VectorPhase:
         rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
         rows += [(v, self.value_buffers[s.number]) for s, v in values]
         bits = b.bitcast(keep, ir.IntType(width))
+        if self.vector_bytes >= COMPRESSING:
+            self._compressed(rows, keep, bits, n)
+        else:
+            with b.if_else(b.icmp_unsigned("==", bits, ir.Constant(bits.type, -1))) as (whole, others):
+                with whole:
+                    for v, buffer in rows:
+                        b.store(v, self._buffer_at(buffer, n, v.type.element), align=1)
+                with others:
+                    self._compressed(rows, keep, bits, n)
+        b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
+
+    def _compressed(self, rows: list[tuple[ir.Value, ir.Value]], keep: ir.Value, bits: ir.Value, n: ir.Value) -> None:
         for v, buffer in rows:
             self._compress(v, keep, bits, buffer, n)
-        b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
 
     def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
         """Stores the kept lanes in a row from place n on, one register's worth at a time: LLVM 22 spills a wider vector's second
