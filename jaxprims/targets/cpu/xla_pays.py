@@ -121,6 +121,8 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
     """Why, in words; None where a kernel is faster. All sizes are known."""
     if isinstance(problem, StencilProblem):
         return _stencil(problem, operation)
+    if isinstance(problem, HistogramProblem) and _gathers_short_rows(problem):
+        return "short rows, gathered: XLA's loop over all numbers"
     if in_loop is False and wakes_a_thread(problem, operation):
         return None
     if isinstance(problem, HistogramProblem):
@@ -237,12 +239,17 @@ def _searches(f: Program) -> bool:
     return max(turns, default=0) >= SEARCH
 
 
+def _gathers_short_rows(problem: HistogramProblem) -> bool:
+    """And does nothing with them but choose zeros for what no element wants?"""
+    part = problem.spec.bins[0]
+    if not problem.spec.is_map or part.value is None or work(part.value) > 1:
+        return False
+    return bool(part.lanes < SHORT_ROW_GATHERED and llvm_engine.target().vector_bytes < WIDEST)
+
+
 def _map_of_rows(problem: HistogramProblem) -> str | None:
     """Of rows that are gathered: XLA goes number by number, a kernel row by row."""
     part = problem.spec.bins[0]
-    alone = part.value is not None and work(part.value) <= 1  # but for the choice of what no element wants
-    if alone and part.lanes < SHORT_ROW_GATHERED and llvm_engine.target().vector_bytes < WIDEST:
-        return "short rows, gathered: XLA's loop over all numbers"
     numbers = problem.n * problem.members * part.lanes
     if numbers <= (_few_narrow(problem) if _is_narrow(problem) else FEW_MAPPED):
         return _FEW
