@@ -1,4 +1,5 @@
-"""Rows made for each element: histograms in which each element has the bin of its position, as a map makes them."""
+"""Rows made for each element: histograms in which each element has the bin of its position, as a map makes them; and rows that
+are gathered."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 import jaxprims as jp
 from jaxprims.primitives.histogram.row_maps import made_rows, rows_at
+from jaxprims.targets.cpu.llvm.engine import target
 from jaxprims.targets.plans import AnyKernel, forced
 
 N, H = 301, 17
@@ -164,3 +166,26 @@ def test_gradients_of_rows_by_index(op: Callable[..., Any]) -> None:
     np.testing.assert_allclose(batched[0], gradient(x), 1e-5, 1e-6)
     memory = gradient.lower(x).compile().memory_analysis()
     assert memory.temp_size_in_bytes < x.nbytes / 4
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize("lanes", [5, 40])
+def test_rows_that_are_gathered(lanes: int) -> None:
+    """Short ones by XLA where no vectors are wide, long ones by a kernel; what was dropped has zeros."""
+    n, ids = 3000, RNG.integers(-2, 22, 3000).astype(np.int32)
+    rows = RNG.normal(size=(20, lanes)).astype(np.float32)
+    back = jax.jit(lambda c: jax.linear_transpose(lambda x: jp.segment_sum(x, ids, 20), jnp.zeros((n, lanes), np.float32))(c)[0])
+    if lanes == 40 or target().vector_bytes == 32:
+        assert ("@jaxprims" in back.lower(rows).as_text()) == (lanes == 40)
+    np.testing.assert_array_equal(back(rows), np.where(((ids < 0) | (ids > 19))[:, None], 0, rows[ids.clip(0, 19)]))
+
+
+@pytest.mark.strategies
+def test_transposes_of_sums_by_index_are_linear() -> None:
+    """Twice transposed, a sum by index is itself."""
+    x, ids = jnp.asarray(RNG.normal(size=2000), np.float32), jnp.asarray(RNG.integers(0, 30, 2000))
+    total = lambda x: jp.segment_sum(x, ids, 30)  # noqa: E731
+    back = lambda c: jax.linear_transpose(total, x)(c)[0]  # noqa: E731
+    twice = lambda x: jax.linear_transpose(back, jnp.zeros(30, np.float32))(x)[0]  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(back)(jnp.arange(30.0)), ids.astype(np.float32))
+    np.testing.assert_allclose(jax.jit(twice)(x), total(x), rtol=1e-5, atol=1e-5)
