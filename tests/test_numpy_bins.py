@@ -88,6 +88,8 @@ CLUSTERED = {
     "equal edges": np.r_[np.zeros(9), 1],
     "equal bins": np.linspace(-2, 5, 78),
     "beyond resolution": np.linspace(1, 1.0001, 10_000),
+    "few, equal edges": np.array([-2, -1, -0.5, 0, 0, 2, 3, 3]),
+    "few, not in order": np.array([-2, -1, -0.5, 0, 0, 3, 2, 5]),
 }
 
 
@@ -140,12 +142,21 @@ def test_bin_finder_in_plain_xla(edges, elements):
     assert not ((got >= 0) & (got < len(edges) - 1))[~inside].any()
 
 
-@pytest.mark.parametrize("equal", [False, True])
-def test_few_numbers(equal):
+@pytest.mark.parametrize(("edges", "equal"), [(CLUSTERED["few, not in order"], False), (np.linspace(-2, 5, 131), True)])
+def test_few_numbers(edges, equal):
     """Too few to prepare anything for: each goes through the edges, sorted or not."""
-    edges = np.float32(np.linspace(-2, 5, 131) if equal else [-2, -1, -0.5, 0, 0, 3, 2, 5])
-    x = near_edges(np.random.default_rng(2), edges, np.float32)[:60]
-    assert_same(lambda m: m.histogram(x, 130, (-2, 5)) if equal else m.histogram(x, edges))
+    x = near_edges(np.random.default_rng(2), np.float32(edges), np.float32)[:60]
+    assert_same(lambda m: m.histogram(x, 130, (-2, 5)) if equal else m.histogram(x, np.float32(edges)))
+
+
+@pytest.mark.parametrize("name", ["few, equal edges", "few, not in order", "logarithmic"])
+def test_edges_of_each_of_a_batch(name):
+    """Where each member of a batch has its own, what is done with them is chosen for each; in a kernel and in plain XLA."""
+    edges = np.float32(CLUSTERED[name])
+    edges = np.stack([edges, np.linspace(-2, 5, edges.size, dtype=np.float32), np.sort(edges)[::-1], np.sort(edges) ** 3])
+    x = near_edges(np.random.default_rng(3), edges.ravel(), np.float32).reshape(4, -1)
+    for n in (6, 1024):
+        assert_same(lambda m, n=n: jax.vmap(lambda x, e: m.histogram(x, e)[0])(x[:, :n], edges))
 
 
 @examples(5)

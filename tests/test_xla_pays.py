@@ -177,13 +177,14 @@ def test_what_xla_would_wake_a_thread_for_is_a_kernel(dtype: str) -> None:
                 assert "jaxprims" not in loops.lower(x).as_text()
 
 
-@pytest.mark.parametrize("bins", [np.float32([-2, -1, -0.5, 0, 0.1, 2]), 130])
-def test_few_numbers_that_have_to_find_their_bins_in_a_loop(bins: Any) -> None:
+@pytest.mark.parametrize(("bins", "many"), [(np.float32([-2, -1, -0.5, 0, 0.1, 2]), 400), (130, 60)])
+def test_few_numbers_that_have_to_find_their_bins_in_a_loop(bins: Any, many: int) -> None:
+    """Compared with every edge, or in turns."""
     x = jnp.asarray(rng.normal(size=15), jnp.float32)
     count = lambda x: jp.histogram(x, bins, (-3, 3))[0]  # noqa: E731
     run = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: c + count(x + i), jnp.zeros(np.size(bins) - 1 or bins)))
     assert "@jaxprims_hist" not in run.lower(x).as_text()
-    assert "@jaxprims_hist" in run.lower(jnp.ones(60, jnp.float32)).as_text()
+    assert "@jaxprims_hist" in run.lower(jnp.ones(many, jnp.float32)).as_text()
     np.testing.assert_array_equal(run(x), sum(jnp.histogram(x + i, bins, (-3, 3))[0] for i in range(3)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,18 @@ from ..api.scan import scan
 from ..targets.plans import AnyKernel, forced
 from ..tracing.varying import axes_of, vary
 
-MANY_EDGES = 4
-"""Steps of all elements' searches, for each edge, that take no longer than to prepare for guesses."""
+COMPARED, COMPARED_BY_FEW = 24, 128
+"""Edges that were given, up to which to compare an element with all of them takes less time than to search in a grid's cell; by
+few elements, for which there is no grid."""
+
+STEPS_TO_EQUAL, STEPS_TO_GIVEN = 4, 12
+"""Of all elements' searches, for each edge, up to which nothing is prepared: of equal bins; by edges that were given."""
+
+AT_ONCE = 8
+"""Comparisons that XLA makes in one loop over the elements."""
+
+ASCENDING, UNORDERED = -1, -2
+"""How certain a guess is by edges that are not even."""
 
 MAX_CELLS = 1 << 20
 """Of the grid that speeds up the search for unequal bins: 4 MiB."""
@@ -33,8 +44,9 @@ def bin_finder(
     included. Let off be the largest abs(g(edge i) - (i - 1/2)). While off < 1/2, an x with abs(g(x) - i) < 1/2 - off is above
     edge i and below edge i + 1; any other lies in one of the two bins beside the edge nearest to it: comparing it with that
     edge decides. This is exact for any edges, needs no analysis of rounding errors, and reads an edge only for the few x
-    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: they are searched. So are all for
-    few elements, by edges that were given or are many: nothing is prepared, and in a loop XLA may do it.
+    near one. Bins that are not equal, or narrower than the resolution of x, have off >= 1/2: there x is compared with every
+    edge, if they are few and ascend, or searched. So are all for few elements, where edges are many: nothing is prepared, and
+    in a loop XLA may do it.
 
     What depends on n is captured, not compiled in, so that one kernel serves many numbers of bins. Inside ``shard_map`` the
     edges are to vary over all axes over which an x does.
@@ -51,6 +63,7 @@ def bin_finder(
     lo, hi = edges[0], edges[-1]
     cells = min(8 << size.bit_length(), MAX_CELLS)
     few = isinstance(elements, int) and elements < cells
+    compared = not equal and size <= (COMPARED_BY_FEW if few else COMPARED)
     padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.inf)
 
     def halve(bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -59,16 +72,23 @@ def bin_finder(
         above = _at(padded, middle) <= x
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
+    def halved(x: jax.Array) -> jax.Array:
+        start = (vary(jnp.int32(0), axes), bins + 1)
+        return found(lax.fori_loop(0, size.bit_length(), lambda _, bounds: halve(bounds, x), start), x)
+
     def found(bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
         low, high = bounds
         return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
 
-    if few and (not equal or elements * size.bit_length() <= MANY_EDGES * size):
+    def last(i: jax.Array, x: jax.Array, hi: jax.Array) -> jax.Array:
+        return jnp.where(x == hi, bins - 1 if one else i - 1, i)
+
+    most = STEPS_TO_EQUAL if equal else STEPS_TO_GIVEN
+    if few and not compared and elements * size.bit_length() <= most * size:
 
         def searched(x: jax.Array) -> jax.Array:
-            x, start = x.astype(dtype), (vary(jnp.int32(0), axes), bins + 1)
-            i = found(lax.fori_loop(0, size.bit_length(), lambda _, bounds: halve(bounds, x), start), x)
-            return jnp.where(x == hi, bins - 1 if one else i - 1, i)
+            x = x.astype(dtype)
+            return last(halved(x), x, hi)
 
         return searched, bins
 
@@ -82,14 +102,25 @@ def bin_finder(
     exact = usable & (off == 0) & (zero == 0) & power_of_2
     off += 2 * eps * size  # what subtracting 1/2 rounds; and XLA may fuse a multiplication and an addition, the kernel not
     even = usable & (off < 0.5)  # False for NaN
-    certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, -1))
+    ascending = jnp.all(edges[:-1] <= edges[1:])  # False for NaN
+    certain = jnp.where(exact, 1, jnp.where(even, 0.5 - off, jnp.where(ascending, ASCENDING, UNORDERED)))
     cell_scale = scale * (cells / bins.astype(dtype))
-    bounds_of = None if few or equal else _grid(edges, zero, cell_scale, cells, even)
+    bounds_of = None if few or equal or compared else _grid(edges, zero, cell_scale, cells, certain)
     # few operands, so that small inputs do not wait for many small computations
     captured = jnp.stack([lo, hi, zero, scale, certain, cell_scale])
 
-    def search(x: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
-        start = (vary(jnp.int32(0), axes), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
+    def compare(x: jax.Array) -> jax.Array:
+        def one_more(k: Any, i: jax.Array) -> jax.Array:
+            return i + (_at(padded, k) <= x).astype(np.int32)
+
+        return lax.fori_loop(0, size, one_more, vary(jnp.int32(-1), axes), unroll=AT_ONCE)
+
+    def search(x: jax.Array, certain: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
+        if compared:
+            return lax.cond(certain == ASCENDING, lambda: compare(x), lambda: halved(x))
+        if bounds_of is None:
+            return halved(x)
+        start = bounds_of(_place(x, zero, cell_scale))
         return found(lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, lambda bounds: halve(bounds, x), start), x)
 
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
@@ -101,7 +132,7 @@ def bin_finder(
         lo, hi, zero, scale, certain, cell_scale = (captured[k] for k in range(6))
 
         def truncated() -> jax.Array:
-            return last(jnp.where(x >= lo, _place(x, zero, scale).astype(np.int32), -1))
+            return last(jnp.where(x >= lo, _place(x, zero, scale).astype(np.int32), -1), x, hi)
 
         def guessed() -> jax.Array:
             g = _place(x, zero, scale) - 0.5
@@ -114,14 +145,12 @@ def bin_finder(
             )
 
         def beside(i: jax.Array) -> jax.Array:
-            return last(jnp.where(x >= _at(padded, i), i, i - 1))
+            return last(jnp.where(x >= _at(padded, i), i, i - 1), x, hi)
 
-        def last(i: jax.Array) -> jax.Array:
-            return jnp.where(x == hi, bins - 1 if one else i - 1, i)
+        def sought() -> jax.Array:
+            return last(search(x, certain, zero, cell_scale), x, hi)
 
-        return lax.cond(
-            certain == 1, truncated, lambda: lax.cond(certain > 0, guessed, lambda: last(search(x, zero, cell_scale)))
-        )
+        return lax.cond(certain == 1, truncated, lambda: lax.cond(certain > 0, guessed, sought))
 
     return bin_of, bins
 
@@ -132,12 +161,12 @@ def _place(x: jax.Array, zero: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _grid(
-    edges: jax.Array, zero: jax.Array, scale: jax.Array, cells: int, even: jax.Array
+    edges: jax.Array, zero: jax.Array, scale: jax.Array, cells: int, certain: jax.Array
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """From a place to (the number of edges that are certainly not above x, that of those that may not be).
 
     Equal cells over the places hold the number of edges in lower cells: a cell's number never decreases with x, so only the
-    edges in x's own cell are left to search. Nothing is prepared where the bins are ``even``.
+    edges in x's own cell are left to search. Nothing is prepared but where edges are :data:`ASCENDING` and not even.
     """
 
     def cell(place: jax.Array) -> jax.Array:
@@ -152,7 +181,7 @@ def _grid(
         ):  # XLA would count so many operations in its own that it woke another thread for a small call
             return scan(steps, jnp.add)
 
-    of_use = ~even & jnp.all(edges[:-1] <= edges[1:])
+    of_use = certain == ASCENDING
     lower = lax.cond(of_use, counted, lambda: nothing)
     beyond = jnp.where(of_use, 0, jnp.arange(edges.size + 1, dtype=np.int32)[-1])
 

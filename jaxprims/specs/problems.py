@@ -64,6 +64,7 @@ class HistogramProblem(_OfElements):
     spec: HistogramSpec
     bins: tuple[int, ...]
     sorted: bool = False  # the first array's values, the indices, ascend
+    apart: bool = False  # f captures arrays of which each row of the batch has its own
     family: ClassVar[str] = "histogram"
 
 

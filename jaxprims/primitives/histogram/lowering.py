@@ -36,7 +36,8 @@ class Histograms(LookingBack):
         spec = call_spec(call, avals, masks, target)
         bins = tuple(p.num_bins for p in call.parts)
         batch = batch_shape(avals, masks, rank)
-        return HistogramProblem(spec, batch, call.plans, elements_of(avals, masks), bins, call.sorted)
+        apart = any(call.of_f(masks)[1])
+        return HistogramProblem(spec, batch, call.plans, elements_of(avals, masks), bins, call.sorted, apart)
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         return histogram_xla.histograms(params["call"], *operands)

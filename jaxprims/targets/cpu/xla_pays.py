@@ -215,7 +215,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
         if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
         least = TURNS if _searches(problem.spec.f) else CHEAP
-        made = work(problem.spec.f, at_least=True) // least  # in vectors: what is cheap takes a kernel as long
+        # in vectors: what is cheap takes a kernel as long; where rows of a batch choose apart, XLA makes both branches of all
+        made = work(problem.spec.f, at_least=not problem.apart) // least
         return _FEW if problem.n * problem.members * (updates + made) <= SMALL else None
     lanes, least, (dtype, slots) = problem.spec.bins[0].lanes, SMALL, problem.spec.bins[0].leaves[0]
     halves, many = operation == "add" and dtype in HALVES, problem.n < ROWS_OF_FEW * problem.bins[0]
