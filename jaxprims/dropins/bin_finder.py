@@ -14,7 +14,7 @@ from ..api.scan import scan
 from ..targets.plans import AnyKernel, forced
 from ..tracing.varying import axes_of, vary
 
-COMPARED, COMPARED_BY_FEW = 24, 128
+COMPARED, COMPARED_BY_FEW = 40, 128
 """Edges that were given, up to which to compare an element with all of them takes less time than to search in a grid's cell; by
 few elements, for which there is no grid."""
 

@@ -31,6 +31,9 @@ from .types import to_memory as to_memory
 UNROLLED = 256
 """Instructions that a loop's unrolled body may have."""
 
+SHORT_TURNS = 64
+"""Instructions of four turns that are written one behind the other, so that a loop's own are fewer."""
+
 _DEAR = CONTROL | {"div", "rem", "load"} | set(MATH)
 
 
@@ -139,17 +142,22 @@ class _Emission:
         varying = _varying_control(instr, [lanes(v.type) > 1 for v in operands])
         carries, invariants = self._carries(operands[:count], varying), operands[count:]
         s32 = ir.IntType(32)
-        if n * sum(1 for _ in body.walk()) <= UNROLLED:
-            for k in range(n):
-                carries = self.program(body, [s32(k), *carries, *invariants], mask)
+        size = sum(1 for _ in body.walk())
+        whole = n * size <= UNROLLED
+        turns = 4 if 4 * size <= SHORT_TURNS else 1
+        for k in range(n if whole else n % turns):
+            carries = self.program(body, [s32(k), *carries, *invariants], mask)
+        if whole:
             return carries
         before, head, after = b.block, b.append_basic_block("loop"), b.append_basic_block("looped")
         b.branch(head)
         b.position_at_end(head)
-        (i,) = self._phis([s32(0)], before)
-        phis = self._phis(carries, before)
-        new = self._carries(self.program(body, [i, *phis, *invariants], mask), varying)
-        following = b.add(i, s32(1), flags=["nsw", "nuw"])
+        (i,) = self._phis([s32(n % turns)], before)
+        phis = new = self._phis(self._carries(carries, varying), before)
+        following = i
+        for _ in range(turns):
+            new = self._carries(self.program(body, [following, *new, *invariants], mask), varying)
+            following = b.add(following, s32(1), flags=["nsw", "nuw"])
         for phi, v in zip([i, *phis], [following, *new], strict=True):
             phi.add_incoming(v, b.block)
         b.cbranch(b.icmp_signed("<", following, s32(n)), head, after)
