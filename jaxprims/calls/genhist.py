@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from ..arguments.bins import Bins
 from ..arguments.checks import sizes_of
@@ -124,7 +125,7 @@ def _unfused(
     rest = iter(call.given)
     axes = axes_of(call.given)
     full = [vary(jnp.arange(call.elements, dtype=call.position_dtype), axes) if p else next(rest) for p in call.is_position]
-    results = jax.vmap(jax.extend.core.jaxpr_as_fun(closed))(*full)
+    results = jax.vmap(jaxpr_as_fun(closed))(*full)
     outs = []
     for h, start in zip(histograms, starts, strict=True):
         index, values = results[start], results[start + 1 : start + 1 + len(h.pair.shapes)]
@@ -144,7 +145,7 @@ def _unfused(
 
 
 def _plain(h: Histogram, index: Any, values: Sequence[Any]) -> list[Any]:
-    fn = jax.extend.core.jaxpr_as_fun(h.closed)
+    fn = jaxpr_as_fun(h.closed)
     identity = h.identity
     if identity is None and h.dest is None:  # known from the operator
         assert h.parts is not None
