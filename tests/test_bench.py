@@ -19,7 +19,7 @@ sys.path.append(str(ROOT))  # bench is not installed
 
 from bench import contestant, harness  # noqa: E402
 from bench.__main__ import main  # noqa: E402
-from bench.cases import hist, reduce, scan, segment, stencil  # noqa: E402
+from bench.cases import fuse, hist, reduce, scan, segment, stencil  # noqa: E402
 from bench.peers import build  # noqa: E402
 
 pytestmark = pytest.mark.strategies
@@ -142,6 +142,12 @@ def test_the_cases_are_the_papers() -> None:
     assert sum(c.group == "Henriksen et al. 2020" for c in hist.cases(quick=False)) == 12 * 2 * 3
     shapes = {c.name for c in scan.cases(quick=False) if c.group == "de Kluijver 2024"}
     assert {"4 × 25,000,000", "4,000 × 25,000", "10,000 × 10,000", "100,000 × 1,000", "100 × 100 × 100 × 100"} <= shapes
+
+
+def test_the_readme_says_how_many_programs_there_are() -> None:
+    programs = {case.name: len(case.contestants) for case in fuse.cases(quick=False) if case.group == "forward"}
+    said = re.search(r"(\d+) whole programs .*, (\d+) of them by hand", (ROOT / "bench" / "README.md").read_text())
+    assert said and [int(n) for n in said.groups()] == [len(programs), sum(n > 2 for n in programs.values())]
 
 
 def test_what_a_call_costs_over_another() -> None:
