@@ -96,5 +96,9 @@ def test_docstrings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in jaxprims.__all__ if inspect.isfunction(getattr(jaxprims, n))])
-def test_public_functions_show_an_example(name: str) -> None:
-    assert ">>>" in (getattr(jaxprims, name).__doc__ or "")
+def test_public_functions_say_what_they_take_give_raise_and_cost(name: str) -> None:
+    signature, doc = inspect.signature(getattr(jaxprims, name)), getattr(jaxprims, name).__doc__ or ""
+    wanted = [">>>", "^ *(Cost|Raises and cost):"]
+    wanted += ["^ *Args:", "^ *Raises"] if signature.parameters else []
+    wanted += ["^ *Returns:"] if signature.return_annotation not in (None, "None") else []
+    assert [part for part in wanted if not re.search(part, doc, flags=re.MULTILINE)] == []

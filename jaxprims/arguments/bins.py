@@ -23,6 +23,15 @@ class Bins:
       identity: op's neutral element. Known for recognised operators; others need it, or ``dest``. Best a Python or NumPy number:
         a ``jnp`` array made under ``jit`` is only known when the function runs, and bins that start from it cannot be copied.
       dest: what the bins hold before, leaves ``[*num_bins, *bin_shape]``; combined in once, from the left.
+
+    Raises:
+      TypeError: ``op`` is not callable, or ``num_bins`` no integer. ValueError: it is negative.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> halves = jp.Bins(3, jnp.maximum, dest=jnp.array([0, 5, 0]))
+    >>> jp.genhist(lambda x: (x // 2, x), jnp.array([1, 0, 2, 3]), halves).tolist()
+    [1, 5, 0]
     """
 
     num_bins: int | tuple[int, ...]

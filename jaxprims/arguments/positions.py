@@ -13,7 +13,8 @@ class _Positions:
     is never in memory.
 
     Taken by :func:`reduce_by_index` (among ``values``), :func:`genhist` (among ``arrays``), :func:`scan`, :func:`reduce` and
-    :func:`segment_reduce` (among ``xs``), if something else, an array or the indices, says how many elements there are.
+    :func:`segment_reduce` (among ``xs``), if something else, an array or the indices, says how many elements there are; and by
+    :func:`stencil`, as a cell's coordinates.
 
     Positions count along the axis that is gone through, from its beginning, also with ``reverse=True``; of several axes of a
     reduction, row-major; under ``vmap``, in each member of the batch. An element's position is a scalar of int32, from 2^31

@@ -49,7 +49,7 @@ class CompiledKernel:
 
 
 class KernelError(RuntimeError):
-    """A kernel that compiles and should not be run."""
+    """A kernel that compiles and should not be run: :func:`compile_check` says why."""
 
 
 def compile_check(fn: Callable[..., Any], *args: Any, target: str = "sm_90", allow_spills: bool = False) -> list[CompiledKernel]:

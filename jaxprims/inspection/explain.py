@@ -100,6 +100,8 @@ def explain(fn: Callable[..., Any], *, target: str = "cpu") -> Callable[..., Pla
     Raises:
       TypeError: ``fn`` is not callable. ValueError: an unknown target. What tracing ``fn`` raises.
 
+    Cost: that of tracing ``fn``; nothing runs, and a kernel's code is made when it is asked for.
+
     >>> import jax, jax.numpy as jnp
     >>> import jaxprims as jp
     >>> n = 1_000_000
