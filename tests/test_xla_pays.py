@@ -441,9 +441,10 @@ def test_numbers_that_are_read_by_index(shape: tuple[int, ...], dtype: Any) -> N
     steps = lambda x: jax.lax.fori_loop(0, 3, lambda i, x: x + alone(x), x)  # noqa: E731
     if dtype == np.float32:
         sums, alike = int(x.size > AT_ONCE), jax.grad(lambda x: jnp.sum(jp.segment_sum(x, ids, 20)) / 7)
-        assert kernels(alike) == int(shape == (3000, 3))  # one number everywhere: XLA need not read it
+        long = shape != (3000, 3) or target().vector_bytes == 64  # else XLA gathers its rows
+        assert kernels(alike) == int(shape == (3000, 3) and long)  # one number everywhere: XLA need not read it
         np.testing.assert_allclose(jax.jit(alike)(x), jax.grad(lambda x: jnp.sum(jax.ops.segment_sum(x, ids, 20)) / 7)(x))
-        assert kernels(alone) == sums + int(x.size > xla_pays.FEW_READ)
+        assert kernels(alone) == sums + int(x.size > xla_pays.FEW_READ and long)
         assert kernels(made) == sums
         assert kernels(steps) == sums
     tolerance = {"rtol": 1e-2, "atol": 1e-1} if dtype == np.float16 else {"rtol": 2e-4, "atol": 2e-4}
