@@ -84,7 +84,7 @@ def _along(rng: np.random.Generator, kind: str, most: int) -> Call:
 def _histogram(rng: np.random.Generator, kind: str, most: int) -> Call:
     if kind == GRADIENT:  # there is none
         return _along(rng, kind, most)
-    drawn = everyday.histogram if rng.random() < 0.5 else everyday.bincount
+    drawn = rng.choice(np.array([everyday.histogram, everyday.histogram_by_edges, everyday.bincount]))
     return drawn(_size(rng, 300, most), _size(rng, 2, 5000), ())
 
 

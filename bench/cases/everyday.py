@@ -94,7 +94,8 @@ def inputs_of(call: Call, kind: str, rng: np.random.Generator) -> Inputs:
         return {k: a[:SMALL] if len(a) == n else a for k, a in given.items()}
     if kind == BATCH:
         return {
-            k: np.stack([rng.permutation(a) for _ in range(4)]) if k != "sorted" else np.stack([a] * 4) for k, a in given.items()
+            k: np.stack([rng.permutation(a) for _ in range(4)]) if k not in ("sorted", "edges") else np.stack([a] * 4)
+            for k, a in given.items()
         }
     return given
 
@@ -268,6 +269,22 @@ def histogram(n: int, bins: int, kinds: Sequence[str]) -> Call:
         floats(n),
         lambda x: jnp.histogram(x, bins, (-3.0, 3.0))[0],
         lambda x: jp.histogram(x, bins, (-3.0, 3.0))[0],
+        kinds,
+    )
+
+
+def histogram_by_edges(n: int, bins: int, kinds: Sequence[str]) -> Call:
+    """Not evenly spaced."""
+
+    def inputs(rng: np.random.Generator) -> Inputs:
+        x, edges = rng.normal(size=n), np.sort(rng.normal(size=bins + 1))
+        return {"x": x.astype(np.float32), "edges": edges.astype(np.float32)}
+
+    return Call(
+        f"histogram {n} by {bins + 1} edges",
+        inputs,
+        lambda x, edges: jnp.histogram(x, edges)[0],
+        lambda x, edges: jp.histogram(x, edges)[0],
         kinds,
     )
 
