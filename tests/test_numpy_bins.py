@@ -159,6 +159,22 @@ def test_edges_of_each_of_a_batch(name):
         assert_same(lambda m, n=n: jax.vmap(lambda x, e: m.histogram(x, e)[0])(x[:, :n], edges))
 
 
+@pytest.mark.strategies
+def test_weights_in_a_loop():
+    """Of few numbers, whose bins XLA finds before it where they stay the same."""
+    x = np.random.default_rng(4).normal(size=900).astype(np.float32)
+
+    def sums(m, weights):
+        return m.histogram(x, 20, (-3, 3), weights=weights)[0]
+
+    def turns(m):
+        return jax.lax.fori_loop(0, 3, lambda i, s: s + sums(m, jnp.ones(900) * i), jnp.zeros(20))
+
+    calls = lambda: turns(jp), lambda: sums(jp, x)  # noqa: E731
+    assert ["@jaxprims_hist" in jax.jit(f).lower().as_text() for f in calls] == [False, True]
+    assert_same(turns)
+
+
 @examples(5)
 @given(hnp.arrays(np.int32, 64), st.sampled_from([1, 5, 100]))
 def test_bincount(x, length):

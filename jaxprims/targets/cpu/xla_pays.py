@@ -126,7 +126,7 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
     if in_loop is False and wakes_a_thread(problem, operation):
         return None
     if isinstance(problem, HistogramProblem):
-        return _scatter(problem, operation)
+        return _scatter(problem, operation, in_loop)
     if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
         return None
     if operation == "gather":
@@ -205,7 +205,7 @@ def _cost(problem: OrderedProblem) -> int:
     return every * each * (SEARCH if spec.family == "segments" and not problem.ids else 1)
 
 
-def _scatter(problem: HistogramProblem, operation: str) -> str | None:
+def _scatter(problem: HistogramProblem, operation: str, in_loop: bool | None) -> str | None:
     if problem.spec.is_map:
         return _map_of_rows(problem)
     if operation == "mapped":
@@ -214,6 +214,8 @@ def _scatter(problem: HistogramProblem, operation: str) -> str | None:
             return _FEW if problem.n * problem.members * updates <= FEW_MAPPED_ROWS else None
         if _is_narrow(problem) and problem.n * problem.members * updates <= _few_narrow(problem):
             return _FEW
+        if in_loop and problem.n * problem.members * updates <= SMALL and _finds_apart(problem.spec.f):
+            return "few elements in a loop: XLA may have found their bins before it"
         least = TURNS if _searches(problem.spec.f) else CHEAP
         # in vectors: what is cheap takes a kernel as long; where rows of a batch choose apart, XLA makes both branches of all
         made = work(problem.spec.f, at_least=not problem.apart) // least
@@ -238,6 +240,14 @@ def _searches(f: Program) -> bool:
         before = max((turns[o] for o in i.operands), default=0)
         turns.append(before + (i.op == "load") + SEARCH * (i.op in COUNTED))
     return max(turns, default=0) >= SEARCH
+
+
+def _finds_apart(f: Program) -> bool:
+    """Is the first result, an index, made of other arrays than the others are?"""
+    sources = f.sources()
+    index, *values = (sources[r] for r in f.results)
+    made = frozenset[int]().union(*values)
+    return bool(index and made) and not index & made
 
 
 def _gathers_short_rows(problem: HistogramProblem) -> bool:
