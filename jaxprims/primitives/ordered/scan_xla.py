@@ -131,9 +131,9 @@ def _in_its_own_type(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axis: fn(x, axis, dtype=x.dtype if jnp.issubdtype(x.dtype, jnp.integer) else None)
 
 
-SHORT_ROW, SHORTEST_ROW, FEW_ROWS = 24, 7, 12
+SHORT_ROW, FEW_ROWS = 24, 12
 """Floats of a row up to which XLA combines them sooner by a function that it does not know than by its own operation, or, of
-extremes, as integers; those of which it clamps them sooner than it compares them; and rows across which it does."""
+extremes, as integers; and rows across which it does."""
 
 
 def _by_function(x: Any, axis: int, start: ArrayLike, op: Callable[[Any, Any], Any]) -> Any:
@@ -151,7 +151,7 @@ def _sum(x: Any, axis: int) -> Any:
 
 
 def _extreme_of(name: str) -> Callable[..., Any]:
-    """A maximum or minimum: of floats by comparisons, or of integers in their order, as XLA's own, on CPUs, loses a NaN."""
+    """A maximum or minimum: of floats clamped, or as integers in their order, as XLA's own loses NaN and zeros' signs on CPUs."""
     of_integers = jnp.max if name == "max" else jnp.min
 
     def reduced(x: Any, axis: int) -> Any:
@@ -164,13 +164,7 @@ def _extreme_of(name: str) -> Callable[..., Any]:
             return from_key(of_integers(key_of(x, name), axis), x.dtype)
         if x.dtype == jnp.bfloat16:  # which XLA makes floats of, and rounds, at every step
             return _clamped(x.astype(np.float32), name, axis).astype(x.dtype)
-        if not along or half or n < SHORTEST_ROW:
-            return _clamped(x, name, axis)
-
-        def op(a: Any, b: Any) -> Any:
-            return jnp.where((a > b if name == "max" else a < b) | (a != a), a, b)
-
-        return _by_function(x, axis, -jnp.inf if name == "max" else jnp.inf, op)
+        return _clamped(x, name, axis)
 
     return reduced
 

@@ -100,7 +100,7 @@ SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 that the threads it wakes have been worth it; in a loop's body."""
 
 ROW_OF_EXTREMES = 16
-"""Elements of a row of floats below which XLA finds the extreme, by comparisons, where no vectors are wider than 32 bytes: of
+"""Elements of a row of floats below which XLA finds the extreme, by clamping, where no vectors are wider than 32 bytes: of
 fewer a kernel spends its time where it makes one vector of many rows."""
 
 ROW_OF_FACTORS = 128
