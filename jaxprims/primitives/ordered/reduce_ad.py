@@ -309,18 +309,38 @@ def _few_terms(x: jax.Array, axis: int) -> int:
 
 
 def _log_sum_by_terms(x: Any, dot: Any, axis: int) -> tuple[Any, Any]:
-    """The logarithm of a sum of exponentials and its tangent, by the same exponentials. Where the greatest is infinite its
-    own are 1, as their weights are."""
+    """The logarithm of a sum of exponentials and its tangent, by the same exponentials."""
+    few = x.size <= _few_terms(x, axis)  # of which XLA finds the greatest, though it may lose a NaN: the sum has that, too
     greatest = over_batch(lambda v: All().combine([jnp.maximum], [v])[0], [(1 << axis) - 1], axis)
-    few = x.size <= _few_terms(x, axis)  # of which XLA's own does, though it may lose a NaN: the sum has that, too
     fixed = jax.lax.stop_gradient(x)
     top = jnp.max(fixed, axis) if few else greatest(fixed)
-    below = x - jnp.expand_dims(top, axis)
-    itself = (below != below) & (x == x) if few else below != below  # an infinity below itself
-    terms = jnp.exp(jnp.where(itself, 0, below))
+    terms = (_terms_in_order if few else _terms)(x, jnp.expand_dims(top, axis))
     total = jnp.sum(terms, axis)
-    total = jnp.where(jnp.isfinite(top) | (total != total), total, jnp.where(top != top, top, 1))
-    return jnp.log(total) + top, jnp.sum(terms * dot, axis) / total
+    total = jnp.where(jnp.isinf(top) & (total == total) if few else jnp.isinf(top), 1, total)
+    return jnp.log(total) + top, jnp.sum((terms if few else _weights(terms, 1)) * dot, axis) / total
+
+
+def _terms_in_order(x: Any, top: Any) -> Any:
+    """Exponentials below the greatest; of an infinity below itself, 1."""
+    below = x - top
+    return jnp.exp(jnp.where((below != below) & (x == x), 0, below))
+
+
+@jax.custom_jvp
+def _terms(x: Any, top: Any) -> Any:
+    """The same, but NaN in place of that 1, which :func:`_weights` puts there when they are read again: XLA may take a third
+    longer for exponentials of what it chooses."""
+    return jnp.exp(x - top)
+
+
+@_terms.defjvp
+def _terms_jvp(primals: Leaves, tangents: Leaves) -> tuple[Any, Any]:
+    terms = _terms(*primals)
+    return terms, _weights(terms, 0) * tangents[0]
+
+
+def _weights(terms: Any, infinite: int) -> Any:
+    return jnp.where(terms <= 1, terms, infinite)
 
 
 def _large_by_xla(rule: Callable[..., Any]) -> Callable[..., Any]:
