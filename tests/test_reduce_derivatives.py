@@ -157,7 +157,7 @@ def test_logarithms_of_sums(shape: tuple[int, int], axis: int) -> None:
 
     again = jax.jit(jax.grad(lambda x: jnp.sum(jax.grad(lambda x: jnp.sum(total(x)))(x) ** 2)))(jnp.asarray(x))
     lost = np.isnan(np.moveaxis(np.asarray(again), axis, 1)).any(1)
-    assert not np.delete(lost, 5).any()  # what is infinite has second derivatives, too
+    assert lost.nonzero()[0].tolist() == [5]  # what is infinite has second derivatives, too
 
     y, v = jnp.where(jnp.isfinite(x), x, 0), jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(shape)
     curved = lambda f: jax.jit(lambda y: jax.jvp(jax.grad(lambda x: jnp.sum(jnp.sin(f(x)))), (y,), (v,))[1])(y)  # noqa: E731
