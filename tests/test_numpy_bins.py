@@ -170,7 +170,7 @@ def test_weights_in_a_loop():
     def turns(m):
         return jax.lax.fori_loop(0, 3, lambda i, s: s + sums(m, jnp.ones(900) * i), jnp.zeros(20))
 
-    calls = lambda: turns(jp), lambda: sums(jp, x)  # noqa: E731
+    calls = lambda: turns(jp), lambda: sums(jp, x)
     assert ["@jaxprims_hist" in jax.jit(f).lower().as_text() for f in calls] == [False, True]
     assert_same(turns)
 

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from kernel_calls import (
     table,
 )
 
+import jaxprims as jp
 from jaxprims.ir import program as P
 from jaxprims.ir.evaluate import evaluate
 from jaxprims.operators.known import KNOWN
@@ -163,6 +165,39 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
                 aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1], np.int64)
                 compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
                 np.testing.assert_array_equal(aggregate.slots[0], [value])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logarithms_of_sums_side_by_side(dtype: str) -> None:
+    """Several at once relative to the greatest, infinite or NaN too; the same bits however steps and lanes are divided."""
+    rng, lanes = np.random.default_rng(0), 5 * WIDTH + 1
+    with jax.enable_x64(True):
+        x = jnp.ones((2000, lanes), dtype)
+        (call,) = jp.explain(lambda x: jp.reduce(x, jnp.logaddexp, axis=0))(x).calls
+    spec = call.spec
+    for n in (1, 3, 4, 9, 263):
+        x = (rng.normal(size=(n, lanes)) * rng.choice([1, 50, 2000], lanes)).astype(dtype)
+        x[rng.random((n, lanes)) < 0.02] = np.inf
+        x[rng.random((n, lanes)) < 0.02] = np.nan
+        x[rng.random((n, lanes)) < np.linspace(0, 1, lanes)] = -np.inf
+
+        def run(first: int, end: int, cuts: Sequence[int], x: np.ndarray = x, n: int = n) -> list[np.ndarray]:
+            aggregate, progress = States(spec, end - first), 0
+            for lo, hi in itertools.pairwise((0, *cuts, n)):
+                range_ = np.array([lo, hi, n, 0, lanes, first, end], np.int64)
+                given = range_.ctypes.data, aggregate.memory.ctypes.data, progress
+                progress = compiled(spec)["reduce"](table([x]), None, None, *given)
+            assert progress == STARTED
+            return aggregate.slots
+
+        top, total = run(0, lanes, ())
+        with np.errstate(all="ignore"):
+            want = np.logaddexp.reduce(x.astype(np.longdouble), 0).astype(dtype)
+            few = 8 * np.finfo(dtype).eps
+            np.testing.assert_allclose(np.log(total) + top, want, rtol=few, atol=few)
+        parts = [run(0, 7, [4] * (n > 4)), run(7, lanes, [8] * (n > 8))]
+        for got, pair in zip((top, total), zip(*parts, strict=True), strict=True):
+            np.testing.assert_array_equal(got, np.concatenate(pair))
 
 
 # --- many rows, one behind the other ------------------------------------------------------------------------------------------

@@ -167,6 +167,14 @@ def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return k.scaled(k.small_exp(r), n, x, low, high)
 
 
+def exp_below(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e^x for x <= 0, but at least the smallest normal number or so; something finite for NaN."""
+    k = Kit(b, x.type)
+    low = -708.0 if k.double else -87.0
+    r, n = k.reduce(k.where(k.less(low, x), x, low))
+    return b.bitcast(b.add(b.bitcast(k.small_exp(r), k.word), b.shl(n, k.int(k.mantissa))), k.t)
+
+
 def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     k = Kit(b, x.type)
     whole, n = k.nearest(x)

@@ -24,7 +24,7 @@ from . import segment_runs as llvm_runs
 from .elements import vector_width
 from .rows import apply_op, load_state, store_results, store_state, uniforms_of
 
-PERIODIC, STREAMING = 1, 2
+PLAIN, PERIODIC, STREAMING = 0, 1, 2
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
 vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
 

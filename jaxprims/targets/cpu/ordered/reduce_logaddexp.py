@@ -4,19 +4,25 @@ which has to wait for the one before. So are other operators that keep an extrem
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ....ir.program import Builder, same_program
+from ....ir.program import Builder, from_bits, same_program
 from ....operators.representation import log_sum
 from ....operators.traced import NO_PROGRAM
 from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I64, PTR, alloca, chosen, declare, i64, least, loop
+from ..llvm.elementary import Kit, exp_below
 from ..llvm.types import literal
 from .rows import STARTED, apply_op, has, is_expensive, load_state, members, part_of, store_state, uniforms_of
+
+State = list[ir.Value]
+"""A value for each slot."""
 
 CHUNK = 4096
 """Elements that stay in the first-level cache from one fold to the next."""
@@ -38,7 +44,7 @@ def folds(spec: OrderedSpec) -> Folds | None:
     t, n = spec.state[0], len(spec.state)
     if set(spec.state) not in ({"f32"}, {"f64"}) or not spec.commutes or is_expensive(spec.f):
         return None
-    logarithm = n == 2 and same_program(spec.op, log_sum(t).op)
+    logarithm = is_log_sum(spec)
     found = _LOG_SUM if logarithm else weighted(spec.op) if spec.kind == "reduce" else None
     if found is None:
         return None
@@ -54,6 +60,31 @@ def folds(spec: OrderedSpec) -> Folds | None:
 
 
 _LOG_SUM = Weighted(0, "max", NO_PROGRAM)
+
+
+def is_log_sum(spec: OrderedSpec) -> bool:
+    return spec.state in (("f32",) * 2, ("f64",) * 2) and spec.commutes and same_program(spec.op, log_sum(spec.state[0]).op)
+
+
+def of_ones(spec: OrderedSpec) -> bool:
+    """A reduction by logaddexp of nothing but exponents?"""
+    one = spec.f.body[spec.f.results[-1]]
+    return spec.kind == "reduce" and is_log_sum(spec) and one.op == "const" and from_bits(one.attr, one.dtype) == 1
+
+
+def log_sums_at_once(b: ir.IRBuilder, spec: OrderedSpec, width: int, state: State, elements: Sequence[State]) -> State:
+    """The state with several elements, :func:`of_ones`: exponentials relative to the greatest exponent of all. Where that is
+    infinite or NaN it is the result, whatever the sum, which is 1 there."""
+    t, (before, total) = spec.state[0], state
+    exponents = [x for x, _ in elements]
+    most = Builder((t,) * (1 + len(exponents)))
+    greatest = most.finish([functools.reduce(lambda x, y: most.emit("max", t, x, y), most.args())])
+    (top,) = expr.emit(b, greatest, [before, *exponents], [], width)
+    k = Kit(b, top.type)
+    terms = [k.mul(total, exp_below(b, k.sub(before, top))), *(exp_below(b, k.sub(x, top)) for x in exponents)]
+    while len(terms) > 1:
+        terms = [*map(k.add, terms[::2], terms[1::2]), *terms[len(terms) & -2 :]]
+    return [top, k.where(k.less(k.abs(top), math.inf), terms[0], 1.0)]
 
 
 def _apart(spec: OrderedSpec, n: int, name: str) -> OrderedSpec:

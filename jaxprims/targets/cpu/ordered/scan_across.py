@@ -15,6 +15,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, chosen, declare, i64, least, loop, pointer
 from .elements import vector_width
+from .reduce_logaddexp import log_sums_at_once, of_ones
 from .rows import (
     FOUR,
     RESTARTED,
@@ -166,8 +167,8 @@ class _Across:
         whole = b.icmp_signed("==", self.wanted, self.lanes)
         short = b.and_(whole, b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
         together = i64(1)
-        if not self.scans:
-            together = b.add(b.sdiv(i64(REDUCED_TOGETHER), self.lanes), i64(1))
+        if not self.scans:  # a multiple of those at once, so that these are the same ones however lanes are divided
+            together = b.mul(b.add(b.sdiv(i64(REDUCED_TOGETHER // FOUR), self.lanes), i64(1)), i64(FOUR))
         few = b.select(short, together, i64(STRIP_STEPS))
         return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), few)
 
@@ -183,19 +184,22 @@ class _Across:
         if self.scans:
             with b.if_then(b.load(self.led, typ=I1)):
                 lead.put(load_state(b, spec, self.prefix, self.wanted, lanes[0], self.width, rest))
-        four = None if self.scans or is_expensive(spec.op) else four_at_once(spec.op)
+        four, some = self._at_once(), lo
         if four is not None:
-            some = b.add(lo, b.select(b.or_(started, b.icmp_signed(">=", lo, hi)), i64(0), i64(1)))
-            with loop(b, lo, some) as t:
-                for acc, x in zip(accs, self._elements(t, lanes, rest)[1], strict=True):
-                    acc.put(x)
+            if is_expensive(spec.op):
+                with b.if_then(b.not_(started)):
+                    accs[0].put(self._identity())
+            else:
+                some = b.add(lo, b.select(b.or_(started, b.icmp_signed(">=", lo, hi)), i64(0), i64(1)))
+                with loop(b, lo, some) as t:
+                    for acc, x in zip(accs, self._elements(t, lanes, rest)[1], strict=True):
+                        acc.put(x)
             b.store(ir.Constant(I1, 1), holds)
             lo = b.add(some, b.and_(b.sub(hi, some), i64(-FOUR)))
             with loop(b, some, lo, FOUR) as t:
                 rows = [self._elements(b.add(t, i64(k)), lanes, rest)[1] for k in range(FOUR)]
                 for k, acc in enumerate(accs):
-                    given = [v for row in rows for v in row[k]]
-                    acc.put(expr.emit(b, four, [*acc.get(), *given], self.uniforms, self.width))
+                    acc.put(four(acc.get(), [row[k] for row in rows]))
         with loop(b, lo, hi) as t:
             indices, xs = self._elements(t, lanes, rest)
             begun = b.load(holds, typ=I1)
@@ -232,14 +236,28 @@ class _Across:
 
     def _before(self, acc: Held, lead: Held, begun: ir.Value) -> State:
         """What came before this step: prefix and accumulator, one of them, or the identity."""
-        b, spec = self.b, self.spec
-        bits = spec.identity or (0,) * len(spec.state)  # without one, the driver gives a prefix
-        identity: State = [expr.constant(t, word, self.width) for t, word in zip(spec.state, bits, strict=True)]
+        b = self.b
 
         def start() -> State:
-            return chosen(b, b.load(self.led, typ=I1), lead.get, lambda: identity)
+            return chosen(b, b.load(self.led, typ=I1), lead.get, self._identity)
 
         return chosen(b, begun, lambda: self._led(acc, lead), start)
+
+    def _identity(self) -> State:
+        bits = self.spec.identity or (0,) * len(self.spec.state)  # without one, the driver gives a prefix
+        return [expr.constant(t, word, self.width) for t, word in zip(self.spec.state, bits, strict=True)]
+
+    def _at_once(self) -> Callable[[State, Sequence[State]], State] | None:
+        """What folds several elements into a state, if that costs less than one after the other."""
+        spec = self.spec
+        if self.scans:
+            return None
+        if of_ones(spec):
+            return lambda state, xs: log_sums_at_once(self.b, spec, self.width, state, xs)
+        four = None if is_expensive(spec.op) else four_at_once(spec.op)
+        if four is None:
+            return None
+        return lambda state, xs: expr.emit(self.b, four, [*state, *(v for x in xs for v in x)], self.uniforms, self.width)
 
     def _write(self, state: Callable[[], State], index: ir.Value, rest: ir.Value | None) -> None:
         b = self.b
