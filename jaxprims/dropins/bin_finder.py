@@ -72,10 +72,6 @@ def bin_finder(
         above = _at(padded, middle) <= x
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
-    def halved(x: jax.Array) -> jax.Array:
-        start = (vary(jnp.int32(0), axes), bins + 1)
-        return found(lax.fori_loop(0, size.bit_length(), lambda _, bounds: halve(bounds, x), start), x)
-
     def found(bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
         low, high = bounds
         return low - 1 + ((low < high) & (_at(padded, low) <= x)).astype(np.int32)
@@ -87,8 +83,8 @@ def bin_finder(
     if few and not compared and elements * size.bit_length() <= most * size:
 
         def searched(x: jax.Array) -> jax.Array:
-            x = x.astype(dtype)
-            return last(halved(x), x, hi)
+            x, start = x.astype(dtype), (vary(jnp.int32(0), axes), bins + 1)
+            return last(found(lax.fori_loop(0, size.bit_length(), lambda _, bounds: halve(bounds, x), start), x), x, hi)
 
         return searched, bins
 
@@ -116,12 +112,11 @@ def bin_finder(
         return lax.fori_loop(0, size, one_more, vary(jnp.int32(-1), axes), unroll=AT_ONCE)
 
     def search(x: jax.Array, certain: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
-        if compared:
-            return lax.cond(certain == ASCENDING, lambda: compare(x), lambda: halved(x))
-        if bounds_of is None:
-            return halved(x)
-        start = bounds_of(_place(x, zero, cell_scale))
-        return found(lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, lambda bounds: halve(bounds, x), start), x)
+        def between() -> jax.Array:
+            start = (vary(jnp.int32(0), axes), bins + 1) if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
+            return found(lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, lambda bounds: halve(bounds, x), start), x)
+
+        return lax.cond(certain == ASCENDING, lambda: compare(x), between) if compared else between()
 
     # Adding this number rounds to an integer, which appears in the sum's last bits; what is too large for that, and NaN, appears
     # as a number that is no bin's
