@@ -186,7 +186,7 @@ _TABLE: dict[str, Callable[..., np.ndarray]] = {
     "cbrt": np.cbrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sin": np.sin,
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "logistic": lambda a: 1 / (1 + np.exp(-a)),
-    "select": np.where, "convert": _convert, "bitcast": lambda a, dtype: np.asarray(a).view(dtype),
+    "exp_below": np.exp, "select": np.where, "convert": _convert, "bitcast": lambda a, dtype: np.asarray(a).view(dtype),
 }  # fmt: skip
 
 EXACT = frozenset(

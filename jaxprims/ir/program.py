@@ -17,6 +17,8 @@ frontend (a complex number is two: real, imaginary). Instructions (``op dtype op
 ``const bits``                   a constant, as the hexadecimal bits of its dtype
 ``load u %i``                    scalar number %i (s32 or s64, already clamped in range) of uniform number u (a captured array)
 a name of :data:`UNARY` ...      ``lax``'s operation of that name, XLA's arithmetic
+``exp_below %a``                 exp of what is at most 0, but no less than the smallest normal number, or so; of NaN and what
+                                 is greater it may be anything. CPU kernels' own
 ``select %p %a %b``              a where p, else b
 ``convert %a``                   numeric cast (float to int saturates, NaN gives 0; to b1: != 0)
 ``bitcast %a``                   reinterpretation at equal width
@@ -53,7 +55,7 @@ DTYPES = tuple(_NUMPY)
 
 UNARY = frozenset(
     "neg abs sign floor ceil round_away round_even is_finite not population_count clz sqrt rsqrt cbrt exp exp2 expm1 log "
-    "log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv lgamma digamma".split()
+    "log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv lgamma digamma exp_below".split()
 )
 """Operations of one operand, of the operand's dtype (``is_finite`` gives b1). Only floats have the mathematical ones."""
 

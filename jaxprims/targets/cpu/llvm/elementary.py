@@ -168,7 +168,7 @@ def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def exp_below(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """e^x for x <= 0, but at least the smallest normal number or so; something finite for NaN."""
+    """e^x for x <= 0, but at least the smallest normal number, or so. What is greater may be given anything."""
     k = Kit(b, x.type)
     low = -708.0 if k.double else -87.0
     r, n = k.reduce(k.where(k.less(low, x), x, low))
@@ -268,5 +268,5 @@ def _log_double(k: Kit, x: ir.Value) -> ir.Value:
     return k.add(log(k.b, x), math.log(2))
 
 
-EXPANSIONS = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, tanh, sinh, cosh, asinh, acosh, atanh)}
+EXPANSIONS = {f.__name__: f for f in (exp, exp_below, exp2, expm1, log, log1p, tanh, sinh, cosh, asinh, acosh, atanh)}
 """name -> (builder, x) -> result."""

@@ -31,12 +31,13 @@ CHUNK = 4096
 @dataclasses.dataclass(frozen=True)
 class Folds:
     """The extreme of f's slot ``top``, and what is summed relative to a level, which one more captured array holds. ``own``: is a
-    level that is not finite left to the operator itself?"""
+    level that is not finite left to the operator itself? ``ones``: are exponentials summed, which then tell nothing?"""
 
     top: int
     most: OrderedSpec
     total: OrderedSpec
     own: bool
+    ones: bool
 
 
 def folds(spec: OrderedSpec) -> Folds | None:
@@ -51,12 +52,15 @@ def folds(spec: OrderedSpec) -> Folds | None:
     f = Builder(spec.f.params)
     values = f.inline(spec.f, f.args())
     x, level = values.pop(found.top), f.emit("load", t, f.const(0, "s32"), attr=len(spec.uniforms))
-    scale = f.emit("exp", t, f.emit("sub", t, x, level)) if logarithm else f.inline(found.weight, [x, level])[0]
+    ones = of_ones(spec)
+    exp = "exp_below" if ones else "exp"
+    scale = f.emit(exp, t, f.emit("sub", t, x, level)) if logarithm else f.inline(found.weight, [x, level])[0]
     terms = f.finish([f.emit("mul", t, scale, v) for v in values])
     exponents = dataclasses.replace(spec.f, results=spec.f.results[found.top : found.top + 1])
     uniforms = (*spec.uniforms, t)
     most = dataclasses.replace(_apart(spec, 1, found.name), f=exponents, uniforms=uniforms)
-    return Folds(found.top, most, dataclasses.replace(_apart(spec, n - 1, "add"), f=terms, uniforms=uniforms), not logarithm)
+    total = dataclasses.replace(_apart(spec, n - 1, "add"), f=terms, uniforms=uniforms)
+    return Folds(found.top, most, total, not logarithm, ones)
 
 
 _LOG_SUM = Weighted(0, "max", NO_PROGRAM)
@@ -67,9 +71,9 @@ def is_log_sum(spec: OrderedSpec) -> bool:
 
 
 def of_ones(spec: OrderedSpec) -> bool:
-    """A reduction by logaddexp of nothing but exponents?"""
+    """logaddexp of nothing but exponents?"""
     one = spec.f.body[spec.f.results[-1]]
-    return spec.kind == "reduce" and is_log_sum(spec) and one.op == "const" and from_bits(one.attr, one.dtype) == 1
+    return is_log_sum(spec) and one.op == "const" and from_bits(one.attr, one.dtype) == 1
 
 
 def log_sums_at_once(b: ir.IRBuilder, spec: OrderedSpec, width: int, state: State, elements: Sequence[State]) -> State:
@@ -126,11 +130,13 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
         top = b.load(found, typ=register)
         infinite = literal(register, float("inf"))
         finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
-        b.store(b.select(finite, top, literal(register, 0.0)), level)  # of infinities and NaN their sum tells, or the operator
+        b.store(b.select(finite, top, literal(register, 0.0)), level)  # or the sum tells, or the operator, or all is in top
 
         def relative() -> None:
             b.call(total, [arrays, with_level, flags, part, found, i64(0)])
             sums = load_state(b, two.total, found, i64(1), i64(0), 1)
+            if two.ones:
+                sums = [b.select(finite, sums[0], literal(register, 1.0))]
             sums.insert(two.top, top)
             store_state(b, spec, sums, found, i64(1), i64(0))
 

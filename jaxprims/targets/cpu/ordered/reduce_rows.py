@@ -102,9 +102,9 @@ def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value], width: 
     infinite = literal(top.type, float("inf"))
     finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
     levels = alloca(b, top.type)
-    b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # of infinities and NaN their sum tells
+    b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # or the sum tells, or all is in top
     (sums,) = group.fold(forms.total, captured, width, levels)
-    return [top, sums]
+    return [top, b.select(finite, sums, literal(top.type, 1.0)) if forms.ones else sums]
 
 
 LANE = 16

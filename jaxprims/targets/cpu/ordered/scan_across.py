@@ -252,7 +252,7 @@ class _Across:
         spec = self.spec
         if self.scans:
             return None
-        if of_ones(spec):
+        if spec.kind == "reduce" and of_ones(spec):
             return lambda state, xs: log_sums_at_once(self.b, spec, self.width, state, xs)
         four = None if is_expensive(spec.op) else four_at_once(spec.op)
         if four is None:
