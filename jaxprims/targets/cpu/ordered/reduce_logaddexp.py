@@ -71,9 +71,12 @@ def is_log_sum(spec: OrderedSpec) -> bool:
 
 
 def of_ones(spec: OrderedSpec) -> bool:
-    """logaddexp of nothing but exponents?"""
-    one = spec.f.body[spec.f.results[-1]]
-    return is_log_sum(spec) and one.op == "const" and from_bits(one.attr, one.dtype) == 1
+    """logaddexp of nothing but exponents, of whose sums relative to an infinite greatest nobody hears?"""
+    if not is_log_sum(spec) or spec.identity is None:
+        return False
+    one, finish = spec.f.body[spec.f.results[-1]], log_sum(spec.leaves[0][0]).finish
+    finished = finish is not None and same_program(spec.finish, finish)
+    return finished and one.op == "const" and from_bits(one.attr, one.dtype) == 1
 
 
 def log_sums_at_once(b: ir.IRBuilder, spec: OrderedSpec, width: int, state: State, elements: Sequence[State]) -> State:
