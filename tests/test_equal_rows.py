@@ -1,4 +1,5 @@
-"""The same row has the same bits, wherever it lies in a batch: equal rows of floats, drawn with what is made of them.
+"""The same row has the same bits, wherever it lies in a batch: equal rows of floats, drawn with what is made of them. And
+extremes have the same zeros, whoever finds them.
 
 More examples: ``JAXPRIMS_EXAMPLES=500 pytest tests/test_equal_rows.py``.
 """
@@ -90,3 +91,18 @@ def test_equal_rows(
         lying = np.moveaxis(np.asarray(y), axes, range(len(axes)))
         lying = np.ascontiguousarray(lying).view(np.uint8).reshape(np.prod(lying.shape[: len(axes)], dtype=int), -1)
         assert len(np.unique(lying, axis=0)) == 1
+
+
+@pytest.mark.strategies
+def test_zeros_keep_their_signs_whoever_reduces() -> None:
+    """Also what is left to XLA: rows and columns, the shortest, short ones and longer ones, few of them and many."""
+    shapes, rng = [(1500, 3), (1500, 12), (30, 12), (100, 60)], np.random.default_rng(0)
+    x = [rng.choice(np.float32([0.0, -0.0]), shape, p=(0.2, 0.8)) for shape in shapes]
+
+    def extremes(x: Any, op: Any) -> Any:
+        return [(jp.reduce(v, op, axis=1), jp.reduce(v.T, op, axis=0)) for v in x]
+
+    largest, smallest = jax.jit(lambda x, y: (extremes(x, jnp.maximum), extremes(y, jnp.minimum)))(x, [-v for v in x])
+    for v, most, least in zip(x, largest, smallest, strict=True):
+        for y in (*most, *map(np.negative, least)):
+            np.testing.assert_array_equal(np.signbit(y), np.signbit(v).all(1), str(v.shape))

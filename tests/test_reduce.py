@@ -468,21 +468,6 @@ def test_a_nan_is_kept_however_a_maximum_is_made(shape: tuple[int, int], dtype: 
             assert np.isnan(y).all(), (op, name)
 
 
-@pytest.mark.strategies
-def test_zeros_keep_their_signs_whoever_reduces() -> None:
-    """Also what is left to XLA: rows and columns, the shortest, short ones and longer ones, few of them and many."""
-    shapes, rng = [(1500, 3), (1500, 12), (30, 12), (100, 60)], np.random.default_rng(0)
-    x = [rng.choice(np.float32([0.0, -0.0]), shape, p=(0.2, 0.8)) for shape in shapes]
-
-    def extremes(x: Any, op: Any) -> Any:
-        return [(jp.reduce(v, op, axis=1), jp.reduce(v.T, op, axis=0)) for v in x]
-
-    largest, smallest = jax.jit(lambda x, y: (extremes(x, jnp.maximum), extremes(y, jnp.minimum)))(x, [-v for v in x])
-    for v, most, least in zip(x, largest, smallest, strict=True):
-        for y in (*most, *map(np.negative, least)):
-            np.testing.assert_array_equal(np.signbit(y), np.signbit(v).all(1), str(v.shape))
-
-
 def test_symbolic_sizes_beside_known_ones() -> None:
     """Of several devices' axes the longest is reduced first, if it is known which that is."""
     (n,) = jax.export.symbolic_shape("n")

@@ -145,7 +145,7 @@ def _log2(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
 
 
 REAL: dict[str, Rule] = {
-    **{name: _same(name) for name in (UNARY - {"round_away", "round_even"}) | BINARY | COMPARE},
+    **{name: _same(name) for name in (UNARY - {"round_away", "round_even", "exp_below"}) | BINARY | COMPARE},
     "add": _on_bool("add", "or"),
     "add_any": _on_bool("add", "or"),
     "mul": _on_bool("mul", "and"),
