@@ -14,6 +14,7 @@ from fused_stencils import BIG, MODES, RNG, U, check, everywhere, inside, kept, 
 from jax import lax
 
 import jaxprims as jp
+from jaxprims.fusion.stencils import stencil
 
 __all__ = ["everywhere"]  # fixtures that every test uses
 
@@ -248,6 +249,19 @@ def test_what_gradients_share_is_written_as_far_as_it_pays(loss: Any, share: flo
     temporaries = [f.lower(u).compile().memory_analysis().temp_size_in_bytes for f in (plain, fused)]
     assert temporaries[1] <= share * temporaries[0] + 2**16
     same(plain(u), fused(u), 1e-4, 1e-5)
+
+
+def test_what_a_cell_is_made_of_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many plans have the same equations and reads."""
+    seen, look = list[Any](), stencil._looked_at
+
+    def noted(graph: Any, shape: Any, roots: Any, cut: Any) -> Any:
+        seen.append((id(graph), *(r.index for r in roots), cut))
+        return look(graph, shape, roots, cut)
+
+    monkeypatch.setattr(stencil, "_looked_at", noted)
+    stencils(jax.grad(_sharpened), BIG)
+    assert len(seen) == len(set(seen)) > 2
 
 
 def test_what_is_written_anyway_is_read_before_what_is_made_of_it() -> None:

@@ -29,7 +29,7 @@ from .priced import SAVED, is_in_cache, price
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils.sites import find_stencils
-from .stencils.stencil import Root, Stencil
+from .stencils.stencil import Root, Seen, Stencil
 from .written import made_once, read_of
 
 _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynamic_update_slice conv_general_dilated".split()) | {
@@ -107,7 +107,8 @@ def _title(eqn: Any) -> str:
 @dataclasses.dataclass
 class _Plan:
     """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what other kernels make for sites, of
-    stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them; ``byte``: what one takes."""
+    stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them; ``seen``: cells of stencils; ``byte``:
+    what one takes."""
 
     graph: Graph
     moved: frozenset[Var] = frozenset()
@@ -117,6 +118,7 @@ class _Plan:
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
     compared: Sequence[Compared] = ()
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
+    seen: Seen = dataclasses.field(default_factory=dict)
     byte: ByteAt = MEMORY
 
     def rows(self) -> list[Kernel]:
@@ -176,7 +178,7 @@ class _Plan:
             def why(s: Stencil) -> str | None:
                 return why_no_stencil(s, inside, s.sites[0].eqn.outvars[0] not in others and folds(s))
 
-            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why)
+            found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why, self.seen)
             roots = {s.sites[0].eqn.outvars[0] for s in found}
             self.moved |= roots & wanted
             self.bodies.clear()
@@ -185,7 +187,7 @@ class _Plan:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = self.graph.evaluated(_reads(kernels))
-        found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside))
+        found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside), self.seen)
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)

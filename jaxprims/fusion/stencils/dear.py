@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from jax.extend.core import Literal, Var
 
@@ -22,34 +22,41 @@ AGAIN = 24
 def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | None:
     """What is cheaper written once than computed for each read of it: the last such. ``written``: what is anyway, before else."""
     graph, counts, grid = cells.graph, cells.counts, math.prod(cells.shape)
-    mine = [k for k in sorted(counts, reverse=True) if work(graph, k) and graph.eqns[k].outvars[0] not in own]
+    works = works_of(graph, counts)
+    mine = [k for k in sorted(counts, reverse=True) if works[k] and graph.eqns[k].outvars[0] not in own]
     for index in mine:
         (var,) = graph.eqns[index].outvars
-        if var in written and (work_behind(graph, counts, index) >= WRITTEN or _is_of_several(cells, index)):
+        if var in written and (work_behind(graph, works, index) >= WRITTEN or _is_of_several(cells, index)):
             return var
-    for index in mine:
+    for index in (k for k in mine if counts[k] > 1):
         (var,) = graph.eqns[index].outvars
-        again = (counts[index] - 1) * work_behind(graph, counts, index)
+        again = (counts[index] - 1) * work_behind(graph, works, index)
         if again >= AGAIN and math.prod(var.aval.shape) * 2 > grid:
-            return _shared_behind(cells, index) or var
+            return _shared_behind(cells, works, index) or var
     return None
 
 
-def _shared_behind(cells: Cells, index: int) -> Var | None:
+def _shared_behind(cells: Cells, works: Mapping[int, float], index: int) -> Var | None:
     """What is to be written for others as well, if what an equation makes is made of it cheaply: the last such."""
     graph, counts = cells.graph, cells.counts
-    whole, size = work_behind(graph, counts, index), math.prod(graph.eqns[index].outvars[0].aval.shape)
-    for k in (k for k in sorted(counts, reverse=True) if k < index and graph.ancestors[index] >> k & 1 and work(graph, k)):
+    whole, size = work_behind(graph, works, index), math.prod(graph.eqns[index].outvars[0].aval.shape)
+    for k in (k for k in sorted(counts, reverse=True) if k < index and graph.ancestors[index] >> k & 1 and works[k]):
         (var,) = graph.eqns[k].outvars
-        cheap = (counts[index] - 1) * (whole - work_behind(graph, counts, k)) < AGAIN
+        cheap = (counts[index] - 1) * (whole - work_behind(graph, works, k)) < AGAIN
         if cheap and math.prod(var.aval.shape) == size and any(u not in counts for u in graph.users[var]):
             return var
     return None
 
 
-def work_behind(graph: Graph, taken: Collection[int], index: int) -> float:
+def works_of(graph: Graph, taken: Collection[int]) -> dict[int, float]:
+    """By equation, additions for one number of its result."""
+    return {k: work(graph, k) for k in taken}
+
+
+def work_behind(graph: Graph, works: Mapping[int, float], index: int) -> float:
     """Additions for a number of an equation's result, with all that is taken in for it."""
-    return sum(work(graph, k) for k in taken if graph.ancestors[index] >> k & 1)
+    behind = graph.ancestors[index]
+    return sum(w for k, w in works.items() if behind >> k & 1)
 
 
 def _is_of_several(cells: Cells, index: int) -> bool:

@@ -14,8 +14,8 @@ from jax.extend.core import Literal, Var
 from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
-from .dear import AGAIN, WRITTEN, work, work_behind
-from .stencil import TAKEN, Root, Stencil
+from .dear import AGAIN, WRITTEN, work, work_behind, works_of
+from .stencil import TAKEN, Root, Seen, Stencil
 
 _CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
@@ -41,13 +41,14 @@ class _Plan:
 
 
 def find_stencils(
-    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None]
+    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None], seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
-    and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper."""
+    and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper. ``seen``: what
+    other plans of the graph have looked at."""
 
     def planned(wanted: Collection[Any]) -> _Plan:
-        found, left = _stencils(graph, outside, wanted, why_not)
+        found, left = _stencils(graph, outside, wanted, why_not, seen)
         reads = {root.index: s.leaves for s in found for root in s.sites}
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
@@ -96,11 +97,12 @@ def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set
     times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
     windows, saved, made = set[Var](), dict[int, float](), dict[int, Var]()
     for s in plan.stencils:
+        works = works_of(s.graph, s.taken)
         for k in s.taken:
             (var,) = s.graph.eqns[k].outvars
             if times[k] > 1 and var not in plan.wanted and math.prod(var.aval.shape) * 2 > math.prod(s.shape):
-                again = (times[k] - 1) * work_behind(s.graph, s.taken, k)
-                if work(s.graph, k) >= AGAIN:
+                again = (times[k] - 1) * work_behind(s.graph, works, k)
+                if works[k] >= AGAIN:
                     windows.add(var)
                 elif again >= AGAIN:
                     saved[k], made[k] = again, var
@@ -108,7 +110,7 @@ def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set
 
 
 def _stencils(
-    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: Callable[[Stencil], str | None]
+    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: Callable[[Stencil], str | None], seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     materialised = set(wanted)
     for k in outside:
@@ -129,7 +131,7 @@ def _stencils(
         if not shape or not all(isinstance(n, int) and n for n in shape):
             continue
         try:
-            stencil = Stencil(graph, [Root(index, eqn)], (), materialised)
+            stencil = Stencil(graph, [Root(index, eqn)], (), materialised, seen)
         except Unclear as e:
             left[index] = str(e)
             todo_more: Iterable[Any] = eqn.invars

@@ -41,21 +41,45 @@ class Root:
     eqn: JaxprEqn
 
 
-class Stencil:
-    """Equations of one grid as a kernel. ``leaves``: the variables that it reads; ``taken``: equations in it."""
+Seen = dict[tuple[tuple[int, ...], frozenset[Var]], tuple[Cells, list[Node]] | str]
+"""By equations and what is read, whatever it is made of: their cells, or why that is unclear."""
 
-    def __init__(self, graph: Graph, roots: Sequence[Root], cut: Collection[Var], written: Collection[Var] = ()):
+
+def _looked_at(
+    graph: Graph, shape: tuple[int, ...], roots: Sequence[Root], cut: frozenset[Var]
+) -> tuple[Cells, list[Node]] | str:
+    cells = Cells(graph, shape, cut, RULES)
+    try:
+        return cells, [cells.root(r.eqn.outvars[0]) for r in roots]
+    except Unclear as e:
+        return str(e)
+
+
+class Stencil:
+    """Equations of one grid as a kernel. ``leaves``: the variables that it reads; ``taken``: equations in it; ``seen``: what was
+    found for others of the graph, by their roots and cuts."""
+
+    def __init__(
+        self, graph: Graph, roots: Sequence[Root], cut: Collection[Var], written: Collection[Var] = (), seen: Seen | None = None
+    ):
         self.graph, self.sites = graph, tuple(roots)
         self.shape: tuple[int, ...] = tuple(roots[0].eqn.outvars[0].aval.shape)
         own = {r.eqn.outvars[0] for r in roots}
+        seen = {} if seen is None else seen
+        cut = frozenset(cut) - own
         while True:
-            self.cells = Cells(graph, self.shape, frozenset(cut) - own, RULES)
-            self.nodes = [self.cells.root(r.eqn.outvars[0]) for r in roots]
-            again = dear(self.cells, own, written)
+            key = tuple(r.index for r in roots), cut
+            if key not in seen:
+                seen[key] = _looked_at(graph, self.shape, roots, cut)
+            found = seen[key]
+            if isinstance(found, str):
+                raise Unclear(found)
+            cells, self.nodes = found
+            again = dear(cells, own, written)
             if again is None:
                 break
-            cut = frozenset(cut) | {again}
-        self.taken = set(self.cells.counts)
+            cut |= {again}
+        self.taken = set(cells.counts)
         self.layout = Layout(self.shape, self.nodes)
         self.leaves = self.layout.variables
 
