@@ -116,6 +116,11 @@ class Fused:
             return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))
 
     @functools.cached_property
+    def in_place(self) -> Callable[..., list[Any]]:
+        """What became of it, where it stands: with its effects, in their order, and references among its arguments."""
+        return jaxpr_as_fun(Fused(self.closed, with_rules=True).rewritten.closed)
+
+    @functools.cached_property
     def compiled(self) -> Callable[..., list[Any]]:
         return jax.jit(jaxpr_as_fun(self.rewritten.closed))
 
@@ -155,6 +160,8 @@ def has_tokens(jaxpr: Jaxpr) -> bool:
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
+    if call.closed.effects:  # of a rule that a transformation has come upon: the primitive has none
+        return call.in_place(*args)
     jaxpr = None if call.named is None else call.named()
     if jaxpr is None:  # of its own: what it stands for must not hold it
         plain, consts = opened(call.closed)
@@ -217,11 +224,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
         _, out_dots = jax.jvp(of_moving(primals), [primals[k] for k in moving], list(dots))
         return [out_dots[k] for k in outs]
 
-    def make() -> tuple[Fused, Fused]:
+    def make() -> tuple[Fused, Fused] | None:
         avals = call.avals
         given = avals, [avals[k] for k in moving]
         try:
             closed = jax.make_jaxpr(both)(*given)
+            if closed.effects:
+                return None
         except ValueError as e:  # what JAX can only push forward, such as a reduce_window by any function
             linear = Fused(jax.make_jaxpr(pushed)(*given), with_rules=True)
             linear.only_forward = str(e)
@@ -229,11 +238,16 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
         forward, linear = divided(flat_graph(closed, with_rules=True), len(avals), len(call.closed.jaxpr.outvars))
         return Fused(forward), Fused(linear)
 
-    forward, linear = call.once(("jvp", moving), make)
-    results = bind(forward, primals)
-    count = len(call.closed.jaxpr.outvars)
-    out, residuals = results[:count], results[count:]
-    found = dict(zip(outs, bind(linear, [*primals, *residuals, *(tangents[k] for k in moving)]), strict=True))
+    dots, made = [tangents[k] for k in moving], call.once(("jvp", moving), make)
+    if made is None:  # a rule with effects, which stay where they are
+        out, out_dots = jax.jvp(lambda *mine: call.in_place(*replaced(primals, moving, mine)), [primals[k] for k in moving], dots)
+        found = {k: out_dots[k] for k in outs}
+    else:
+        forward, linear = made
+        results = bind(forward, primals)
+        count = len(call.closed.jaxpr.outvars)
+        out, residuals = results[:count], results[count:]
+        found = dict(zip(outs, bind(linear, [*primals, *residuals, *dots]), strict=True))
     return out, [found[k] if k in found else ad.Zero(jax.typeof(x).to_tangent_aval()) for k, x in enumerate(out)]
 
 

@@ -34,7 +34,7 @@ def fuse(fn: F) -> F:
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
       and maxima are equal; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
-      ``grad`` and the others, which are taken of ``fn`` and fused again.
+      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit`` it is ``fn``.
 
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
@@ -59,6 +59,8 @@ def fuse(fn: F) -> F:
     @functools.wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:
         nonlocal first
+        if jax.config.jax_disable_jit:
+            return fn(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         for way in range(first, len(_KNOWN)):
             try:
@@ -82,7 +84,7 @@ _KNOWN: tuple[tuple[type, ...], ...] = ((), (bool, int), _NUMBERS)
 def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
     if isinstance(x, (np.ndarray, np.generic)):
         return x.dtype.kind in "biufcV"
-    return isinstance(x, jax.Array) or (type(x) in _NUMBERS and type(x) not in known)
+    return isinstance(x, (jax.Array, jax.Ref)) or (type(x) in _NUMBERS and type(x) not in known)
 
 
 def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, numbers: tuple[type, ...]) -> Any:
@@ -132,10 +134,11 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         return out
 
     closed = jax.make_jaxpr(flat)(*operands)
+    has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
     if has_tokens(closed.jaxpr) or any(sharded_axes(x) for x in [*operands, *closed.consts]):
         out = jaxpr_as_fun(closed)(*operands)  # types that are more than arrays: kernels do not keep them
-    elif closed.effects or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
-        out = jaxpr_as_fun(Fused(closed, with_rules=True).rewritten.closed)(*operands)
+    elif closed.effects or has_references or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
+        out = Fused(closed).in_place(*operands)
     else:  # captured arrays may be tracers: they are operands
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
         open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)

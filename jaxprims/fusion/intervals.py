@@ -24,7 +24,7 @@ def intervals(graph: Graph, given: Sequence[Interval] = ()) -> dict[Var, Interva
     """Of every variable of which something is known. ``given``: of the arguments."""
     known: dict[Var, Interval] = dict(zip(graph.jaxpr.invars, given, strict=False))
     for v, x in zip(graph.jaxpr.constvars, graph.consts, strict=True):
-        if v.aval.shape == () and _is_real(v) and not isinstance(x, jax.core.Tracer):
+        if v.aval.shape == () and _is_real(v) and not isinstance(x, (jax.core.Tracer, jax.Ref)):
             known[v] = (float(x), float(x))
     for eqn in graph.eqns:
         rule = _RULES.get(eqn.primitive.name)
