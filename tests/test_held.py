@@ -156,6 +156,20 @@ def test_what_is_in_memory_is_not_held() -> None:
     assert calls(lambda x, t: x * 2 + 1) == calls(lambda x, t: jnp.sin(x)) == calls(lambda x, t: jax.jit(jnp.exp)(x) + 1) == 1
 
 
+def test_what_is_added_to_every_element_of_a_sum_is_made_once() -> None:
+    """A gradient's cotangent, if it takes work; of a few numbers it is not worth a call."""
+    x = RNG.standard_normal((40, 1000)).astype(np.float32)
+
+    def made(x: Any, loss: Callable[..., Any]) -> Any:
+        grad = jax.grad(lambda x: jnp.sum(loss(jp.reduce(x, jnp.logaddexp, axis=0))))
+        return jax.jit(grad).lower(x)
+
+    assert [made(x, f).as_text().count(jp.CUSTOM_CALL_TARGETS[-1]) for f in (jnp.sin, lambda y: 2 * y)] == [1, 0]
+    assert made(x[:, :5], jnp.sin).as_text().count(jp.CUSTOM_CALL_TARGETS[-1]) == 0
+    total = np.log(np.sum(np.exp(x), 0))
+    np.testing.assert_allclose(made(x, jnp.sin).compile()(x), np.exp(x - total) * np.cos(total), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.dear
 def test_held_in_other_transformations() -> None:
     """Eagerly, in loops, forwards, in Taylor series, in kernels."""

@@ -14,7 +14,7 @@ import jaxprims as jp
 
 rng = np.random.default_rng(3)
 OPS = {"max": (jnp.max, jnp.maximum), "min": (jnp.min, jnp.minimum), "prod": (jnp.prod, jnp.multiply)}
-SHAPES = [((300,), 0), ((40, 20), 0), ((3, 300), 1), ((40, 2, 3), 0), ((2, 40, 3), 1), ((5, 7), 1)]
+SHAPES = [((300,), 0), ((40, 20), 0), ((40, 900), 0), ((3, 300), 1), ((40, 2, 3), 0), ((2, 40, 3), 1), ((5, 7), 1)]
 
 
 def elements(shape: tuple[int, ...], axis: int, dtype: str = "float32") -> np.ndarray:

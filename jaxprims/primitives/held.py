@@ -166,8 +166,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
     return held_p.bind(*primals, **params), tangents
 
 
-def _transpose(cotangents: Sequence[Any], x: Any, **params: Any) -> Sequence[Any]:
-    return cotangents
+def _transpose(cotangents: Sequence[Any], x: Any, times: int) -> Sequence[Any]:
+    """What is so often read is the cotangent, if the operand is a sum of so many."""
+    return [table(ct, times) if times and not isinstance(ct, ad.Zero) else ct for ct in cotangents]
 
 
 batching.primitive_batchers[held_p] = _batch

@@ -116,6 +116,9 @@ FEW_TO_SELECT = 65_536
 FEW_FACTORS, FEW_FACTORS_IN_ALL = 32, 32_768
 """Elements whose product XLA differentiates faster, as a tree: of a row, of all rows."""
 
+COLUMNS_OF_FACTORS = 64
+"""Columns side by side from which on it multiplies halves of all of them as vectors, where a kernel goes down from both ends."""
+
 
 @dataclasses.dataclass
 class All(Groups):
@@ -134,7 +137,8 @@ class All(Groups):
         return bind(reduce_p, of_numbers("reduce", f, op, value, name, inner_rank=value.ndim - 1), [value])
 
     def sum(self, values: Any) -> Any:
-        return jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
+        total = jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them
+        return table(total, values.shape[0])  # as its cotangent will be
 
     def numbers(self, mask: Any, dtype: Any) -> Any:
         return mask.astype(dtype)
@@ -269,7 +273,7 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(primals, tangents, **params)
         elif name == "logaddexp" and _terms_stay(x, axis) and not axes_of(tangents[:1]) - axes_of([x]):
             out, dot = _log_sum_by_terms(x, tangents[0], axis)
-        elif name == "mul" and isinstance(n, int) and n > 0 and (n <= FEW_FACTORS or _few(x, FEW_FACTORS_IN_ALL)):
+        elif name == "mul" and isinstance(n, int) and n > 0 and _multiplies_in_a_tree(x, axis):
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x, FEW_TO_SELECT) and not axes_of(tangents[:1]) - axes_of([x]):
             x = held([x])[0]
@@ -281,6 +285,11 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
         return [out], [dot]
 
     return with_wholes
+
+
+def _multiplies_in_a_tree(x: jax.Array, axis: int) -> bool:
+    beside = math.prod(k for k in x.shape[axis + 1 :] if isinstance(k, int))
+    return x.shape[axis] <= FEW_FACTORS or beside >= COLUMNS_OF_FACTORS or _few(x, FEW_FACTORS_IN_ALL)
 
 
 def _few(x: jax.Array, most: int) -> bool:
