@@ -196,11 +196,11 @@ def test_weak_types_with_x64(shape, weights):
     with jax.enable_x64(True):
         w = None if weights is None else np.ones(shape, weights)
         for call in (
-            lambda m: m.histogram(x, 3, weights=w),
-            lambda m: m.histogram_bin_edges(x, 3),
-            lambda m: m.histogram2d(jnp.ravel(x), jnp.ravel(x), 3, weights=None if w is None else w.ravel()),
+            lambda m, x: m.histogram(x, 3, weights=w),
+            lambda m, x: m.histogram_bin_edges(x, 3),
+            lambda m, x: m.histogram2d(jnp.ravel(x), jnp.ravel(x), 3, weights=None if w is None else w.ravel()),
         ):
-            got, want = call(jp), call(jnp)
+            got, want = call(jp, x), jax.jit(lambda x: call(jnp, x))(x)
             assert [a.dtype for a in jax.tree.leaves(got)] == [a.dtype for a in jax.tree.leaves(want)]
             jax.tree.map(np.testing.assert_array_equal, got, want)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import importlib.metadata
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 
@@ -18,10 +17,14 @@ ROOT = Path(__file__).parent.parent
 DOCS = sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
 PROSE = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", *DOCS]
 PAGES = [page for page in PROSE if "```python\n" in (ROOT / page).read_text()]
+PACKAGE = ROOT / "jaxprims"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = sorted(
-    m.name for m in pkgutil.walk_packages(jaxprims.__path__, "jaxprims.") if not m.ispkg and m.name != "jaxprims._cpu"
+    f"jaxprims.{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}"
+    for path in PACKAGE.rglob("*.py")
+    if ">>> " in path.read_text()
 )
+"""Those with examples."""
 
 
 def run(text: str, **names: object) -> None:
