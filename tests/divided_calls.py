@@ -96,6 +96,16 @@ def check(f: Callable[..., Any], args: tuple[np.ndarray, ...], m: Mesh, spec: P,
     assert_close(compiled(*placed), jax.tree.map(np.asarray, jax.jit(f)(*args)), 2e-4)
 
 
+def with_gradient(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What f gives and, in the same program, the gradient of a function of that."""
+
+    def both(x: Any) -> Any:
+        y, back = jax.vjp(f, x)
+        return y, back(jnp.cos(y))[0]
+
+    return both
+
+
 def blur(t: Any) -> Any:
     return 0.3 * t[-1, 0] * t[0, 1] + 0.5 * t[0, 0] + 0.2 * t[1, -1]
 
