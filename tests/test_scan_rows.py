@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_calls import Fenced, spec_of, sums
+from llvmlite import ir
 from scan_calls import FORMS, IDENTITIES, OF_FORM, OF_ROWS, OPERATORS, Kernel, fold, kernel, shifted
 
 from jaxprims.ir import program as P
+from jaxprims.targets.cpu.llvm.vectors import MOST_SHUFFLED
+from jaxprims.targets.cpu.ordered import scan_along
+from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
+from jaxprims.targets.cpu.ordered.scan_short_rows import ShortRows
 
 
 def aligned(n: int, dtype: np.dtype) -> np.ndarray:
@@ -139,6 +145,16 @@ def test_rows_touch_their_elements_alone(dtype: str, form: str) -> None:
             k.scan([x], [out], n, flags=fence.like(np.ones(n, np.uint8), at_end), period=period)
             if kind == "scan":
                 np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_few_structs_of_bytes_are_taken_apart_at_once(vector_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM takes seconds over the shuffles of many."""
+    for slots, form in itertools.product((3, 4, 7), (ShortRows, LogSteps)):
+        monkeypatch.setattr(scan_along, "_form", lambda *_, form=form: form)
+        module, leaves = ir.Module(), [("u8", slots)]
+        scan_along.build_scan(module, spec_of(sums, ["u8"] * slots, leaves, leaves), vector_bytes, periodic=form is ShortRows)
+        assert max(int(n) for n in re.findall(r"<(\d+) x i8>", str(module))) <= MOST_SHUFFLED
 
 
 @pytest.mark.parametrize("form", OF_ROWS)

@@ -25,12 +25,15 @@ def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
     dtypes = {i.dtype for p in (spec.f, spec.op, spec.finish) for i in p.walk() if i.dtype != "tuple"}
     dtypes |= {*spec.state, *(dtype for dtype, _ in spec.leaves), *(a.dtype for a in spec.arrays)}
     width = vector_bytes // max(map(register_bytes, dtypes))
-    structs = [*spec.leaves, *((a.dtype, a.slots) for a in spec.arrays)]
-    while width > LEAST_WIDTH and any(
-        width * n > MOST_SHUFFLED and (spec.across or not in_pieces(t, n, width)) for t, n in structs
-    ):
+    while width > LEAST_WIDTH and not is_taken_apart(spec, width):
         width //= 2
     return width
+
+
+def is_taken_apart(spec: OrderedSpec, width: int) -> bool:
+    """Are so many elements taken apart, and put together again, by shuffles over which LLVM does not take seconds?"""
+    structs = [*spec.leaves, *((a.dtype, a.slots) for a in spec.arrays)]
+    return all(width * n <= MOST_SHUFFLED or (not spec.across and in_pieces(t, n, width)) for t, n in structs)
 
 
 class Elements:

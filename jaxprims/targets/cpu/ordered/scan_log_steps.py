@@ -9,7 +9,7 @@ from llvmlite import ir
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, address, alloca, chosen, i64, least, loop, masked_load, numbers, side_by_side, splat
 from ..llvm.types import take, vector_of
-from .elements import Elements, vector_width
+from .elements import Elements, is_taken_apart, vector_width
 from .scan_base import Kernel, Values
 
 
@@ -46,6 +46,8 @@ class LogSteps(Kernel):
         combined = sum(spec.op.body[r].op != "arg" for r in spec.op.results)  # the others are passed on
         self.groups = max(1, min(8 // max(1, combined), self.LANES // self.group))
         self.groups = 1 << (self.groups.bit_length() - 1)
+        while self.groups > 1 and not is_taken_apart(spec, self.group * self.groups):
+            self.groups //= 2
         self.width = self.group * self.groups
         self.word, self.backwards = ir.IntType(max(32, self.width)), spec.reverse
 
