@@ -125,19 +125,22 @@ def test_python_computes_in_double_precision() -> None:
             lambda x: jax.lax.fori_loop(0, 3, lambda k, y: y + x * (start - 1.69999999e9), x),
             lambda x: jax.nn.relu(x * (start - 1.69999999e9)),
         ):
-            assert jp.reduce(X, map=f) == jax.jit(lambda x, f=f: jp.reduce(x, map=f))(X) > 600
             op = lambda a, b, f=f: jnp.maximum(a, b) + 0 * f(a)  # noqa: E731
-            np.testing.assert_array_equal(jp.scan(X, op), jax.jit(lambda x, op=op: jp.scan(x, op))(X))
             mine = lambda a, f=f: f(a[0])  # noqa: E731
-            np.testing.assert_array_equal(jp.stencil(mine, X), jax.jit(lambda x, f=mine: jp.stencil(f, x))(X))
+            together = jax.jit(lambda x, f=f, op=op, mine=mine: (jp.reduce(x, map=f), jp.scan(x, op), jp.stencil(mine, x)))
+            total, scanned, cells = together(X)
+            assert jp.reduce(X, map=f) == total > 600
+            np.testing.assert_array_equal(jp.scan(X, op), scanned)
+            np.testing.assert_array_equal(jp.stencil(mine, X), cells)
     for start in (1.7e9, 1.7e9 + 64, 1e40):
         stop = start * (1 + 1e-9)
         f = lambda x: (x - (start - 1.7e9) % 1e30) / (stop - start)  # noqa: E731
-        assert jp.reduce(X, map=f) == jax.jit(lambda x: jp.reduce(x, map=f))(X)
         op = lambda a, b: jnp.maximum(a, b + 0 * a * (stop - start))  # noqa: E731
-        assert jp.reduce(X, op) == jax.jit(lambda x: jp.reduce(x, op))(X) == 11
         smooth = lambda a: a[-1] * ((start - 1.7e9) % 1e30) + a[1]  # noqa: E731
-        np.testing.assert_array_equal(jp.stencil(smooth, X), jax.jit(lambda x: jp.stencil(smooth, x))(X))
+        total, most, cells = jax.jit(lambda x: (jp.reduce(x, map=f), jp.reduce(x, op), jp.stencil(smooth, x)))(X)
+        assert jp.reduce(X, map=f) == total
+        assert jp.reduce(X, op) == most == 11
+        np.testing.assert_array_equal(jp.stencil(smooth, X), cells)
     for c in (1 + 2**-11 + 2**-30, 1 - 2**-12 - 2**-30):  # rounded to f32 and from there to f16 it is another number
         f = lambda x: x * c  # noqa: E731
         halves = jnp.ones(3, jnp.float16)

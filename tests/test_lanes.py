@@ -161,7 +161,7 @@ def test_transformations() -> None:
             jax.export.deserialize(export(jax.jit(call))(a).serialize()).call(a),
         ]
 
-    for got, want in zip(each(jax.jit(ours("gated"))), each(plain("gated")), strict=True):
+    for got, want in zip(each(jax.jit(ours("gated"))), each(jax.jit(plain("gated"))), strict=True):
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-5), got, want)
 
 
