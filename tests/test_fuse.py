@@ -101,13 +101,17 @@ def test_positions_of_extremes_are_found_in_a_pass_that_is_made_anyway() -> None
     assert kernels(moments, X) == ["reduce-sum reduce-max", "reduce-sum reduce-min"]
     assert kernels(lambda x: (jnp.argmin(x), jnp.argmax(x)), X) == ["reduce-min reduce-max", "reduce-min reduce-min"]
     assert kernels(lambda x: (jnp.sum(x), jnp.argmax(x)), X) == ["reduce-sum argmax"]
+    halves = lambda x: (jnp.argmin(x), jnp.argmax(x.astype(jnp.bfloat16)))  # noqa: E731
+    squares = lambda x: jnp.argmin(x * x)  # noqa: E731
+    # of halves one operation after the other: within a program XLA need not round
+    pairs = [(jp.fuse(moments), jax.jit(moments)), (jp.fuse(halves), halves), (jp.fuse(squares), jax.jit(squares))]
     for x in (X, X.at[jnp.array([9, 7, 20_000])].set(jnp.nan), jnp.zeros(N).at[::2].set(-0.0), jnp.full(N, -jnp.inf)):
-        for fn in (moments, lambda x: (jnp.argmin(x), jnp.argmax(x.astype(jnp.bfloat16))), lambda x: jnp.argmin(x * x)):
-            same(fn(x), jp.fuse(fn)(x))
+        for fused, plain in pairs:
+            same(plain(x), fused(x))
     rows = jnp.round(4 * X).reshape(40, 1000).astype(jnp.int32)
     for axis in (0, 1, None):
         fn = functools.partial(lambda x, axis: (jnp.argmin(x, axis), jnp.argmax(x, axis)), axis=axis)
-        same(fn(rows), jp.fuse(fn)(rows))
+        same(jax.jit(fn)(rows), jp.fuse(fn)(rows))
 
 
 def test_what_depends_on_another_is_another_kernel() -> None:
