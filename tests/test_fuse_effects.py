@@ -3,6 +3,7 @@ references."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from fused import faults, same  # noqa: F401
 from jax.experimental import checkify, io_callback
+from jax.experimental.hijax import HiType, VJPHiPrimitive, register_hitype
 
 import jaxprims as jp
 
@@ -144,7 +146,80 @@ def test_references_are_arguments() -> None:
         same(jnp.float32(20), jax.jit(lambda r, x: add(r, x)[1] + (traced.clear() or 0))(total, jnp.ones(9)))
 
 
-def test_without_jit() -> None:
-    """To see numbers, and choose by them."""
+class Square(VJPHiPrimitive):
+    """Without a rule for tangents that can be transposed."""
+
+    def __init__(self, x: Any):
+        self.in_avals, self.out_aval, self.params = (x,), x, {}
+        super().__init__()
+
+    def expand(self, x: Any) -> Any:
+        return x**2
+
+    def vjp_fwd(self, moving: Any, x: Any) -> Any:
+        return self(x), x
+
+    def vjp_bwd_retval(self, x: Any, g: Any) -> Any:
+        return (g * 2 * x,)
+
+
+def test_primitives_with_a_backward_pass_alone() -> None:
+    def loss(x: Any) -> Any:
+        return jnp.sum(Square(jax.typeof(x))(x) * x)
+
+    same(loss(X), jp.fuse(loss)(X))
+    same(3 * X**2, jax.grad(jp.fuse(loss))(X))
+    same(3 * X**2, jax.jit(jax.grad(jp.fuse(loss)))(X))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class PairType(HiType):
+    shape: tuple[int, ...]
+
+    def lo_ty(self) -> Any:
+        return [jax.core.ShapedArray(self.shape, np.dtype(np.float32))] * 2
+
+    def lower_val(self, x: Any) -> Any:
+        return [x.first, x.second]
+
+    def raise_val(self, first: Any, second: Any) -> Pair:
+        return Pair(first, second)
+
+
+register_hitype(Pair, lambda x: PairType(x.first.shape))
+
+
+class Second(VJPHiPrimitive):
+    def __init__(self, x: Any):
+        self.in_avals, self.params = (x,), {}
+        self.out_aval = jax.core.ShapedArray(x.shape, np.dtype(np.float32))
+        super().__init__()
+
+    def expand(self, x: Any) -> Any:
+        return x.second
+
+
+def test_types_that_are_no_arrays() -> None:
+    """Captured, as arguments of a program around the call, and of the function."""
+    pair = Pair(X, X + 1)
+
+    def twice(x: Any) -> Any:
+        return 2 * Second(jax.typeof(x))(x)
+
+    same(2 * (X + 1), jp.fuse(lambda x: x * 0 + jax.jit(twice)(pair))(X))
+    same(2 * (X + 1), jp.fuse(twice)(pair))
+    same(2 * (X + 1), jax.jit(jp.fuse(twice))(pair))
+
+
+def test_debugging() -> None:
+    """Without ``jit``, to see numbers and choose by them; or with errors that say which operation has made a NaN."""
     with jax.disable_jit():
         assert jp.fuse(lambda x: x * 2 if x > 1 else x)(jnp.float32(3)) == 6
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="encountered in div"):
+        jp.fuse(lambda x: jnp.max(x / x))(X)

@@ -147,14 +147,18 @@ def _made(jaxpr: Jaxpr) -> int:
 
 
 def has_shards(jaxpr: Jaxpr) -> bool:
-    """Is there a ``shard_map`` in it? That has to be lowered where it stands."""
-    return any(e.primitive.name == "shard_map" or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+    """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a primitive that may only have the one rule for
+    derivatives that is wanted there?"""
+    return any(e.primitive.name in _WHERE_IT_STANDS or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+
+
+_WHERE_IT_STANDS = ("shard_map", "call_hi_primitive")
 
 
 def has_tokens(jaxpr: Jaxpr) -> bool:
-    """Is there anything in it that is no array?"""
+    """Is there anything in it that is neither an array nor a reference to one?"""
     made = (*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars))
-    return any(not hasattr(v.aval, "shape") for v in made) or any(
+    return any(not isinstance(getattr(v.aval, "inner_aval", v.aval), jax.core.ShapedArray) for v in made) or any(
         has_tokens(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e)
     )
 

@@ -34,7 +34,8 @@ def fuse(fn: F) -> F:
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
       and maxima are equal; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
-      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit`` it is ``fn``.
+      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit``
+      and ``jax.debug_nans`` it is ``fn``.
 
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
@@ -59,7 +60,7 @@ def fuse(fn: F) -> F:
     @functools.wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:
         nonlocal first
-        if jax.config.jax_disable_jit:
+        if jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs:
             return fn(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         for way in range(first, len(_KNOWN)):
@@ -84,7 +85,7 @@ _KNOWN: tuple[tuple[type, ...], ...] = ((), (bool, int), _NUMBERS)
 def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
     if isinstance(x, (np.ndarray, np.generic)):
         return x.dtype.kind in "biufcV"
-    return isinstance(x, (jax.Array, jax.Ref)) or (type(x) in _NUMBERS and type(x) not in known)
+    return isinstance(x, (jax.Array, jax.Ref, jax.core.Tracer)) or (type(x) in _NUMBERS and type(x) not in known)
 
 
 def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, numbers: tuple[type, ...]) -> Any:
