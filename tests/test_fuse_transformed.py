@@ -14,6 +14,7 @@ from exports import export
 from fused import IDS, N, X, Y, faults, kernels, same
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from meshes import mesh as mesh_of
 
@@ -169,6 +170,34 @@ def test_shards() -> None:
     placed = jax.device_put(X, jax.NamedSharding(mesh, P("x")))
     same(model(X, W), FUSED(placed, W))
     same(jax.grad(model, 1)(X, W), jax.grad(FUSED, 1)(placed, W), 1e-3)
+
+
+def test_types_that_say_where_parts_are() -> None:
+    """On explicit axes: as an argument, inside alone, and parts that are still to be added."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,))
+
+    def unadded(a: Any, b: Any) -> Any:
+        c = jnp.einsum("ij,jk->ik", a, b, out_sharding=P(None, None, unreduced={"x"}))
+        return c + c
+
+    def added(c: Any) -> Any:
+        return jax.sharding.reshard(c + c, P(None, None))
+
+    def inside(x: Any) -> Any:
+        y = jax.sharding.reshard(x, P("x"))
+        return jnp.sum(y * y), y * 2, jnp.max(y)
+
+    with jax.set_mesh(mesh):
+        a = jax.sharding.reshard(jnp.arange(32.0).reshape(4, 8), P(None, "x"))
+        b = jax.sharding.reshard(jnp.arange(32.0).reshape(8, 4), P("x", None))
+        parts = jax.jit(unadded)(a, b)
+        for f, args in [(unadded, (a, b)), (lambda *x: added(unadded(*x)), (a, b)), (added, (parts,)), (inside, (X,))]:
+            for fused in (jp.fuse(f), jax.jit(jp.fuse(f))):
+                expected, got = jax.tree.leaves(jax.jit(f)(*args)), jax.tree.leaves(fused(*args))
+                assert [jax.typeof(x) for x in got] == [jax.typeof(x) for x in expected]
+                for e, g in zip(expected, got, strict=True):
+                    for mine, other in zip(e.addressable_shards, g.addressable_shards, strict=True):
+                        np.testing.assert_allclose(other.data, mine.data, rtol=1e-5)
 
 
 # --- the graph ----------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import opened, subjaxprs, with_arguments
+from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
 from .graph import Graph, flat_graph
@@ -155,11 +156,13 @@ def has_shards(jaxpr: Jaxpr) -> bool:
 _WHERE_IT_STANDS = ("shard_map", "call_hi_primitive")
 
 
-def has_tokens(jaxpr: Jaxpr) -> bool:
-    """Is there anything in it that is neither an array nor a reference to one?"""
+def has_other_types(jaxpr: Jaxpr) -> bool:
+    """Is there anything in it that is more than an array, or a reference to one: a token, or one whose type says where its parts
+    are, or that they are still to be added?"""
     made = (*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars))
-    return any(not isinstance(getattr(v.aval, "inner_aval", v.aval), jax.core.ShapedArray) for v in made) or any(
-        has_tokens(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e)
+    types = [getattr(v.aval, "inner_aval", v.aval) for v in made]
+    return not all(isinstance(t, jax.core.ShapedArray) and is_whole(t) for t in types) or any(
+        has_other_types(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e)
     )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
-from ..tracing.varying import axes_of, sharded_axes
-from .call import Fused, bind, has_shards, has_tokens
+from ..tracing.varying import axes_of
+from .call import Fused, bind, has_other_types, has_shards
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,8 +136,8 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
 
     closed = jax.make_jaxpr(flat)(*operands)
     has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
-    if has_tokens(closed.jaxpr) or any(sharded_axes(x) for x in [*operands, *closed.consts]):
-        out = jaxpr_as_fun(closed)(*operands)  # types that are more than arrays: kernels do not keep them
+    if has_other_types(closed.jaxpr):  # which kernels do not keep
+        out = jaxpr_as_fun(closed)(*operands)
     elif closed.effects or has_references or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
         out = Fused(closed).in_place(*operands)
     else:  # captured arrays may be tracers: they are operands

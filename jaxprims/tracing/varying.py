@@ -40,6 +40,12 @@ def sharded_axes(x: Any) -> list[int]:
     return [k for k, names in enumerate(jax.typeof(x).sharding.spec) if names is not None]
 
 
+def is_whole(aval: Any) -> bool:
+    """Does its type say nothing of parts, neither where they are, on explicit axes, nor that they are still to be added?"""
+    spec = aval.sharding.spec
+    return not (spec.unreduced or spec.reduced or any(names is not None for names in spec))
+
+
 def placed(arrays: Iterable[Any]) -> bool:
     """Has an axis of theirs a place on a mesh with explicit axes? No bins have one."""
     return any(map(sharded_axes, arrays))
