@@ -300,3 +300,19 @@ def test_extremes_of_a_few_are_compared_where_they_are_made(
         assert compiled.memory_analysis().temp_size_in_bytes < points.size * 4 * 4  # and not 16 numbers for each
     wanted = jax.jit(jax.grad(fn))(points, centres)
     np.testing.assert_allclose(compiled(points, centres), wanted, rtol=2e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(("op", "f"), [(jnp.minimum, jnp.exp), (jnp.maximum, lambda x: jnp.tanh(x) + 0.95)])
+def test_the_greater_of_two(op: Callable[..., Any], f: Callable[[Any], Any]) -> None:
+    """Its gradient goes where it is the number itself, which a stencil would make again of what XLA has made for a loop."""
+
+    def loss(x: Any, y: Any, z: Any) -> Any:
+        weight = op(1.0, f(0.1 * x))
+        steps = weight * (z + 0.9 * jnp.concatenate([y[1:], y[-1:]]) - y)
+        first = jnp.zeros(x.shape[1])
+        back = jax.lax.scan(lambda c, s: ((s[0] + 0.9 * s[1] * c),) * 2, first, (steps, weight), reverse=True)[1]
+        return jnp.sum(jnp.sin(back + y)) + jnp.sum(jnp.sin(weight * (z + 0.9 * jnp.concatenate([y[1:], y[-1:]]) - y)))
+
+    given = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3000, 32)), jnp.float32)
+    plain = np.asarray(jax.jit(jax.grad(loss))(*given))
+    assert np.abs(jax.jit(jp.fuse(jax.grad(loss)))(*given) - plain).max() < 1e-3

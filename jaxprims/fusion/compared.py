@@ -75,6 +75,8 @@ def compared(graph: Graph) -> list[Compared]:
     several = {v: [*itertools.permutations(found, 2), *itertools.product(found, of_both[v])] for v, found in each.items()}
     out = [Compared(v, k, k) for k in positions for v in of[k] if v in graph.producer]
     for index, eqn in enumerate(graph.eqns):
+        if eqn.primitive.name == "eq" and _compares(graph, eqn):
+            out += [*_of_one(graph, eqn.invars, index), *_of_one(graph, eqn.invars[::-1], index)]
         if of and _compares(graph, eqn):
             for x, extreme in (eqn.invars, eqn.invars[::-1]):
                 sources, bits = _picked(graph, x), graph.needs([extreme])
@@ -82,6 +84,15 @@ def compared(graph: Graph) -> list[Compared]:
                 out += _of_functions(graph, of, x, extreme, index)
             out += _of_two(several, *(graph.needs([x]) for x in eqn.invars))
     return out
+
+
+def _of_one(graph: Graph, operands: Sequence[Any], index: int) -> Iterator[Compared]:
+    """A number that is compared with the greater, or less, of itself and another."""
+    var, extreme = (source(graph, v) for v in operands)
+    eqn = graph.made_by(extreme)
+    chosen = eqn is not None and eqn.primitive.name in ("max", "min") and var in graph.producer
+    if chosen and any(source(graph, v) is var for v in eqn.invars):
+        yield Compared(var, graph.producer[extreme], index)
 
 
 def _of_functions(graph: Graph, of: Mapping[int, Collection[Any]], x: Any, extreme: Any, index: int) -> Iterator[Compared]:
