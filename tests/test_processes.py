@@ -13,7 +13,6 @@ SCRIPT = Path(__file__).with_name("several_processes.py")
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.cover(1)
 def test_several_processes(processes: int) -> None:
     flags = os.environ.get("XLA_FLAGS", "").replace("device_count=8", "device_count=2")
     said = together([str(SCRIPT)], processes, {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 240)
