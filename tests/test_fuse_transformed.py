@@ -172,6 +172,20 @@ def test_shards() -> None:
     same(jax.grad(model, 1)(X, W), jax.grad(FUSED, 1)(placed, W), 1e-3)
 
 
+def test_shardings_of_batches() -> None:
+    """``vmap`` may name the mesh's axis that a batch is sharded over."""
+    mesh = mesh_of(4)
+
+    def f(x: Any) -> Any:
+        return jnp.max(jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P(None))) * 2), x + 1
+
+    def sharding(f: Any) -> Any:
+        return jax.jit(jax.vmap(f, spmd_axis_name="x"))(jnp.ones((8, 5)))[0].sharding
+
+    assert sharding(f).spec == P("x")
+    assert sharding(jp.fuse(f)).is_equivalent_to(sharding(f), 1)
+
+
 def test_types_that_say_where_parts_are() -> None:
     """On explicit axes: as an argument, inside alone, and parts that are still to be added."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,))

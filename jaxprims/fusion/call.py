@@ -148,12 +148,12 @@ def _made(jaxpr: Jaxpr) -> int:
 
 
 def has_shards(jaxpr: Jaxpr) -> bool:
-    """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a primitive that may only have the one rule for
-    derivatives that is wanted there?"""
+    """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a sharding, which ``vmap`` may name another
+    axis of, or a primitive that may only have the one rule for derivatives that is wanted there?"""
     return any(e.primitive.name in _WHERE_IT_STANDS or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
-_WHERE_IT_STANDS = ("shard_map", "call_hi_primitive")
+_WHERE_IT_STANDS = ("shard_map", "sharding_constraint", "call_hi_primitive")
 
 
 def has_other_types(jaxpr: Jaxpr) -> bool:
