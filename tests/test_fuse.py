@@ -304,6 +304,19 @@ def test_what_is_made_of_scans(name: str) -> None:
     same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 2e-4)
 
 
+@pytest.mark.parametrize("length", [12, 30])
+def test_short_rows_with_numbers_of_their_own(length: int) -> None:
+    """Many short rows are scanned at once, which takes no number of each row: XLA makes what these go into."""
+    x, z = jnp.sin(jnp.arange(100.0 * length)).reshape(100, length), X[:100]
+
+    def paths(x: Any, z: Any) -> Any:
+        return z[:, None] * jnp.exp(jnp.cumsum(x, 1))
+
+    same(jax.jit(paths)(x, z), jax.jit(jp.fuse(paths))(x, z), 2e-4)
+    found = Fused(jax.make_jaxpr(paths)(x, z)).rewritten.in_words()
+    assert sum("makes exp of it" in line for line in found) == 1, found
+
+
 def test_what_two_kernels_of_scans_could_make() -> None:
     """One does, and reads what the other has made."""
 

@@ -270,6 +270,9 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x, jnp.multiply, axis=1), long) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, axis=1), jnp.ones((400, 600))) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]
+    own_numbers = jax.vmap(lambda x: jp.scan(x[1:], map=lambda v: v * x[0]))
+    assert strategies(lambda x: own_numbers(x.reshape(-1, 25)), many) == ["plain XLA"]
+    assert strategies(lambda x: own_numbers(x.reshape(-1, 50)), many) != ["plain XLA"]
     n = jax.export.symbolic_shape("n")
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
 

@@ -90,8 +90,9 @@ def _of_one(graph: Graph, operands: Sequence[Any], index: int) -> Iterator[Compa
     """A number that is compared with the greater, or less, of itself and another."""
     var, extreme = (source(graph, v) for v in operands)
     eqn = graph.made_by(extreme)
-    chosen = eqn is not None and eqn.primitive.name in ("max", "min") and var in graph.producer
-    if chosen and any(source(graph, v) is var for v in eqn.invars):
+    if eqn is None or eqn.primitive.name not in ("max", "min") or var not in graph.producer:
+        return
+    if any(source(graph, v) is var for v in eqn.invars):
         yield Compared(var, graph.producer[extreme], index)
 
 

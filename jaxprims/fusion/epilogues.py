@@ -19,6 +19,9 @@ from .graph import OUTSIDE, Graph
 from .sites import Site
 from .stencils.stencil import Root
 
+SHORT_ROW = 64
+"""Elements of a row below which many are scanned at once, unless each has a number of its own: that takes a call."""
+
 
 class Finished:
     """The scans of a body, and equations (``inside``) of which no more is written than of the scans. ``sites``: what is;
@@ -69,12 +72,17 @@ def finished(scans: Body, outside: Collection[int], read: Collection[Var]) -> Fi
     graph = scans.graph
     results = [s.eqn.outvars[0] for s in scans.sites]
     shape, known, bits = results[0].aval.shape, set(results), sum(1 << s.index for s in scans.sites)
+    sizes, (_, labels) = scans.sites[0].sizes, scans.sites[0].roots[0]
+    along = labels.index(len(sizes) - 1)
+
+    def is_of_short_rows(v: Any) -> bool:
+        return sizes[-1] < SHORT_ROW and v.aval.shape[along] == 1 and v.aval.size > 1
 
     def fits(v: Any) -> bool:
         if isinstance(v, Literal) or v in known:
             return True
         spreads = v.aval.ndim in (0, len(shape)) and all(n in (1, m) for n, m in zip(v.aval.shape, shape, strict=False))
-        return spreads and not graph.needs([v]) & bits
+        return spreads and not (v.aval.ndim and is_of_short_rows(v)) and not graph.needs([v]) & bits
 
     inside = []
     for k in sorted(outside):

@@ -52,6 +52,9 @@ SHORT_FOR_SCAN, SHORT_FOR_FOLD, SHORTEST = 10, 8, 3
 """Elements of a row of scalars that XLA combines in vectors, one operation for each doubling of distances, by an operator that
 it does not know: of a scan by a cheap one (two fewer for each scalar of an element), of a reduction (for all scalars), by any."""
 
+SHORT_FOR_CALLS = 40
+"""Elements of a row, likewise, if each has numbers of its own, for which a kernel would be called anew."""
+
 ABREAST_IN_XLA = 4
 """How much less that is where rows lie side by side."""
 
@@ -193,6 +196,8 @@ def _short_rows(problem: OrderedProblem) -> bool:
         return bool(problem.n <= SHORTEST)
     if problem.family == "scan":
         many = problem.n * problem.members * slots > FEW_TO_SCAN_IN_ALL
+        if problem.captured and problem.members > 1 and problem.n < SHORT_FOR_CALLS:
+            return True
         return bool(problem.n <= max(SHORTEST, SHORT_FOR_SCAN - 2 * slots * many))
     return bool(problem.n <= max(SHORTEST, SHORT_FOR_FOLD // slots))
 
