@@ -29,6 +29,11 @@ def test_columns_that_xla_goes_through_again(width: int) -> None:
         same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows))
 
 
+def taken_in(fn: Callable[..., Any], *args: Any) -> str:
+    """What the kernels of a function take in."""
+    return " ".join(site.partition("takes in")[2] for site in jp.explain(jp.fuse(fn))(*args).sites)
+
+
 SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
     "sin": (jnp.sin, True),
     "atan2": (lambda x: jnp.arctan2(x, 2 + x), True),
@@ -140,3 +145,22 @@ def test_functions_of_what_elements_of_a_row_have_in_common_are_not_made_for_eac
         (site,) = [s for s in jp.explain(jp.fuse(fn))(rows).sites if "one kernel" in str(s)]
         assert "mul" in str(site) and "cos" not in str(site)
         same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows))
+
+
+def test_long_rows_are_reduced_along_memory() -> None:
+    """Not taken apart for several elements at once; short ones are, and what goes through its row again, or is slow in XLA."""
+
+    def lengths(x: Any) -> Any:
+        length = jnp.sqrt(jnp.sum(x * x, -1))
+        return jnp.zeros(20).at[length.astype(jnp.int32)].add(length)
+
+    def deviations(x: Any) -> Any:
+        return lengths(x - jnp.mean(x, -1, keepdims=True))
+
+    many = {n: jnp.ones((10_000, n)) for n in (16, 64)}
+    assert "reduce_sum" in taken_in(lengths, many[16]) and "reduce_sum" not in taken_in(lengths, many[64])
+    assert "sin" in taken_in(lambda x: lengths(jnp.sin(x)), many[64])
+    assert kernels(deviations, many[64])
+    x = X[: N // 64 * 64].reshape(-1, 64)
+    for fn in (lengths, deviations):
+        same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-4)

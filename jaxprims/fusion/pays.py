@@ -204,6 +204,32 @@ def why_not(body: Body) -> str | None:
     return None
 
 
+MOST_APART = 40
+"""Numbers of a row up to which a kernel takes the rows of a vector's elements apart at once; XLA goes along longer ones."""
+
+
+def along_rows(body: Body) -> frozenset[Var]:
+    """What XLA reduces along rows that a kernel would take apart: that lie in memory, gone through once and forgotten."""
+    graph = body.graph
+    if body.of_rows or any(_is_turned(leaf) for leaf in body.streamed):
+        return frozenset()
+    longest = max((own_numbers(*leaf) for leaf in body.streamed), default=0)
+    out = set[Var]()
+    for k in body.taken:
+        eqn = graph.eqns[k]
+        if eqn.primitive.name not in REDUCTIONS:
+            continue
+        shape, axes = eqn.invars[0].aval.shape, sorted(eqn.params["axes"])
+        row = math.prod(shape[a] for a in axes)
+        if not MOST_APART < row <= longest or axes != list(range(len(shape) - len(axes), len(shape))):
+            continue
+        behind = {graph.eqns[j].primitive.name for j in body.taken if graph.ancestors[k] >> j & 1 and j != k}
+        ahead = (j for j in body.taken if graph.ancestors[j] >> k & 1 and j != k)
+        if behind <= _IN_LOOPS - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
+            out.add(eqn.outvars[0])
+    return frozenset(out)
+
+
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 """Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
 if XLA would have to write what the kernel reads.)"""

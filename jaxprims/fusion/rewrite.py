@@ -24,7 +24,7 @@ from .epilogues import finished
 from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
-from .pays import folds, is_held, why_no_rows, why_no_stencil, why_not
+from .pays import along_rows, folds, is_held, why_no_rows, why_no_stencil, why_not
 from .priced import SAVED, is_in_cache, price
 from .rows import find_rows
 from .sites import MOST_OWN, Site, find_sites, small_reductions
@@ -233,9 +233,10 @@ class _Plan:
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             alike = read_in_any_case(self.graph, self.compared, bodies, self.graph.evaluated(_reads_of(bodies)))
-            if all(alike <= cut for cut in cuts):
+            more = [alike | along_rows(b) for b in bodies]
+            if all(mine <= cut for mine, cut in zip(more, cuts, strict=True)):
                 return bodies
-            cuts = [cut | alike for cut in cuts]
+            cuts = [cut | mine for cut, mine in zip(cuts, more, strict=True)]
 
     def _small_reductions(self, bodies: Sequence[Body], tried: set[int]) -> list[Site] | None:
         """The last one outside of kernels that is worth one, and has not been tried; with it all that reduce the same, since of
