@@ -149,11 +149,28 @@ def _made(jaxpr: Jaxpr) -> int:
 
 def has_shards(jaxpr: Jaxpr) -> bool:
     """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a sharding, which ``vmap`` may name another
-    axis of, or a primitive that may only have the one rule for derivatives that is wanted there?"""
-    return any(e.primitive.name in _WHERE_IT_STANDS or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+    axis of, or a primitive that has a backward pass alone?"""
+    return any(_stays(e) or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
-_WHERE_IT_STANDS = ("shard_map", "sharding_constraint", "call_hi_primitive")
+def _stays(eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    return name in ("shard_map", "sharding_constraint") or (name == "call_hi_primitive" and not _has_tangents(eqn))
+
+
+def _has_tangents(eqn: JaxprEqn) -> bool:
+    avals = [v.aval for v in eqn.invars]
+    moving = [k for k, aval in enumerate(avals) if is_inexact(aval.dtype)]
+
+    def pushed(*xs: Any) -> Any:
+        mine = [xs[k] for k in moving]
+        return jax.jvp(lambda *mine: eqn.primitive.bind(*replaced(xs, moving, mine), **eqn.params), mine, mine)
+
+    try:
+        jax.eval_shape(pushed, *avals)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def has_other_types(jaxpr: Jaxpr) -> bool:
