@@ -239,8 +239,7 @@ def test_few_elements_of_several_leaves_into_segments(ops: Any) -> None:
 
 def test_limits() -> None:
     """Beyond them there are kernels; so there are for what XLA has no operation for, and for sizes that are not known."""
-    many = jnp.ones(100 * xla_pays.SMALL)
-    ids = jnp.zeros(many.shape, jnp.int32)
+    many, ids = jnp.ones(100 * xla_pays.SMALL), jnp.zeros(100 * xla_pays.SMALL, jnp.int32)
     assert strategies(lambda x: jp.reduce(x), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, jnp.logaddexp), many) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x.reshape(-1, 50), jnp.logaddexp, axis=1), many) != ["plain XLA"]
@@ -256,10 +255,11 @@ def test_limits() -> None:
         assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), halves) != ["plain XLA"]
         more = jax.ShapeDtypeStruct((xla_pays.MANY, 4), jnp.float16)
         assert strategies(lambda x, op=op: jp.reduce(x, op, axis=1), more) == ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
-    assert strategies(lambda x: jp.reduce(x.reshape(-1, 200), own, axis=1), many) != ["plain XLA"]
-    assert strategies(lambda x: jp.scan(x.reshape(-1, 8), own, axis=1), many) == ["plain XLA"]
-    assert strategies(lambda x: jp.scan(x.reshape(-1, 20), own, axis=1), many) != ["plain XLA"]
+    own_numbers = jax.vmap(lambda x: jp.scan(x[1:], map=lambda v: v * x[0]))
+    reduced, scanned = functools.partial(jp.reduce, op=own, axis=1), functools.partial(jp.scan, op=own, axis=1)
+    for call, short, longer in ((reduced, 8, 200), (scanned, 8, 20), (own_numbers, 25, 50)):
+        assert strategies(lambda x, n=short, call=call: call(x.reshape(-1, n)), many) == ["plain XLA"]
+        assert strategies(lambda x, n=longer, call=call: call(x.reshape(-1, n)), many) != ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(-1, 50), 1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(8, -1), 0), many) == ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(50, -1), 0), many) != ["plain XLA"]
@@ -270,9 +270,6 @@ def test_limits() -> None:
     assert strategies(lambda x: jp.reduce(x, jnp.multiply, axis=1), long) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, axis=1), jnp.ones((400, 600))) != ["plain XLA"]
     assert strategies(lambda x: jp.reduce(x, map=jnp.sin), many[:900]) != ["plain XLA"]
-    own_numbers = jax.vmap(lambda x: jp.scan(x[1:], map=lambda v: v * x[0]))
-    assert strategies(lambda x: own_numbers(x.reshape(-1, 25)), many) == ["plain XLA"]
-    assert strategies(lambda x: own_numbers(x.reshape(-1, 50)), many) != ["plain XLA"]
     n = jax.export.symbolic_shape("n")
     assert strategies(lambda x: jp.reduce(x), jax.ShapeDtypeStruct(n, jnp.float32)) != ["plain XLA"]
 
