@@ -147,18 +147,19 @@ def _made(jaxpr: Jaxpr) -> int:
     return sum(len(e.outvars) + sum(_made(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
-def has_shards(jaxpr: Jaxpr) -> bool:
+def has_to_stay(jaxpr: Jaxpr) -> bool:
     """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a sharding, which ``vmap`` may name another
     axis of, or a primitive that has a backward pass alone?"""
-    return any(_stays(e) or any(has_shards(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+    return any(_has_to_stay(e) or any(has_to_stay(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
-def _stays(eqn: JaxprEqn) -> bool:
+def _has_to_stay(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
     return name in ("shard_map", "sharding_constraint") or (name == "call_hi_primitive" and not _has_tangents(eqn))
 
 
 def _has_tangents(eqn: JaxprEqn) -> bool:
+    """Can they be pushed forward through it?"""
     avals = [v.aval for v in eqn.invars]
     moving = [k for k, aval in enumerate(avals) if is_inexact(aval.dtype)]
 

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
-from .call import Fused, bind, has_other_types, has_shards
+from .call import Fused, bind, has_other_types, has_to_stay
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +34,8 @@ def fuse(fn: F) -> F:
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
       and maxima are equal; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
-      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit``
-      and ``jax.debug_nans`` it is ``fn``.
+      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit``, ``jax.debug_nans`` and
+      ``jax.debug_infs`` it is ``fn``.
 
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
@@ -138,7 +138,7 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
     has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
     if has_other_types(closed.jaxpr):  # which kernels do not keep
         out = jaxpr_as_fun(closed)(*operands)
-    elif closed.effects or has_references or axes_of([*operands, *closed.consts]) or has_shards(closed.jaxpr):
+    elif closed.effects or has_references or axes_of([*operands, *closed.consts]) or has_to_stay(closed.jaxpr):
         out = Fused(closed).in_place(*operands)
     else:  # captured arrays may be tracers: they are operands
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
