@@ -91,7 +91,7 @@ class Fused:
             self.inside.append(steps[0])
             found = steps[1]
         else:
-            found = with_fused_bodies(eqn, lambda body: self._body(eqn, body))
+            found = with_fused_bodies(eqn, lambda body: self._body(eqn, body), self.with_rules)
         self.changed |= found is not None
         return found
 

@@ -1,0 +1,155 @@
+"""What every step of a loop makes of the same arrays, made before it where that is cheaper.
+
+XLA moves that out of a loop by itself, but not out of a kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+
+from ..tracing.jaxprs import RULES, assembled, called, opened, pruned, scan_counts
+from ..tracing.labels import REDUCTIONS
+from .body import operations
+from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
+from .graph import Graph, flat_graph
+from .written import IN_LOOPS
+
+LEAST = 2**10
+"""Additions of a step, below which a loop stays as it is."""
+
+_MOVED = IN_LOOPS | RULES | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin".split())
+"""What may be made before a loop: pure, certain to end, and of one result."""
+
+
+def before_loop(eqn: JaxprEqn, with_rules: bool = False) -> ClosedJaxpr | None:
+    """A loop as a function of its operands that makes such arrays first; None if there are none."""
+    if eqn.effects or eqn.params.get("_split_transpose"):
+        return None
+    if eqn.primitive.name == "scan":
+        return _before_scan(eqn, with_rules)
+    return _before_while(eqn, with_rules) if eqn.primitive.name == "while" else None
+
+
+def _before_scan(eqn: JaxprEqn, with_rules: bool) -> ClosedJaxpr | None:
+    consts, carried = scan_counts(eqn)
+    step = _Step(eqn.params["jaxpr"], _unchanged(eqn.params["jaxpr"], consts, carried), with_rules)
+    if not step.kept:
+        return None
+
+    def loop(*operands: Any) -> list[Any]:
+        made = step.before(operands)
+
+        def one(carry: Sequence[Any], xs: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            out = step.after(made, [*operands[:consts], *carry, *xs])
+            return tuple(out[:carried]), tuple(out[carried:])
+
+        init, xs = tuple(operands[consts : consts + carried]), tuple(operands[consts + carried :])
+        how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+        carry, ys = lax.scan(one, init, xs, **how)
+        return [*carry, *ys]
+
+    return jax.make_jaxpr(loop)(*(v.aval for v in eqn.invars))
+
+
+def _before_while(eqn: JaxprEqn, with_rules: bool) -> ClosedJaxpr | None:
+    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    carried = len(eqn.invars) - first - second
+    same = _unchanged(eqn.params["body_jaxpr"], second, carried)
+    body = _Step(eqn.params["body_jaxpr"], same, with_rules)
+    cond = _Step(eqn.params["cond_jaxpr"], {*range(first), *(k - second + first for k in same if k >= second)}, with_rules)
+    if not (cond.kept or body.kept):
+        return None
+
+    def loop(*operands: Any) -> list[Any]:
+        of_cond, of_body, init = operands[:first], operands[first : first + second], operands[first + second :]
+        for_cond, for_body = cond.before([*of_cond, *init]), body.before([*of_body, *init])
+        return list(
+            lax.while_loop(
+                lambda carry: cond.after(for_cond, [*of_cond, *carry])[0],
+                lambda carry: tuple(body.after(for_body, [*of_body, *carry])),
+                tuple(init),
+            )
+        )
+
+    return jax.make_jaxpr(loop)(*(v.aval for v in eqn.invars))
+
+
+def _unchanged(body: Any, consts: int, carried: int) -> set[int]:
+    """Which arguments of a loop's body are the same in every step: captured arrays, and what it carries as it is."""
+    jaxpr, _ = opened(body)
+    passed = {k for k in range(consts, consts + carried) if jaxpr.outvars[k - consts] is jaxpr.invars[k]}
+    return {*range(consts), *passed}
+
+
+@dataclasses.dataclass
+class _Step:
+    """A loop's body in two parts: what is ``kept`` of the arguments that are the ``same`` in every step, and the rest."""
+
+    body: Any
+    same: set[int]
+    with_rules: bool
+
+    def __post_init__(self) -> None:
+        nested: Callable[[JaxprEqn], Any] = lambda eqn: _as_function(before_loop(eqn, self.with_rules))  # noqa: E731
+        self.graph = flat_graph(ClosedJaxpr(*opened(self.body)), nested, self.with_rules)
+        self.kept = _kept(self.graph, self.same)
+
+    def before(self, args: Sequence[Any]) -> list[Any]:
+        jaxpr = self.graph.jaxpr
+        mine = pruned(assembled([], [*jaxpr.constvars, *jaxpr.invars], self.kept, jaxpr.eqns))
+        return list(jaxpr_as_fun(ClosedJaxpr(mine, []))(*self.graph.consts, *args))
+
+    def after(self, made: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        jaxpr = self.graph.jaxpr
+        eqns = [eqn for eqn in jaxpr.eqns if not set(eqn.outvars) & set(self.kept)]
+        mine = pruned(assembled([], [*self.kept, *jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, eqns))
+        return list(jaxpr_as_fun(ClosedJaxpr(mine, []))(*made, *self.graph.consts, *args))
+
+
+def _as_function(closed: ClosedJaxpr | None) -> Callable[..., list[Any]] | None:
+    return None if closed is None else jaxpr_as_fun(closed)
+
+
+def _kept(graph: Graph, same: set[int]) -> list[Var]:
+    """What is cheaper to read in every step than to make."""
+    fixed = {*graph.jaxpr.constvars, *(graph.jaxpr.invars[k] for k in same)}
+    moved: set[Var] = set()
+    for eqn in graph.eqns:
+        mine = [v for v in eqn.invars if not isinstance(v, Literal)]
+        if eqn.primitive.name in _MOVED and not eqn.effects and len(eqn.outvars) == 1 and fixed.issuperset(mine):
+            fixed |= {*eqn.outvars}
+            moved |= {*eqn.outvars}
+    if not moved or not all(isinstance(n, int) for v in (*graph.jaxpr.invars, *moved) for n in v.aval.shape):
+        return []
+    inside = {k for k, eqn in enumerate(graph.eqns) if not moved.issuperset(eqn.outvars)}
+    wanted = [v for v in fixed if inside.intersection(graph.users.get(v, ()))]
+    near = sum(map(bytes_of, graph.jaxpr.invars)) <= IN_CACHE
+    byte = CACHE if near else MEMORY
+
+    def operands(v: Var) -> list[Var]:
+        eqn = graph.made_by(v) if v in moved else None
+        return [] if eqn is None else [x for x in eqn.invars if not isinstance(x, Literal)]
+
+    def making(v: Var) -> float:
+        eqn = graph.made_by(v) if v in moved else None
+        return float("inf") if eqn is None else _additions(eqn)
+
+    read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
+    kept = [v for v in read if v in moved]
+    bits = graph.needs(kept)
+    saved = sum(_additions(eqn) for k, eqn in enumerate(graph.eqns) if bits >> k & 1)
+    return sorted(kept, key=lambda v: graph.producer[v]) if saved >= LEAST else []
+
+
+def _additions(eqn: JaxprEqn) -> float:
+    if eqn.primitive.name in RULES:
+        inner = called(eqn)
+        return 0.0 if inner is None else sum(map(_additions, inner[0].eqns))
+    numbers = eqn.invars[0] if eqn.primitive.name in REDUCTIONS else eqn.outvars[0]
+    return float(operations(eqn) * numbers.aval.size)

@@ -1,0 +1,119 @@
+"""Under ``fuse``: what every step of a loop makes alike, before the loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from fused import N, X, Y, faults, same
+from jax import lax
+
+import jaxprims as jp
+from jaxprims.fusion.call import Fused
+from jaxprims.tracing.jaxprs import opened, subjaxprs
+
+__all__ = ["faults"]
+
+ROW = X[:1000]
+
+
+def step(m: Any, s: Any, y: Any) -> Any:
+    """Reductions of what is dear and of ``s`` alone, and of what is not."""
+    spread = jnp.log1p(jnp.exp(s))
+    return m + 1e-3 * jnp.mean(spread * (y - m)) - 1e-3 * jnp.mean(jnp.abs(2 * s - m))
+
+
+def scanned(m: Any, s: Any, y: Any) -> Any:
+    return lax.scan(lambda c, k: (step(c, s, y), k * c[0]), m, jnp.arange(4.0), reverse=True)
+
+
+def carried(m: Any, s: Any, y: Any) -> Any:
+    return lax.fori_loop(0, 3, lambda _, c: (step(*c), c[1], c[2]), (m, s, y))
+
+
+def until(m: Any, s: Any, y: Any) -> Any:
+    def body(c: Any) -> Any:
+        return c[0] + 1, step(c[1], s, y)
+
+    return lax.while_loop(lambda c: (c[0] < 3) & (jnp.sum(jnp.log1p(jnp.exp(s)) * c[1]) < 1e9), body, (0, m))
+
+
+def nested(m: Any, s: Any, y: Any) -> Any:
+    return lax.scan(lambda c, _: (lax.fori_loop(0, 2, lambda _, d: step(d, s, y), c), None), m, None, length=2)
+
+
+def by_rows(m: Any, s: Any, y: Any) -> Any:
+    """A row for all, of which each step would make one for each."""
+
+    def body(c: Any, _: Any) -> Any:
+        x = jnp.log1p(jnp.exp(s[:1000])) * (y.reshape(40, 1000) - c[:1000])
+        return c + jnp.sum(x) + jnp.max(jnp.abs(x)), None
+
+    return lax.scan(body, m, None, length=3)
+
+
+def never(m: Any, s: Any, y: Any) -> Any:
+    return lax.fori_loop(0, 0, lambda _, c: step(c, s, y), m)
+
+
+LOOPS = [scanned, carried, until, nested, by_rows, never]
+
+
+def made(jaxpr: Any, times: str = "once") -> Counter[tuple[str, str]]:
+    """Which functions a program has, and whether in loops, where XLA or kernels make them."""
+    out: Counter[tuple[str, str]] = Counter()
+    for eqn in opened(jaxpr)[0].eqns:
+        out[times, eqn.primitive.name] += 1
+        for inner in subjaxprs(eqn):
+            out += made(inner, "again" if eqn.primitive.name in ("scan", "while") else times)
+    return out
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_before_the_loop(loop: Callable[..., Any]) -> None:
+    same(loop(X, X, Y), jax.jit(jp.fuse(loop))(X, X, Y))
+    program = made(Fused(jax.make_jaxpr(loop)(X, X, Y)).rewritten.closed)
+    assert loop is never or program["once", "log1p"] > 0
+    assert program["again", "log1p"] == 0
+
+
+def test_derivatives() -> None:
+    def loss(f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(jax.grad(lambda *xs: jnp.sum(f(*xs)[0] * Y), argnums=(0, 1, 2)))
+
+    expected = loss(scanned)(X, X, Y)
+    for got in (loss(jp.fuse(scanned)), jp.fuse(loss(scanned))):
+        same(expected, got(X, X, Y))
+
+
+def test_what_stays() -> None:
+    """Arithmetic that costs less than to read its result; loops that may not end, where nobody enters the one around; effects."""
+
+    def cheap(c: Any, s: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, c: c + jnp.sum(jnp.abs(s * 2 - c)) + jnp.max(s + c), c)
+
+    program = made(Fused(jax.make_jaxpr(cheap)(X, Y)).rewritten.closed)
+    assert program["once", "mul"] == 0
+
+    def endless(c: Any, s: Any) -> Any:
+        forever = lambda: lax.while_loop(lambda x: jnp.all(x < 1e30), lambda x: x * 1, s)  # noqa: E731
+        return lax.fori_loop(0, c.size - N, lambda _, c: c + jnp.sum(jnp.log1p(jnp.abs(forever()))) * jnp.max(c + s), c)
+
+    same(X, jp.fuse(endless)(X, Y))
+
+    seen: list[float] = []
+
+    def shown(c: Any, s: Any) -> Any:
+        def body(_: Any, c: Any) -> Any:
+            jax.debug.callback(lambda x: seen.append(float(x)), c[0])
+            return step(c, s, s)
+
+        return lax.fori_loop(0, 3, body, c)
+
+    same(shown(X, Y), jp.fuse(shown)(X, Y))
+    jax.effects_barrier()
+    assert len(seen) == 6
