@@ -36,8 +36,9 @@ def differs(got: Any, plain: Any, others: Sequence[Any] = (), odd: bool = False)
             return f"result {k} is {jax.typeof(g)}, not {jax.typeof(p)} (weak: {g.weak_type}, {p.weak_type})"
         inexact = jnp.issubdtype(p.dtype, jnp.inexact)
         wide = np.complex128 if p.dtype.kind == "c" else np.float64 if inexact else p.dtype
+        largest = float(jnp.finfo(p.dtype).max) if inexact else 0
         g, p, *qs = (np.asarray(a).astype(wide) for a in (g, p, *qs))
-        wrong = _far(g, p, qs, odd) if inexact else _unequal(g, p, qs)
+        wrong = _far(g, p, qs, largest, odd) if inexact else _unequal(g, p, qs)
         if wrong.any():
             at = tuple(int(j[0]) for j in np.nonzero(np.atleast_1d(wrong)))[: wrong.ndim]
             return f"result {k}{p.shape}: {wrong.sum()} wrong, at {at} {g[at]}, not {p[at]} nor {[q[at] for q in qs]}"
@@ -49,14 +50,15 @@ def _unequal(g: Any, p: Any, others: Sequence[Any]) -> Any:
     return sure & (g != p) if sure.mean() > 0.9 else np.zeros(p.shape, bool)
 
 
-def _far(g: Any, p: Any, others: Sequence[Any], odd: bool) -> Any:
+def _far(g: Any, p: Any, others: Sequence[Any], largest: float, odd: bool) -> Any:
     with np.errstate(all="ignore"):
         finite = np.all(np.isfinite([p, *others]), axis=0)
         off = max((np.abs(o - p)[finite].max(initial=0) for o in others), default=0)
         exact = off == 0 and np.all(p[finite] * 64 == np.round(p[finite] * 64))
         bound = 0 if exact else 20 * off + 60 * EPS * np.abs(p[finite]).max(initial=0)
+        to_infinity = np.isinf(g) & (np.sign(g) == np.sign(p)) & (np.abs(p) + bound >= largest)
         beyond = ~np.isfinite(p) & np.all([(o == p) | (np.isnan(o) & np.isnan(p)) for o in [p, *others]], axis=0)
-        wrong = (finite & ~(np.abs(g - p) <= bound)) | (beyond & ~((g == p) | (np.isnan(g) & np.isnan(p))))
+        wrong = (finite & ~(np.abs(g - p) <= bound) & ~to_infinity) | (beyond & ~((g == p) | (np.isnan(g) & np.isnan(p))))
     return wrong & ~np.isnan(g) if odd else wrong
 
 
