@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from ..tracing.jaxprs import CHECKPOINTS, interpret, opened, run_equation
-from .invariants import before_loop
+from ..tracing.jaxprs import CHECKPOINTS, opened, run_equation
 
 BODIES = {
     "cond": ("branches",),
@@ -19,28 +18,8 @@ BODIES = {
 """By primitive: the parameters that are functions."""
 
 
-Fuse = Callable[[ClosedJaxpr], "ClosedJaxpr | None"]
-"""What becomes of a function; None: nothing."""
-
-
-def with_fused_bodies(eqn: JaxprEqn, fused: Fuse, with_rules: bool = False) -> Callable[..., list[Any]] | None:
-    """The equation, its functions replaced by what ``fused`` makes of them, if it makes something; of a loop, without what is
-    made before it."""
-    apart = before_loop(eqn, with_rules)
-    if apart is None:
-        return _replaced(eqn, fused)
-    (loop,) = (e for e in apart.jaxpr.eqns if e.primitive is eqn.primitive)
-    instead = _replaced(loop, fused)
-    if instead is None:
-        return None
-
-    def equation(e: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-        return instead(*operands) if e is loop else run_equation(e, operands)
-
-    return lambda *operands: interpret(apart.jaxpr, apart.consts, operands, equation)
-
-
-def _replaced(eqn: JaxprEqn, fused: Fuse) -> Callable[..., list[Any]] | None:
+def with_fused_bodies(eqn: JaxprEqn, fused: Callable[[ClosedJaxpr], ClosedJaxpr | None]) -> Callable[..., list[Any]] | None:
+    """The equation, its functions replaced by what ``fused`` makes of them; None if it makes nothing."""
     params = {}
     for name in BODIES.get(eqn.primitive.name, ()):
         value = eqn.params[name]

@@ -17,12 +17,13 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..primitives.tangents import is_inexact, replaced, taylor_by
-from ..tracing.jaxprs import opened, subjaxprs, with_arguments
+from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
 from .graph import Graph, flat_graph
 from .intervals import Interval, interval, intervals
+from .invariants import before_loop
 from .linearize import divided
 from .picks import added_by_place, picked_first
 from .recurrences import as_recurrence
@@ -91,9 +92,23 @@ class Fused:
             self.inside.append(steps[0])
             found = steps[1]
         else:
-            found = with_fused_bodies(eqn, lambda body: self._body(eqn, body), self.with_rules)
+            return self._with_bodies(eqn)
         self.changed |= found is not None
         return found
+
+    def _with_bodies(self, eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
+        """The equation with its functions fused; a loop behind what no step of it changes."""
+        moved = before_loop(eqn, self.with_rules)
+        loop = eqn if moved is None else next(e for e in moved.jaxpr.eqns if e.primitive is eqn.primitive)
+        found = with_fused_bodies(loop, lambda body: self._body(eqn, body))
+        self.changed |= found is not None
+        if moved is None:
+            return found
+
+        def equation(e: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+            return found(*operands) if found is not None and e is loop else run_equation(e, operands)
+
+        return lambda *operands: interpret(moved.jaxpr, moved.consts, operands, equation)
 
     def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:
         """What a loop or branch does, fused; None if there is nothing in it to be fused."""
