@@ -100,7 +100,7 @@ class Fused:
         """The equation with its functions fused; a loop behind what no step of it changes."""
         moved = before_loop(eqn, self.with_rules)
         loop = eqn if moved is None else next(e for e in moved.jaxpr.eqns if e.primitive is eqn.primitive)
-        found = with_fused_bodies(loop, lambda body: self._body(eqn, body))
+        found = with_fused_bodies(loop, lambda body: self._body(eqn, body), self.with_rules)
         self.changed |= found is not None
         if moved is None:
             return found

@@ -1,4 +1,4 @@
-"""Under ``fuse``: what every step of a loop makes alike, before the loop."""
+"""Loops under ``fuse``: what every step makes alike, before the loop; two steps in a turn, so that nothing is copied."""
 
 from __future__ import annotations
 
@@ -117,3 +117,34 @@ def test_what_stays() -> None:
     same(shown(X, Y), jp.fuse(shown)(X, Y))
     jax.effects_barrier()
     assert len(seen) == 6
+
+
+def normalised(x: Any) -> Any:
+    return (x - jnp.mean(x, 1, keepdims=True)) / (1 + jnp.std(x, 1, keepdims=True))
+
+
+def turns(f: Callable[..., Any], *args: Any) -> list[int]:
+    """Steps in a turn of each scan."""
+    program = Fused(jax.make_jaxpr(f)(*args)).rewritten.closed.jaxpr
+    return [eqn.params["unroll"] for eqn in program.eqns if eqn.primitive.name == "scan"]
+
+
+@pytest.mark.parametrize("length", [4, 5])
+def test_two_steps_in_a_turn(length: int) -> None:
+    rows = X.reshape(40, 1000)
+
+    def alone(x: Any) -> Any:
+        return lax.fori_loop(0, length, lambda _, c: normalised(c), x)
+
+    def two(x: Any, y: Any) -> Any:
+        """One of them made by XLA, of the other's step before."""
+        return lax.scan(lambda c, _: ((normalised(c[1]), 2 * c[0] + c[1]), None), (x, y), None, length=length)[0]
+
+    def shown(x: Any) -> Any:
+        """A result of each step, which would be copied."""
+        return lax.scan(lambda c, _: (normalised(c), c[0]), x, None, length=length)
+
+    for f, args, expected in ((alone, (rows,), [2]), (two, (rows, Y.reshape(40, 1000)), [2]), (shown, (rows,), [1])):
+        same(f(*args), jp.fuse(f)(*args))
+        assert turns(f, *args) == expected
+    assert turns(alone, rows[:, :64]) == turns(lambda x: lax.fori_loop(0, 3, lambda _, c: normalised(c), x), rows) == [1]
