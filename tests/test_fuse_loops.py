@@ -141,10 +141,10 @@ def test_two_steps_in_a_turn(length: int) -> None:
         return lax.scan(lambda c, _: ((normalised(c[1]), 2 * c[0] + c[1]), None), (x, y), None, length=length)[0]
 
     def shown(x: Any) -> Any:
-        """A result of each step, which would be copied."""
-        return lax.scan(lambda c, _: (normalised(c), c[0]), x, None, length=length)
+        """Something new in each step, and a result of each."""
+        return lax.scan(lambda c, k: (normalised(c * k), k * c[0]), x, jnp.arange(1.0, length + 1), reverse=True)
 
-    for f, args, expected in ((alone, (rows,), [2]), (two, (rows, Y.reshape(40, 1000)), [2]), (shown, (rows,), [1])):
+    for f, args, expected in ((alone, (rows,), [2]), (two, (rows, Y.reshape(40, 1000)), [2]), (shown, (rows,), [2])):
         same(f(*args), jp.fuse(f)(*args))
         assert turns(f, *args) == expected
     assert turns(alone, rows[:, :64]) == turns(lambda x: lax.fori_loop(0, 3, lambda _, c: normalised(c), x), rows) == [1]

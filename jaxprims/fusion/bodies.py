@@ -67,15 +67,15 @@ def in_pairs(eqn: JaxprEqn) -> JaxprEqn:
         known = v in made and made[v].primitive.name in _IN_NEW_MEMORY and isinstance(v.aval.size, int)
         return known and bytes_of(v) >= LEAST_COPIED
 
-    alone = len(eqn.invars) == consts + carried and len(eqn.outvars) == carried  # what goes in step by step would be copied
     few = isinstance(length, int) and length >= 4 and len(body.jaxpr.eqns) <= MOST_TWICE
     by_kernels = [is_made_by_kernel(v) for v in body.jaxpr.outvars[:carried]]
-    if not (alone and few and any(by_kernels)):
+    if not (few and any(by_kernels)):
         return eqn
 
     def apart(*args: Any) -> list[Any]:  # what XLA makes of one step is not made again in the next
-        carry = [x if mine else lax.optimization_barrier(x) for x, mine in zip(args[consts:], by_kernels, strict=True)]
-        return list(jaxpr_as_fun(body)(*args[:consts], *carry))
+        carry = zip(args[consts : consts + carried], by_kernels, strict=True)
+        apart = [x if mine else lax.optimization_barrier(x) for x, mine in carry]
+        return list(jaxpr_as_fun(body)(*args[:consts], *apart, *args[consts + carried :]))
 
     closed = jax.make_jaxpr(apart)(*body.in_avals)
     return eqn.replace(params={**eqn.params, "jaxpr": closed, "unroll": 2})
