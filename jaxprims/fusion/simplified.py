@@ -5,6 +5,9 @@ A quotient by a constant, or by what many elements share, is a product with its 
 multiplied, or added, before, where the installed XLA does so; a product with a mask is a choice, which does not see what is
 infinite where the mask is false; a reduction along axes of one number is that number, and what is multiplied as matrices with a
 single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
+
+What is returned negated, and wanted otherwise too (the gradients of a difference), is made of the result: that is there, however
+dear it was, and XLA removes two negations.
 """
 
 from __future__ import annotations
@@ -35,16 +38,32 @@ Rule = Callable[[Callable[[Any], Any]], Any]
 def simplified(graph: Graph) -> ClosedJaxpr | None:
     """The function in these forms; None if it has them already."""
     rules = {id(e): rule for e in graph.eqns if len(e.outvars) == 1 and (rule := _rule(graph, e)) is not None}
-    if not rules:
+    returned = _returned_negated(graph)
+    if not (rules or returned):
         return None
+    negated: dict[Any, Any] = {}
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
+        if eqn.primitive.name == "neg" and any(eqn.invars[0] is v for v in negated):
+            return [negated[eqn.invars[0]]]
         if (rule := rules.get(id(eqn))) is None:
-            return run_equation(eqn, operands)
-        aval = eqn.outvars[0].aval
-        return [typed(jnp.broadcast_to(rule(value), aval.shape), aval)]
+            out = run_equation(eqn, operands)
+        else:
+            aval = eqn.outvars[0].aval
+            out = [typed(jnp.broadcast_to(rule(value), aval.shape), aval)]
+        if eqn.outvars and eqn.outvars[0] in returned:
+            negated[eqn.outvars[0]] = lax.neg(out[0])
+            out = [lax.neg(negated[eqn.outvars[0]])]
+        return out
 
     return with_equations(graph, equation)
+
+
+def _returned_negated(graph: Graph) -> set[Any]:
+    """What is made, wanted by several, and returned, but for its sign."""
+    out = graph.jaxpr.outvars
+    mine = (e.invars[0] for e in graph.eqns if e.primitive.name == "neg" and e.outvars[0] in out)
+    return {v for v in mine if graph.made_by(v) is not None and v not in out and v.aval.ndim and len(graph.users[v]) > 1}
 
 
 @np.errstate(all="ignore")
