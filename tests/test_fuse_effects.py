@@ -164,9 +164,17 @@ class Square(Primitive):
         return (g * 2 * x,)
 
 
-def test_primitives_with_a_backward_pass_alone() -> None:
+class Pushed(Square):
+    """With one for tangents as they come, but none that makes a function of them."""
+
+    def jvp(self, primals: Any, tangents: Any) -> Any:
+        return self(*primals), 2 * primals[0] * tangents[0]
+
+
+@pytest.mark.parametrize("primitive", [Square, Pushed])
+def test_primitives_with_a_backward_pass_alone(primitive: Any) -> None:
     def loss(x: Any) -> Any:
-        return jnp.sum(Square(jax.typeof(x))(x) * x)
+        return jnp.sum(primitive(jax.typeof(x))(x) * x)
 
     same(loss(X), jp.fuse(loss)(X))
     same(3 * X**2, jax.grad(jp.fuse(loss))(X))

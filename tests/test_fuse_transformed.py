@@ -60,6 +60,53 @@ def test_batches() -> None:
 
 
 @pytest.mark.dear
+def test_results_of_no_batch_are_none() -> None:
+    """Where nothing of the batch comes in."""
+
+    def f(x: Any, w: Any) -> Any:
+        return jnp.sum(x * x), jnp.max(x * w), jnp.cumsum(w), jnp.float32(2)
+
+    how: Any = {"in_axes": (0, None), "out_axes": (0, 0, None, None)}
+    xs = jnp.stack([X, 2 * X, Y])
+    same(jax.vmap(f, **how)(xs, Y), jax.vmap(jp.fuse(f), **how)(xs, Y))
+
+
+def _turned(x: Any) -> Any:
+    return jax.lax.ppermute(x, "batch", [(k, (k + 1) % 3) for k in range(3)])
+
+
+@jax.custom_vjp
+def _turned_back(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+_turned_back.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (_turned(g) * x,))
+
+
+@jax.custom_jvp
+def _turned_tangents(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+_turned_tangents.defjvp(lambda x, dx: (jnp.sin(x[0]), jax.lax.psum(_turned(dx[0]), "batch")))
+
+
+@pytest.mark.parametrize("f", [_turned, lambda x: _turned_back(x) - _turned_tangents(x)], ids=["in it", "in its rules"])
+def test_named_axes_of_batches(f: Any) -> None:
+    """Derivatives within the batch and around it."""
+
+    def made(f: Any) -> Any:
+        batch: Any = functools.partial(jax.vmap, axis_name="batch")
+        within = batch(lambda x: jax.vjp(f, x)[1](x))
+        around = jax.grad(lambda x: jnp.sum(jnp.sin(batch(f)(x))))
+        return jax.jit(lambda x: (batch(f)(x), within(x), around(x)))(jnp.arange(12.0).reshape(3, 4))
+
+    def g(x: Any) -> Any:
+        return jnp.sum(f(x) * x) + x
+
+    same(made(g), made(jp.fuse(g)))
+
+
 def test_inside_loops_and_conditions() -> None:
     def steps(f: Any, w: Any) -> Any:
         w = jax.lax.fori_loop(0, 3, lambda _, w: w - 0.1 * jax.grad(f, 1)(X, w), w)
@@ -153,6 +200,13 @@ def test_sizes_that_are_not_known() -> None:
     n = jax.export.symbolic_shape("n")
     exported = export(jax.jit(jp.fuse(f)))(jax.ShapeDtypeStruct(n, jnp.float32))
     same(f(X), exported.call(X))
+
+    def loss(x: Any) -> Any:
+        return jnp.sum(jnp.sum(jnp.sin(x), 0) * jnp.max(x, 0))
+
+    wide = X[:21].reshape(7, 3)
+    exported = export(jax.jit(jax.grad(jp.fuse(loss))))(jax.ShapeDtypeStruct((*n, 3), jnp.float32))
+    same(jax.grad(loss)(wide), exported.call(wide))
 
 
 @pytest.mark.dear

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -21,7 +21,7 @@ from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_ar
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
-from .graph import Graph, flat_graph
+from .graph import Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 from .invariants import before_loop
 from .linearize import divided
@@ -60,6 +60,11 @@ class Fused:
     @property
     def avals(self) -> list[Any]:
         return [v.aval for v in self.closed.jaxpr.invars]
+
+    @functools.cached_property
+    def stays(self) -> bool:
+        """Has it to be where it was written: of effects, or of what a primitive cannot hold?"""
+        return bool(self.closed.effects) or has_to_stay(self.closed.jaxpr)
 
     @functools.cached_property
     def needed(self) -> ClosedJaxpr:
@@ -164,27 +169,30 @@ def _made(jaxpr: Jaxpr) -> int:
 
 def has_to_stay(jaxpr: Jaxpr) -> bool:
     """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a sharding, which ``vmap`` may name another
-    axis of, or a primitive that has a backward pass alone?"""
+    axis of, what is done along a named axis, or a primitive that has a backward pass alone?"""
     return any(_has_to_stay(e) or any(has_to_stay(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
 
 
 def _has_to_stay(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
-    return name in ("shard_map", "sharding_constraint") or (name == "call_hi_primitive" and not _has_tangents(eqn))
+    if name in ("shard_map", "sharding_constraint") or "axis_name" in eqn.params:  # which a permutation has no effect for
+        return True
+    return name == "call_hi_primitive" and not _has_tangents(eqn)
 
 
 def _has_tangents(eqn: JaxprEqn) -> bool:
-    """Can they be pushed forward through it?"""
+    """Has it a linear function of them?"""
     avals = [v.aval for v in eqn.invars]
     moving = [k for k, aval in enumerate(avals) if is_inexact(aval.dtype)]
 
     def pushed(*xs: Any) -> Any:
         mine = [xs[k] for k in moving]
-        return jax.jvp(lambda *mine: eqn.primitive.bind(*replaced(xs, moving, mine), **eqn.params), mine, mine)
+        _, linear = jax.linearize(lambda *mine: eqn.primitive.bind(*replaced(xs, moving, mine), **eqn.params), *mine)
+        return linear(*mine)
 
     try:
         jax.eval_shape(pushed, *avals)
-    except NotImplementedError:
+    except (NotImplementedError, TypeError):  # no rule, or that of a backward pass
         return False
     return True
 
@@ -200,7 +208,7 @@ def has_other_types(jaxpr: Jaxpr) -> bool:
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
-    if call.closed.effects:  # of a rule that a transformation has come upon: the primitive has none
+    if call.stays:  # as of a rule that a transformation has come upon
         return call.in_place(*args)
     jaxpr = None if call.named is None else call.named()
     if jaxpr is None:  # of its own: what it stands for must not hold it
@@ -229,19 +237,24 @@ mlir.register_lowering(fused_p, _lowered)
 taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
 
 
-def _batch(args: Sequence[Any], dims: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[int]]:
-    call = fused_of(jaxpr)
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    types = [jax.typeof(x) for x in args]
+def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[Any]]:
+    """What depends on nothing batched is none. The axis has its name, which rules in the function may want."""
+    call, types = fused_of(jaxpr), [jax.typeof(x) for x in args]
+    plain = call.closed.jaxpr
+    if all(d is None for d in dims):
+        return bind(call, args), [None] * len(plain.outvars)
+    batched = depending_on(plain, [v for v, d in zip(plain.invars, dims, strict=True) if d is not None])
+    outs = [0 if not isinstance(v, Literal) and v in batched else None for v in plain.outvars]
+    how = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
 
     def make() -> Fused:
-        return Fused(jax.make_jaxpr(jax.vmap(call.function, in_axes=tuple(dims), axis_size=size))(*types))
+        function = jax.vmap(call.function, in_axes=tuple(dims), out_axes=outs, **how)
+        return Fused(jax.make_jaxpr(function)(*types))
 
-    out = bind(call.once(("batch", tuple(dims), size), make), args)
-    return out, [0] * len(out)
+    return bind(call.once(("batch", tuple(dims), *how.values()), make), args), outs
 
 
-batching.primitive_batchers[fused_p] = _batch
+batching.fancy_primitive_batchers[fused_p] = _batch
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[Any]]:
@@ -269,7 +282,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
         given = avals, [avals[k] for k in moving]
         try:
             closed = jax.make_jaxpr(both)(*given)
-            if closed.effects:
+            if Fused(closed).stays:
                 return None
         except ValueError as e:  # what JAX can only push forward, such as a reduce_window by any function
             linear = Fused(jax.make_jaxpr(pushed)(*given), with_rules=True)

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
-from .call import Fused, bind, has_other_types, has_to_stay
+from .call import Fused, bind, has_other_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,7 +138,7 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
     has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
     if has_other_types(closed.jaxpr):  # which kernels do not keep
         out = jaxpr_as_fun(closed)(*operands)
-    elif closed.effects or has_references or axes_of([*operands, *closed.consts]) or has_to_stay(closed.jaxpr):
+    elif Fused(closed).stays or has_references or axes_of([*operands, *closed.consts]):
         out = Fused(closed).in_place(*operands)
     else:  # captured arrays may be tracers: they are operands
         args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
@@ -123,7 +123,7 @@ def _of_a_few(eqn: JaxprEqn) -> bool:
     """Is it a reduction of a few numbers each, as of a distance to each of some centres?"""
     if not eqn.primitive.name.startswith("reduce_") or "axes" not in eqn.params:
         return False
-    return math.prod(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
+    return _product(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
 
 
 def _is_small(v: Any) -> bool:
@@ -131,7 +131,12 @@ def _is_small(v: Any) -> bool:
 
 
 def _numbers(v: Any) -> int:
-    return math.prod(n if isinstance(n, int) else SMALL + 1 for n in v.aval.shape)
+    return _product(v.aval.shape)
+
+
+def _product(sizes: Iterable[Any]) -> int:
+    """One that is not known is large."""
+    return math.prod(n if isinstance(n, int) else SMALL + 1 for n in sizes)
 
 
 def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:
