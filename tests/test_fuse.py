@@ -152,11 +152,13 @@ def test_sums_of_what_is_added_by_index_are_one_histogram(count: int) -> None:
 
 def test_sums_by_index_that_are_wanted_themselves_stay() -> None:
     def shared(x: Any, i: Any, j: Any) -> Any:
-        first = jnp.zeros(50).at[i].add(x)
-        return first, first + jnp.zeros(50).at[j].add(x)
+        first = jnp.zeros(50, x.dtype).at[i].add(x)
+        return first, first + jnp.zeros(50, x.dtype).at[j].add(x)
 
     args = X[:5000], jnp.arange(5000) % 37, jnp.arange(5000) % 41
     same(shared(*args), jp.fuse(shared)(*args), atol=1e-4)
+    for dtype in (jnp.int8, jnp.bfloat16, jnp.complex64):
+        kernels(shared, jax.ShapeDtypeStruct((5000,), dtype), *args[1:])
 
 
 def test_what_others_want_is_not_made_again_for_one_reduction() -> None:

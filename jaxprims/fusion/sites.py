@@ -205,4 +205,9 @@ def is_filled_with(graph: Graph, atom: Any, value: Any) -> bool:
             return False
         atom = eqn.invars[0]
     number = np.asarray(atom.val)
-    return number.ndim == 0 and bool(number == value) and not (value == 0 and np.signbit(number))
+    return number.ndim == 0 and bool(number == value) and not (value == 0 and _is_negative(complex(number)))
+
+
+def _is_negative(number: complex) -> bool:
+    """Is a part of it, be it a zero?"""
+    return bool(np.signbit([number.real, number.imag]).any())
