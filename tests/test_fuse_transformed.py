@@ -201,12 +201,24 @@ def test_sizes_that_are_not_known() -> None:
     exported = export(jax.jit(jp.fuse(f)))(jax.ShapeDtypeStruct(n, jnp.float32))
     same(f(X), exported.call(X))
 
-    def loss(x: Any) -> Any:
-        return jnp.sum(jnp.sum(jnp.sin(x), 0) * jnp.max(x, 0))
 
-    wide = X[:21].reshape(7, 3)
-    exported = export(jax.jit(jax.grad(jp.fuse(loss))))(jax.ShapeDtypeStruct((*n, 3), jnp.float32))
-    same(jax.grad(loss)(wide), exported.call(wide))
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jnp.sum(jnp.sin(x), 0) * jnp.max(x, 0),
+        lambda x: jnp.max(jnp.exp(x @ x.T), 1),
+        lambda x: jax.lax.dynamic_slice_in_dim(x, 1, 2, 0)[:, 1:] * 2,
+        lambda x: x[1:] - jnp.pad(x, 1)[:-3, 1:-1],
+    ],
+    ids=["columns", "product", "slice", "shifts"],
+)
+def test_plans_of_sizes_that_are_not_known(f: Any) -> None:
+    """They are made, of derivatives and batches too."""
+    for shape in ("n, 6", "6, n", "n, m"):
+        x = jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape, constraints=["n >= 2"]), jnp.float32)
+        for fn in (f, jax.grad(lambda x: jnp.sum(f(x)))):
+            kernels(fn, x)
+        jax.make_jaxpr(jax.grad(lambda x: jnp.sum(jax.vmap(jp.fuse(f))(x[None]))))(x)
 
 
 @pytest.mark.dear

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from jax import lax
@@ -22,6 +22,9 @@ Leaf = tuple[Var, Labels]
 
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
+
+LARGE = 2**13
+"""What a size that is not known counts as."""
 
 IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
 """What a function of a row may do."""
@@ -175,10 +178,15 @@ def operations(eqn: JaxprEqn) -> float:
     """Additions that an equation takes for one number of its result."""
     if eqn.primitive.name == "dot_general":
         (sums, _), _ = eqn.params["dimension_numbers"]
-        return 2 * math.prod(eqn.invars[0].aval.shape[a] for a in sums)
+        return 2 * count_of(eqn.invars[0].aval.shape[a] for a in sums)
     if is_exact_loop(eqn):
         return steps(eqn) * sum(map(operations, each_step(eqn)))
     return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)
+
+
+def count_of(sizes: Iterable[Any]) -> int:
+    """The product of these sizes."""
+    return math.prod(n if isinstance(n, int) else LARGE for n in sizes)
 
 
 def additions(name: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
@@ -12,7 +12,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
 from .agreed import has_its_own_way
-from .body import operations
+from .body import count_of, operations
 from .compared import compared
 from .cut import KEPT, read_or_made
 from .graph import Graph, depending_on
@@ -123,7 +123,7 @@ def _of_a_few(eqn: JaxprEqn) -> bool:
     """Is it a reduction of a few numbers each, as of a distance to each of some centres?"""
     if not eqn.primitive.name.startswith("reduce_") or "axes" not in eqn.params:
         return False
-    return _product(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
+    return count_of(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
 
 
 def _is_small(v: Any) -> bool:
@@ -131,12 +131,7 @@ def _is_small(v: Any) -> bool:
 
 
 def _numbers(v: Any) -> int:
-    return _product(v.aval.shape)
-
-
-def _product(sizes: Iterable[Any]) -> int:
-    """One that is not known is large."""
-    return math.prod(n if isinstance(n, int) else SMALL + 1 for n in sizes)
+    return count_of(v.aval.shape)
 
 
 def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:

@@ -164,6 +164,7 @@ class Cells:
             or eqn.effects
             or len(eqn.outvars) != 1
             or self.depth > DEEPEST
+            or not all(isinstance(n, int) for v in eqn.invars for n in v.aval.shape)
             or not (moves or elementwise.is_elementwise(eqn))
         ):
             return self.read(var, view, region)
