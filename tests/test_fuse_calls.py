@@ -121,3 +121,19 @@ def test_what_nobody_wants_of_a_loop_is_left_out(name: str, graded: bool) -> Non
     x = jnp.sin(jnp.arange(24.0)).reshape(6, 4)
     same(jax.jit(wanted)(x), jax.jit(jp.fuse(wanted))(x))
     assert "sort" not in str(Fused(jax.make_jaxpr(wanted)(x)).rewritten.closed)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.vmap, jax.checkpoint], ids=["plain", "batch", "checkpoint"])
+def test_what_a_program_does_not_want_of_a_call_is_left_out(wrap: Any) -> None:
+    """Results, and arguments that only they need; where derivatives are taken, too."""
+
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        return jnp.sum(jnp.sin(x) * jnp.max(x)), jnp.cumsum(jnp.cosh(x) * y), z
+
+    def loss(f: Any) -> Any:
+        return jax.jit(lambda x, y, z: jnp.sum(wrap(f)(x, y, z)[0]))
+
+    args = ROWS, ROWS + 1, ROWS
+    text = loss(jp.fuse(fn)).lower(*args).as_text()
+    assert "cosh" not in text and "%arg1" not in text
+    same(jax.jit(jax.grad(loss(fn)))(*args), jax.jit(jax.grad(loss(jp.fuse(fn))))(*args), 1e-4)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters.partial_eval import dce_jaxpr
+from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
@@ -210,13 +211,18 @@ def has_other_types(jaxpr: Jaxpr) -> bool:
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
     if call.stays:  # as of a rule that a transformation has come upon
         return call.in_place(*args)
+    return list(fused_p.bind(*args, jaxpr=_named(call)))
+
+
+def _named(call: Fused) -> ClosedJaxpr:
+    """The primitive's parameter that stands for it."""
     jaxpr = None if call.named is None else call.named()
     if jaxpr is None:  # of its own: what it stands for must not hold it
         plain, consts = opened(call.closed)
         # newer JAX: not marked as one to be expanded before it is lowered
         jaxpr = ClosedJaxpr(with_arguments(plain, plain.constvars, plain.invars), consts)
         call.named, _KNOWN[jaxpr] = weakref.ref(jaxpr), call
-    return list(fused_p.bind(*args, jaxpr=jaxpr))
+    return jaxpr
 
 
 @fused_p.def_impl
@@ -235,6 +241,26 @@ def _lowered(ctx: Any, *args: Any, jaxpr: ClosedJaxpr) -> Any:
 
 mlir.register_lowering(fused_p, _lowered)
 taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
+
+
+def _wanted(used: list[bool], eqn: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+    """Of these results alone, and of the arguments that they need."""
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    call = fused_of(eqn.params["jaxpr"])
+
+    def make() -> tuple[Fused, list[bool]]:
+        jaxpr, needed = dce_jaxpr(call.closed.jaxpr, used)
+        fused = Fused(ClosedJaxpr(jaxpr, call.closed.consts), call.with_rules)
+        fused.only_forward = call.only_forward
+        return fused, needed
+
+    fused, needed = call.once(("wanted", *used), make)
+    invars, outvars = itertools.compress(eqn.invars, needed), itertools.compress(eqn.outvars, used)
+    return needed, eqn.replace(invars=list(invars), outvars=list(outvars), params={"jaxpr": _named(fused)})
+
+
+dce_rules[fused_p] = _wanted
 
 
 def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr: ClosedJaxpr) -> tuple[list[Any], list[Any]]:
