@@ -157,6 +157,12 @@ def test_few_structs_of_bytes_are_taken_apart_at_once(vector_bytes: int, monkeyp
         assert max(int(n) for n in re.findall(r"<(\d+) x i8>", str(module))) <= MOST_SHUFFLED
 
 
+def test_lanes_of_masks_are_not_taken_out_one_by_one() -> None:
+    """As those of masks that are kept from vector to vector would be, which takes as long as the scan."""
+    code = kernel(spec_of(jnp.maximum, ["f32"]), "short", periodic=True).compiled.assembly()
+    assert "pextrb" not in code
+
+
 @pytest.mark.parametrize("form", OF_ROWS)
 def test_equal_rows_have_equal_results(form: str) -> None:
     k = kernel(spec_of(jnp.logaddexp, ["f32"]), form, periodic=True)

@@ -73,6 +73,9 @@ class ShortRows(LogSteps):
     def _some(self, i: ir.Value, end: ir.Value, there: ir.Value) -> None:
         """A vector of elements up to ``end``; ``there``: whether a part of their row comes before it."""
         b, spec, bits = self.b, self.spec, self.bits
+        if bits is not None and self.vector_bytes < 64 and max(map(itemsize, spec.state)) > 1:
+            # Masks are made of them anew each time: kept, they are bytes of lanes, which LLVM takes apart one by one.
+            bits = b.or_(bits, self._amount(b.lshr(i, i64(62))))  # no such bits are in use
         run = b.sub(end, i)
         masked = (
             self.vector_bytes >= 64 and self.bits is None
