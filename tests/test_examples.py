@@ -15,7 +15,7 @@ STENCILS: dict[str, dict[str, Any]] = {
     "edge_detection": {},
     "game_of_life": {"side": 64, "times": (0, 10)},
     "gray_scott": {"side": 80, "steps": 100},
-    "heat_diffusivity": {"side": 24, "rounds": 60},
+    "heat_diffusivity": {"side": 24, "rounds": 30},
     "wave_tank": {"side": 80, "times": (0, 60)},
 }
 """Those that draw a picture, and with what they are quick."""
@@ -25,6 +25,20 @@ SMALL = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in ("registra
 @pytest.fixture(autouse=True)
 def _examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.fixture
+def rough_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few points, their parts laid out as they come: to make them as they are shown takes longer than the example."""
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+
+    def rough(figure: Figure, *args: Any, **options: Any) -> None:
+        figure.set_layout_engine("none")
+        save(figure, *args, **options | {"dpi": 20})
+
+    monkeypatch.setattr(Figure, "savefig", rough)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -39,6 +53,7 @@ def test_small_examples_are_small() -> None:
 
 
 @pytest.mark.parametrize("name", STENCILS)
+@pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.dear
 def test_stencil_example(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / f"{name}.png"
@@ -71,6 +86,7 @@ def images() -> list[np.ndarray]:
     return [picture(), picture()]
 
 
+@pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.dear
 def test_registration_recovers_the_shift(images: list[np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     registration = importlib.import_module("registration")
