@@ -53,18 +53,18 @@ def test_explicit_axes_that_are_reduced_as_one() -> None:
     """Positions count along all axes at once, halves are rounded once: wherever these axes are sharded."""
     x = RNG.integers(-3, 4, (2, 16, 24)).astype(np.float32)
     m = mesh(4, 2, explicit=True)
-    for axes in ((0, 1), (1, 2), (0, 2), None):
 
-        def both(x: Any, axes: Any = axes) -> tuple[Any, Any]:
-            halves = jp.reduce(x.astype(jnp.bfloat16), axis=axes)
-            return halves, jp.reduce((x, jp.positions), axis=axes, map=lambda x, p: x * (p % 5))
+    def both(x: Any, axes: Any) -> tuple[Any, Any]:
+        halves = jp.reduce(x.astype(jnp.bfloat16), axis=axes)
+        return halves, jp.reduce((x, jp.positions), axis=axes, map=lambda x, p: x * (p % 5))
 
-        wanted = jax.tree.map(np.asarray, jax.jit(both)(x))
-        for spec in (P(None, "x"), P(None, None, "x"), P(None, "x", "y")):
-            with jax.set_mesh(m):
-                placed = jax.device_put(x, NamedSharding(m, spec))
-                for got in (jax.jit(both)(placed), both(placed)):
-                    assert_close(jax.tree.map(np.asarray, got), wanted)
+    every = lambda x: [both(x, axes) for axes in ((0, 1), (1, 2), (0, 2), None)]  # noqa: E731
+    wanted = jax.tree.map(np.asarray, jax.jit(every)(x))
+    for spec in (P(None, "x"), P(None, None, "x"), P(None, "x", "y")):
+        with jax.set_mesh(m):
+            placed = jax.device_put(x, NamedSharding(m, spec))
+            for got in (jax.jit(every)(placed), every(placed)):
+                assert_close(jax.tree.map(np.asarray, got), wanted)
 
 
 @pytest.mark.cover(2)

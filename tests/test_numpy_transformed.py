@@ -138,12 +138,12 @@ def test_counts_are_those_of_the_edges_that_are_returned(bins):
     options = {"xla_backend_optimization_level": 3}
     if "fusion_emitters" in os.environ["XLA_FLAGS"]:
         options["xla_cpu_use_fusion_emitters"] = True
-    for most in (3, 4):
-        x = np.random.default_rng(most).integers(-most, most + 1, (2, 41)).astype(np.float32)
-        for call in calls:
-            one = jax.jit(call).lower(x[0]).compile(options)(x[0])
-            both = jax.jit(jax.vmap(call)).lower(x).compile(options)(x)
-            for row, (counts, edges) in zip(x, (one, jax.tree.map(lambda a: a[1], both)), strict=True):
+    xs = [np.random.default_rng(most).integers(-most, most + 1, (2, 41)).astype(np.float32) for most in (3, 4)]
+    for call in calls:
+        of_one = jax.jit(call).lower(xs[0][0]).compile(options)
+        of_both = jax.jit(jax.vmap(call)).lower(xs[0]).compile(options)
+        for x in xs:
+            for row, (counts, edges) in zip(x, (of_one(x[0]), jax.tree.map(lambda a: a[1], of_both(x))), strict=True):
                 edges = edges[0] if isinstance(edges, list) else edges
                 np.testing.assert_array_equal(counts, np.histogram(row, edges)[0])
 
