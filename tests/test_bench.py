@@ -160,9 +160,11 @@ def test_what_a_call_costs_over_another() -> None:
     assert over["floor"]["met"] and over["floor"]["got"] > 0.02
 
 
-def test_scaling(tmp_path: Path) -> None:
+def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which starts a process for each number of cores."""
+    monkeypatch.chdir(ROOT)
     options = ["--only", "de Kluijver 2024: 4", "--contestants", "jaxprims,sequential", "--out", str(tmp_path)]
-    bench_alone("scan", "--quick", "--scaling", *options)
+    bench("scan", "--quick", "--scaling", *options)
     reports = [json.loads(path.read_text()) for path in tmp_path.glob("scan-*-cores-quick.json")]
     assert sorted(r["machine"]["cores"] for r in reports)[0] == 1
 
