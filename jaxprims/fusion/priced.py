@@ -36,9 +36,14 @@ PRODUCTS = 4
 
 def is_in_cache(graph: Graph) -> bool:
     """May what the program is given, and what it returns, be in a core's cache together?"""
+    return bytes_around(graph) <= IN_CACHE
+
+
+def bytes_around(graph: Graph) -> float:
+    """Of what a program is given and returns; infinite if that is not known."""
     mine = {v for v in (*graph.jaxpr.invars, *graph.jaxpr.constvars, *graph.jaxpr.outvars) if not isinstance(v, Literal)}
     known = all(isinstance(n, int) for v in mine for n in v.aval.shape)
-    return known and sum(map(bytes_of, mine)) <= IN_CACHE
+    return sum(map(bytes_of, mine)) if known else math.inf
 
 
 def price(graph: Graph, kernels: Sequence[Kernel], by_xla: Collection[int]) -> float:

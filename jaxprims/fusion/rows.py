@@ -17,11 +17,14 @@ from ..tracing.lanewise import OWN
 from .agreed import made_apart
 from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .compared import Compared
+from .cut import IN_CACHE, bytes_of
 from .graph import OUTSIDE, Graph
+from .priced import bytes_around
 from .sites import Site, find_sites, is_number
 
-DEAR = 16
-"""Additions for a number of a row from which on it is written for other sites, not made again by them."""
+DEAR, DEAR_IN_CACHE = 16, 8
+"""Additions for a number of a row from which on it is written for other sites, not made again by them: those of a function; or of
+an exponential, where all may stay in a core's cache."""
 
 MOST_MEMBERS = 150
 """Equations of one function of rows; others go on from what is written of it."""
@@ -97,7 +100,9 @@ class Rows:
     def _made_again_of(self, index: int) -> set[int] | None:
         """What reductions make, of which it is made again, with what is read; None if that is not cheap."""
         total, todo, seen, ends = 0.0, [index], set[int](), set[int]()
-        while todo and total < DEAR:
+        written = bytes_of(self.graph.eqns[index].outvars[0])
+        dear = DEAR_IN_CACHE if written + bytes_around(self.graph) <= IN_CACHE else DEAR
+        while todo and total < dear:
             k = todo.pop()
             eqn = self.graph.eqns[k]
             if self.own(k) == 1 or eqn.primitive.name in REDUCTIONS:
@@ -106,7 +111,7 @@ class Rows:
                 seen.add(k)
                 total += operations(eqn)
                 todo += [self.graph.producer[v] for v in eqn.invars if self.has(v)]
-        return ends if total < DEAR else None
+        return ends if total < dear else None
 
     def goes_again(self, roots: Sequence[int]) -> bool:
         """Does it go through the same rows again, after a reduction of them?"""
