@@ -18,10 +18,10 @@ from ..tracing.labels import REDUCTIONS
 from .body import operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
 from .graph import Graph, flat_graph
-from .written import IN_LOOPS
+from .written import IN_LOOPS, SHIFTS
 
-LEAST = 2**10
-"""Additions of a step, below which a loop stays as it is."""
+LEAST, DEAR = 2**10, 8
+"""Additions of a step, and of a number, below which what it makes stays where it is: a mask, say, by which a stencil is found."""
 
 _MOVED = IN_LOOPS | RULES | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin".split())
 """What may be made before a loop: pure, certain to end, and of one result."""
@@ -140,14 +140,19 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
         eqn = graph.made_by(v) if v in moved else None
         return float("inf") if eqn is None else _additions(eqn)
 
+    def all_of(variables: Sequence[Var]) -> float:
+        bits = graph.needs(variables)
+        return sum(_additions(eqn) for k, eqn in enumerate(graph.eqns) if bits >> k & 1)
+
     read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
-    kept = [v for v in read if v in moved]
-    bits = graph.needs(kept)
-    saved = sum(_additions(eqn) for k, eqn in enumerate(graph.eqns) if bits >> k & 1)
-    return sorted(kept, key=lambda v: graph.producer[v]) if saved >= LEAST else []
+    kept = [v for v in read if v in moved and all_of([v]) >= DEAR * v.aval.size]
+    return sorted(kept, key=lambda v: graph.producer[v]) if all_of(kept) >= LEAST else []
 
 
 def _additions(eqn: JaxprEqn) -> float:
+    """Shifts are none: a stencil reads what is shifted."""
+    if eqn.primitive.name in SHIFTS:
+        return 0.0
     if eqn.primitive.name in RULES:
         inner = called(eqn)
         return 0.0 if inner is None else sum(map(_additions, inner[0].eqns))

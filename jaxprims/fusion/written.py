@@ -14,7 +14,7 @@ from .body import Body, operations
 from .cut import READ, ByteAt, bytes_of, kept_byte, read_or_made
 from .graph import OUTSIDE, Graph
 
-_SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
+SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 
 DEAR = 8
 """Additions from which on XLA makes something once, not in each of several loops that want it."""
@@ -29,7 +29,7 @@ and for each innermost row."""
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
 
-IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | _SHIFTS | {"gather"}
+IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | SHIFTS | {"gather"}
 """What XLA's loops take in: what they read need not be written for them."""
 
 
@@ -175,7 +175,7 @@ class _Prices:
 
     def _is_shifted(self, v: Var) -> bool:
         eqn = self.graph.made_by(v)
-        return eqn is not None and eqn.primitive.name in _SHIFTS
+        return eqn is not None and eqn.primitive.name in SHIFTS
 
     def _written_for(self, body: Body) -> list[Var]:
         """What XLA would write for the body to read."""
