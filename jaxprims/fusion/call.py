@@ -243,8 +243,9 @@ mlir.register_lowering(fused_p, _lowered)
 taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
 
 
-def _wanted(used: list[bool], eqn: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
-    """Of these results alone, and of the arguments that they need."""
+def _wanted(used: list[bool], *rest: Any) -> tuple[list[bool], JaxprEqn | None]:
+    """The equation, which is last, of these results alone, and of the arguments that they need."""
+    eqn: JaxprEqn = rest[-1]  # newer JAX: behind which arguments somebody looks at
     if not any(used):
         return [False] * len(eqn.invars), None
     call = fused_of(eqn.params["jaxpr"])
