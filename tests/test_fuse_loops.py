@@ -138,7 +138,8 @@ def test_two_steps_in_a_turn(length: int) -> None:
 
     def two(x: Any, y: Any) -> Any:
         """One of them made by XLA, of the other's step before."""
-        return lax.scan(lambda c, _: ((normalised(c[1]), 2 * c[0] + c[1]), None), (x, y), None, length=length)[0]
+        one = jnp.float32(1)
+        return lax.scan(lambda c, _: ((normalised(c[1]), 2 * c[0] + c[1], 0.0), None), (x, y, one), None, length=length)[0]
 
     def shown(x: Any) -> Any:
         """Something new in each step, and a result of each."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from ..tracing.jaxprs import CHECKPOINTS, opened, run_equation, scan_counts
 from .cut import bytes_of
@@ -62,10 +62,12 @@ def in_pairs(eqn: JaxprEqn) -> JaxprEqn:
     made = {v: e for e in body.jaxpr.eqns for v in e.outvars}
 
     def is_made_by_kernel(v: Any) -> bool:
-        while v in made and made[v].primitive.name in ("reshape", "squeeze", "expand_dims"):
-            v = made[v].invars[0]
-        known = v in made and made[v].primitive.name in _IN_NEW_MEMORY and isinstance(v.aval.size, int)
-        return known and bytes_of(v) >= LEAST_COPIED
+        eqn = None if isinstance(v, Literal) else made.get(v)
+        if eqn is None or not isinstance(v.aval.size, int):
+            return False
+        if eqn.primitive.name in ("reshape", "squeeze", "expand_dims"):
+            return is_made_by_kernel(eqn.invars[0])
+        return eqn.primitive.name in _IN_NEW_MEMORY and bytes_of(v) >= LEAST_COPIED
 
     few = isinstance(length, int) and length >= 4 and len(body.jaxpr.eqns) <= MOST_TWICE
     by_kernels = [is_made_by_kernel(v) for v in body.jaxpr.outvars[:carried]]
@@ -73,9 +75,11 @@ def in_pairs(eqn: JaxprEqn) -> JaxprEqn:
         return eqn
 
     def apart(*args: Any) -> list[Any]:  # what XLA makes of one step is not made again in the next
-        carry = zip(args[consts : consts + carried], by_kernels, strict=True)
-        apart = [x if mine else lax.optimization_barrier(x) for x, mine in carry]
-        return list(jaxpr_as_fun(body)(*args[:consts], *apart, *args[consts + carried :]))
+        carry = [
+            x if mine else lax.optimization_barrier(x)
+            for x, mine in zip(args[consts : consts + carried], by_kernels, strict=True)
+        ]
+        return list(jaxpr_as_fun(body)(*args[:consts], *carry, *args[consts + carried :]))
 
     closed = jax.make_jaxpr(apart)(*body.in_avals)
     return eqn.replace(params={**eqn.params, "jaxpr": closed, "unroll": 2})
