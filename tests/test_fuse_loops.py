@@ -105,6 +105,18 @@ def test_what_stays() -> None:
 
     same(X, jp.fuse(endless)(X, Y))
 
+    @jax.custom_jvp
+    def ruled(s: Any) -> Any:
+        return lax.while_loop(lambda x: jnp.all(x < 1e30), lambda x: x * 1, s)
+
+    ruled.defjvp(lambda primals, tangents: (ruled(*primals), tangents[0]))
+
+    def kept(c: Any, s: Any) -> Any:
+        return lax.scan(lambda c, _: (c + jnp.sum(jnp.log1p(jnp.abs(ruled(s)))) * jnp.max(c + s), None), c, None, length=0)[0]
+
+    program = made(Fused(jax.make_jaxpr(kept)(X, Y), with_rules=True).rewritten.closed)
+    assert program["once", "custom_jvp_call"] == 0
+
     seen: list[float] = []
 
     def shown(c: Any, s: Any) -> Any:

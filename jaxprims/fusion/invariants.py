@@ -13,7 +13,7 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from ..tracing.jaxprs import RULES, assembled, called, opened, pruned, scan_counts
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts
 from ..tracing.labels import REDUCTIONS
 from .body import operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
@@ -23,8 +23,8 @@ from .written import IN_LOOPS, SHIFTS
 LEAST, DEAR = 2**10, 8
 """Additions of a step, and of a number, below which what it makes stays where it is: a mask, say, by which a stencil is found."""
 
-_MOVED = IN_LOOPS | RULES | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin".split())
-"""What may be made before a loop: pure, certain to end, and of one result."""
+_MOVED = IN_LOOPS | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin".split())
+"""What may be made before a loop, which may have no step: pure, and certain to end."""
 
 
 def before_loop(eqn: JaxprEqn, with_rules: bool = False) -> ClosedJaxpr | None:
@@ -122,7 +122,7 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     moved: set[Var] = set()
     for eqn in graph.eqns:
         mine = [v for v in eqn.invars if not isinstance(v, Literal)]
-        if eqn.primitive.name in _MOVED and not eqn.effects and len(eqn.outvars) == 1 and fixed.issuperset(mine):
+        if _may_be_moved(eqn) and len(eqn.outvars) == 1 and fixed.issuperset(mine):
             fixed |= {*eqn.outvars}
             moved |= {*eqn.outvars}
     if not moved or not all(isinstance(n, int) for v in (*graph.jaxpr.invars, *moved) for n in v.aval.shape):
@@ -149,11 +149,19 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     return sorted(kept, key=lambda v: graph.producer[v]) if all_of(kept) >= LEAST else []
 
 
+def _may_be_moved(eqn: JaxprEqn) -> bool:
+    """Is it such a thing, or a call with rules of its own that makes nothing else?"""
+    if eqn.primitive.name not in CALLS - CHECKPOINTS:
+        return eqn.primitive.name in _MOVED and not eqn.effects
+    inner = called(eqn)
+    return inner is not None and all(map(_may_be_moved, inner[0].eqns))
+
+
 def _additions(eqn: JaxprEqn) -> float:
     """Shifts are none: a stencil reads what is shifted."""
     if eqn.primitive.name in SHIFTS:
         return 0.0
-    if eqn.primitive.name in RULES:
+    if eqn.primitive.name in CALLS:
         inner = called(eqn)
         return 0.0 if inner is None else sum(map(_additions, inner[0].eqns))
     numbers = eqn.invars[0] if eqn.primitive.name in REDUCTIONS else eqn.outvars[0]
