@@ -28,7 +28,8 @@ def check(f, *args, taken=True):
     for want, got in zip(jax.tree.leaves(jax.jit(f)(*args)), jax.tree.leaves(jax.jit(fused)(*args)), strict=True):
         assert want.dtype == got.dtype
         np.testing.assert_array_equal(got, want)
-    assert any("loop" in site.split(": left")[0] for site in jp.explain(fused)(*args).sites) == taken
+    sites = [site.split(": left")[0] for site in jp.explain(fused)(*args).sites]
+    assert any(name in site for site in sites for name in ("loop", "search")) == taken
 
 
 @examples(5)
@@ -37,6 +38,51 @@ def check(f, *args, taken=True):
 def test_searches(seed, dtype, side):
     edges = np.sort(drawn(seed, 33, dtype))
     check(lambda e, x: jnp.searchsorted(e, x, side=side), edges, drawn(seed + 1, N, dtype))
+
+
+TABLES = {
+    "uneven": lambda rng: np.sort(rng.normal(size=65)),
+    "special": lambda rng: np.sort(drawn(rng.integers(100), 257)),
+    "few": lambda rng: np.sort(rng.normal(size=6)),
+    "even": lambda rng: np.linspace(*np.sort(rng.normal(size=2)), 50),
+    "descending": lambda rng: np.linspace(3, -1, 50),
+    "exact": lambda rng: np.arange(0, 2, 1 / 32),
+    "twice": lambda rng: np.sort(np.repeat(rng.normal(size=20), 3)),
+    "in no order": lambda rng: drawn(rng.integers(100), 100),
+    "infinite": lambda rng: np.array([-np.inf, -1, 0, 1, np.inf]),
+    "all alike": lambda rng: np.zeros(45),
+}
+
+
+def by_place(f, e, x):
+    """The same as XLA, by a search that is prepared for."""
+    check(f, e, x)
+    assert "search" in str(jp.explain(jp.fuse(f))(e, x).sites)
+
+
+@examples(20)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["float32", "float16", "bfloat16"]),
+    st.sampled_from(["left", "right"]),
+    st.sampled_from(sorted(TABLES)),
+)
+@pytest.mark.dear
+def test_searches_by_place(seed, dtype, side, table):
+    rng = np.random.default_rng(seed)
+    e = jnp.asarray(TABLES[table](rng), "float32").astype(dtype)
+    near = [jnp.nextafter(e, jnp.asarray(to, dtype)) for to in (-9, 9)]
+    x = jnp.concatenate([e, *near, *(jnp.asarray(a).astype(dtype) for a in (SPECIAL, drawn(seed, 2 * N)))])
+    by_place(lambda e, x: jnp.searchsorted(e, x, side=side), e, x)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_digitize_by_place(table):
+    e, x = np.float32(TABLES[table](np.random.default_rng(1))), drawn(2, (4, 3 * N))
+    by_place(lambda e, x: jnp.digitize(x, e), e, x)
+    by_place(lambda e, x: jnp.zeros(300, int).at[jnp.digitize(x, e, right=True)].add(1), e, x)
+    by_place(lambda e, x: jax.vmap(lambda x: jnp.max(jnp.searchsorted(e, x)))(x), e, x)
 
 
 def test_a_search_is_taken_into_what_wants_it():

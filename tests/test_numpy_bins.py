@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy_outcomes import INF, NAN, assert_same
 
 import jaxprims as jp
-from jaxprims.dropins.bin_finder import bin_finder
+from jaxprims.api.bin_finder import bin_finder
 
 N = 4096  # enough for the grid that speeds up the search
 

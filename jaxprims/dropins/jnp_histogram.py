@@ -1,6 +1,6 @@
 """``bincount``, ``histogram``, ``histogram2d`` and ``histogramdd``: the same as ``jax.numpy``'s, in one pass over the data.
 
-One traced function, of ``_bin_finder.py``, makes an element's bin inside the histogram's kernel; no array of bin numbers is
+One traced function, of ``api/bin_finder.py``, makes an element's bin inside the histogram's kernel; no array of bin numbers is
 ever in memory. What the kernels do not do (complex data, no bins at all, arguments that are wrong) is left to ``jax.numpy``,
 so errors are its own.
 """
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..api.bin_finder import bin_finder
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
 from ..arguments.checks import dtype_of
@@ -26,7 +27,6 @@ from ..ir.program import dtype_name
 from ..primitives.held import held
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import axes_of, vary
-from .bin_finder import bin_finder
 
 __all__ = ["bincount", "histogram", "histogram2d", "histogramdd"]
 

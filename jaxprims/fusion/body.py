@@ -42,6 +42,7 @@ _DEAR = {
         20,
     ),
     "div": 4,
+    "search": 20,
 }
 """Operations that take longer than an addition, in additions."""
 

@@ -29,6 +29,7 @@ from .linearize import divided
 from .picks import added_by_place, picked_first
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
+from .searches import by_place
 from .simplified import simplified
 from .stencils.steps import as_steps
 from .sums import added_in_turn
@@ -78,7 +79,7 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
-        for earlier in (simplified, unflattened, added_in_turn, picked_first):
+        for earlier in (simplified, unflattened, added_in_turn, picked_first, by_place):
             found_earlier = earlier(plain)
             plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
         known = intervals(plain)

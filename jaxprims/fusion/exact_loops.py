@@ -36,6 +36,11 @@ def is_exact_loop(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in ("jit", "pjit") and eqn.params["name"] == NAME
 
 
+def is_exact(eqn: JaxprEqn) -> bool:
+    """Is it such a loop, or what is done in place of one?"""
+    return is_exact_loop(eqn) or eqn.primitive.name == "search"
+
+
 def title(eqn: JaxprEqn) -> str:
     """An equation's name, in words."""
     return NAME if is_exact_loop(eqn) else eqn.primitive.name

@@ -14,7 +14,7 @@ from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
 from .body import Body, Leaf, operations, own_numbers
-from .exact_loops import is_exact_loop
+from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
 from .stencils.stencil import Layout, Stencil
@@ -165,7 +165,7 @@ def why_not(body: Body) -> str | None:
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family in ("map", "reduce") and any(e.primitive.name == "lgamma" for e in inside):
         return "lgamma, which kernels call for one number after the other"
-    if site.family == "map" and is_exact_loop(site.eqn):
+    if site.family == "map" and is_exact(site.eqn):
         return None
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)

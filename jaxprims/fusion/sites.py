@@ -17,7 +17,7 @@ from ..primitives.ordered.recurrence import NearOne, Product, Recurrence
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES
-from .exact_loops import is_exact_loop
+from .exact_loops import is_exact
 from .graph import Graph
 
 MOST_OWN = 128
@@ -146,7 +146,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
 def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     """A reduction of a few numbers for each of many elements, as a loop over these, or over fewer of which each has several
     results. XLA writes what it reduces, if that is made from less; and what loops carry."""
-    if is_exact_loop(eqn) and all(isinstance(n, int) for n in eqn.outvars[0].aval.shape):
+    if is_exact(eqn) and all(isinstance(n, int) for n in eqn.outvars[0].aval.shape):
         (out,) = eqn.outvars
         yield Site(index, eqn, "map", None, ((out, tuple(range(out.aval.ndim))),), out.aval.shape, 0)
     if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:

@@ -196,6 +196,10 @@ def _gather(eqn: Any, axis: int) -> Found:
     return [(1, batch.index(axis))]
 
 
+def _search(eqn: Any, axis: int) -> Found:
+    return [(0, axis)]
+
+
 def _stack(eqn: Any, axis: int) -> Found:
     new = eqn.params["axis"]
     if axis == new:
@@ -220,6 +224,7 @@ _RULES: dict[str, Callable[[Any, int], Found]] = {
     "iota": _iota,
     "reshape": _reshape,
     "rev": _but("dimensions"),
+    "search": _search,
     "slice": _slice,
     "sort": _but("dimension"),
     "squeeze": _reshape,

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from . import elementwise
 from .emit import Unsupported
@@ -321,6 +321,17 @@ def _gather(eqn: Any, x: Lane, indices: Lane) -> Lane:
     return Lane(_bind(eqn, x.data, indices.data, dimension_numbers=numbers, slice_sizes=kept), shape, tuple(labels))
 
 
+def _search(eqn: Any, x: Lane, *captured: Lane) -> Lane:
+    """``one`` of each number, from what was captured for all (but for the table itself)."""
+    if not all(c.uniform for c in captured):
+        raise Unsupported("search", "in several tables")
+    one = jaxpr_as_fun(eqn.params["one"])
+    for _ in range(sum(k == OWN for k in x.labels)):
+        one = jax.vmap(one, in_axes=(0, *(None,) * (len(captured) - 1)))
+    (data,) = one(x.data, *(c.whole().data for c in captured[1:]))
+    return Lane(data, x.shape, x.labels)
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(elementwise.NAMES, _elementwise),
     "broadcast_in_dim": _broadcast_in_dim,
@@ -344,4 +355,5 @@ _RULES: dict[str, Callable[..., Any]] = {
     "scan": _scan,
     "dot_general": _dot_general,
     "gather": _gather,
+    "search": _search,
 }
