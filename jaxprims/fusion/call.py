@@ -26,6 +26,7 @@ from .graph import Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 from .invariants import before_loop
 from .linearize import divided
+from .one_hots import by_index
 from .picks import added_by_place, picked_first
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
@@ -79,9 +80,13 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
-        for earlier in (simplified, unflattened, added_in_turn, picked_first, by_place):
+        for earlier in (simplified, by_index, unflattened, added_in_turn, picked_first, by_place):
             found_earlier = earlier(plain)
-            plain = plain if found_earlier is None else flat_graph(found_earlier, with_rules=self.with_rules)
+            if found_earlier is not None:
+                plain = flat_graph(found_earlier, with_rules=self.with_rules)
+            if found_earlier is not None and earlier is by_index:
+                self.inside.append("one-hot arrays: none is made, but updates and reads by index")
+                self.changed = True
         known = intervals(plain)
         instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
         found = found_by_value(plain) | added_by_place(plain)

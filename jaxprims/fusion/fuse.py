@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..tracing.jaxprs import with_arguments
@@ -134,7 +135,7 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         structure[:] = [Structure(returned)]
         return out
 
-    closed = jax.make_jaxpr(flat)(*operands)
+    closed = _counting(jax.make_jaxpr(flat)(*operands))
     has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
     if has_other_types(closed.jaxpr):  # which kernels do not keep
         out = jaxpr_as_fun(closed)(*operands)
@@ -145,3 +146,28 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
         open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
         out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
     return out, structure[0]
+
+
+_MOST_COUNTED = 2**16
+
+
+def _counting(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """With captured positions (a ``jnp.arange`` from before the function) made in it, where it can be seen what they are."""
+    counts = [_is_count(x) for x in closed.consts]
+    if not any(counts):
+        return closed
+
+    def run(*args: Any) -> list[Any]:
+        consts = [lax.iota(x.dtype, x.size) if counted else x for x, counted in zip(closed.consts, counts, strict=True)]
+        return list(jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*args))
+
+    return jax.make_jaxpr(run)(*(v.aval for v in closed.jaxpr.invars))
+
+
+def _is_count(x: Any) -> bool:
+    known = (
+        isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
+    )
+    if not known or x.ndim != 1 or x.dtype.kind not in "iu" or not 1 < x.size <= _MOST_COUNTED:
+        return False
+    return bool(np.array_equal(np.asarray(x), np.arange(x.size)))

@@ -16,6 +16,7 @@ from .body import count_of, operations
 from .compared import compared
 from .cut import KEPT, read_or_made
 from .graph import Graph, depending_on
+from .one_hots import one_hot
 from .sites import MOST_OWN
 
 SMALL = 4096
@@ -63,8 +64,9 @@ def _residuals(
 
 class _Prices:
     """In additions: of a variable that is kept for the tangents' function, or computed again by it. What checkpoints have put
-    behind barriers is not kept. What is compared with its own extreme is so where that is made: both here or both there. Small
-    constants stay constants: XLA makes slices of what is gathered or scattered at indices that it knows."""
+    behind barriers is not kept, nor are one-hot arrays, which are only made where they are not seen to be by index. What is
+    compared with its own extreme is so where that is made: both here or both there. Small constants stay constants: XLA makes
+    slices of what is gathered or scattered at indices that it knows."""
 
     def __init__(self, graph: Graph, arguments: Sequence[Var], results: Sequence[Any]):
         self.graph, self.results = graph, {v for v in results if not isinstance(v, Literal)}
@@ -72,6 +74,7 @@ class _Prices:
         needed = graph.needs(results)
         self.behind = {v for v in depending_on(graph.jaxpr, barriers) if barriers and not needed >> graph.producer[v] & 1}
         self.here, self.there = _compared(graph)
+        self.one_hot = one_hot(graph)
         cheap = [e for e in graph.eqns if _may_be_again(e)]
         unknown = depending_on(graph.jaxpr, [*arguments, *(v for e in graph.eqns if not _may_be_again(e) for v in e.outvars)])
         self.constant = {v for e in cheap for v in e.outvars if v not in unknown and _is_small(v)}
@@ -84,13 +87,13 @@ class _Prices:
                 self.shifted.update(v for v in e.invars if not isinstance(v, Literal))
 
     def kept(self, v: Var) -> float:
-        if v in self.behind or v in self.there or v in self.constant:
+        if v in self.behind or v in self.there or v in self.constant or v in self.one_hot:
             return math.inf
         return 0 if v in self.results or _is_small(v) else KEPT * _numbers(v) * v.aval.dtype.itemsize
 
     def again(self, v: Var) -> float:
         eqn = self.graph.eqns[self.graph.producer[v]]
-        if v in self.behind:
+        if v in self.behind or v in self.one_hot:
             return 0
         if v in self.here or (_is_small(v) and v not in self.there | self.constant) or not _may_be_again(eqn):
             return math.inf

@@ -1,0 +1,410 @@
+"""One-hot arrays (``jax.nn.one_hot``, ``ids[:, None] == jnp.arange(k)``, ``where(ids == k, x, 0)`` for all k by ``vmap``): what
+reduces one over its elements updates by index, and a product of one with a table reads it by index. N numbers and K positions are
+N times K otherwise.
+
+A product has zero times what is not finite for NaN. So it is only made by index where, when the program runs, all is finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+
+from ..tracing import elementwise
+from ..tracing.jaxprs import run_equation
+from .graph import Graph, with_equations
+
+FEWEST_POSITIONS, FEWEST_IN_PRODUCTS, LEAST_PRODUCT = 8, 16, 2**15
+"""Positions from which on reductions, and products, are by index; numbers of a one-hot array that is multiplied."""
+
+Value = Callable[[Any], Any]
+"""An atom's array, from the atom."""
+
+Made = Callable[[Value], Any]
+"""An array, from those of atoms."""
+
+_REDUCTIONS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul"}
+
+
+def by_index(graph: Graph) -> ClosedJaxpr | None:
+    """The function with its one-hot arrays so; None if there is none."""
+    if graph.with_rules or not any(e.primitive.name == "eq" for e in graph.eqns):
+        return None
+    found = {id(e): made for e in graph.eqns if (made := _reduced(graph, e) or _multiplied(graph, e)) is not None}
+    if not found:
+        return None
+
+    def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Value) -> Sequence[Any]:
+        return [found[id(eqn)](value)] if id(eqn) in found else run_equation(eqn, operands)
+
+    return with_equations(graph, equation)
+
+
+def one_hot(graph: Graph) -> set[Var]:
+    """The arrays of the graph that are one-hot, and what they were made of: nobody should keep them."""
+    out = set[Var]()
+    for eqn in graph.eqns:
+        if len(eqn.outvars) != 1:
+            continue
+        (v,), operands = eqn.outvars, [x for x in eqn.invars if not isinstance(x, Literal)]
+        if eqn.primitive.name in _MOVES | {"convert_element_type"}:
+            found = not out.isdisjoint(operands)
+        else:
+            found = eqn.primitive.name == "eq" and any(
+                _chosen(graph, v, k, ()) for k, n in enumerate(v.aval.shape) if _is_many(n)
+            )
+        if found:
+            out.add(v)
+    return out
+
+
+def _is_many(n: Any) -> bool:
+    return isinstance(n, int) and n >= FEWEST_POSITIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class _Hot:
+    """An array that is one, or a number of its own, where ``axis`` is at an index, and elsewhere zero (or another number)."""
+
+    axis: int
+    index: Made  # int32, of the array's other axes; -1: nowhere
+    number: Any = None  # an atom of the array's shape; None: one
+
+    def array(self, value: Value, positions: int, dtype: Any) -> Any:
+        """Written, and no longer seen to be one-hot."""
+        index = jnp.expand_dims(self.index(value), self.axis)
+        shape = [positions if k == self.axis else n for k, n in enumerate(index.shape)]
+        return lax.optimization_barrier(index == lax.broadcasted_iota(np.int32, shape, self.axis)).astype(dtype)
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------------------
+
+
+def _reduced(graph: Graph, eqn: JaxprEqn) -> Made | None:
+    if eqn.primitive.name not in _REDUCTIONS:
+        return None
+    (x,), axes, (out,) = eqn.invars, tuple(map(int, eqn.params["axes"])), eqn.outvars
+    shape, how = x.aval.shape, _REDUCTIONS[eqn.primitive.name]
+    if isinstance(x, Literal) or not all(isinstance(n, int) for n in shape) or 0 in shape:
+        return None
+    kept = [k for k in range(len(shape)) if k not in axes]
+    for axis in kept:
+        if not _is_many(shape[axis]):
+            continue
+        others = tuple(k for k in kept if k != axis)
+        hot = _hot(graph, x, axis, how, others)
+        if hot is None:
+            continue
+        free = tuple(k for k in others if hot.number is not None and _without(graph, hot.number, (k,)) is None)
+        number = _one if hot.number is None else _without(graph, hot.number, tuple(k for k in (axis, *others) if k not in free))
+        if number is not None:
+            return functools.partial(_updated, hot.index, number, how, shape, axis, axes, free, out.aval)
+    return None
+
+
+def _one(value: Value) -> Any:
+    return jnp.ones(())
+
+
+def _updated(
+    index: Made,
+    number: Made,
+    how: str,
+    shape: Sequence[int],
+    axis: int,
+    axes: Sequence[int],
+    free: Sequence[int],
+    aval: Any,
+    value: Value,
+) -> Any:
+    """Positions updated by the numbers at their index, of arrays of ``shape`` of which those of ``axes`` are reduced."""
+    at, updates = index(value), number(value).astype(aval.dtype)
+    left = sorted((*axes, *free))
+    if updates.ndim:
+        updates = jnp.transpose(updates, [left.index(k) for k in (*sorted(axes), *free)])
+    into = jnp.full((shape[axis], *(shape[k] for k in free)), _identity(how, aval.dtype), aval.dtype)
+    out = getattr(into.at[_inside(at, shape[axis])], how)(updates, mode="drop")
+    order = sorted((axis, *free))
+    out = jnp.transpose(out, [(axis, *free).index(k) for k in order])
+    return lax.broadcast_in_dim(out, aval.shape, [k - sum(a < k for a in axes) for k in order])
+
+
+def _identity(how: str, dtype: Any) -> Any:
+    if how in ("add", "mul"):
+        return int(how == "mul")
+    floats = jnp.issubdtype(dtype, jnp.floating)
+    info: Any = None if floats else jnp.iinfo(dtype)
+    return (-np.inf if floats else info.min) if how == "max" else (np.inf if floats else info.max)
+
+
+def _inside(index: Any, positions: int) -> Any:
+    """One that is no position's is dropped, not counted from the end."""
+    return jnp.where(index < 0, positions, index)
+
+
+# --- products -------------------------------------------------------------------------------------------------------------------
+
+
+def _multiplied(graph: Graph, eqn: JaxprEqn) -> Made | None:
+    if eqn.primitive.name != "dot_general" or eqn.params["preferred_element_type"] not in (None, eqn.outvars[0].aval.dtype):
+        return None
+    dtype, (sums, batch) = eqn.outvars[0].aval.dtype, eqn.params["dimension_numbers"]
+    if any(batch) or any(v.aval.dtype != dtype for v in eqn.invars) or dtype.name not in ("float32", "float64", "int32"):
+        return None
+    for mine in (0, 1):
+        made = _by_hot(graph, eqn, mine, sums)
+        if made is not None:
+            return made
+    return None
+
+
+def _by_hot(graph: Graph, eqn: JaxprEqn, mine: int, sums: Sequence[Sequence[int]]) -> Made | None:
+    """A product of which one side is one-hot."""
+    hot_side, other = eqn.invars[mine], eqn.invars[1 - mine]
+    shape = hot_side.aval.shape
+    if (
+        not all(isinstance(n, int) for n in (*shape, *other.aval.shape))
+        or math.prod(shape) < LEAST_PRODUCT
+        or 0 in other.aval.shape
+    ):
+        return None
+    hot = _hot_matrix(graph, hot_side)
+    if hot is None or shape[hot.axis] < FEWEST_IN_PRODUCTS:
+        return None
+    own, others = tuple(sums[mine]), tuple(sums[1 - mine])
+    if own == (hot.axis,):
+        made = functools.partial(_looked_up, hot, other, others[0], mine)
+    elif hot.axis not in own and len(own) == len(shape) - 1:
+        in_order = tuple(others[own.index(k)] for k in sorted(own))
+        second = _hot_matrix(graph, other)
+        if second is not None and second.axis not in others and len(others) == other.aval.ndim - 1:
+            order = tuple(sorted(others).index(k) for k in in_order)
+            return functools.partial(_counted, (hot, second), eqn.outvars[0].aval, order, mine)
+        made = functools.partial(_added, hot, shape[hot.axis], other, in_order, mine)
+    else:
+        return None
+
+    def guarded(value: Value) -> Any:
+        def plain() -> Any:
+            sides = hot.array(value, shape[hot.axis], hot_side.aval.dtype), value(other)
+            return run_equation(eqn, sides if mine == 0 else sides[::-1])[0]
+
+        if not jnp.issubdtype(other.aval.dtype, jnp.floating):
+            return made(value)
+        return lax.cond(jnp.all(jnp.isfinite(value(other))), lambda: made(value), plain)
+
+    return guarded
+
+
+def _looked_up(hot: _Hot, other: Any, along: int, mine: int, value: Value) -> Any:
+    """Rows of a table, by the index."""
+    table = jnp.moveaxis(value(other), along, 0)
+    rows = table.at[_inside(hot.index(value), table.shape[0])].get(mode="fill", fill_value=0)
+    return rows if mine == 0 else jnp.moveaxis(rows, range(-table.ndim + 1, 0), range(table.ndim - 1)) if table.ndim > 1 else rows
+
+
+def _added(hot: _Hot, positions: int, other: Any, along: Sequence[int], mine: int, value: Value) -> Any:
+    """Rows added by the index."""
+    rows = jnp.moveaxis(value(other), along, range(len(along)))
+    into = jnp.zeros((positions, *rows.shape[len(along) :]), rows.dtype)
+    out = into.at[_inside(hot.index(value), positions)].add(rows, mode="drop")
+    return out if mine == 0 else jnp.moveaxis(out, 0, -1)
+
+
+def _counted(hot: Sequence[_Hot], aval: Any, order: Sequence[int], mine: int, value: Value) -> Any:
+    """Pairs of indices, of which the second one's axes are in another order."""
+    first, second = hot[0].index(value), jnp.transpose(hot[1].index(value), order)
+    pair = (first, second) if mine == 0 else (second, first)
+    at = tuple(_inside(index, n) for index, n in zip(pair, aval.shape, strict=True))
+    return jnp.zeros(aval.shape, aval.dtype).at[at].add(1, mode="drop")
+
+
+def _hot_matrix(graph: Graph, atom: Any) -> _Hot | None:
+    """Of ones; through transposes."""
+    eqn = graph.made_by(atom)
+    if eqn is not None and eqn.primitive.name == "transpose":
+        hot, order = _hot_matrix(graph, eqn.invars[0]), eqn.params["permutation"]
+        if hot is None:
+            return None
+        left = [k for k in order if k != hot.axis]
+        places = [k - (k > hot.axis) for k in left]
+        return _Hot(order.index(hot.axis), lambda value: jnp.transpose(hot.index(value), places))
+    found = (_hot(graph, atom, axis, "add", ()) for axis in reversed(range(atom.aval.ndim)) if not isinstance(atom, Literal))
+    return next((hot for hot in found if hot is not None and hot.number is None), None)
+
+
+# --- what is one-hot ------------------------------------------------------------------------------------------------------------
+
+
+def _hot(graph: Graph, atom: Any, axis: int, how: str, others: Sequence[int]) -> _Hot | None:
+    """What an array is along an axis, where all but what is chosen is of no effect; the index is the same along ``others``."""
+    eqn = graph.made_by(atom)
+    if eqn is None:
+        return None
+    if eqn.primitive.name == "convert_element_type":
+        (x,) = eqn.invars
+        if how != "add" or isinstance(x, Literal):
+            return None
+        if x.aval.dtype != bool:
+            hot = _hot(graph, x, axis, how, others)
+            return hot if hot is not None and (hot.number is None or _is_wider(atom.aval.dtype, x.aval.dtype)) else None
+        index = _chosen(graph, x, axis, others)
+        return None if index is None else _Hot(axis, _full(index, x, (axis, *others)))
+    if eqn.primitive.name == "select_n" and len(eqn.invars) == 3:
+        which, nothing, number = eqn.invars
+        if which.aval.shape == atom.aval.shape and _is_identity(graph, nothing, how, atom.aval.dtype):
+            index = _chosen(graph, which, axis, others)
+            if index is not None and _without(graph, number, (axis,)) is not None:
+                return _Hot(axis, _full(index, atom, (axis, *others)), number)
+    return None
+
+
+def _is_wider(dtype: Any, than: Any) -> bool:
+    floats = jnp.issubdtype(dtype, jnp.floating) and jnp.issubdtype(than, jnp.floating)
+    return bool(floats and jnp.promote_types(dtype, than) == dtype)
+
+
+def _full(index: Made, atom: Any, without: Sequence[int]) -> Made:
+    """One number may be that of all elements."""
+    shape = [n for k, n in enumerate(atom.aval.shape) if k not in without]
+    return lambda value: jnp.broadcast_to(index(value), shape)
+
+
+def _is_identity(graph: Graph, atom: Any, how: str, dtype: Any) -> bool:
+    while (eqn := graph.made_by(atom)) is not None and eqn.primitive.name in ("broadcast_in_dim", "convert_element_type"):
+        atom = eqn.invars[0]
+    return isinstance(atom, Literal) and bool(np.all(np.asarray(atom.val, dtype) == np.asarray(_identity(how, dtype), dtype)))
+
+
+def _chosen(graph: Graph, mask: Any, axis: int, others: Sequence[int]) -> Made | None:
+    """The index of which a mask says where along an axis it is, without the axis and others along which all is the same."""
+    eqn, without = graph.made_by(mask), (axis, *others)
+    if eqn is None:
+        return None
+    name = eqn.primitive.name
+    if name == "eq":
+        for position, index in (eqn.invars, eqn.invars[::-1]):
+            if _is_position(graph, position, axis) and jnp.issubdtype(index.aval.dtype, jnp.integer):
+                made = _without(graph, index, without)
+                return None if made is None else _normal(made, mask.aval.shape[axis])
+    elif name == "ne" and isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 0:  # what was made a number before
+        made = graph.made_by(eqn.invars[0])
+        if made is not None and made.primitive.name == "convert_element_type" and made.invars[0].aval.dtype == bool:
+            return _chosen(graph, made.invars[0], axis, others)
+    elif name == "and" and mask.aval.dtype == bool:
+        for mine, other in (eqn.invars, eqn.invars[::-1]):
+            index, also = _chosen(graph, mine, axis, others), _without(graph, other, without)
+            if index is not None and also is not None:
+                return _if(also, index)
+    elif name in _MOVES:
+        (x,), size = eqn.invars[:1], mask.aval.shape[axis]
+        inner = _inner_axes(eqn)
+        if inner is not None and axis in inner and x.aval.shape[inner[axis]] == size:
+            rest = tuple(inner[k] for k in others if k in inner)
+            index = _chosen(graph, x, inner[axis], rest)
+            return None if index is None else _moved(eqn, inner, without, (inner[axis], *rest), index)
+    return None
+
+
+def _normal(index: Made, positions: int) -> Made:
+    def normal(value: Value) -> Any:
+        at = index(value)
+        at = at if at.dtype.itemsize >= 4 else at.astype(np.int32)
+        return jnp.where((at >= 0) & (at < positions), at.astype(np.int32), -1)
+
+    return normal
+
+
+def _if(also: Made, index: Made) -> Made:
+    return lambda value: jnp.where(also(value), index(value), -1)
+
+
+def _is_position(graph: Graph, atom: Any, axis: int) -> bool:
+    """Is it the position along an axis?"""
+    eqn = graph.made_by(atom)
+    if eqn is None or not jnp.issubdtype(atom.aval.dtype, jnp.integer):
+        return False
+    if eqn.primitive.name == "iota":
+        most = jnp.iinfo(atom.aval.dtype).max
+        return bool(eqn.params["dimension"] == axis and eqn.params["shape"][axis] - 1 <= most)
+    if eqn.primitive.name == "convert_element_type":
+        narrow = atom.aval.shape[axis] - 1 > jnp.iinfo(atom.aval.dtype).max
+        return not narrow and _is_position(graph, eqn.invars[0], axis)
+    inner = _inner_axes(eqn) if eqn.primitive.name in _MOVES else None
+    if inner is None or axis not in inner or eqn.invars[0].aval.shape[inner[axis]] != atom.aval.shape[axis]:
+        return False
+    return _is_position(graph, eqn.invars[0], inner[axis])
+
+
+_MOVES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})
+
+
+def _inner_axes(eqn: JaxprEqn) -> dict[int, int] | None:
+    """Which of the operand's axes those of the result are, of a move that adds axes or takes away such of one number."""
+    if eqn.primitive.name == "broadcast_in_dim":
+        return {int(to): k for k, to in enumerate(eqn.params["broadcast_dimensions"])}
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    left, right = ([k for k, n in enumerate(shape) if n != 1] for shape in (old, new))
+    turned = eqn.primitive.name == "reshape" and eqn.params["dimensions"] is not None
+    return None if turned or [old[k] for k in left] != [new[k] for k in right] else dict(zip(right, left, strict=True))
+
+
+def _without(graph: Graph, atom: Any, axes: Sequence[int]) -> Made | None:
+    """An array without axes along which all is the same; None if it is not."""
+    if isinstance(atom, Literal) or not atom.aval.shape:
+        return lambda value: jnp.asarray(value(atom))
+    if not axes:
+        return lambda value: value(atom)
+    eqn = graph.made_by(atom)
+    if eqn is not None and eqn.primitive.name in _MOVES:
+        inner = _inner_axes(eqn)
+        if inner is not None:
+            (x,) = eqn.invars[:1]
+            spread = [k for k in axes if k in inner and x.aval.shape[inner[k]] == atom.aval.shape[k]]
+            made = _without(graph, x, tuple(inner[k] for k in spread))
+            if made is not None:
+                return _moved(eqn, inner, axes, tuple(inner[k] for k in spread), made)
+    elif eqn is not None and eqn.primitive.name in elementwise.NAMES and len(eqn.outvars) == 1 and not eqn.effects:
+        parts = [_without(graph, v, axes) for v in eqn.invars]
+        if all(p is not None for p in parts):
+            whole = tuple(n for k, n in enumerate(atom.aval.shape) if k not in axes)
+            return lambda value: _elementwise(eqn, whole, [p(value) for p in parts if p is not None])
+    if all(atom.aval.shape[k] == 1 for k in axes):
+        return lambda value: lax.squeeze(value(atom), axes)
+    return None
+
+
+def _elementwise(eqn: JaxprEqn, shape: tuple[int, ...], operands: Sequence[Any]) -> Any:
+    return eqn.primitive.bind(
+        *(
+            x if x.ndim == 0 and v.aval.ndim == 0 else jnp.broadcast_to(x, shape)
+            for x, v in zip(operands, eqn.invars, strict=True)
+        ),
+        **eqn.params,
+    )
+
+
+def _moved(eqn: JaxprEqn, inner: dict[int, int], axes: Sequence[int], gone: Sequence[int], made: Made) -> Made:
+    """A move of an array that has lost ``gone`` of its axes, to one without ``axes``."""
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    left = [k for k in range(len(new)) if k not in axes]
+    have = [k for k in range(len(old)) if k not in gone]
+    to = {v: k for k, v in inner.items()}
+
+    def moved(value: Value) -> Any:
+        x = made(value)
+        if not have or x.ndim == 0:
+            return jnp.broadcast_to(x.reshape(()), [new[k] for k in left])
+        ones = [n for n, k in enumerate(have) if to.get(k) not in left]  # of one number
+        x = lax.squeeze(x, ones)
+        return lax.broadcast_in_dim(x, [new[k] for k in left], [left.index(to[k]) for k in have if to.get(k) in left])
+
+    return moved
