@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -78,6 +79,11 @@ class _Hot:
     index: Made  # int32, of the array's other axes; -1: nowhere
     number: Any = None  # an atom of the array's shape; None: one
 
+    def of(self, batch: Sequence[int]) -> Made:
+        """The index, behind these of the array's axes."""
+        places = [k - (k > self.axis) for k in batch]
+        return lambda value: jnp.moveaxis(self.index(value), places, range(len(places)))
+
     def array(self, value: Value, positions: int, dtype: Any) -> Any:
         """Written, and no longer seen to be one-hot."""
         index = jnp.expand_dims(self.index(value), self.axis)
@@ -91,22 +97,23 @@ class _Hot:
 def _reduced(graph: Graph, eqn: JaxprEqn) -> Made | None:
     if eqn.primitive.name not in _REDUCTIONS:
         return None
-    (x,), axes, (out,) = eqn.invars, tuple(map(int, eqn.params["axes"])), eqn.outvars
+    (x,), axes, (out,) = eqn.invars, sorted(map(int, eqn.params["axes"])), eqn.outvars
     shape, how = x.aval.shape, _REDUCTIONS[eqn.primitive.name]
     if isinstance(x, Literal) or not all(isinstance(n, int) for n in shape) or 0 in shape:
         return None
     kept = [k for k in range(len(shape)) if k not in axes]
-    for axis in kept:
-        if not _is_many(shape[axis]):
-            continue
-        others = tuple(k for k in kept if k != axis)
-        hot = _hot(graph, x, axis, how, others)
+    for axis in filter(lambda k: _is_many(shape[k]), kept):
+        others = [k for k in kept if k != axis]
+        batch = [k for k in others if _hot(graph, x, axis, how, (k,)) is None]
+        alike = tuple(k for k in others if k not in batch)
+        hot = _hot(graph, x, axis, how, alike)
         if hot is None:
             continue
-        free = tuple(k for k in others if hot.number is not None and _without(graph, hot.number, (k,)) is None)
-        number = _one if hot.number is None else _without(graph, hot.number, tuple(k for k in (axis, *others) if k not in free))
+        free = [k for k in alike if hot.number is not None and _without(graph, hot.number, (k,)) is None]
+        gone = (axis, *(k for k in alike if k not in free))
+        number = _one if hot.number is None else _without(graph, hot.number, gone)
         if number is not None:
-            return functools.partial(_updated, hot.index, number, how, shape, axis, axes, free, out.aval)
+            return functools.partial(_updated, hot.index, number, how, shape, axis, (batch, axes, free), out.aval)
     return None
 
 
@@ -115,26 +122,29 @@ def _one(value: Value) -> Any:
 
 
 def _updated(
-    index: Made,
-    number: Made,
-    how: str,
-    shape: Sequence[int],
-    axis: int,
-    axes: Sequence[int],
-    free: Sequence[int],
-    aval: Any,
-    value: Value,
+    index: Made, number: Made, how: str, shape: Sequence[int], axis: int, divided: Sequence[list[int]], aval: Any, value: Value
 ) -> Any:
-    """Positions updated by the numbers at their index, of arrays of ``shape`` of which those of ``axes`` are reduced."""
-    at, updates = index(value), number(value).astype(aval.dtype)
-    left = sorted((*axes, *free))
-    if updates.ndim:
-        updates = jnp.transpose(updates, [left.index(k) for k in (*sorted(axes), *free)])
+    """Positions updated by the numbers at their index, of arrays of ``shape``: of axes that both have for each result (a batch),
+    those that are reduced, and those that the numbers alone have."""
+    batch, axes, free = divided
+    at, updates = _ordered(index(value), (*batch, *axes)), number(value).astype(aval.dtype)
     into = jnp.full((shape[axis], *(shape[k] for k in free)), _identity(how, aval.dtype), aval.dtype)
-    out = getattr(into.at[_inside(at, shape[axis])], how)(updates, mode="drop")
-    order = sorted((axis, *free))
-    out = jnp.transpose(out, [(axis, *free).index(k) for k in order])
-    return lax.broadcast_in_dim(out, aval.shape, [k - sum(a < k for a in axes) for k in order])
+
+    def one(at: Any, updates: Any) -> Any:
+        return getattr(into.at[_inside(at, shape[axis])], how)(updates, mode="drop")
+
+    if updates.ndim:
+        updates = _ordered(updates, (*batch, *axes, *free))
+    for _ in batch:
+        one = jax.vmap(one, in_axes=(0, 0 if updates.ndim else None))
+    order = (*batch, axis, *free)
+    out = jnp.transpose(one(at, updates), [order.index(k) for k in sorted(order)])
+    return lax.broadcast_in_dim(out, aval.shape, [k - sum(a < k for a in axes) for k in sorted(order)])
+
+
+def _ordered(x: Any, axes: Sequence[int]) -> Any:
+    """An array of these axes in ascending order, in this one."""
+    return jnp.transpose(x, [sorted(axes).index(k) for k in axes])
 
 
 def _identity(how: str, dtype: Any) -> Any:
@@ -156,75 +166,82 @@ def _inside(index: Any, positions: int) -> Any:
 def _multiplied(graph: Graph, eqn: JaxprEqn) -> Made | None:
     if eqn.primitive.name != "dot_general" or eqn.params["preferred_element_type"] not in (None, eqn.outvars[0].aval.dtype):
         return None
-    dtype, (sums, batch) = eqn.outvars[0].aval.dtype, eqn.params["dimension_numbers"]
-    if any(batch) or any(v.aval.dtype != dtype for v in eqn.invars) or dtype.name not in ("float32", "float64", "int32"):
+    dtype, shapes = eqn.outvars[0].aval.dtype, [v.aval.shape for v in eqn.invars]
+    if any(v.aval.dtype != dtype for v in eqn.invars) or dtype.name not in ("float32", "float64", "int32"):
         return None
-    for mine in (0, 1):
-        made = _by_hot(graph, eqn, mine, sums)
-        if made is not None:
-            return made
-    return None
+    if not all(isinstance(n, int) and n for shape in shapes for n in shape):
+        return None
+    sides = (_by_hot(graph, eqn, k) for k in (0, 1) if math.prod(shapes[k]) >= LEAST_PRODUCT)
+    return next((made for made in sides if made is not None), None)
 
 
-def _by_hot(graph: Graph, eqn: JaxprEqn, mine: int, sums: Sequence[Sequence[int]]) -> Made | None:
-    """A product of which one side is one-hot."""
+def _by_hot(graph: Graph, eqn: JaxprEqn, mine: int) -> Made | None:
+    """A product of which this side is one-hot."""
     hot_side, other = eqn.invars[mine], eqn.invars[1 - mine]
-    shape = hot_side.aval.shape
-    if (
-        not all(isinstance(n, int) for n in (*shape, *other.aval.shape))
-        or math.prod(shape) < LEAST_PRODUCT
-        or 0 in other.aval.shape
-    ):
+    hot, second = _hot_matrix(graph, hot_side), _hot_matrix(graph, other)
+    positions = 0 if hot is None else hot_side.aval.shape[hot.axis]
+    if hot is None or positions < FEWEST_IN_PRODUCTS:
         return None
-    hot = _hot_matrix(graph, hot_side)
-    if hot is None or shape[hot.axis] < FEWEST_IN_PRODUCTS:
-        return None
-    own, others = tuple(sums[mine]), tuple(sums[1 - mine])
+    (own, others), (batch, batch_of_other) = (
+        (tuple(axes[mine]), tuple(axes[1 - mine])) for axes in eqn.params["dimension_numbers"]
+    )
+    along = [k - sum(b < k for b in batch_of_other) for k in (others[own.index(k)] for k in sorted(own))]
+    adds = hot.axis not in own and len(own) + len(batch) == hot_side.aval.ndim - 1
+    ends = len(others) + len(batch) == other.aval.ndim - 1
     if own == (hot.axis,):
-        made = functools.partial(_looked_up, hot, other, others[0], mine)
-    elif hot.axis not in own and len(own) == len(shape) - 1:
-        in_order = tuple(others[own.index(k)] for k in sorted(own))
-        second = _hot_matrix(graph, other)
-        if second is not None and second.axis not in others and len(others) == other.aval.ndim - 1:
-            order = tuple(sorted(others).index(k) for k in in_order)
-            return functools.partial(_counted, (hot, second), eqn.outvars[0].aval, order, mine)
-        made = functools.partial(_added, hot, shape[hot.axis], other, in_order, mine)
+        one: Callable[..., Any] = functools.partial(_rows, along[0], mine)
+    elif adds and second is not None and second.axis not in (*others, *batch_of_other) and ends:
+        order = [sorted(along).index(k) for k in along]
+        shape = [positions, other.aval.shape[second.axis]]
+        count = functools.partial(_pairs, shape, other.aval.dtype, order, mine)
+        return _of_batch(count, hot.of(batch), second.of(batch_of_other), len(batch))
+    elif adds:
+        one = functools.partial(_added, positions, along, mine)
     else:
         return None
 
+    def moved(value: Value) -> Any:
+        return jnp.moveaxis(value(other), batch_of_other, range(len(batch)))
+
     def guarded(value: Value) -> Any:
         def plain() -> Any:
-            sides = hot.array(value, shape[hot.axis], hot_side.aval.dtype), value(other)
+            sides = hot.array(value, positions, hot_side.aval.dtype), value(other)
             return run_equation(eqn, sides if mine == 0 else sides[::-1])[0]
 
+        by_index = _of_batch(one, hot.of(batch), moved, len(batch))
         if not jnp.issubdtype(other.aval.dtype, jnp.floating):
-            return made(value)
-        return lax.cond(jnp.all(jnp.isfinite(value(other))), lambda: made(value), plain)
+            return by_index(value)
+        return lax.cond(jnp.all(jnp.isfinite(value(other))), lambda: by_index(value), plain)
 
     return guarded
 
 
-def _looked_up(hot: _Hot, other: Any, along: int, mine: int, value: Value) -> Any:
-    """Rows of a table, by the index."""
-    table = jnp.moveaxis(value(other), along, 0)
-    rows = table.at[_inside(hot.index(value), table.shape[0])].get(mode="fill", fill_value=0)
-    return rows if mine == 0 else jnp.moveaxis(rows, range(-table.ndim + 1, 0), range(table.ndim - 1)) if table.ndim > 1 else rows
+def _of_batch(one: Callable[..., Any], index: Made, other: Made, rank: int) -> Made:
+    for _ in range(rank):
+        one = jax.vmap(one)
+    return lambda value: one(index(value), other(value))
 
 
-def _added(hot: _Hot, positions: int, other: Any, along: Sequence[int], mine: int, value: Value) -> Any:
+def _rows(along: int, mine: int, index: Any, table: Any) -> Any:
+    """Those of a table, by the index."""
+    table = jnp.moveaxis(table, along, 0)
+    rows = table.at[_inside(index, table.shape[0])].get(mode="fill", fill_value=0)
+    return rows if mine == 0 else jnp.moveaxis(rows, range(index.ndim), range(-index.ndim, 0))
+
+
+def _added(positions: int, along: Sequence[int], mine: int, index: Any, rows: Any) -> Any:
     """Rows added by the index."""
-    rows = jnp.moveaxis(value(other), along, range(len(along)))
+    rows = jnp.moveaxis(rows, along, range(len(along)))
     into = jnp.zeros((positions, *rows.shape[len(along) :]), rows.dtype)
-    out = into.at[_inside(hot.index(value), positions)].add(rows, mode="drop")
+    out = into.at[_inside(index, positions)].add(rows, mode="drop")
     return out if mine == 0 else jnp.moveaxis(out, 0, -1)
 
 
-def _counted(hot: Sequence[_Hot], aval: Any, order: Sequence[int], mine: int, value: Value) -> Any:
-    """Pairs of indices, of which the second one's axes are in another order."""
-    first, second = hot[0].index(value), jnp.transpose(hot[1].index(value), order)
-    pair = (first, second) if mine == 0 else (second, first)
-    at = tuple(_inside(index, n) for index, n in zip(pair, aval.shape, strict=True))
-    return jnp.zeros(aval.shape, aval.dtype).at[at].add(1, mode="drop")
+def _pairs(shape: Sequence[int], dtype: Any, order: Sequence[int], mine: int, index: Any, other: Any) -> Any:
+    """How often each pair of indices is there, of which the second has its axes in another order."""
+    at = _inside(index, shape[0]), _inside(jnp.transpose(other, order), shape[1])
+    counts = jnp.zeros(shape, dtype).at[at].add(1, mode="drop")
+    return counts if mine == 0 else counts.T
 
 
 def _hot_matrix(graph: Graph, atom: Any) -> _Hot | None:
