@@ -81,6 +81,18 @@ def test_before_the_loop(loop: Callable[..., Any]) -> None:
     assert program["again", "log1p"] == 0
 
 
+def test_a_search_before_the_loop() -> None:
+    """It is a loop itself, which each element goes through."""
+
+    def loop(m: Any, s: Any, y: Any) -> Any:
+        edges = jnp.sort(s[:100])
+        return lax.fori_loop(0, 3, lambda _, c: c + 1e-4 * jnp.sum(jnp.where(jnp.searchsorted(edges, y) == 7, c, 0)), m)
+
+    same(loop(X, X, Y), jax.jit(jp.fuse(loop))(X, X, Y))
+    inside = [site for site in jp.explain(jp.fuse(loop))(X, X, Y).sites if site.startswith("in scan: reduce_sum")]
+    assert inside and not any("gather" in site for site in inside)
+
+
 def test_derivatives() -> None:
     def loss(f: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(jax.grad(lambda *xs: jnp.sum(f(*xs)[0] * Y), argnums=(0, 1, 2)))

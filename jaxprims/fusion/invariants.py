@@ -17,6 +17,7 @@ from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, prun
 from ..tracing.labels import REDUCTIONS
 from .body import operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
+from .exact_loops import is_exact_loop
 from .graph import Graph, flat_graph
 from .written import IN_LOOPS, SHIFTS
 
@@ -150,7 +151,9 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
 
 
 def _may_be_moved(eqn: JaxprEqn) -> bool:
-    """Is it such a thing, or a call with rules of its own that makes nothing else?"""
+    """Is it such a thing, a loop that each element goes through, or a call with rules of its own that makes nothing else?"""
+    if is_exact_loop(eqn):
+        return True
     if eqn.primitive.name not in CALLS - CHECKPOINTS:
         return eqn.primitive.name in _MOVED and not eqn.effects
     inner = called(eqn)
@@ -161,7 +164,7 @@ def _additions(eqn: JaxprEqn) -> float:
     """Shifts are none: a stencil reads what is shifted."""
     if eqn.primitive.name in SHIFTS:
         return 0.0
-    if eqn.primitive.name in CALLS:
+    if eqn.primitive.name in CALLS and not is_exact_loop(eqn):
         inner = called(eqn)
         return 0.0 if inner is None else sum(map(_additions, inner[0].eqns))
     numbers = eqn.invars[0] if eqn.primitive.name in REDUCTIONS else eqn.outvars[0]
