@@ -165,3 +165,20 @@ def test_long_rows_are_reduced_along_memory() -> None:
     x = X[: N // 64 * 64].reshape(-1, 64)
     for fn in (lengths, deviations):
         same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["set", "add"])
+@pytest.mark.parametrize("side", [60, 280])
+def test_few_cells_are_updated_in_place_by_xla(kind: str, side: int) -> None:
+    """Which is done before a kernel's tiles are laid out; what XLA makes one by one is not."""
+    u = jnp.tile(X, 4)[: side * side].reshape(side, side)
+
+    def step(u: Any) -> Any:
+        return getattr(u.at[1:-1, 1:-1], kind)(0.1 * (u[:-2, 1:-1] + u[2:, 1:-1] - 2 * u[1:-1, 1:-1]))
+
+    def window(u: Any) -> Any:
+        return jax.lax.reduce_window(u, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME")
+
+    assert bool(jp.explain(jp.fuse(step))(u).calls) == (side == 280)
+    assert jp.explain(jp.fuse(window))(u).calls
+    same(jax.jit(step)(u), jax.jit(jp.fuse(step))(u))

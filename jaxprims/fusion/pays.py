@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
@@ -266,14 +266,15 @@ def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
     return 1 < each < SHORTEST_ROW_AGAIN and math.prod(eqn.outvars[0].aval.shape) > rows
 
 
-FEWEST_CELLS, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**11, 2**18
-"""Cells below which XLA's loop is done before a kernel's tiles are laid out, in one step or in each of several; where XLA makes
-them one by one; where the cells at the ends of rows are others."""
+FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**16, 2**11, 2**18
+"""Cells below which XLA's loop is done before a kernel's tiles are laid out, in one step or in each of several; where it adds to
+them in place; where it makes them one by one; where the cells at the ends of rows are others."""
 
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 """Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
 
-_WRITTEN = frozenset("conv_general_dilated scatter scatter-add scatter_add dynamic_update_slice".split())
+_ADDED = frozenset(("scatter-add", "scatter_add"))
+_WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
 """What XLA does in a loop of its own."""
 
 
@@ -316,7 +317,7 @@ def why_no_stencil(
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
-    if cells < (FEWEST_WRITTEN if written else FEWEST_CELLS):
+    if cells < _fewest_cells(inside):
         return "few cells: XLA's loop is done before a kernel is called"
     if are_short_rows(layout):
         return "short rows"
@@ -347,6 +348,12 @@ def why_no_stencil(
     if not (_BORDERS | {"reduce_window_sum"}).isdisjoint(e.primitive.name for e in inside):
         return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
     return None if cells >= FEWEST_OF_SLICES else "slices that XLA's loop reads as well"
+
+
+def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
+    if any(e.primitive.name == "conv_general_dilated" or _is_wide_window(e) for e in inside):
+        return FEWEST_WRITTEN
+    return FEWEST_CELLS if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
 
 
 def _is_reduced(stencil: Stencil, index: int, by_xla: Collection[int]) -> bool:
