@@ -182,3 +182,27 @@ def test_few_cells_are_updated_in_place_by_xla(kind: str, side: int) -> None:
     assert bool(jp.explain(jp.fuse(step))(u).calls) == (side == 280)
     assert jp.explain(jp.fuse(window))(u).calls
     same(jax.jit(step)(u), jax.jit(jp.fuse(step))(u))
+
+
+def test_cells_that_xla_makes_where_it_reads_them() -> None:
+    """Few borders take it no longer than a kernel's result takes through memory, or columns that are not side by side."""
+    x = jnp.sin(jnp.arange(600_000, dtype=jnp.float32))
+
+    def change(x: Any) -> Any:
+        return x - jnp.concatenate([x[:1], x[:-1]])
+
+    def smooth(x: Any) -> Any:
+        return sum(0.1 * k * jnp.roll(x, k) for k in range(-2, 3))
+
+    programs: dict[bool, list[Callable[..., Any]]] = {
+        True: [change, lambda x: jnp.stack([smooth(x), x]), lambda x: smooth(x.reshape(-1, 2)[:, 1])],
+        False: [
+            lambda x: jnp.stack([change(x), x], 1),
+            lambda x: jnp.concatenate([x, change(x)]),
+            lambda x: change(x.reshape(-1, 2)[:, 1]),
+        ],
+    }
+    for is_kernel, functions in programs.items():
+        for fn in functions:
+            assert bool(jp.explain(jp.fuse(fn))(x).calls) == is_kernel
+            same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5, 1e-5)

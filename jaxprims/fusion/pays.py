@@ -57,13 +57,13 @@ _IN_LOOPS = elementwise.NAMES | MOVES
 _SLICED = _IN_LOOPS | {"slice"}
 """What costs XLA's loops nothing but loads."""
 
-_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather".split())
+_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather stack unstack".split())
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
 
 
-def _is_written_for(body: Body, var: Var) -> bool:
+def _is_written_for(body: Body | Stencil, var: Var) -> bool:
     """Would XLA write an array for this kernel alone?"""
     graph = body.graph
     eqn = graph.made_by(var)
@@ -74,7 +74,7 @@ def _is_written_for(body: Body, var: Var) -> bool:
         return _has_channels_first(eqn)
     if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
         return False
-    inside = body.inside
+    inside = {*body.taken, *(s.index for s in body.sites)}
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
@@ -273,6 +273,10 @@ them in place; where it makes them one by one; where the cells at the ends of ro
 FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 """Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
 
+BORDERS_OF_RESULT, BORDERS_OF_OPERAND = 4, 3
+"""Borders that take XLA as long as it takes a kernel to write what XLA's loops read; and to read what they write for it, or a
+column, whose numbers do not lie side by side."""
+
 _ADDED = frozenset(("scatter-add", "scatter_add"))
 _WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
 """What XLA does in a loop of its own."""
@@ -339,6 +343,8 @@ def why_no_stencil(
         return None
     if any(_is_reduced(stencil, k, by_xla) for k in stencil.taken):
         return "XLA reduces what it makes on its way, and writes that for both"
+    if _is_made_where_it_is_read(stencil, inside, by_xla):
+        return "XLA makes it in the loop that reads it, of what it need not write either"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
     padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
@@ -348,6 +354,19 @@ def why_no_stencil(
     if not (_BORDERS | {"reduce_window_sum"}).isdisjoint(e.primitive.name for e in inside):
         return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
     return None if cells >= FEWEST_OF_SLICES else "slices that XLA's loop reads as well"
+
+
+def _is_made_where_it_is_read(stencil: Stencil, inside: Sequence[JaxprEqn], by_xla: Collection[int]) -> bool:
+    """Are there fewer borders, which are what takes XLA the time, than pay for what goes through memory for a kernel alone?"""
+    graph = stencil.graph
+    if sum(map(operations, inside)) >= DEAR or not all(e.primitive.name in _SLICED | _BORDERS for e in inside):
+        return False
+    users = [u for s in stencil.sites for u in graph.users[s.eqn.outvars[0]]]
+    passed = all(u in by_xla and graph.eqns[u].primitive.name in _FUSED_BY_XLA for u in users)
+    written = sum(_is_written_for(stencil, v) for v in stencil.leaves)
+    columns = [u for v in stencil.leaves if v.aval.ndim > len(stencil.shape) for u in graph.users[v] if u in stencil.taken]
+    borders = sum(e.primitive.name in _BORDERS for e in inside)
+    return borders < BORDERS_OF_RESULT * passed + BORDERS_OF_OPERAND * (written + len(columns))
 
 
 def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
