@@ -53,11 +53,24 @@ def cross_entropy(x: Any, labels: Any) -> Any:
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], 1))
 
 
+def by_pairs(x: Any, labels: Any) -> Any:
+    """One number of each row, by the row's number and an index."""
+    return jnp.mean(jax.nn.logsumexp(x, -1) - x[jnp.arange(len(x)), labels])
+
+
+def margin(x: Any, labels: Any) -> Any:
+    right = (x * x - 1)[jnp.arange(len(x)), labels]
+    return jnp.mean(jnp.sum(jnp.maximum(x * x - right[:, None], 0), 1))
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "softmax": (jax.nn.softmax, (X,)),
     "log-softmax": (jax.nn.log_softmax, (X,)),
     "logsumexp": (lambda x: jax.nn.logsumexp(x, axis=-1), (X,)),
     "layer norm": (layer_norm, (X, SCALE, SHIFT)),
+    "by pairs": (by_pairs, (X, LABELS)),
+    "by pairs from the end": (by_pairs, (X, LABELS - N)),
+    "margin": (margin, (X, LABELS)),
     "root mean square": (lambda x, w: x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * w, (X, SCALE)),
     "variance": (lambda x: (x.mean(-1), x.var(-1)), (X,)),
     "kurtosis": (lambda x: jnp.mean((x - x.mean(-1, keepdims=True)) ** 4, -1) / x.var(-1) ** 2, (X,)),
@@ -354,3 +367,11 @@ def test_what_xla_makes_in_the_loop_that_wants_it() -> None:
     assert not Fused(jax.make_jaxpr(gated)(x)).rewritten.kernels
     assert Fused(jax.make_jaxpr(normalised)(x)).rewritten.kernels
     assert Fused(jax.make_jaxpr(lambda x: jnp.split(jax.nn.softmax(x), 2, -1)[0] * 2)(x)).rewritten.kernels
+
+
+@pytest.mark.parametrize("loss", [by_pairs, margin])
+def test_what_is_added_by_pairs_is_no_scatter(loss: Callable[..., Any]) -> None:
+    program = str(Fused(jax.make_jaxpr(jax.grad(loss))(X, LABELS)).rewritten.closed.jaxpr)
+    assert "scatter" not in program and "generalized_histogram" not in program
+    others = lambda x, at: jnp.mean(jax.nn.logsumexp(x, -1) - x[(jnp.arange(ROWS) + 1) % ROWS, at])  # noqa: E731
+    same(jax.jit(jax.grad(others))(X, LABELS), jax.jit(jp.fuse(jax.grad(others)))(X, LABELS))

@@ -89,7 +89,9 @@ class Fused:
                 self.changed = True
         known = intervals(plain)
         instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
-        found = found_by_value(plain) | added_by_place(plain)
+        placed = added_by_place(plain)
+        self.changed |= bool(placed)  # XLA would write zeros, add to some of them, and read all
+        found = found_by_value(plain) | placed
         instead |= {id(plain.eqns[k]): instead_of_it for k, instead_of_it in found.items()}
         if not any(instead.values()):
             return plain

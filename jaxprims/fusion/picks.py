@@ -1,4 +1,5 @@
-"""One number of each row, by its position (``take_along_axis`` with one index a row, and its transpose, which adds to one). Of
+"""One number of each row, by its position (``take_along_axis`` with one index a row, or ``x[arange, index]``, and the transpose,
+which adds to one). Of
 what is made number by number, that number alone is made, of those that are read there; what cannot be read, and what is added to,
 is where the position is the index. So rows need not be written for it. (A number that is compared with its row's extreme is read:
 made alone it would be rounded otherwise.)
@@ -22,15 +23,18 @@ from .body import IN_ROWS, MOST_IN_ROW
 from .compared import compared, source
 from .graph import Graph, with_equations
 from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
+from .sites import is_filled_with
 
 
 def added_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
-    """By equation: what is done in place of an addition to one number of each row, if rows are reduced after it."""
+    """By equation: what is done in place of an addition to one number of each row, if rows are reduced after it, or a loop over
+    all numbers combines it with others."""
     out: dict[int, Callable[..., list[Any]]] = {}
     for index, eqn in enumerate(graph.eqns):
-        if eqn.primitive.name in ("scatter-add", "scatter_add") and _is_one_of_each_row(eqn, eqn.invars[2]):
-            after = (e for k, e in enumerate(graph.eqns) if graph.ancestors[k] >> index & 1)
-            if any(_reduces(e, eqn.invars[0]) for e in after):
+        if eqn.primitive.name in ("scatter-add", "scatter_add") and _is_one_of_each_row(graph, eqn, eqn.invars[2]):
+            after = [e for k, e in enumerate(graph.eqns) if graph.ancestors[k] >> index & 1]
+            combined = any(elementwise.is_elementwise(e) and eqn.outvars[0] in e.invars for e in after)
+            if combined or any(_reduces(e, eqn.invars[0]) for e in after):
                 out[index] = _added(eqn)
     return out
 
@@ -52,29 +56,53 @@ def picked_first(graph: Graph) -> ClosedJaxpr | None:
 
 def _is_of_reduced_rows(graph: Graph, eqn: JaxprEqn) -> bool:
     row = eqn.invars[0]
-    if not _is_one_of_each_row(eqn, eqn.outvars[0]) or not _is_known_outside(eqn) or isinstance(row, Literal):
+    if not _is_one_of_each_row(graph, eqn, eqn.outvars[0]) or not _is_known_outside(eqn) or isinstance(row, Literal):
         return False
     return any(_reduces(e, row) for e in _among(graph, graph.needs([row])))
 
 
-def _is_one_of_each_row(eqn: JaxprEqn, window: Any) -> bool:
-    """Is it about one number, of ``window`` [*rows, 1], of each row of the first operand [*rows, n]?"""
+def _is_one_of_each_row(graph: Graph, eqn: JaxprEqn, window: Any) -> bool:
+    """Is it about one number, of ``window`` [*rows, 1], of each row of the first operand [*rows, n]? Or [rows], of [rows, n]."""
     (x, indices, *_), d = eqn.invars, eqn.params["dimension_numbers"]
     shape = x.aval.shape
     if not shape or not all(isinstance(n, int) for n in shape):
         return False
     last = len(shape) - 1
-    rows = tuple(range(last))
+    counted = last == 1 and _is_counted(graph, indices)
+    axes, rows = ((0, 1), ()) if counted else ((last,), tuple(range(last)))
     if eqn.primitive.name == "gather":
-        along = d.offset_dims == () and d.collapsed_slice_dims == (last,) and d.start_index_map == (last,)
+        along = d.offset_dims == () and d.collapsed_slice_dims == axes and d.start_index_map == axes
         along = along and d.operand_batching_dims == d.start_indices_batching_dims == rows
     else:
-        along = d.update_window_dims == () and d.inserted_window_dims == (last,) and d.scatter_dims_to_operand_dims == (last,)
+        along = d.update_window_dims == () and d.inserted_window_dims == axes and d.scatter_dims_to_operand_dims == axes
         along = along and d.operand_batching_dims == d.scatter_indices_batching_dims == rows
-    one = (*shape[:last], 1)
-    alike = along and window.aval.shape == one and indices.aval.shape == (*one, 1)
+    one = shape[:1] if counted else (*shape[:last], 1)
+    alike = along and window.aval.shape == one and indices.aval.shape == (*one, len(axes))
     number = jnp.issubdtype(x.aval.dtype, jnp.floating) or jnp.issubdtype(x.aval.dtype, jnp.integer)
     return alike and number and SHORTEST_ROW_AGAIN <= shape[last] <= MOST_IN_ROW and math.prod(shape) >= FEWEST_IN_ROWS_AGAIN
+
+
+def _is_counted(graph: Graph, indices: Any) -> bool:
+    """Are these pairs of a row's number and another index?"""
+    eqn = graph.made_by(indices)
+    pairs = eqn is not None and eqn.primitive.name == "concatenate" and len(eqn.invars) == 2 and indices.aval.shape[1:] == (2,)
+    return eqn is not None and pairs and eqn.params["dimension"] == 1 and _counts(graph, eqn.invars[0])
+
+
+def _counts(graph: Graph, var: Any) -> bool:
+    """Is it 0, 1, 2, ... along its first axis, or that where it is not negative?"""
+    eqn = graph.made_by(var)
+    if eqn is None:
+        return False
+    if eqn.primitive.name == "select_n":
+        below, count = graph.made_by(eqn.invars[0]), eqn.invars[1]
+        if below is None or below.primitive.name != "lt" or below.invars[0] is not count:
+            return False
+        return is_filled_with(graph, below.invars[1], 0) and _counts(graph, count)
+    if eqn.primitive.name in ("broadcast_in_dim", "reshape", "expand_dims"):  # with axes of one more
+        x = eqn.invars[0]
+        return x.aval.shape[:1] == var.aval.shape[:1] and x.aval.size == var.aval.size and _counts(graph, x)
+    return bool(eqn.primitive.name == "iota" and eqn.params["dimension"] == 0)
 
 
 def _is_known_outside(eqn: JaxprEqn) -> bool:
@@ -92,9 +120,10 @@ def _reduces(eqn: JaxprEqn, row: Any) -> bool:
     return eqn.primitive.name in REDUCTIONS and eqn.invars[0].aval.shape == row.aval.shape and eqn.params["axes"] == (last,)
 
 
-def _position(eqn: JaxprEqn, indices: Any, n: int) -> tuple[Any, Any]:
+def _position(eqn: JaxprEqn, indices: Any) -> tuple[Any, Any]:
     """A number's position in its row, -1 if there is none, and whether there is one."""
-    at = indices[..., 0]
+    *rows, n = eqn.invars[0].aval.shape
+    at = indices[..., -1].reshape(*rows, 1)
     at = at.astype(np.int32) if at.dtype.itemsize < 4 else at  # which may not hold n
     inside = (at >= 0) & (at < n)
     if eqn.params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"):
@@ -109,7 +138,7 @@ def _is_here(x: Any, at: Any) -> Any:
 def _picked(graph: Graph, eqn: JaxprEqn, value: Callable[[Any], Any]) -> Any:
     """One number of each row, made of those at its place."""
     row, n = eqn.invars[0], eqn.invars[0].aval.shape[-1]
-    at, inside = _position(eqn, value(eqn.invars[1]), n)
+    at, inside = _position(eqn, value(eqn.invars[1]))
     known: dict[Any, Any] = {}
 
     def one(atom: Any) -> Any:
@@ -132,7 +161,8 @@ def _picked(graph: Graph, eqn: JaxprEqn, value: Callable[[Any], Any]) -> Any:
         return jnp.take_along_axis(value(var), jnp.maximum(at, 0), var.aval.ndim - 1, mode="promise_in_bounds")
 
     fill = eqn.params["fill_value"]
-    return one(row) if fill is None else jnp.where(inside, one(row), jnp.asarray(fill, row.aval.dtype))
+    out = one(row) if fill is None else jnp.where(inside, one(row), jnp.asarray(fill, row.aval.dtype))
+    return out.reshape(eqn.outvars[0].aval.shape)
 
 
 def _by_place(x: Any, at: Any) -> Any:
@@ -144,7 +174,7 @@ def _by_place(x: Any, at: Any) -> Any:
 
 def _added(eqn: JaxprEqn) -> Callable[..., list[Any]]:
     def added(x: Any, indices: Any, more: Any) -> list[Any]:
-        at, _ = _position(eqn, indices, x.shape[-1])
-        return [jnp.where(_is_here(x, at), x + more, x)]
+        at, _ = _position(eqn, indices)
+        return [jnp.where(_is_here(x, at), x + more.reshape(at.shape), x)]
 
     return added
