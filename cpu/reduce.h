@@ -115,21 +115,23 @@ inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
   return joined;
 }
 
-// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py).
+// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py); or, across, a strip
+// of them, or bundles that lie end to end.
 template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {
-  const int64_t rows = call.rows(), joined = problem.joined, n = call.n;
+  const int64_t joined = problem.joined, n = call.n, strips = Parts(call.lanes, plan.strip), pieces = call.rows() * strips;
   auto workers = WorkersOf<ReduceWorker>(plan.threads, shape, call);
-  WorkAssist(pool, Parts(rows, plan.grain), plan.threads, [&](int64_t task, int worker) {
+  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
-    const int64_t end = std::min(rows, (task + 1) * plan.grain);
-    for (int64_t r = task * plan.grain, count = 0; r < end; r += count) {
-      count = std::min(end - r, joined - r % joined);
-      me.row.Select(r);
-      OrderedRange range;
-      range.hi = range.n = count * n;
-      range.period = n;
+    const int64_t end = std::min(pieces, (task + 1) * plan.grain);
+    for (int64_t piece = task * plan.grain, count = 0; piece < end; piece += count) {
+      const int64_t row = piece / strips;
+      count = strips > 1 ? 1 : std::min(end - piece, joined - row % joined);
+      me.row.Select(row);
+      OrderedRange range{.lo = 0, .hi = count * n, .n = count * n, .period = n, .lanes = call.lanes};
+      range.lane_lo = piece % strips * plan.strip;
+      range.lane_hi = std::min(call.lanes, range.lane_lo + plan.strip);
       for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf];
       kernel.scan(me.row.arrays(), me.row.uniforms(), me.outs.data(), nullptr, &range, nullptr, nullptr, 0);
     }

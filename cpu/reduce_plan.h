@@ -21,11 +21,11 @@ struct ReduceProblem {
   int64_t work = 1;         // what a slot of an element costs, in that of a sum
   bool across = false;
   bool init = false;
-  bool folds_rows = false;  // the kernel folds many rows at once, however long
+  bool folds_rows = false;  // the kernel folds many rows at once, however long; across: of few steps
 };
 
 struct ReducePlan {
-  bool periodic = false;  // many rows at once: short ones, one in each lane of a vector, or what the kernel folds
+  bool periodic = false;  // many rows at once: short ones, one in each lane of a vector, or what the kernel folds; across: few steps
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task
@@ -44,6 +44,8 @@ inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that 
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
 inline constexpr int64_t kReducePeriod = 256;          // longest row that a lane takes
 inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
+inline constexpr int64_t kReduceSteps = 8;             // across, at a time: prefetchers follow so many streams
+inline constexpr int64_t kReduceTogether = 4096;       // elements that stay in the first-level cache
 
 inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
@@ -59,15 +61,15 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.threads = ThreadsFor(work, kReducePerThread, m);
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
-  plan.periodic =
-      !p.across && !p.init && p.n >= 1 && p.n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
-  if (plan.periodic) {
-    plan.leaf = plan.block = n;
+  const bool few_steps = p.folds_rows && (n <= kReduceSteps || n * lanes <= kReduceTogether) && n <= kReduceLeafAcross;
+  const bool short_rows = n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
+  plan.periodic = !p.init && p.n >= 1 && (p.across ? few_steps : short_rows);
+  plan.leaf = plan.block = plan.periodic ? n : p.across ? kReduceLeafAcross : kReduceLeaf;
+  if (plan.periodic && !p.across) {
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));
     return plan;
   }
-  plan.leaf = plan.block = p.across ? kReduceLeafAcross : kReduceLeaf;
-  plan.strip = EvenStrip(lanes, p.state_bytes);
+  plan.strip = plan.periodic ? lanes : EvenStrip(lanes, p.state_bytes);
   auto tasks = [&] { return rows * Parts(lanes, plan.strip) * Parts(n, plan.block); };
   while (tasks() < wanted && plan.strip >= 2 * kReduceStripLeast) plan.strip /= 2;
   plan.strip = std::min(plan.strip, lanes);

@@ -46,7 +46,9 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     module.triple = ""
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
-        if variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
+        if variant & PERIODIC and spec.across:
+            llvm_scan_across.rows(module, spec, vector_bytes)
+        elif variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
             folded = llvm_reduce_rows.reduce_rows(module, spec, vector_bytes)
             llvm_scan_abreast.scan(module, spec, vector_bytes, streams, folded)
         elif name == "combine":

@@ -46,8 +46,11 @@ ABREAST = 5
 
 
 def folds_rows(spec: OrderedSpec) -> bool:
-    """Not where the operator does not commute, need not end, or takes so long that a lane should do all of a row."""
-    if spec.kind != "reduce" or spec.across or not spec.commutes or spec.op.may_not_end:
+    """Rows that lie side by side, all but large elements; of others not where the operator does not commute, need not end, or takes
+    so long that a lane should do all of a row."""
+    if spec.across:
+        return spec.kind == "reduce"
+    if spec.kind != "reduce" or not spec.commutes or spec.op.may_not_end:
         return False
     two = folds(spec)
     return (two is not None and not two.own) or not (is_expensive(spec.op) or is_expensive(spec.f))

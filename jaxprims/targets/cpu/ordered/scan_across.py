@@ -1,7 +1,8 @@
 """``scan`` and ``reduce`` of sequences that lie side by side: a vector runs across them, each lane folds its own in order.
 
 Memory is walked in blocks of steps: within a block, one vector of lanes after the other goes down the steps with its accumulator
-in registers; between blocks the accumulators are the aggregate's states in memory, which stay in the first-level cache.
+in registers; between blocks the accumulators are the aggregate's states in memory, which stay in the first-level cache. Of a
+reduction of few steps no state is ever in memory, and many lie one behind the other (``rows``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, alloca, chosen, declare, i64, least, loop, pointer
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, alloca, chosen, declare, i64, least, loop, pointer
 from .elements import vector_width
 from .reduce_logaddexp import log_sums_at_once, of_ones
 from .rows import (
@@ -64,20 +65,26 @@ def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     b.ret(b.call(full, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
 
 
+def rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
+    """Defines ``scan`` of a range that has a period (cpu/ordered_kernel.h), of a reduction."""
+    _Rows(module, spec, vector_bytes, "scan").build()
+
+
 class _Across:
     def __init__(self, module: ir.Module, spec: OrderedSpec, vector_bytes: int, name: str, streams: bool = False):
-        self.scans, self.streams = name == "scan", streams
-        b, (arrays, uniforms, *args) = declare(module, name, [PTR] * (7 if self.scans else 5) + [I64], I64)
+        self.scans, self.streams = spec.kind == "scan" and name == "scan", streams
+        b, (arrays, uniforms, *args) = declare(module, name, [PTR] * (7 if name == "scan" else 5) + [I64], I64)
         self.b, self.spec, self.width = b, spec, vector_width(spec, vector_bytes)
         self.started, self.led = alloca(b, I1), alloca(b, I1)  # does the aggregate hold something? is there a prefix that counts?
-        if self.scans:
-            outs, self.flags, range_, self.prefix, self.aggregate, self.progress = args
+        self.before: ir.Value = i64(0)  # elements in memory
+        if name == "scan":
+            outs, self.flags, self.range_, self.prefix, self.aggregate, self.progress = args
             self._open(outs)
         else:
-            self.flags, range_, self.aggregate, self.progress = args
+            self.flags, self.range_, self.aggregate, self.progress = args
         self.arrays, self.uniforms = arrays_of(b, spec, arrays), uniforms_of(b, spec, uniforms)
         names = ("lo", "hi", "n", "lanes", "lane_lo", "lane_hi")
-        self.lo, self.hi, self.n, self.lanes, self.lane_lo, lane_hi = members(b, range_, *names)
+        self.lo, self.hi, self.n, self.lanes, self.lane_lo, lane_hi = members(b, self.range_, *names)
         self.wanted = b.sub(lane_hi, self.lane_lo)
         b.store(has(b, self.progress, STARTED), self.started)
 
@@ -131,29 +138,29 @@ class _Across:
 
     def _run(self, lo: ir.Value, hi: ir.Value) -> None:
         """Steps without a restart but perhaps at the first."""
-        b, spec, width = self.b, self.spec, self.width
-        steps = self._block_steps(lo, hi)
-        whole = b.and_(self.wanted, i64(-width))
-        at = alloca(b, I64)
+        b, steps, at = self.b, self._block_steps(lo, hi), alloca(self.b, I64)
         b.store(lo, at)
         with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
             first = b.load(at, typ=I64)
-            end = b.add(first, steps)
-            end = least(b, end, hi)
-            left = i64(0)
-            if not self.scans and not is_expensive(spec.op):
-                left = b.and_(whole, i64(-VECTORS * width))
-                with loop(b, i64(0), left, VECTORS * width) as lane:
-                    self._down(first, end, [b.add(lane, i64(k * width)) for k in range(VECTORS)])
-            backwards = self.scans and spec.reverse  # so that memory is gone through from end to end
-            if backwards:
-                self._rest(first, end, whole)
-            with loop(b, left, whole, width) as lane:
-                self._down(first, end, [b.sub(b.sub(whole, i64(width)), lane) if backwards else lane])
-            if not backwards:
-                self._rest(first, end, whole)
+            end = least(b, b.add(first, steps), hi)
+            self._all_lanes(first, end)
             b.store(ir.Constant(I1, 1), self.started)
             b.store(end, at)
+
+    def _all_lanes(self, first: ir.Value, end: ir.Value) -> None:
+        b, spec, width, left = self.b, self.spec, self.width, i64(0)
+        whole = b.and_(self.wanted, i64(-width))
+        if not self.scans and not is_expensive(spec.op):
+            left = b.and_(whole, i64(-VECTORS * width))
+            with loop(b, i64(0), left, VECTORS * width) as lane:
+                self._down(first, end, [b.add(lane, i64(k * width)) for k in range(VECTORS)])
+        backwards = self.scans and spec.reverse  # so that memory is gone through from end to end
+        if backwards:
+            self._rest(first, end, whole)
+        with loop(b, left, whole, width) as lane:
+            self._down(first, end, [b.sub(b.sub(whole, i64(width)), lane) if backwards else lane])
+        if not backwards:
+            self._rest(first, end, whole)
 
     def _rest(self, first: ir.Value, end: ir.Value, whole: ir.Value) -> None:
         """The lanes that fill no vector."""
@@ -185,8 +192,8 @@ class _Across:
             with b.if_then(b.load(self.led, typ=I1)):
                 lead.put(load_state(b, spec, self.prefix, self.wanted, lanes[0], self.width, rest))
         four, some = self._at_once(), lo
-        if four is not None:
-            if is_expensive(spec.op):
+        if four is not None or isinstance(self, _Rows):
+            if four is not None and is_expensive(spec.op):
                 with b.if_then(b.not_(started)):
                     accs[0].put(self._identity())
             else:
@@ -195,6 +202,8 @@ class _Across:
                     for acc, x in zip(accs, self._elements(t, lanes, rest)[1], strict=True):
                         acc.put(x)
             b.store(ir.Constant(I1, 1), holds)
+            lo = some
+        if four is not None:
             lo = b.add(some, b.and_(b.sub(hi, some), i64(-FOUR)))
             with loop(b, some, lo, FOUR) as t:
                 rows = [self._elements(b.add(t, i64(k)), lanes, rest)[1] for k in range(FOUR)]
@@ -216,12 +225,15 @@ class _Across:
             if self.scans and not spec.exclusive:
                 self._write(lambda: self._led(accs[0], lead), indices[0], rest)
         for acc, lane in zip(accs, lanes, strict=True):
-            store_state(b, spec, acc.get(), self.aggregate, self.wanted, lane, rest)
+            self._leave(acc.get(), lane, rest)
+
+    def _leave(self, state: State, lane: ir.Value, rest: ir.Value | None) -> None:
+        store_state(self.b, self.spec, state, self.aggregate, self.wanted, lane, rest)
 
     def _elements(self, t: ir.Value, lanes: Sequence[ir.Value], rest: ir.Value | None) -> tuple[list[ir.Value], list[State]]:
         """Of step t, with where they lie."""
         b, step = self.b, self._memory_step(t)
-        row = b.add(b.mul(step, self.lanes), self.lane_lo)
+        row = b.add(b.add(self.before, b.mul(step, self.lanes)), self.lane_lo)
         indices = [b.add(row, lane) for lane in lanes]
         position = lambda dtype: self._position(step, dtype)  # noqa: E731
         xs = [element(b, self.spec, self.arrays, self.uniforms, self.width, index, position, rest) for index in indices]
@@ -264,3 +276,23 @@ class _Across:
         with b.if_then(self.writes):
             leaves = [b.load(leaf, typ=PTR) for leaf in self.leaves]
             store_results(b, self.spec, state(), self.uniforms, leaves, index, self.width, rest, self.streams)
+
+
+class _Rows(_Across):
+    """Of few steps, one reduction behind the other: accumulators stay in registers from the first step to the last."""
+
+    def _open(self, outs: ir.Value) -> None:
+        self.places = all_pointers(self.b, outs, len(self.spec.leaves))
+
+    def build(self) -> None:
+        b = self.b
+        (self.n,) = members(b, self.range_, "period")
+        with loop(b, i64(0), b.sdiv(self.hi, self.n)) as self.row:
+            self.before = b.mul(b.mul(self.row, self.n), self.lanes)
+            self._all_lanes(i64(0), self.n)
+        b.ret(i64(STARTED))
+
+    def _leave(self, state: State, lane: ir.Value, rest: ir.Value | None) -> None:
+        b = self.b
+        at = b.add(b.add(b.mul(self.row, self.lanes), self.lane_lo), lane)
+        store_results(b, self.spec, state, self.uniforms, self.places, at, self.width, rest)
