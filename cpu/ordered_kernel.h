@@ -35,9 +35,9 @@ inline constexpr int64_t kStarted = 1;    // the aggregate holds something
 inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came before the aggregate no longer counts
 
 // Functions of one variant of a spec. Bit 0 of the variant, periodic: scan alone, of ranges that have a period; it has no prefix
-// and no aggregate, and of a reduction writes one result for each row, from `outs` on. Bit 1, streaming: scan stores whole
-// vectors of results non-temporally; the driver promises that each then starts at a multiple of its size or of 64 bytes, and
-// fences.
+// and no aggregate, and of a reduction writes one result for each row, or, across, lanes [lane_lo, lane_hi) of each, from `outs`
+// on. Bit 1, streaming: scan stores whole vectors of results non-temporally; the driver promises that each then starts at a
+// multiple of its size or of 64 bytes, and fences.
 struct OrderedKernel {
   // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
   // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.

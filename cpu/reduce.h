@@ -115,8 +115,8 @@ inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
   return joined;
 }
 
-// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py); or, across, a strip
-// of them, or bundles that lie end to end.
+// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py); or, across, a
+// strip of them, or bundles that lie end to end.
 template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {

@@ -25,7 +25,7 @@ struct ReduceProblem {
 };
 
 struct ReducePlan {
-  bool periodic = false;  // many rows at once: short ones, one in each lane of a vector, or what the kernel folds; across: few steps
+  bool periodic = false;  // many rows at once: short ones, a lane for each, or what the kernel folds; across: few steps
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task

@@ -405,6 +405,31 @@ def test_logaddexp_by_chunks(n: int, dtype: str) -> None:
         assert run(np.full(n, -np.inf, dtype)) == -np.inf
 
 
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(
+    "shape", [(90, 2, 81), (70, 5, 300), (3, 8, 5000), (1, 9, 455), (1, 9, 456), (2, 60, 68), (1, 2, 500_001)]
+)
+def test_few_steps_side_by_side(shape: tuple[int, ...]) -> None:
+    """Many reductions in one call of a kernel, whose states are never in memory; also where each has numbers of its own."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with forced(AnyKernel()):
+        for op, numpys in ((jnp.add, np.add), (jnp.maximum, np.maximum), (jnp.logaddexp, np.logaddexp)):
+            run = jax.jit(functools.partial(jp.reduce, op=op, axis=1))
+            np.testing.assert_allclose(run(x), numpys.reduce(x, axis=1), 1e-4, 1e-4)
+        scaled = jax.vmap(lambda s, x: jp.reduce(x, op=jnp.add, map=lambda x: x * s, axis=0))
+        scale = np.arange(shape[0], dtype=np.float32)
+        np.testing.assert_allclose(jax.jit(scaled)(scale, x), (x * scale[:, None, None]).sum(1), 1e-4, 1e-3)
+        composed = jax.jit(lambda a, b: jp.reduce((a, b), affine, axis=1)[1])
+        slope, expected = np.tanh(x), x[:, 0]
+        for k in range(1, shape[1]):
+            expected = slope[:, k] * expected + x[:, k]
+        np.testing.assert_allclose(composed(slope, x), expected, 1e-3, 1e-3)
+    nan = x.copy()
+    nan[0, 1, :5] = np.nan
+    with forced(AnyKernel()):
+        np.testing.assert_array_equal(jax.jit(lambda x: jp.reduce(x, jnp.maximum, axis=1))(nan), nan.max(1))
+
+
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 100])

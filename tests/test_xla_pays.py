@@ -321,13 +321,16 @@ def test_loops_make_what_they_reduce() -> None:
         ((100, 60), 0, jnp.float32, False),
         ((1000, 60), 0, jnp.bfloat16, False),
         ((3000, 2), 0, jnp.float16, False),
+        ((12, 3000), 0, jnp.float32, True),
+        ((13, 3000), 0, jnp.float32, False),
+        ((12, 3000), 0, jnp.float16, False),
     ):
         for loops in (False, True):
             found = kernels(lambda x: jp.reduce(x, jnp.maximum, axis=axis), jnp.ones(shape, dtype), loops)
             always = axis == 1 and dtype == jnp.float32 and shape[1] < xla_pays.ROW_OF_EXTREMES and target().vector_bytes < 64
             assert found == (0 if always or (loops and few) else 1), (shape, dtype, loops)
     for op in (jnp.add, jnp.multiply):
-        for shape, few in (((30, 100), True), ((100, 30), False), ((60, 100), False)):
+        for shape, few in (((30, 100), True), ((32, 3000), True), ((33, 3000), False), ((60, 100), False)):
             for loops in (False, True):
                 found = kernels(lambda x, op=op: jp.reduce(x, op, axis=0), jnp.ones(shape, jnp.float32), loops)
                 assert found == (0 if loops and few else 1), (shape, op, loops)
@@ -341,6 +344,15 @@ def test_loops_make_what_they_reduce() -> None:
         for loops in (False, True):
             found = kernels(lambda x, op=op: jp.scan((x, x), op, axis=0)[1], jnp.ones(shape, jnp.float32), loops)
             assert found == (0 if loops and few else 1), (shape, loops)
+
+
+def test_loops_scan_two_elements_as_a_window() -> None:
+    for shape, axis in (((2, 30), 0), ((30, 2), 1), ((4, 2, 60), 1)):
+        x = jnp.ones(shape)
+        lowered = jax.jit(lambda x, axis=axis: jax.lax.fori_loop(0, 2, lambda _, x: x + jp.cumsum(x, axis), x)).lower(x)
+        assert "reduce_window" in lowered.as_text()
+        twice = lambda x, axis=axis: x + jax.lax.cumsum(x, axis)  # noqa: E731
+        np.testing.assert_allclose(lowered.compile()(x), twice(twice(x)), rtol=1e-6)
 
 
 @pytest.mark.cover(8)

@@ -79,6 +79,7 @@ class OrderedProblem(_OfElements):
     captured: bool = False  # f or the operator use captured arrays
     num_segments: Any = 0
     ids: bool = False  # segments are given by ids, else by offsets
+    of_dear: bool = False  # it takes long to make the elements
 
     @property
     def family(self) -> str:  # type: ignore[override]  # one class for three families

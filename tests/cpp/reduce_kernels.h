@@ -109,6 +109,22 @@ struct AffineKernel {
     return r.lo < r.hi ? progress | kStarted : progress;
   }
 
+  // Of a reduction, across: bundles of `period` steps, one behind the other.
+  static int64_t Bundles(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
+                         const OrderedRange* range, const void* prefix, void* aggregate, int64_t /*progress*/) {
+    const OrderedRange& r = *range;
+    CHECK(flags == nullptr && prefix == nullptr && aggregate == nullptr && r.lo == 0 && r.hi == r.n && r.n % r.period == 0);
+    CHECK(0 <= r.lane_lo && r.lane_lo < r.lane_hi && r.lane_hi <= r.lanes);
+    for (int64_t first = 0; first < r.n; first += r.period) {
+      for (int64_t lane = r.lane_lo; lane < r.lane_hi; ++lane) {
+        AffineState s = Element(arrays, uniforms, r, first, lane);
+        for (int64_t i = 1; i < r.period; ++i) s = Compose(s, Element(arrays, uniforms, r, first + i, lane));
+        AffineResult::Write(s, outs, first / r.period * r.lanes + lane);
+      }
+    }
+    return kStarted;
+  }
+
   static int64_t Reduce(const void* const* arrays, const void* const* uniforms, const uint8_t* flags, const OrderedRange* range,
                         void* aggregate, int64_t progress) {
     const OrderedRange& r = *range;
@@ -150,7 +166,7 @@ struct AffineKernel {
     }
   }
 
-  static OrderedKernel Kernel(bool across) { return {across ? nullptr : Scan, Reduce, Combine, Finish, across ? nullptr : Runs}; }
+  static OrderedKernel Kernel(bool across) { return {across ? Bundles : Scan, Reduce, Combine, Finish, across ? nullptr : Runs}; }
   static OrderedShape Shape(const char* kind, bool across) {
     OrderedShape shape;
     shape.kind = kind;
@@ -159,7 +175,7 @@ struct AffineKernel {
     shape.leaf_bytes.assign(AffineResult::kBytes, AffineResult::kBytes + 4);
     shape.leaf_slots = {2, 1, 1, 1};
     shape.slot_bytes = {8, 8, 4};
-    shape.across = across;
+    shape.across = shape.folds_rows = across;
     shape.identity = true;
     return shape;
   }

@@ -114,10 +114,10 @@ TEST(ReduceOfManyRows) {
 
 TEST(ReduceAcross) {
   for (const int64_t lanes : {0, 1, 16, 100, 3000}) {
-    for (const int64_t n : {0, 1, 255, 256, 257, 2000}) {
+    for (const int64_t n : {0, 1, 2, 8, 40, 255, 256, 257, 2000}) {
       if (lanes * n > 300'000) continue;
       AffineProblem p;
-      p.batch = {2, 1};
+      p.batch = {2, 3};
       p.across = true;
       p.n = n;
       p.lanes = lanes;
@@ -188,6 +188,7 @@ TEST(ReducePlanOfRandomProblems) {
     p.slots = 1 + size(5);
     p.state_bytes = p.slots * (1 + size(3));
     p.init = random() % 2 == 0;
+    p.folds_rows = p.across && random() % 2 == 0;
     Machine m;
     m.threads = static_cast<int>(1 + random() % 64);
     const ReducePlan plan = MakeReducePlan(p, m);
@@ -195,7 +196,8 @@ TEST(ReducePlanOfRandomProblems) {
     CHECK(plan.threads >= 1 && plan.threads <= m.threads && plan.grain >= 1);
     CHECK(plan.strip >= 1 && (plan.strip <= p.lanes || p.lanes == 0));
     if (plan.periodic) {
-      CHECK(!p.across && !p.init && p.n >= 1 && p.n <= kReducePeriod && plan.leaf == p.n);
+      CHECK(!p.init && p.n >= 1 && p.n <= kReducePeriod && plan.leaf == p.n && (!p.across || p.folds_rows));
+      CHECK(!p.across || p.n <= kReduceSteps || p.n * p.lanes <= kReduceTogether);
     } else {
       CHECK(plan.leaf == (p.across ? kReduceLeafAcross : kReduceLeaf));
       CHECK(plan.block % plan.leaf == 0 && std::has_single_bit(static_cast<uint64_t>(plan.block / plan.leaf)));

@@ -13,6 +13,8 @@ from .. import producers
 from ..batches import batch_shape
 from ..family import Instead
 from ..looking_back import LookingBack
+from ..operations import is_dear
+from . import scan_xla
 from .call import OrderedCall, call_spec, init_dtypes, sizes_along
 
 
@@ -36,6 +38,7 @@ class OrderedFamily(LookingBack):
             captured=bool(captured),
             num_segments=call.num_segments,
             ids=call.segmented_by == "ids",
+            of_dear=call.of_dear,
         )
 
     def instead(self, target: Target, avals: Sequence[Any], in_loop: bool | None = False, **params: Any) -> Instead | None:
@@ -50,6 +53,11 @@ class OrderedFamily(LookingBack):
         found = producers.taken(ctx, operands, call, params["masks"], call.inner_rank, bool(call.segmented_by))
         # what has no place of its own in memory cannot give it to a result
         return found and dataclasses.replace(found, call=dataclasses.replace(found.call, in_place=False))
+
+    def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
+        if self.operation(**params) in scan_xla.STEPS and is_dear(ctx, operands[0]):
+            params |= {"call": dataclasses.replace(params["call"], of_dear=True)}
+        return super()._look_back(ctx, *operands, **params)
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: OrderedCall = params["call"]

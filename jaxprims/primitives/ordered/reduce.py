@@ -91,7 +91,8 @@ class Reductions(OrderedFamily):
         return call.operator.name if alone and in_order and call.operator.name in scan_xla.EXTREMES else None
 
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
-        return self._of_xla(scan_xla.REDUCTIONS, *operands, **params)
+        known = scan_xla.OF_DEAR if params["call"].of_dear else scan_xla.REDUCTIONS
+        return self._of_xla(known, *operands, **params)
 
     def series_one(self, *operands: Any, **params: Any) -> list[Any]:
         return self._of_xla(scan_xla.WITH_SERIES, *operands, **params)

@@ -24,7 +24,7 @@ from ...tracing.varying import axes_of, by_partitioner, vary
 from ..avals import result_aval
 from ..batches import batch_shape, new_primitive, outermost, over_batch
 from ..family import Instead
-from ..operations import is_dear, is_one_number, others_make
+from ..operations import is_one_number, others_make
 from . import scan_xla
 from .call import OrderedCall
 from .family import OrderedFamily
@@ -116,18 +116,14 @@ class Scans(OrderedFamily):
             return Instead(functools.partial(self.plain, **params), "plain XLA", "numbers are read by index")
         return super().instead(target, avals, in_loop, **params)
 
-    def _look_back(self, ctx: Any, *operands: Any, **params: Any) -> Any:
-        if self.operation(**params) in scan_xla.STEPS and is_dear(ctx, operands[0]):
-            params |= {"call": dataclasses.replace(params["call"], of_dear=True)}
-        return super()._look_back(ctx, *operands, **params)
-
     def left_to_xla(
         self, target: Target, avals: Sequence[Any], operation: str, in_loop: bool | None = False, **params: Any
     ) -> Instead | None:
         found = super().left_to_xla(target, avals, operation, in_loop, **params)
         reverse = params["call"].reverse
         known = ("logaddexp",) if target.fuses_reductions else () if params["call"].of_dear else scan_xla.STEPS
-        if found is None or operation not in known:
+        two = in_loop and self.problem(target, avals, **params).n <= 2  # as a window one loop, and two as pairs
+        if found is None or operation not in known or two:
             return found
         if operation in scan_xla.STEPS:
             scanned = functools.partial(scan_xla.in_pairs, name=operation, reverse=reverse)

@@ -142,9 +142,14 @@ def _by_function(x: Any, axis: int, start: ArrayLike, op: Callable[[Any, Any], A
     return jax.lax.reduce(x, vary(jnp.asarray(start, x.dtype), axes_of([x])), op, (axis,))
 
 
+COLUMN = 32
+"""Elements of a column up to which XLA goes down it in the loop that makes them: longer ones it does in parts."""
+
+
 def _sum(x: Any, axis: int) -> Any:
-    """Of short rows by ``a + b`` in a form that XLA does not know."""
-    if not jnp.issubdtype(x.dtype, jnp.floating) or axis % x.ndim < x.ndim - 1 or x.shape[axis] >= SHORT_ROW:
+    """Of short rows and columns by ``a + b`` in a form that XLA does not know."""
+    short = SHORT_ROW - 1 if axis % x.ndim == x.ndim - 1 else COLUMN
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.shape[axis] > short:
         return _in_its_own_type(jnp.sum)(x, axis)
     wide = x.astype(np.float32) if is_half(x.dtype) else x
     return _by_function(wide, axis % x.ndim, 0, lambda a, b: b - (-a)).astype(x.dtype)
@@ -239,6 +244,9 @@ def counted(extreme: Callable[..., Any], x: Any, once: Any) -> tuple[Any, Any]:
 COUNTED: dict[str | None, str] = {"max, counted": "max", "min, counted": "min"}
 """Operators that do so, and the extreme's."""
 
+
+OF_DEAR = REDUCTIONS | {"add": _in_its_own_type(jnp.sum)}
+"""The same of what XLA would make dearly: it is to do so in a loop of its own."""
 
 WITH_SERIES = REDUCTIONS | {"add": _in_its_own_type(jnp.sum), "max": _keeping_nan(jnp.max), "min": _keeping_nan(jnp.min)}
 """The same for ``jet``."""

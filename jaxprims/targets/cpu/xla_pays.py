@@ -82,6 +82,9 @@ maker has written them for a kernel."""
 WIDE, FEW_IN_WIDE_COLUMNS = 64, 4096
 """Columns that lie side by side, floats in all of them, that XLA adds and multiplies there."""
 
+COLUMN_IN_LOOP = 32
+"""Elements of a column that XLA combines where it makes them, whatever their number; of floats' extremes :data:`FEW_STEPS`."""
+
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
 
@@ -139,6 +142,17 @@ def xla_pays(problem: Problem, operation: str, in_loop: bool | None = False) -> 
     if problem.spec.is_map:
         return None  # `fuse` has weighed what its elements are made of
     return _ordered(problem, operation, in_loop)
+
+
+def _goes_down_columns(problem: OrderedProblem, operation: str) -> bool:
+    """Does XLA, in a loop's body, make the elements, combine them and use the results in one loop?"""
+    state = problem.spec.state[0]
+    if not problem.spec.across or len(problem.spec.state) > 1 or itemsize(state) == 1:
+        return False
+    if operation in ("max", "min") and state in FLOATS:
+        return bool(problem.n <= FEW_STEPS) and not problem.of_dear
+    known = operation in ("add", "mul") or (operation in ("max", "min") and state not in HALVES)
+    return known and bool(problem.n <= COLUMN_IN_LOOP)
 
 
 def _ordered(problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
@@ -304,6 +318,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     few = FEW_IN_LOOP if in_loop and not rows else FEW_TO_FIND
     if every <= (few if one_by_one else _few_to_reduce(problem)):
         return _FEW
+    if in_loop and _goes_down_columns(problem, operation):
+        return "columns in a loop: XLA makes what it folds"
     if not rows:
         halves = extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
         wide = operation in ("add", "mul") and state in FLOATS and problem.lanes >= WIDE and every <= FEW_IN_WIDE_COLUMNS

@@ -46,8 +46,8 @@ ABREAST = 5
 
 
 def folds_rows(spec: OrderedSpec) -> bool:
-    """Rows that lie side by side, all but large elements; of others not where the operator does not commute, need not end, or takes
-    so long that a lane should do all of a row."""
+    """Rows that lie side by side, but of large elements; of others not where the operator does not commute, need not end, or
+    takes so long that a lane should do all of a row."""
     if spec.across:
         return spec.kind == "reduce"
     if spec.kind != "reduce" or not spec.commutes or spec.op.may_not_end:
