@@ -18,7 +18,7 @@ COMPARED, COMPARED_BY_FEW = 40, 128
 """Edges that were given, up to which to compare an element with all of them takes less time than to search in a grid's cell; by
 few elements, for which there is no grid."""
 
-STEPS_TO_EQUAL, STEPS_TO_GIVEN = 4, 12
+STEPS_TO_EQUAL, STEPS_TO_GIVEN = 4, 40
 """Of all elements' searches, for each edge, up to which nothing is prepared: of equal bins; by edges that were given."""
 
 FEWEST_PLACED, PLACED_BY_EDGE = 2**13, 16
@@ -120,9 +120,8 @@ class _Table:
         """Without anything prepared."""
 
         def searched(x: jax.Array) -> jax.Array:
-            x, start = x.astype(self.edges.dtype), (vary(jnp.int32(0), self.axes), self.bins + 1)
-            halved = lax.fori_loop(0, self.edges.size.bit_length(), lambda _, bounds: self._halve(bounds, x), start)
-            return last(self._found(halved, x), x, self.hi)
+            x = x.astype(self.edges.dtype)
+            return last(self._among_all(x), x, self.hi)
 
         return searched
 
@@ -157,8 +156,9 @@ class _Table:
 
         def search(x: jax.Array, certain: jax.Array, zero: jax.Array, cell_scale: jax.Array) -> jax.Array:
             def between() -> jax.Array:
-                all_of_them = vary(jnp.int32(0), self.axes), self.bins + 1
-                start = all_of_them if bounds_of is None else bounds_of(_place(x, zero, cell_scale))
+                if bounds_of is None:
+                    return self._among_all(x)
+                start = bounds_of(_place(x, zero, cell_scale))
                 halved = lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1, lambda bounds: self._halve(bounds, x), start)
                 return self._found(halved, x)
 
@@ -194,6 +194,11 @@ class _Table:
             return lax.cond(certain == 1, truncated, lambda: lax.cond(certain > 0, guessed, sought))
 
         return bin_of
+
+    def _among_all(self, x: jax.Array) -> jax.Array:
+        start = vary(jnp.int32(0), self.axes), self.bins + 1
+        halved = lax.fori_loop(0, self.edges.size.bit_length(), lambda _, bounds: self._halve(bounds, x), start)
+        return self._found(halved, x)
 
     def _halve(self, bounds: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
