@@ -138,6 +138,14 @@ def _classes(rng: np.random.Generator, n: int) -> Inputs:
     return {"x": _normal(rng, n // 1000, 1000), "label": rng.integers(0, 1000, n // 1000).astype(np.int32)}
 
 
+def _labelled(rng: np.random.Generator, n: int) -> Inputs:
+    return {"x": _normal(rng, n // 16, 16), "label": rng.integers(0, 100, n // 16).astype(np.int32)}
+
+
+def _guessed(rng: np.random.Generator, n: int) -> Inputs:
+    return {name: rng.integers(0, 100, n // 16).astype(np.int32) for name in ("label", "guess")}
+
+
 def _options(rng: np.random.Generator, n: int) -> Inputs:
     k = n // 3
     return {
@@ -305,6 +313,15 @@ def group_summaries(x: Any, group: Any) -> Any:
     return mean, squares / jnp.maximum(count, 1) - mean**2, jax.ops.segment_max(x, group, 1000)
 
 
+def class_means(x: Any, label: Any) -> Any:
+    of_class = jax.nn.one_hot(label, 100)
+    return of_class.T @ x / jnp.maximum(of_class.sum(0), 1)[:, None]
+
+
+def confusion(label: Any, guess: Any) -> Any:
+    return jax.nn.one_hot(label, 100).T @ jax.nn.one_hot(guess, 100)
+
+
 def k_means(points: Any, centres: Any) -> Any:
     nearest = jnp.argmin(jnp.sum((points[:, None] - centres) ** 2, -1), 1)
     total = jnp.zeros_like(centres).at[nearest].add(points)
@@ -441,6 +458,8 @@ PROGRAMS: Sequence[Program] = [
     *(Program(f.__name__, _two, f) for f in (correlation, mutual_information, energy_histogram, huber, cloud_in_cell)),
     *(Program(f.__name__, _two, f, differentiable=False) for f in (two_histograms, joint_counts, binned_means)),
     Program("group_summaries", _grouped, group_summaries),
+    Program("class_means", _labelled, class_means),
+    Program("confusion", _guessed, confusion, differentiable=False),
     *(Program(f.__name__, _points, f) for f in (k_means, soft_k_means)),
     *(Program(f.__name__, _one, f) for f in (drawdown, cumulative_of_function, moving_average)),
     *(Program(f.__name__, _rewards, f) for f in (discounted_returns, generalized_advantage)),
