@@ -95,6 +95,13 @@ LEFT = {
     "truncated": lambda ids, x: jnp.sum(jnp.where(is_at(ids), 3 * x[:, :1], 0).astype("int32"), 0),
     "others": lambda ids, x: jnp.sum(jnp.where(is_at(ids), x[:, :1], 1), 0),
     "but these": lambda ids, x: jnp.sum(jnp.where(is_at(ids), 0, x[:, :1]), 0),
+    "of truths": lambda ids, x: jnp.max(jnp.where(is_at(ids), x[:, :1] > 0, False), 0),
+    "of complex numbers": lambda ids, x: jnp.max(jnp.where(is_at(ids), x[:, :1] * 1j, -jnp.inf), 0),
+    "for each": lambda ids, x: jnp.einsum("nk,nd->nkd", hot(ids), x),
+    "for each of a batch": lambda ids, x: jnp.einsum("bnk,bkd->bknd", hot(ids)[None], W[None]),
+    "a number that overflows": lambda ids, x: jnp.max(
+        jnp.where(is_at(ids), (9 * x[:, :1]).astype("int16"), jnp.int32(-(2**31)).astype("int16")), 0
+    ),
     "by floats": lambda ids, x: jnp.sum(ids.astype("float32")[:, None] == jnp.arange(20.0), 0),
     "from one on": lambda ids, x: jnp.sum(ids[:, None] == ROWS + 1, 0),
     "wrapped": lambda ids, x: jnp.sum(ids.astype("uint8")[:, None] == jnp.arange(300).astype("uint8"), 0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from .graph import Graph, with_equations
+from .sites import is_number
 
 FEWEST_POSITIONS, FEWEST_IN_PRODUCTS, LEAST_PRODUCT = 8, 16, 2**15
 """Positions from which on reductions, and products, are by index; numbers of a one-hot array that is multiplied."""
@@ -99,7 +101,9 @@ def _reduced(graph: Graph, eqn: JaxprEqn) -> Made | None:
         return None
     (x,), axes, (out,) = eqn.invars, sorted(map(int, eqn.params["axes"])), eqn.outvars
     shape, how = x.aval.shape, _REDUCTIONS[eqn.primitive.name]
-    if isinstance(x, Literal) or not all(isinstance(n, int) for n in shape) or 0 in shape:
+    if isinstance(x, Literal) or not is_number(x, complex=how in ("add", "mul")) or x.aval.dtype == bool:
+        return None
+    if not all(isinstance(n, int) and n for n in shape):
         return None
     kept = [k for k in range(len(shape)) if k not in axes]
     for axis in filter(lambda k: _is_many(shape[k]), kept):
@@ -186,7 +190,7 @@ def _by_hot(graph: Graph, eqn: JaxprEqn, mine: int) -> Made | None:
         (tuple(axes[mine]), tuple(axes[1 - mine])) for axes in eqn.params["dimension_numbers"]
     )
     along = [k - sum(b < k for b in batch_of_other) for k in (others[own.index(k)] for k in sorted(own))]
-    adds = hot.axis not in own and len(own) + len(batch) == hot_side.aval.ndim - 1
+    adds = bool(own) and hot.axis not in (*own, *batch) and len(own) + len(batch) == hot_side.aval.ndim - 1
     ends = len(others) + len(batch) == other.aval.ndim - 1
     if own == (hot.axis,):
         one: Callable[..., Any] = functools.partial(_rows, along[0], mine)
@@ -296,9 +300,16 @@ def _full(index: Made, atom: Any, without: Sequence[int]) -> Made:
 
 
 def _is_identity(graph: Graph, atom: Any, how: str, dtype: Any) -> bool:
+    types = [np.dtype(dtype)]
     while (eqn := graph.made_by(atom)) is not None and eqn.primitive.name in ("broadcast_in_dim", "convert_element_type"):
-        atom = eqn.invars[0]
-    return isinstance(atom, Literal) and bool(np.all(np.asarray(atom.val, dtype) == np.asarray(_identity(how, dtype), dtype)))
+        (atom,) = eqn.invars
+        types.append(np.dtype(atom.aval.dtype))
+    if not isinstance(atom, Literal) or any(b.kind in "iu" and a.kind not in "iub" for a, b in itertools.pairwise(types[::-1])):
+        return False  # a float may be beyond an integer's range
+    number = np.asarray(atom.val)
+    for to in reversed(types):
+        number = number.astype(to)
+    return bool(np.all(number == np.asarray(_identity(how, dtype), dtype)))
 
 
 def _chosen(graph: Graph, mask: Any, axis: int, others: Sequence[int]) -> Made | None:
