@@ -1,7 +1,7 @@
 """One number of each row, by its position (``take_along_axis`` with one index a row, or ``x[arange, index]``, and the transpose,
 which adds to one). Of what is made number by number, that number alone is made, of those that are read there; what cannot be
-read, and what is added to, is where the position is the index. So rows need not be written for it. (A number that is compared with its
-row's extreme is read: made alone it would be rounded otherwise.)
+read, and what is added to, is where the position is the index. So rows need not be written for it. (A number that is compared
+with its row's extreme is read: made alone it would be rounded otherwise.)
 """
 
 from __future__ import annotations
