@@ -252,7 +252,7 @@ def test_limits() -> None:
         assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), many) == ["plain XLA"]
         assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 25), op, axis=1), many) != ["plain XLA"]
         halves = many.astype(jnp.float16)
-        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 4), op, axis=1), halves) != ["plain XLA"]
+        assert strategies(lambda x, op=op: jp.reduce(x.reshape(-1, 8), op, axis=1), halves) != ["plain XLA"]
         more = jax.ShapeDtypeStruct((xla_pays.MANY, 4), jnp.float16)
         assert strategies(lambda x, op=op: jp.reduce(x, op, axis=1), more) == ["plain XLA"]
     own_numbers = jax.vmap(lambda x: jp.scan(x[1:], map=lambda v: v * x[0]))
@@ -279,8 +279,36 @@ def test_extremes_of_short_rows_are_xlas_where_vectors_are_short(monkeypatch: py
     engine = types.SimpleNamespace(target=lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
     monkeypatch.setattr(xla_pays, "llvm_engine", engine)
     for op, plain in ((jnp.maximum, vector_bytes < 64), (jnp.minimum, vector_bytes < 64), (jnp.add, False)):
-        x = jax.ShapeDtypeStruct((10_000, 8), jnp.float32)
+        x, more = (jax.ShapeDtypeStruct((rows, 8), jnp.float32) for rows in (10_000, 20_000))
         assert (strategies(lambda x, op=op: jp.reduce(x, op, axis=1), x) == ["plain XLA"]) == plain
+        assert strategies(lambda x, op=op: jp.reduce(x, op, axis=1), more) != ["plain XLA"]  # which a kernel's threads share
+
+
+def test_positions_in_an_odd_number_of_rows_are_found_by_a_kernel() -> None:
+    for rows, dtype, plain in (
+        (3000, "float32", True),
+        (3001, "float32", False),
+        (3001, "bfloat16", False),
+        (3001, "int32", True),
+    ):
+        x = jax.ShapeDtypeStruct((rows, 7), dtype)
+        assert (strategies(lambda x: jp.argmax(x, axis=1), x) == ["plain XLA"]) == plain
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 40, 65, 130])
+def test_rows_of_every_length_by_kernels(n: int) -> None:
+    """Short ones that do not fill a vector, ones side by side, and long ones; of scalars of every size."""
+    x = rng.normal(size=(71, n)) * 40
+    whole = np.where(rng.random(x.shape) < 0.3, np.copysign(0.0, x), np.round(x))
+    for dtype in (np.uint8, np.int16, np.int32, np.float32, np.float16, jnp.bfloat16):
+        values = np.abs(whole).astype(dtype) if dtype == np.uint8 else whole.astype(dtype)
+        for op, plain in ((jnp.maximum, np.max), (jnp.minimum, np.min), (jnp.add, np.sum)):
+            got = np.asarray(jp.reduce(values, op, axis=1))
+            expected = plain(values, axis=1) if op is not jnp.add else values.sum(axis=1, dtype=values.dtype)
+            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=2e-2, atol=0.5)
+        for find, plain in ((jp.argmax, np.argmax), (jp.argmin, np.argmin)):
+            np.testing.assert_array_equal(find(values, axis=1), plain(values, axis=1))
 
 
 @pytest.mark.cover(3)

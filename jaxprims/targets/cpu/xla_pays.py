@@ -105,12 +105,19 @@ SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
 that the threads it wakes have been worth it; in a loop's body."""
 
-ROW_OF_EXTREMES = 16
-"""Elements of a row of floats below which XLA finds the extreme, by clamping, where no vectors are wider than 32 bytes: of
-fewer a kernel spends its time where it makes one vector of many rows."""
+ROW_OF_EXTREMES, THREADED = 16, 2**17
+"""Elements of a row of floats below which XLA finds the extreme, by clamping, where no vectors are wider than 32 bytes and it
+shares numbers that are fewer among threads, as a kernel does not."""
 
-ROW_OF_FACTORS = 128
-"""Elements of a row of halves whose product XLA makes faster."""
+ODD_ROW = 3
+"""Elements of a row of floats above which XLA falls behind where the number of rows is odd: it goes through them one by one
+to find positions, and in one thread to find extremes."""
+
+SHORT_ROW_OF_BYTES, FEW_BYTES = 8, 8192
+"""Bytes to a row whose extremes XLA finds where they are few: of many it is slower than a kernel, however short rows are."""
+
+ROW_OF_FACTORS, ROW_OF_FACTORS_NARROW = 128, 8
+"""Elements of a row of halves whose product XLA makes faster; where no vectors are wider than 32 bytes."""
 
 MANY = 2**18
 
@@ -312,7 +319,8 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
             return _FEW
         if in_loop and rows and problem.spec.arrays[0].dtype in HALVES and problem.n < SHORT_ROW_IN_LOOP:
             return "short rows in a loop: XLA makes what it compares"
-        return "few elements to each" if problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1) else None
+        few = problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1)
+        return "few elements to each" if few and not _goes_one_by_one(problem) else None
     extreme = operation in ("max", "min") and state in HALVES + FLOATS  # where XLA has to keep a NaN
     one_by_one = extreme and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))
     few = FEW_IN_LOOP if in_loop and not rows else FEW_TO_FIND
@@ -324,19 +332,34 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
         halves = extreme and state in HALVES and problem.lanes >= NARROW and every <= FEW_IN_COLUMNS
         wide = operation in ("add", "mul") and state in FLOATS and problem.lanes >= WIDE and every <= FEW_IN_WIDE_COLUMNS
         return "few columns in a loop: XLA makes what it folds" if in_loop and (halves or wide) else None
-    is_complex = len(problem.spec.state) > 1
+    is_complex, narrow = len(problem.spec.state) > 1, llvm_engine.target().vector_bytes < WIDEST
+    if operation in ("max", "min") and itemsize(state) == 1:
+        few = problem.n < SHORT_ROW_OF_BYTES and every <= FEW_BYTES
+        return "few bytes: XLA's loop" if few or in_loop else None
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
-    shortest = SHORT_ROW_OF_MANY if every >= MANY else 0 if halves else SHORTEST_ROW
+    shortest = SHORT_ROW_OF_MANY if every >= MANY and not (extreme and narrow) else 0 if halves else SHORTEST_ROW
+    if extreme and narrow and every >= THREADED and problem.members % 2:
+        shortest = min(shortest, ODD_ROW - 1)
+    if operation == "add" and halves and narrow:
+        shortest = SHORT_ROW_OF_MANY
     if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
-    if extreme and state in FLOATS and problem.n < ROW_OF_EXTREMES and llvm_engine.target().vector_bytes < WIDEST:
+    if extreme and state in FLOATS and narrow and problem.n < ROW_OF_EXTREMES and every < THREADED:
         return "short rows: XLA compares side by side"
     if in_loop and ((extreme and state in HALVES and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
-    if not quick and problem.n < (ROW_OF_FACTORS if operation == "mul" and state in HALVES else FEW_STEPS):
+    factors = operation == "mul" and state in HALVES
+    if not quick and problem.n < ((ROW_OF_FACTORS_NARROW if narrow else ROW_OF_FACTORS) if factors else FEW_STEPS):
         return "short rows, each reduced by itself"
     return None
+
+
+def _goes_one_by_one(problem: OrderedProblem) -> bool:
+    """Does XLA, through the rows of floats in which it looks for a position?"""
+    every = problem.n * problem.members
+    floats = problem.spec.arrays[0].dtype in HALVES + FLOATS
+    return floats and problem.lanes == 1 and bool(problem.members % 2 and problem.n > ODD_ROW and every > FEW_IN_ALL)
 
 
 def _few_to_reduce(problem: OrderedProblem) -> int:

@@ -117,8 +117,10 @@ class _Emission:
 
     def _scalar_load(self, uniform: int, t: ir.Type, index: ir.Value) -> ir.Value:
         b = self.b
-        loaded = b.load(b.gep(self.uniforms[uniform], [index], source_etype=t, inbounds=True), typ=t)
-        loaded.set_metadata("invariant.load", b.module.add_metadata([]))
+        base = self.uniforms[uniform]
+        loaded = b.load(b.gep(base, [index], source_etype=t, inbounds=True), typ=t)
+        if not isinstance(base, (ir.AllocaInstr, ir.GEPInstr)):  # in which the kernel itself keeps a number
+            loaded.set_metadata("invariant.load", b.module.add_metadata([]))
         return loaded
 
     def _any(self, wanted: ir.Value) -> ir.Value:

@@ -11,7 +11,8 @@ from llvmlite import ir
 
 from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
-from . import expr
+from ....specs.stencil import WIDEST
+from . import engine, expr
 from .build import I8, I32, address, i64, least, load_slots, loop, masked_load, masked_store, numbers, splat
 from .types import take
 
@@ -77,7 +78,15 @@ def store_row(
         if streams:
             stream(stored, size * slots * width)
     else:
-        masked_store(b, interleaved(b, values), p, prefix_mask(b, rest, width, slots))
+        stored, mask = interleaved(b, values), prefix_mask(b, rest, width, slots)
+        if engine.target().vector_bytes == WIDEST:
+            masked_store(b, stored, p, mask)
+            return
+        with b.if_else(b.icmp_signed(">=", rest, i64(width)), likely=True) as (whole, otherwise):
+            with whole:  # some processors take ten times as long for a masked store, and let loads wait for it
+                b.store(stored, p, align=size)
+            with otherwise:
+                masked_store(b, stored, p, mask)
 
 
 def stream(store: ir.StoreInstr, size: int) -> None:

@@ -20,7 +20,7 @@ from ..llvm.types import take
 from ..llvm.vectors import prefix_mask
 from .elements import Elements, vector_width
 from .reduce_logaddexp import folds, reduce_logaddexp
-from .reduce_packed import high_halves, reduce_packed
+from .reduce_packed import halves, high_halves, reduce_packed
 from .rows import (
     FOUR,
     STARTED,
@@ -49,9 +49,9 @@ them. Where one is, since an element takes time, the same takes a third longer."
 
 
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
-    high, two = high_halves(spec), folds(spec)
-    if high is not None:
-        reduce_packed(module, *_parts(module, {"whole": spec, "high": high}, vector_bytes))
+    packed, two = halves(spec), folds(spec)
+    if packed is not None:
+        reduce_packed(module, *_parts(module, {"whole": spec, "high": high_halves(packed)}, vector_bytes))
     elif two is not None:
         forms = {"most": two.most, "total": two.total} | ({"own": spec} if two.own else {})
         reduce_logaddexp(module, spec, two, _parts(module, forms, vector_bytes))

@@ -17,30 +17,42 @@ CHUNK, CHUNKS = 512, 16
 """Elements of a chunk; and how many of them are looked at, in the first-level cache, before one is chosen."""
 
 
-def high_halves(spec: OrderedSpec) -> OrderedSpec | None:
-    """Of a maximum of s64 whose high half f computes as an s32 (argmax and its position, frontend/representation.py): the maximum
-    of the high halves, half the work."""
+def halves(spec: OrderedSpec) -> OrderedSpec | None:
+    """Of a maximum of s64 whose halves f computes as an s32 and a u32 (argmax and its position, operators/packed.py): the largest
+    pair of two s32, the low half's first bit turned."""
     if not spec.commutes or spec.state != ("s64",) or sorted(i.op for i in spec.op.body) != ["arg", "arg", "max"]:
         return None
     body = spec.f.body
     joined = body[spec.f.results[0]]
-    halves = [body[o] for o in joined.operands]
-    if joined.op != "or" or [h.op for h in halves] != ["shift_left", "convert"]:
+    parts = [body[o] for o in joined.operands]
+    if joined.op != "or" or [p.op for p in parts] != ["shift_left", "convert"]:
         return None
-    high, by, low = *(body[o] for o in halves[0].operands), body[halves[1].operands[0]]
+    high, by, low = *(body[o] for o in parts[0].operands), body[parts[1].operands[0]]
     if (by.op, by.attr) != ("const", 32) or high.op != "convert" or (body[high.operands[0]].dtype, low.dtype) != ("s32", "u32"):
         return None
-    f, op, finish = Builder(spec.f.params), Builder(("s32", "s32")), Builder(("s32",))
-    key = f.inline(Program(spec.f.params, body, high.operands), f.args())
-    return dataclasses.replace(
-        spec,
-        state=("s32",),
-        leaves=(("s32", 1),),
-        identity=None,
-        f=f.finish(key),
-        op=op.finish([op.emit("max", "s32", op.arg(0), op.arg(1))]),
-        finish=finish.finish([finish.arg(0)]),
-    )
+    f, op = Builder(spec.f.params), Builder(("s32",) * 4)
+    made = f.inline(Program(spec.f.params, body, (high.operands[0], parts[1].operands[0])), f.args())
+    turned = f.emit("xor", "s32", f.emit("bitcast", "s32", made[1]), f.const(-(2**31), "s32"))
+    a, i, b, j = op.args()
+    behind = op.emit("and", "b1", op.emit("eq", "b1", a, b), op.emit("gt", "b1", i, j))
+    first = op.emit("or", "b1", op.emit("gt", "b1", a, b), behind)
+    larger = op.finish([op.emit("max", "s32", a, b), op.emit("select", "s32", first, i, j)])
+    return _folded(spec, f.finish([made[0], turned]), larger)
+
+
+def _folded(spec: OrderedSpec, f: Program, op: Program) -> OrderedSpec:
+    """Of what f makes instead."""
+    finish = Builder(op.result_dtypes)
+    leaves = tuple((t, 1) for t in op.result_dtypes)
+    unchanged = finish.finish(finish.args())
+    return dataclasses.replace(spec, state=op.result_dtypes, leaves=leaves, identity=None, f=f, op=op, finish=unchanged)
+
+
+def high_halves(pairs: OrderedSpec) -> OrderedSpec:
+    """The maximum of the high halves, half the work."""
+    f, op = Builder(pairs.f.params), Builder(("s32", "s32"))
+    key = f.inline(pairs.f, f.args())[0]
+    return _folded(pairs, f.finish([key]), op.finish([op.emit("max", "s32", *op.args())]))
 
 
 def reduce_packed(module: ir.Module, whole: ir.Function, high: ir.Function) -> None:

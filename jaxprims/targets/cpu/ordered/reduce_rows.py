@@ -6,16 +6,19 @@ first halves of these lanes and the second ones are two vectors with r / 2 lanes
 Nothing depends on where a row lies: equal rows have equal results.
 
 For extremes of floats in short rows as many go side by side, by the hardware's comparison alone; only where one of these rows
-has a NaN in it, or may end at the wrong zero, all are made anew, one by one.
+has a NaN in it, or may end at the wrong zero, all are made anew, one by one. A row of an extreme that does not fill a vector is
+one in which its first element is met again. A packed maximum (``reduce_packed``) is one of pairs, half as wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from llvmlite import ir
 
 from ....ir.program import Program, is_float
+from ....ir.work import work
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
 from ..llvm.build import (
@@ -36,13 +39,19 @@ from ..llvm.types import literal, take
 from ..llvm.vectors import prefix_mask
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds
+from .reduce_packed import halves
 from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
 
-ABREAST = 5
-"""Vectors of a row up to which as many rows go side by side: longer ones are as many places that memory is fetched from."""
+ABREAST, WORK_ABREAST = 512, 16
+"""Bytes of a row up to which rows go side by side: longer ones are as many places that memory is fetched from; and operations for
+an element, as of each row there is code of its own."""
+
+
+ANY, LONG, SHORT = "any", "long", "short"
+"""How long a group's rows may be; long and short ones have vectors of their own where scalars are small."""
 
 
 def folds_rows(spec: OrderedSpec) -> bool:
@@ -60,36 +69,54 @@ def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Long
     """A function like ``scan`` of a range that has a period (cpu/ordered_kernel.h), and the least period that it takes."""
     if not folds_rows(spec):
         return None
-    width, two = vector_width(spec, vector_bytes), folds(spec)
-    b, (arrays, uniforms, outs, _, range_, *_) = declare(module, "rows", [PTR] * 7 + [I64], I64)
+    packed = halves(spec)
+    width, narrow = vector_width(spec if packed is None else packed, vector_bytes), vector_bytes // 4
+    b, args = declare(module, "rows", [PTR] * 7 + [I64], I64)
     b.function.linkage = "internal"
-    lo, hi, n, period = members(b, range_, "lo", "hi", "n", "period")
-    captured, places = uniforms_of(b, spec, uniforms), all_pointers(b, outs, len(spec.leaves))
-    rows, start = b.sdiv(b.sub(hi, lo), period), b.sub(n, hi) if spec.reverse else lo
-    group = _Group(b, arrays_of(b, spec, arrays), period)
-    with loop(b, i64(0), rows, width) as row:
-        left = b.sub(rows, row)
-        group.at(b.add(start, b.mul(row, period)), least(b, left, i64(width)))
-        state = _folded(group, spec, captured, width) if two is None else _log_sums(group, two, captured, width)
-        store_results(b, spec, state, captured, places, row, width, left)
+    (period,) = members(b, args[4], "period")
+    once = packed is None and _only(spec.op) not in ("max", "min", "and", "or")
+    if width <= narrow:
+        _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, ANY))
+    else:  # of bytes, say
+        with b.if_else(b.icmp_signed(">=", period, i64(max(width, ABREAST // 4)))) as (long, otherwise):
+            with long:
+                _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, LONG))
+            with otherwise:
+                _fold_all(b, spec, packed, args, _Group(b, spec, args, narrow, vector_bytes, once, SHORT))
     b.ret(i64(1))
-    return b.function, width
+    return b.function, narrow if width > narrow else width if once else width // 2
 
 
-def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value], width: int) -> State:
+def _fold_all(b: ir.IRBuilder, spec: OrderedSpec, packed: OrderedSpec | None, args: Sequence[ir.Value], group: _Group) -> None:
+    lo, hi, n, period = members(b, args[4], "lo", "hi", "n", "period")
+    captured, places = uniforms_of(b, spec, args[1]), all_pointers(b, args[2], len(spec.leaves))
+    rows, start, width = b.sdiv(b.sub(hi, lo), period), b.sub(n, hi) if spec.reverse else lo, group.width
+    some, two = least(b, rows, i64(width)), folds(spec)
+    with loop(b, i64(0), rows, width) as at:
+        row = least(b, at, b.sub(rows, some))  # the last ones may be made twice
+        group.at(b.add(start, b.mul(row, period)), some)
+        if packed is not None:
+            state = _words(group, packed, captured)
+        elif two is not None:
+            state = _log_sums(group, two, captured)
+        else:
+            state = _folded(group, spec, captured)
+        store_results(b, spec, state, captured, places, row, width, some)
+
+
+def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value]) -> State:
     name = _only(spec.op)
     if name not in ("max", "min") or not is_float(spec.state[0]):
-        return group.fold(spec, captured, width)
-    b, t = group.b, expr.register_type(spec.state[0], width)
+        return group.fold(spec, captured)
+    b, t = group.b, expr.register_type(spec.state[0], group.width)
     seen = extremes.Seen(b, name, t)
 
-    def abreast() -> State:
-        (found,) = group.side_by_side(spec, captured, width, seen)
+    def by_hardware() -> State:
+        (found,) = group.abreast(spec, captured, lambda x, y: [extremes.nearer(b, name, x[0], y[0])], seen=seen)
         return [found, seen.deceives(found)]
 
-    short = b.icmp_signed("<=", group.period, i64(ABREAST * width))
-    found, wrong = chosen(b, short, abreast, lambda: [ir.Constant(t, ir.Undefined), ir.IntType(1)(1)])
-    return chosen(b, wrong, lambda: group.fold(spec, captured, width), lambda: [found])
+    found, wrong = chosen(b, group.is_few(), by_hardware, lambda: [ir.Constant(t, ir.Undefined), ir.IntType(1)(1)])
+    return chosen(b, wrong, lambda: group.one_by_one(spec, captured), lambda: [found])
 
 
 def _only(op: Program) -> str:
@@ -98,15 +125,23 @@ def _only(op: Program) -> str:
     return last.op if len(op.results) == 1 and len(op.body) == 3 and sorted(last.operands) == [0, 1] else ""
 
 
-def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value], width: int) -> State:
+def _words(group: _Group, packed: OrderedSpec, captured: Sequence[ir.Value]) -> State:
+    """The largest word of each row, of its halves."""
+    b, word = group.b, ir.VectorType(I64, group.width)
+    high, low = group.fold(packed, captured)
+    low = b.xor(low, literal(low.type, -(2**31)))
+    return [b.or_(b.shl(b.sext(high, word), splat(b, i64(32), group.width)), b.zext(low, word))]
+
+
+def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value]) -> State:
     """The greatest exponent of each row, and the sum of its exponentials relative to it."""
     b = group.b
-    (top,) = _folded(group, forms.most, captured, width)
+    (top,) = _folded(group, forms.most, captured)
     infinite = literal(top.type, float("inf"))
     finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
     levels = alloca(b, top.type)
     b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # or the sum tells, or all is in top
-    (sums,) = group.fold(forms.total, captured, width, levels)
+    (sums,) = group.fold(forms.total, captured, levels)
     return [top, b.select(finite, sums, literal(top.type, 1.0)) if forms.ones else sums]
 
 
@@ -124,111 +159,187 @@ def _halves(width: int, lanes: int, span: int) -> tuple[list[int], list[int]]:
 class _Group:
     """As many rows as a vector has lanes, one behind the other; what is behind the last one repeats it."""
 
-    def __init__(self, b: ir.IRBuilder, arrays: Sequence[ir.Value], period: ir.Value):
-        self.b, self.arrays, self.period = b, arrays, period
+    def __init__(
+        self, b: ir.IRBuilder, spec: OrderedSpec, args: Sequence[ir.Value], width: int, vector_bytes: int, once: bool, rows: str
+    ):
+        """``once``: an element may not be met twice; if it may, a row of :data:`ANY` length need not fill a vector."""
+        self.b, self.width, self.vector_bytes, self.once, self.rows = b, width, vector_bytes, once, rows
+        self.arrays = arrays_of(b, spec, args[0])
+        (self.period,) = members(b, args[4], "period")
+        self.whole = b.and_(self.period, i64(-width))
 
     def at(self, first: ir.Value, count: ir.Value) -> None:
         """``first``: the element with which the first of ``count`` rows begins."""
-        self.first, self.count = first, count
+        last = self.b.sub(count, i64(1))
+        self.starts = [self.b.add(first, self.b.mul(least(self.b, i64(r), last), self.period)) for r in range(self.width)]
+        self.first, self.last = first, last
 
-    def fold(self, spec: OrderedSpec, captured: Sequence[ir.Value], width: int, levels: ir.Value | None = None) -> State:
+    def is_few(self) -> ir.Value:
+        return self.b.icmp_signed("<=", self.period, i64(self.width * ABREAST // self.vector_bytes))
+
+    def fold(self, spec: OrderedSpec, captured: Sequence[ir.Value], levels: ir.Value | None = None) -> State:
         """The combination of each row, in its lane. ``levels``: one more captured number for each."""
-        b, last = self.b, self.b.sub(self.count, i64(1))
+        if self.rows == LONG or work(spec.f) + work(spec.op) > WORK_ABREAST:
+            return self.one_by_one(spec, captured, levels)
+
+        def op(x: State, y: State) -> State:
+            return apply_op(self.b, spec, captured, self.width, x, y)
+
+        together = lambda: self.abreast(spec, captured, op, levels)  # noqa: E731
+        if self.rows == SHORT:
+            return together()
+        return chosen(self.b, self.is_few(), together, lambda: self.one_by_one(spec, captured, levels))
+
+    def one_by_one(self, spec: OrderedSpec, captured: Sequence[ir.Value], levels: ir.Value | None = None) -> State:
+        b, width = self.b, self.width
         types = [expr.register_type(t, width) for t in spec.state]
         folded = [alloca(b, t, width) for t in types]
         with loop(b, i64(0), i64(width)) as r:
-            own = [] if levels is None else [b.gep(levels, [r], source_etype=types[0].element)]
-            row = self._row(spec, [*captured, *own], width, b.add(self.first, b.mul(least(b, r, last), self.period)))
+            start = b.add(self.first, b.mul(least(b, r, self.last), self.period))
+            uniforms = self._of_row(captured, levels, types[0], r)
+            one = lambda: self._states(spec, uniforms, start, i64(0), self.period)  # noqa: E731
+            row = self._by_length(one, lambda: self._full_row(spec, uniforms, start))
             for p, t, v in zip(folded, types, row, strict=True):
                 b.store(v, b.gep(p, [r], source_etype=t))
         states = [
             [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
         ]
-        return self._transposed(states, lambda x, y: apply_op(b, spec, captured, width, x, y))
+        return self._in_order(self._merged(states, lambda x, y: apply_op(b, spec, captured, width, x, y), width))
 
-    def side_by_side(self, spec: OrderedSpec, captured: Sequence[ir.Value], width: int, seen: extremes.Seen) -> State:
-        """The same of extremes, by the hardware's comparisons. The last vectors of rows may have been met before."""
-        b, last = self.b, self.b.sub(self.count, i64(1))
-        starts = [b.add(self.first, b.mul(least(b, i64(r), last), self.period)) for r in range(width)]
-        best = [Held(b, spec, width) for _ in starts]
+    def abreast(
+        self,
+        spec: OrderedSpec,
+        captured: Sequence[ir.Value],
+        op: Callable[[State, State], State],
+        levels: ir.Value | None = None,
+        seen: extremes.Seen | None = None,
+    ) -> State:
+        """Half the rows' first vectors, then all their second ones, combined by ``op``; then the other half, since all would take
+        more registers than there are. What vectors are is put into ``seen``."""
+        half = self.width // 2
+        parts = [self._some_abreast(spec, captured, op, range(k, k + half), levels, seen) for k in (0, half)]
+        return self._in_order(self._merged(parts, op, 2))
 
-        def vectors(at: ir.Value) -> list[State]:
-            xs = [self._states(spec, captured, width, start, at) for start in starts]
-            seen.put([x for (x,) in xs])
+    def _some_abreast(
+        self,
+        spec: OrderedSpec,
+        captured: Sequence[ir.Value],
+        op: Callable[[State, State], State],
+        rows: Sequence[int],
+        levels: ir.Value | None,
+        seen: extremes.Seen | None,
+    ) -> State:
+        b, n, states = self.b, len(spec.state), [Held(self.b, spec, self.width) for _ in rows]
+        types = [expr.register_type(t, self.width) for t in spec.state]
+
+        def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
+            uniforms = [self._of_row(captured, levels, types[0], i64(r)) for r in rows]
+            xs = [self._states(spec, own, self.starts[r], at, rest) for own, r in zip(uniforms, rows, strict=True)]
+            if seen is not None:
+                seen.put([x for (x,) in xs])
             return xs
 
-        def nearer(x: State, y: State) -> State:
-            return [extremes.nearer(b, seen.op, x[0], y[0])]
+        def meet(at: ir.Value, there: ir.Value | None = None) -> None:
+            for held, x in zip(states, vectors(at), strict=True):
+                before, after = held.get(), op(held.get(), x)
+                held.put(after if there is None else [b.select(there, v, w) for v, w in zip(after, before, strict=True)])
 
-        def meet(at: ir.Value) -> None:
-            for held, x in zip(best, vectors(at), strict=True):
-                held.put(nearer(held.get(), x))
+        def long() -> State:
+            for held, x in zip(states, vectors(i64(0)), strict=True):
+                held.put(x)
+            with loop(b, i64(self.width), self.whole, self.width) as at:
+                meet(at)
+            with self._rest() as there:
+                meet(b.sub(self.period, i64(self.width)), there)
+            return [v for held in states for v in held.get()]
 
-        for held, x in zip(best, vectors(i64(0)), strict=True):
-            held.put(x)
-        with loop(b, i64(width), b.sub(self.period, i64(width)), width) as at:
-            meet(at)
-        meet(b.sub(self.period, i64(width)))
-        return self._transposed([held.get() for held in best], nearer)
+        flat = self._by_length(lambda: [v for x in vectors(i64(0), self.period) for v in x], long)
+        return self._merged([flat[k : k + n] for k in range(0, len(flat), n)], op, self.width)
 
-    def _transposed(self, states: list[State], op: Callable[[State, State], State]) -> State:
-        """Of a vector for each row its lanes, combined: a row in each."""
-        b, width, sizes = self.b, len(states), [bytes_of(v.type.element) for v in states[0]]
-        rows, lanes, near = [[r] * width for r in range(width)], width, min(width, LANE // max(sizes))
-        while lanes > 1:
-            which = _halves(width, lanes, width if lanes > near else near)
+    def _by_length(self, short: Callable[[], State], long: Callable[[], State]) -> State:
+        """``short()`` where a row does not fill a vector."""
+        if self.once or self.rows != ANY:
+            return long()
+        return chosen(self.b, self.b.icmp_signed("<", self.period, i64(self.width)), short, long)
+
+    def _of_row(self, captured: Sequence[ir.Value], levels: ir.Value | None, t: ir.Type, r: ir.Value) -> list[ir.Value]:
+        return [*captured, *([] if levels is None else [self.b.gep(levels, [r], source_etype=t.element)])]
+
+    @contextmanager
+    def _rest(self) -> Iterator[ir.Value | None]:
+        """Where whole vectors leave elements: those that the last vector of the row has not met; None if it may meet others."""
+        b, width = self.b, self.width
+        with b.if_then(b.icmp_signed("<", self.whole, self.period)):
+            met = b.sub(i64(width), b.sub(self.period, self.whole))
+            yield b.not_(prefix_mask(b, met, width)) if self.once else None
+
+    def _merged(self, states: Sequence[State], op: Callable[[State, State], State], lanes: int) -> State:
+        """Of vectors with so many lanes for each row one, as a square is transposed."""
+        while len(states) > 1:
+            which = self._halves(states[0], lanes)
             pairs = zip(states[::2], states[1::2], strict=True)
-            states = [op(*([take(b, p, q, k) for p, q in zip(x, y, strict=True)] for k in which)) for x, y in pairs]
-            rows = [[(x + y)[k] for k in which[0]] for x, y in zip(rows[::2], rows[1::2], strict=True)]
+            states = [op(*([take(self.b, p, q, k) for p, q in zip(x, y, strict=True)] for k in which)) for x, y in pairs]
             lanes //= 2
-        order = [rows[0].index(r) for r in range(width)]
-        return [take(b, v, v, order) for v in states[0]]
+        return states[0]
+
+    def _halves(self, state: State, lanes: int) -> tuple[list[int], list[int]]:
+        near = min(self.width, LANE // max(bytes_of(v.type.element) for v in state))
+        return _halves(self.width, lanes, self.width if lanes > near else near)
+
+    def _in_order(self, state: State) -> State:
+        """What all rows' vectors have been merged to, the rows' results in their order."""
+        rows, lanes = [[r] * self.width for r in range(self.width)], self.width
+        while lanes > 1:
+            first, _ = self._halves(state, lanes)
+            rows, lanes = [[(x + y)[k] for k in first] for x, y in zip(rows[::2], rows[1::2], strict=True)], lanes // 2
+        order = [rows[0].index(r) for r in range(self.width)]
+        return [take(self.b, v, v, order) for v in state]
 
     def _states(
         self,
         spec: OrderedSpec,
         uniforms: Sequence[ir.Value],
-        width: int,
         start: ir.Value,
         at: ir.Value,
         rest: ir.Value | None = None,
     ) -> State:
         """A vector of the row that begins with the element ``start``."""
+        width = self.width
 
         def position(dtype: str) -> ir.Value:
             t = expr.register_type(dtype)
-            first = at if t.width == 64 else self.b.trunc(at, t)
-            return self.b.add(splat(self.b, first, width), numbers(t, range(width)))
+            first = splat(self.b, at if t.width == 64 else self.b.trunc(at, t), width)
+            places = self.b.add(first, numbers(t, range(width)))
+            return places if rest is None else self.b.select(prefix_mask(self.b, rest, width), places, first)
 
         return element(self.b, spec, self.arrays, uniforms, width, self.b.add(start, at), position, rest)
 
-    def _with_four(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, total: State, xs: Sequence[State]) -> State:
+    def _with_four(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], total: State, xs: Sequence[State]) -> State:
         """The total waits for one operation, not for four."""
         many = four_at_once(spec.op)
         if many is not None:
-            return expr.emit(self.b, many, [*total, *(v for x in xs for v in x)], uniforms, width)
-        first, second = (apply_op(self.b, spec, uniforms, width, xs[k], xs[k + 2]) for k in range(2))
-        both = apply_op(self.b, spec, uniforms, width, first, second)
-        return apply_op(self.b, spec, uniforms, width, total, both)
+            return expr.emit(self.b, many, [*total, *(v for x in xs for v in x)], uniforms, self.width)
+        first, second = (apply_op(self.b, spec, uniforms, self.width, xs[k], xs[k + 2]) for k in range(2))
+        both = apply_op(self.b, spec, uniforms, self.width, first, second)
+        return apply_op(self.b, spec, uniforms, self.width, total, both)
 
-    def _row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], width: int, start: ir.Value) -> State:
+    def _full_row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], start: ir.Value) -> State:
         """One row, at least a vector of elements: a vector of what its lanes have met."""
-        b, total = self.b, Held(self.b, spec, width)
+        b, width, total = self.b, self.width, Held(self.b, spec, self.width)
 
-        def states(at: ir.Value, rest: ir.Value | None = None) -> State:
-            return self._states(spec, uniforms, width, start, at, rest)
+        def states(at: ir.Value) -> State:
+            return self._states(spec, uniforms, start, at)
 
         total.put(states(i64(0)))
-        rest, whole = b.sub(self.period, i64(width)), b.and_(self.period, i64(-width))
+        rest = b.sub(self.period, i64(width))
         fours = b.add(i64(width), b.and_(rest, i64(-FOUR * width)))
         with loop(b, i64(width), fours, FOUR * width) as at:
             xs = [states(b.add(at, i64(k * width))) for k in range(FOUR)]
-            total.put(self._with_four(spec, uniforms, width, total.get(), xs))
-        with loop(b, fours, whole, width) as at:
+            total.put(self._with_four(spec, uniforms, total.get(), xs))
+        with loop(b, fours, self.whole, width) as at:
             total.put(apply_op(b, spec, uniforms, width, total.get(), states(at)))
-        with b.if_then(b.icmp_signed("<", whole, self.period)):
-            rest, before = b.sub(self.period, whole), total.get()
-            after = apply_op(b, spec, uniforms, width, before, states(whole, rest))
-            there = prefix_mask(b, rest, width)
-            total.put([b.select(there, v, w) for v, w in zip(after, before, strict=True)])
+        with self._rest() as there:
+            before = total.get()
+            after = apply_op(b, spec, uniforms, width, before, states(rest))
+            total.put(after if there is None else [b.select(there, v, w) for v, w in zip(after, before, strict=True)])
         return total.get()
