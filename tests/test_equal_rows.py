@@ -106,3 +106,21 @@ def test_zeros_keep_their_signs_whoever_reduces() -> None:
     for v, most, least in zip(x, largest, smallest, strict=True):
         for y in (*most, *map(np.negative, least)):
             np.testing.assert_array_equal(np.signbit(y), np.signbit(v).all(1), str(v.shape))
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 40, 65, 130])
+def test_rows_of_every_length(n: int) -> None:
+    """Short ones that do not fill a vector, ones side by side, and long ones; of scalars of every size."""
+    rng = np.random.default_rng(n)
+    x = np.round(rng.normal(size=(71, n)) * 40)
+    x = np.where(rng.random(x.shape) < 0.3, np.copysign(0.0, x), x)
+    for dtype in (np.uint8, np.int16, np.int32, np.float32, np.float64, np.float16, jnp.bfloat16):
+        values = (np.abs(x) if dtype == np.uint8 else x).astype(dtype)
+        wide = values.dtype if values.dtype.kind in "iu" else np.float64
+        np.testing.assert_array_equal(jp.reduce(values, jnp.maximum, axis=1), values.max(1))
+        np.testing.assert_array_equal(jp.reduce(values, jnp.minimum, axis=1), values.min(1))
+        got, expected = (np.asarray(v).astype(np.float64) for v in (jp.reduce(values, axis=1), values.sum(1, dtype=wide)))
+        np.testing.assert_allclose(got, expected, rtol=1e-2)
+        np.testing.assert_array_equal(jp.argmax(values, axis=1), values.argmax(1))
+        np.testing.assert_array_equal(jp.argmin(values, axis=1), values.argmin(1))

@@ -295,22 +295,6 @@ def test_positions_in_an_odd_number_of_rows_are_found_by_a_kernel() -> None:
         assert (strategies(lambda x: jp.argmax(x, axis=1), x) == ["plain XLA"]) == plain
 
 
-@pytest.mark.cover(20)
-@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 40, 65, 130])
-def test_rows_of_every_length_by_kernels(n: int) -> None:
-    """Short ones that do not fill a vector, ones side by side, and long ones; of scalars of every size."""
-    x = rng.normal(size=(71, n)) * 40
-    whole = np.where(rng.random(x.shape) < 0.3, np.copysign(0.0, x), np.round(x))
-    for dtype in (np.uint8, np.int16, np.int32, np.float32, np.float16, jnp.bfloat16):
-        values = np.abs(whole).astype(dtype) if dtype == np.uint8 else whole.astype(dtype)
-        for op, plain in ((jnp.maximum, np.max), (jnp.minimum, np.min), (jnp.add, np.sum)):
-            got = np.asarray(jp.reduce(values, op, axis=1))
-            expected = plain(values, axis=1) if op is not jnp.add else values.sum(axis=1, dtype=values.dtype)
-            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=2e-2, atol=0.5)
-        for find, plain in ((jp.argmax, np.argmax), (jp.argmin, np.argmin)):
-            np.testing.assert_array_equal(find(values, axis=1), plain(values, axis=1))
-
-
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 11])

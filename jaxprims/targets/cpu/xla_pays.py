@@ -338,14 +338,15 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
         return "few bytes: XLA's loop" if few or in_loop else None
     quick = extreme or (operation == "add" and state in HALVES + FLOATS)
     halves = any(a.dtype in HALVES for a in problem.spec.arrays)  # of which sums are floats
-    shortest = SHORT_ROW_OF_MANY if every >= MANY and not (extreme and narrow) else 0 if halves else SHORTEST_ROW
-    if extreme and narrow and every >= THREADED and problem.members % 2:
+    compared = extreme and state in FLOATS and narrow
+    shortest = SHORT_ROW_OF_MANY if every >= MANY and not compared else 0 if halves else SHORTEST_ROW
+    if compared and every >= THREADED and problem.members % 2:
         shortest = min(shortest, ODD_ROW - 1)
     if operation == "add" and halves and narrow:
         shortest = SHORT_ROW_OF_MANY
     if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
-    if extreme and state in FLOATS and narrow and problem.n < ROW_OF_EXTREMES and every < THREADED:
+    if compared and problem.n < ROW_OF_EXTREMES and every < THREADED:
         return "short rows: XLA compares side by side"
     if in_loop and ((extreme and state in HALVES and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
         return "short rows in a loop: XLA makes what it folds"
