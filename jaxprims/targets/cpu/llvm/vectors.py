@@ -5,6 +5,7 @@ Lanes past the last one wanted repeat the first, which is a value that the user 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
@@ -13,11 +14,14 @@ from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
-from .build import I8, I32, address, i64, least, load_slots, loop, masked_load, masked_store, numbers, splat
-from .types import take
+from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, numbers, scaled, splat
+from .types import lanes, take
 
 MOST_SHUFFLED = 128
 """Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
+
+MASKED = 4
+"""Bytes of the smallest scalars that processors without vectors of :data:`WIDEST` load by a mask."""
 
 LINE = 64
 """Bytes that a processor fetches at once."""
@@ -49,7 +53,13 @@ def load_row(
     if rest is None or width == 1:
         return load_slots(b, p, dtype, width, slots, wanted)
     n = width * slots
-    loaded = masked_load(b, p, ir.VectorType(expr.memory_type(dtype), n), prefix_mask(b, rest, width, slots))
+    t = ir.VectorType(expr.memory_type(dtype), n)
+    if itemsize(dtype) < MASKED and engine.target().vector_bytes < WIDEST:
+        whole = b.icmp_signed(">=", rest, i64(width))
+        few = lambda: [load_first(b, p, t, scaled(b, rest, slots), itemsize(dtype))]  # noqa: E731
+        (loaded,) = chosen(b, whole, lambda: [b.load(p, typ=t, align=itemsize(dtype))], few, likely=True)
+    else:
+        loaded = masked_load(b, p, t, prefix_mask(b, rest, width, slots))
     inside, out = prefix_mask(b, rest, width), {}
     for s in wanted:
         v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
@@ -78,15 +88,45 @@ def store_row(
         if streams:
             stream(stored, size * slots * width)
     else:
-        stored, mask = interleaved(b, values), prefix_mask(b, rest, width, slots)
+        stored = interleaved(b, values)
         if engine.target().vector_bytes == WIDEST:
-            masked_store(b, stored, p, mask)
+            masked_store(b, stored, p, prefix_mask(b, rest, width, slots))
             return
         with b.if_else(b.icmp_signed(">=", rest, i64(width)), likely=True) as (whole, otherwise):
-            with whole:  # some processors take ten times as long for a masked store, and let loads wait for it
+            with whole:
                 b.store(stored, p, align=size)
             with otherwise:
-                masked_store(b, stored, p, mask)
+                store_first(b, stored, p, scaled(b, rest, slots), size)
+
+
+def store_first(b: ir.IRBuilder, v: ir.Value, p: ir.Value, count: ir.Value, size: int) -> None:
+    """The first ``count`` lanes, not all, in pieces of powers of two: some processors take ten times as long for a masked store,
+    and let loads wait for it; and of small scalars none has it that has no vectors of :data:`WIDEST`."""
+    n, piece = lanes(v.type), 1 << (lanes(v.type) - 1).bit_length() - 1
+    while piece:
+        some = b.icmp_unsigned("!=", b.and_(count, i64(piece)), i64(0))
+        with b.if_then(some):
+            b.store(take(b, v, v, range(piece)), p, align=size)
+        v = b.select(some, take(b, v, v, [min(k + piece, n - 1) for k in range(n)]), v)
+        p = b.select(some, address(b, p, i64(piece * size)), p)
+        piece //= 2
+
+
+def load_first(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, count: ir.Value, size: int) -> ir.Value:
+    """The first ``count`` lanes, not all, likewise; behind them zeros."""
+
+    def before(piece: int, v: ir.Value, end: ir.Value) -> list[ir.Value]:
+        start = address(b, end, i64(-piece * size))
+        few = b.load(start, typ=ir.VectorType(t.element, piece), align=size)
+        wide = take(b, few, few, [min(k, piece - 1) for k in range(t.count)])
+        return [take(b, wide, v, [k if k < piece else t.count + k - piece for k in range(t.count)]), start]
+
+    state, piece = [ir.Constant(t, None), address(b, p, scaled(b, count, size))], 1
+    while piece < t.count:
+        some = b.icmp_unsigned("!=", b.and_(count, i64(piece)), i64(0))
+        state = chosen(b, some, functools.partial(before, piece, *state), functools.partial(list, state))
+        piece *= 2
+    return state[0]
 
 
 def stream(store: ir.StoreInstr, size: int) -> None:
