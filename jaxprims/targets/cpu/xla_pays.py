@@ -67,9 +67,9 @@ FEW_READ = 256
 SEARCH = 4
 """How much more an element costs that has to find its segment among offsets; turns of a search."""
 
-FEW_STEPS, FEW_STEPS_OF_EXTREMES = 12, 20
-"""Elements to a row, or a column, that XLA's compiler writes out one by one; those of argmax and argmin, which go through rows by
-a scan here."""
+FEW_STEPS, FEW_STEPS_OF_EXTREMES, FEW_STEPS_OF_EXTREMES_NARROW = 12, 20, 16
+"""Elements to a row, or a column, that XLA's compiler writes out one by one; those of argmax and argmin, of floats where no
+vectors are wider than 32 bytes fewer; of integers there as of others."""
 
 FEW_IN_ALL, FEW_IN_LONG_ROWS, FEW_IN_SHORT_ROWS = 2048, 400, 8192
 """Elements that XLA reduces in less time than a call takes: of all rows together; where there is one row, or rows are
@@ -319,7 +319,7 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
             return _FEW
         if in_loop and rows and problem.spec.arrays[0].dtype in HALVES and problem.n < SHORT_ROW_IN_LOOP:
             return "short rows in a loop: XLA makes what it compares"
-        few = problem.n < FEW_STEPS_OF_EXTREMES and (rows or problem.lanes > 1)
+        few = problem.n < _few_steps_of_extremes(problem) and (rows or problem.lanes > 1)
         return "few elements to each" if few and not _goes_one_by_one(problem) else None
     extreme = operation in ("max", "min") and state in HALVES + FLOATS  # where XLA has to keep a NaN
     one_by_one = extreme and (problem.lanes * problem.members == 1 or (state in HALVES and problem.n >= FEW_STEPS))
@@ -354,6 +354,12 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
     if not quick and problem.n < ((ROW_OF_FACTORS_NARROW if narrow else ROW_OF_FACTORS) if factors else FEW_STEPS):
         return "short rows, each reduced by itself"
     return None
+
+
+def _few_steps_of_extremes(problem: OrderedProblem) -> int:
+    if problem.lanes > 1 or llvm_engine.target().vector_bytes == WIDEST:
+        return FEW_STEPS_OF_EXTREMES
+    return FEW_STEPS_OF_EXTREMES_NARROW if problem.spec.arrays[0].dtype in HALVES + FLOATS else FEW_STEPS
 
 
 def _goes_one_by_one(problem: OrderedProblem) -> bool:
