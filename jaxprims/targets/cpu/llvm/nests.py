@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
 from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
+from ....specs.stencil import WIDEST
 from . import expr
 from .build import I1, I32, PTR, alloca, declare, i64, load, loop, masked_load, masked_store, store
 from .engine import target
@@ -287,8 +288,15 @@ class _Emission:
             return store(b, value, p, dtype)
         stored = expr.to_memory(b, value, dtype)
         t = memory_type(dtype)
-        if step == 1:
+        if step == 1 and target().vector_bytes == WIDEST:
             masked_store(b, stored, p, _mask(piece))
+            return
+        if step == 1:  # in pieces of powers of two, as masked stores are slow there
+            first = 0
+            for size in (1 << k for k in reversed(range(piece.count.bit_length())) if piece.count >> k & 1):
+                part = take(b, stored, stored, range(first, first + size))
+                b.store(part, b.gep(p, [i64(first)], source_etype=t), align=itemsize(dtype))
+                first += size
             return
         for k in range(piece.count):
             b.store(b.extract_element(stored, I32(k)), b.gep(p, [i64(k * step)], source_etype=t))
