@@ -5,9 +5,10 @@ That vector is made as a square is transposed, but combined on the way: of two v
 first halves of these lanes and the second ones are two vectors with r / 2 lanes for each row, which the operator combines.
 Nothing depends on where a row lies: equal rows have equal results.
 
-For extremes of floats in short rows as many go side by side, by the hardware's comparison alone; only where one of these rows
-has a NaN in it, or may end at the wrong zero, all are made anew, one by one. A row of an extreme that does not fill a vector is
-one in which its first element is met again. A packed maximum (``reduce_packed``) is one of pairs, half as wide.
+Short rows go side by side, half of them at a time. Extremes of floats there are found by the hardware's comparison alone; only
+where one of these rows has a NaN in it, or may end at the wrong zero, all are made anew, one by one. A row of an extreme that
+does not fill a vector is one in which its first element is met again. A packed maximum (``reduce_packed``) is one of pairs, half
+as wide.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ Longer = tuple[ir.Function, int]
 ABREAST, WORK_ABREAST = 512, 16
 """Bytes of a row up to which rows go side by side: longer ones are as many places that memory is fetched from; and operations for
 an element, as of each row there is code of its own."""
-
 
 ANY, LONG, SHORT = "any", "long", "short"
 """How long a group's rows may be; long and short ones have vectors of their own where scalars are small."""
