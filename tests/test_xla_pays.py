@@ -284,6 +284,16 @@ def test_extremes_of_short_rows_are_xlas_where_vectors_are_short(monkeypatch: py
         assert strategies(lambda x, op=op: jp.reduce(x, op, axis=1), more) != ["plain XLA"]  # which a kernel's threads share
 
 
+@pytest.mark.parametrize("vector_bytes", [32, 64])
+def test_few_sums_of_rows_in_a_loop_are_xlas_where_vectors_are_short(monkeypatch: pytest.MonkeyPatch, vector_bytes: int) -> None:
+    engine = types.SimpleNamespace(target=lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
+    monkeypatch.setattr(xla_pays, "llvm_engine", engine)
+    for shape, plain in (((200, 12), True), ((40, 100), True), ((1000, 12), False), ((60, 100), False)):
+        x = jax.ShapeDtypeStruct(shape, jnp.float32)
+        loops = jax.jit(lambda x: jax.lax.fori_loop(0, 9, lambda _, y: y + jp.reduce(x + y[0], axis=1), x[:, 0]))
+        assert ("custom_call" not in loops.lower(x).as_text()) == (plain and vector_bytes < 64)
+
+
 def test_positions_in_an_odd_number_of_rows_are_found_by_a_kernel() -> None:
     for rows, dtype, plain in (
         (3000, "float32", True),

@@ -105,6 +105,10 @@ SHORTEST_ROW, SHORT_ROW_OF_MANY, SHORT_ROW_SUMMED_IN_LOOP = 4, 7, 8
 """Elements of a row of floats whose sum or extreme XLA makes, rows side by side: but of halves; of any, where numbers are so many
 that the threads it wakes have been worth it; in a loop's body."""
 
+FEW_SUMMED_IN_LOOP, FEW_SUMMED_IN_SHORT_ROWS = 4096, 8192
+"""Floats in rows that XLA has summed where it makes them, in a loop's body, when their maker has written them for a kernel, where
+no vectors are wider than 32 bytes; in rows shorter than :data:`SHORT_ROW_IN_LOOP`."""
+
 ROW_OF_EXTREMES, THREADED = 16, 2**17
 """Elements of a row of floats below which XLA finds the extreme, by clamping, where no vectors are wider than 32 bytes and it
 shares numbers that are fewer among threads, as a kernel does not."""
@@ -346,6 +350,9 @@ def _reduction(problem: OrderedProblem, operation: str, in_loop: bool | None) ->
         shortest = SHORT_ROW_OF_MANY
     if quick and not is_complex and problem.n <= (SHORT_ROW_SUMMED_IN_LOOP if in_loop else shortest):
         return "short rows: XLA makes them side by side"
+    few = FEW_SUMMED_IN_SHORT_ROWS if problem.n < SHORT_ROW_IN_LOOP else FEW_SUMMED_IN_LOOP
+    if in_loop and operation == "add" and state in FLOATS and narrow and not is_complex and every <= few:
+        return "few sums in a loop: XLA makes what it folds"
     if compared and problem.n < ROW_OF_EXTREMES and every < THREADED:
         return "short rows: XLA compares side by side"
     if in_loop and ((extreme and state in HALVES and problem.n < SHORT_ROW_IN_LOOP) or (is_complex and problem.n < LONG_ROW)):
