@@ -17,12 +17,12 @@ from llvmlite import ir
 
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
 from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
-from ....specs.stencil import WIDEST
 from . import expr
-from .build import I1, I32, PTR, alloca, declare, i64, load, loop, masked_load, masked_store, store
+from .build import I1, I32, PTR, alloca, declare, i64, load, loop, store
 from .engine import target
 from .table import TABLE, convert
 from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
+from .vectors import load_first, store_first
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""
@@ -224,7 +224,7 @@ class _Emission:
             fused = TABLE[how](b, self.result, total, value)
         if not self.across or piece.count == piece.width:
             return fused
-        return b.select(_mask(piece), fused, total)
+        return b.select(numbers(I1, [int(k < piece.count) for k in range(piece.width)]), fused, total)
 
     def _values(
         self, index: list[ir.Value], row: int, piece: _Piece, loaded: dict[tuple[int, int, int], ir.Value], body: Program
@@ -269,7 +269,7 @@ class _Emission:
         if step == 1 and piece.count == piece.width:
             return load(b, p, dtype, piece.width)
         if step == 1:
-            return expr.from_memory(b, masked_load(b, p, vector, _mask(piece)), dtype)
+            return expr.from_memory(b, load_first(b, p, vector, i64(piece.count), itemsize(dtype)), dtype)
         gathered: ir.Value = ir.Constant(vector, None)
         for k in range(piece.count):
             one = b.load(b.gep(p, [i64(k * step)], source_etype=t), typ=t)
@@ -288,22 +288,11 @@ class _Emission:
             return store(b, value, p, dtype)
         stored = expr.to_memory(b, value, dtype)
         t = memory_type(dtype)
-        if step == 1 and target().vector_bytes == WIDEST:
-            masked_store(b, stored, p, _mask(piece))
-            return
-        if step == 1:  # in pieces of powers of two, as masked stores are slow there
-            first = 0
-            for size in (1 << k for k in reversed(range(piece.count.bit_length())) if piece.count >> k & 1):
-                part = take(b, stored, stored, range(first, first + size))
-                b.store(part, b.gep(p, [i64(first)], source_etype=t), align=itemsize(dtype))
-                first += size
+        if step == 1:
+            store_first(b, stored, p, i64(piece.count), itemsize(dtype))
             return
         for k in range(piece.count):
             b.store(b.extract_element(stored, I32(k)), b.gep(p, [i64(k * step)], source_etype=t))
-
-
-def _mask(piece: _Piece) -> ir.Constant:
-    return numbers(I1, [int(k < piece.count) for k in range(piece.width)])
 
 
 def neutral(combine: str, dtype: str) -> int:

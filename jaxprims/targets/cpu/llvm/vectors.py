@@ -53,13 +53,7 @@ def load_row(
     if rest is None or width == 1:
         return load_slots(b, p, dtype, width, slots, wanted)
     n = width * slots
-    t = ir.VectorType(expr.memory_type(dtype), n)
-    if itemsize(dtype) < MASKED and engine.target().vector_bytes < WIDEST:
-        whole = b.icmp_signed(">=", rest, i64(width))
-        few = lambda: [load_first(b, p, t, scaled(b, rest, slots), itemsize(dtype))]  # noqa: E731
-        (loaded,) = chosen(b, whole, lambda: [b.load(p, typ=t, align=itemsize(dtype))], few, likely=True)
-    else:
-        loaded = masked_load(b, p, t, prefix_mask(b, rest, width, slots))
+    loaded = load_first(b, p, ir.VectorType(expr.memory_type(dtype), n), scaled(b, rest, slots), itemsize(dtype))
     inside, out = prefix_mask(b, rest, width), {}
     for s in wanted:
         v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
@@ -88,20 +82,24 @@ def store_row(
         if streams:
             stream(stored, size * slots * width)
     else:
-        stored = interleaved(b, values)
-        if engine.target().vector_bytes == WIDEST:
-            masked_store(b, stored, p, prefix_mask(b, rest, width, slots))
-            return
-        with b.if_else(b.icmp_signed(">=", rest, i64(width)), likely=True) as (whole, otherwise):
-            with whole:
-                b.store(stored, p, align=size)
-            with otherwise:
-                store_first(b, stored, p, scaled(b, rest, slots), size)
+        store_first(b, interleaved(b, values), p, scaled(b, rest, slots), size)
 
 
 def store_first(b: ir.IRBuilder, v: ir.Value, p: ir.Value, count: ir.Value, size: int) -> None:
-    """The first ``count`` lanes, not all, in pieces of powers of two: some processors take ten times as long for a masked store,
-    and let loads wait for it; and of small scalars none has it that has no vectors of :data:`WIDEST`."""
+    """The first ``count`` lanes, in pieces of powers of two where no vectors are :data:`WIDEST`: some of these processors take
+    ten times as long for a masked store, and let loads wait for it; none has it of small scalars."""
+    n = lanes(v.type)
+    if engine.target().vector_bytes == WIDEST:
+        masked_store(b, v, p, prefix_mask(b, count, n))
+        return
+    with b.if_else(b.icmp_signed(">=", count, i64(n)), likely=True) as (whole, otherwise):
+        with whole:
+            b.store(v, p, align=size)
+        with otherwise:
+            _store_pieces(b, v, p, count, size)
+
+
+def _store_pieces(b: ir.IRBuilder, v: ir.Value, p: ir.Value, count: ir.Value, size: int) -> None:
     n, piece = lanes(v.type), 1 << (lanes(v.type) - 1).bit_length() - 1
     while piece:
         some = b.icmp_unsigned("!=", b.and_(count, i64(piece)), i64(0))
@@ -113,8 +111,14 @@ def store_first(b: ir.IRBuilder, v: ir.Value, p: ir.Value, count: ir.Value, size
 
 
 def load_first(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, count: ir.Value, size: int) -> ir.Value:
-    """The first ``count`` lanes, not all, likewise; behind them zeros."""
+    """The first ``count`` lanes, likewise but of scalars that are :data:`MASKED`; behind them zeros."""
+    if size >= MASKED or engine.target().vector_bytes == WIDEST:
+        return masked_load(b, p, t, prefix_mask(b, count, t.count))
+    whole = b.icmp_signed(">=", count, i64(t.count))
+    return chosen(b, whole, lambda: [b.load(p, typ=t, align=size)], lambda: [_load_pieces(b, p, t, count, size)], likely=True)[0]
 
+
+def _load_pieces(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, count: ir.Value, size: int) -> ir.Value:
     def before(piece: int, v: ir.Value, end: ir.Value) -> list[ir.Value]:
         start = address(b, end, i64(-piece * size))
         few = b.load(start, typ=ir.VectorType(t.element, piece), align=size)

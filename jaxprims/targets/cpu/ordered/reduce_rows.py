@@ -170,9 +170,11 @@ class _Group:
 
     def at(self, first: ir.Value, count: ir.Value) -> None:
         """``first``: the element with which the first of ``count`` rows begins."""
-        last = self.b.sub(count, i64(1))
-        self.starts = [self.b.add(first, self.b.mul(least(self.b, i64(r), last), self.period)) for r in range(self.width)]
-        self.first, self.last = first, last
+        self.first, self.last = first, self.b.sub(count, i64(1))
+        self.starts = [self._start(i64(r)) for r in range(self.width)]
+
+    def _start(self, row: ir.Value) -> ir.Value:
+        return self.b.add(self.first, self.b.mul(least(self.b, row, self.last), self.period))
 
     def is_few(self) -> ir.Value:
         return self.b.icmp_signed("<=", self.period, i64(self.width * ABREAST // self.vector_bytes))
@@ -195,8 +197,7 @@ class _Group:
         types = [expr.register_type(t, width) for t in spec.state]
         folded = [alloca(b, t, width) for t in types]
         with loop(b, i64(0), i64(width)) as r:
-            start = b.add(self.first, b.mul(least(b, r, self.last), self.period))
-            uniforms = self._of_row(captured, levels, types[0], r)
+            start, uniforms = self._start(r), self._of_row(captured, levels, types[0], r)
             one = lambda: self._states(spec, uniforms, start, i64(0), self.period)  # noqa: E731
             row = self._by_length(one, lambda: self._full_row(spec, uniforms, start))
             for p, t, v in zip(folded, types, row, strict=True):
