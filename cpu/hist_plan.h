@@ -22,8 +22,9 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-// Rows for a bin below which to fill and combine subhistograms costs more than they gain.
-inline constexpr int64_t kRowsOfFew = 8;
+// Rows for a bin below which to fill and combine subhistograms costs more than they gain, for each so many bytes of a row, within
+// these bounds: where threads own bins each looks at all elements, and fetches the lines of all short rows.
+inline constexpr int64_t kFewRowBytes = 16, kFewestRows = 2, kRowsOfFew = 8;
 
 struct HistProblem {
   int64_t elements = 0;  // N, of each histogram
@@ -40,7 +41,9 @@ struct HistProblem {
   bool map = false;            // each element has a bin of its own, its position: nothing is filled, or read, or made twice
   bool chooses = false;        // an operator gives one of its arguments, whole: a bin is replaced or stays
 
-  bool few() const { return elements * updates < bins * (lanes > 1 ? kRowsOfFew : 1); }
+  bool few() const {
+    return elements * updates < bins * (lanes > 1 ? std::clamp(bin_bytes / kFewRowBytes, kFewestRows, kRowsOfFew) : 1);
+  }
 };
 
 struct HistPlan {

@@ -19,6 +19,7 @@ from references import assert_close
 
 import jaxprims as jp
 from jaxprims.targets import plans
+from jaxprims.targets.cpu.llvm import engine
 from jaxprims.targets.cpu.plans import HistogramPlan
 
 Plan = tuple[int, int, int, int, int]
@@ -84,6 +85,33 @@ def test_every_length(plan: Plan) -> None:
         keep = inside(index[:n], h)
         wanted = np.bincount(index[:n][keep], values[:n][keep], h)
         np.testing.assert_array_equal(got, wanted, err_msg=f"{n} elements")
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("cpu", ["", *(["x86-64", "x86-64-v3"] if engine.target().x86 else [])])
+def test_ranges_on_vectors_of_every_width(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates within a range are squeezed together: by an instruction, by a table, one by one. Of values that are made: in bytes,
+    halves, floats, doubles, of wide indices."""
+    host = engine.target()
+    own = {"": 1, "x86-64": 2, "x86-64-v3": 4}[cpu]  # a kernel of each processor's own
+    monkeypatch.setenv("JAXPRIMS_TARGET_CPU", cpu)
+    if engine.target().vector_bytes > host.vector_bytes:
+        pytest.skip("not this machine's")
+    h, long = 301, 1100
+    index = indices(long, h)
+    values = np.random.default_rng(3).integers(0, 9, long)
+    for plan in (1, 3, 1, 0, 0), (1, 5, 1, 1, 0):
+        for dtype in (np.uint8, np.int16, np.float32, np.float64, *(() if plan[3] else (np.float16,))):
+            for n in (1, 7, 8, 9, 61, 512, long):
+                keep = inside(index[:n], h)
+                wanted = np.zeros(h)
+                np.add.at(wanted, index[:n][keep], (values[:n][keep] + own).astype(float))
+                for i in (index[:n], index[:n].astype(np.int64)):
+                    update = lambda i, v: (i, v + np.asarray(own).astype(v.dtype))  # noqa: E731
+                    got = run(
+                        plan, lambda i, v, update=update: jp.genhist(update, (i, v), jp.Bins(h)), i, values[:n].astype(dtype)
+                    )
+                    assert got.dtype == dtype and np.array_equal(got, wanted), (plan, dtype, n, i.dtype)
 
 
 @pytest.mark.cover(2)

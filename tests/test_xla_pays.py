@@ -285,6 +285,24 @@ def test_extremes_of_short_rows_are_xlas_where_vectors_are_short(monkeypatch: py
 
 
 @pytest.mark.parametrize("vector_bytes", [32, 64])
+def test_rows_of_a_vector_by_index_are_xlas_where_vectors_are_short(monkeypatch: pytest.MonkeyPatch, vector_bytes: int) -> None:
+    engine = types.SimpleNamespace(target=lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
+    monkeypatch.setattr(xla_pays, "llvm_engine", engine)
+    ids = jax.ShapeDtypeStruct((10_000,), jnp.int32)
+    for lanes, dtype, op, num_bins, plain in (
+        (4, "float32", jnp.add, 5000, True),
+        (8, "int32", jnp.maximum, 5000, True),
+        (4, "float32", jnp.add, 50, False),  # which the caches nearest to a core hold
+        (5, "float32", jnp.add, 5000, False),
+        (4, "float32", jnp.maximum, 5000, False),  # where XLA looks for a NaN
+        (8, "uint8", jnp.add, 5000, False),
+    ):
+        x = jax.ShapeDtypeStruct((10_000, lanes), dtype)
+        got = strategies(lambda x, i, op=op, n=num_bins: jp.reduce_by_index(x, i, n, op), x, ids)
+        assert (got == ["plain XLA"]) == (plain and vector_bytes < 64), (lanes, dtype, op, num_bins)
+
+
+@pytest.mark.parametrize("vector_bytes", [32, 64])
 def test_few_sums_of_rows_in_a_loop_are_xlas_where_vectors_are_short(monkeypatch: pytest.MonkeyPatch, vector_bytes: int) -> None:
     engine = types.SimpleNamespace(target=lambda: types.SimpleNamespace(vector_bytes=vector_bytes))
     monkeypatch.setattr(xla_pays, "llvm_engine", engine)

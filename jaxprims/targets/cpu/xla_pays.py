@@ -40,6 +40,10 @@ SHORT_ROW_GATHERED = 24
 NARROW, NARROWEST, ROWS_OF_FEW = 8, 4, 8
 """Numbers in a narrow row; in the narrowest; rows for a bin below which bins are many."""
 
+ROWS_OF_A_VECTOR, FEW_ROWS = (2, 4, 8), 32_768
+"""Numbers in rows that XLA's compiler updates in one vector, as a kernel does; how many it has updated, where bins are many and
+no vectors are wider than 32 bytes, before a kernel's second thread."""
+
 FEW_TO_SCAN, FEW_TO_FOLD, FEW_TO_SCAN_IN_ALL = 800, 8192, 4096
 """Scans, segments and reductions by any operator whose cost in XLA (:func:`_cost`) is no more than this: it is less than half a
 microsecond, which is what a call of a kernel takes."""
@@ -260,7 +264,18 @@ def _scatter(problem: HistogramProblem, operation: str, in_loop: bool | None) ->
         least = SMALL_OF_MANY_NARROW if lanes <= NARROW and not problem.sorted else SMALL_OF_MANY
     elif 1 < lanes <= NARROW and (lanes == NARROW or dtype not in HALVES):
         least = SMALL_NARROW
+    if many and _updates_vectors(problem, operation):
+        least = FEW_ROWS * lanes
     return _FEW if problem.n * problem.members * lanes <= least else None
+
+
+def _updates_vectors(problem: HistogramProblem, operation: str) -> bool:
+    """Does XLA's compiler, where a kernel's vectors are no wider, and none has to be looked through for a NaN?"""
+    part = problem.spec.bins[0]
+    dtype, slots = part.leaves[0]
+    if slots > 1 or itemsize(dtype) < 4 or part.lanes not in ROWS_OF_A_VECTOR:
+        return False
+    return llvm_engine.target().vector_bytes < WIDEST and not (operation in ("max", "min") and dtype in FLOATS)
 
 
 def _searches(f: Program) -> bool:

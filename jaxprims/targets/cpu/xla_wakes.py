@@ -5,6 +5,7 @@ operations, as XLA counts them, it hands over to a thread that is to be woken. A
 from __future__ import annotations
 
 from ...ir.work import AT_ONCE, work
+from ...specs.histogram import PartSpec
 from ...specs.ordered import OrderedSpec
 from ...specs.problems import HistogramProblem, OrderedProblem, Problem
 from .llvm.types import HALVES
@@ -17,6 +18,8 @@ EACH, EACH_OF_HALVES = {"logaddexp": 4, "argmax": 9, "argmin": 9}, {"add": 2, "m
 
 INDEXED = 4
 """Of a number that is read by index: whether that is in range, and what it is if not."""
+
+FLOATS, INTEGERS = ("f32", "f64"), ("s16", "s32", "s64")
 
 PART = 32
 """Elements of the parts in which XLA reduces long rows and columns, the last one filled up."""
@@ -39,10 +42,22 @@ def _of_updates(problem: HistogramProblem) -> tuple[int, int]:
     """Operations, one of a complex number, and numbers. Rows that are only read by index take none."""
     spec, elements = problem.spec, int(problem.n * problem.members)
     numbers = [b.updates * b.lanes for b in spec.bins]
-    each = [(0 if spec.is_map else work(b.op) * len(b.leaves) // b.slots) + (work(b.value) if b.value else 0) for b in spec.bins]
+    each = [_of_update(b, spec.is_map) for b in spec.bins]
     operations = work(spec.f) + sum(n * k for n, k in zip(numbers, each, strict=True))
-    finished = sum(work(b.finish) * b.lanes * n for b, n in zip(spec.bins, problem.bins, strict=True) if b.finish)
+    made = [(b.finish, b.lanes * n) for b, n in zip(spec.bins, problem.bins, strict=True) if b.finish and not _is_keyed(b)]
+    finished = sum(work(finish) * n for finish, n in made)
     return elements * operations + problem.members * finished, elements * sum(numbers)
+
+
+def _of_update(part: PartSpec, is_map: bool) -> int:
+    applied = 0 if is_map else work(part.op) * len(part.leaves) // part.slots
+    keyed = work(part.finish) if part.finish and _is_keyed(part) else 0  # which takes as long there as back
+    return applied + (work(part.value) if part.value else 0) - keyed
+
+
+def _is_keyed(part: PartSpec) -> bool:
+    """Are floats made integers of the same order, as XLA does not?"""
+    return part.finish is not None and part.slots == 1 and part.leaves[0][0] in HALVES + FLOATS and part.acc[0] in INTEGERS
 
 
 def _of_combinations(problem: OrderedProblem, operation: str) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from ..llvm.build import (
     store_few,
     vector_for,
 )
+from ..llvm.types import HALVES
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 
@@ -64,7 +65,7 @@ class Rows(ScalarPhase):
             now = expr.emit(b, h.op, args, self.uniforms, width)
             store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
 
-        width, at = self.width, 0
+        width, at = self._lanes_at_once(g), 0
         cheap = len(h.op.body) + len(value.body) <= CHEAP
         turn = TURN * width if cheap else width
         if h.lanes > turn:
@@ -76,6 +77,13 @@ class Rows(ScalarPhase):
             count = min(width, h.lanes - at)
             lanes(i64(at), count)
             at += count
+
+    def _lanes_at_once(self, g: int) -> int:
+        """More than phase one's vectors have, where all numbers are of fewer bytes than an index."""
+        h = self.spec.bins[g]
+        dtypes = {h.acc[0], *(i.dtype for program in (h.op, self._lane_value(g)) for i in program.walk())}
+        widest = max(4 if t in HALVES or t == "tuple" else itemsize(t) for t in dtypes)
+        return max(self.width, self.vector_bytes // widest)
 
     def _lane_value(self, g: int) -> Program:
         value = self.spec.bins[g].value

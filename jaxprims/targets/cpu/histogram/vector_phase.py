@@ -11,27 +11,23 @@ from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
 from ..llvm import expr
 from ..llvm.build import (
-    I1,
     I32,
     I64,
     PTR,
     address,
     all_pointers,
     alloca,
-    bytes_of,
     chosen,
     declare,
     i64,
-    intrinsic,
     least,
     loop,
     numbers,
     pointer,
     scaled,
     splat,
-    suffix,
-    undefined,
 )
+from ..llvm.squeeze import store_kept
 from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
@@ -39,10 +35,6 @@ BUFFER_BYTES = 16 * 1024
 
 PREFETCH_AHEAD = 48
 """Updates between a prefetch and its use: enough to cover a miss of the last-level cache, few enough to stay in L1."""
-
-
-COMPRESSING = 64
-"""Bytes of a vector from which on an instruction puts chosen lanes in a row; else it takes a dozen of them for each lane."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,8 +211,7 @@ class VectorPhase:
     def _squeeze(
         self, g: int, u: int, index: ir.Value, values: list[tuple[Source, ir.Value]], j: ir.Value, count: ir.Value
     ) -> None:
-        """Appends the lanes whose bin is in range to the buffers. Where an instruction squeezes a vector there is no branch, so
-        nothing waits for a misprediction; elsewhere that takes so long that it is asked whether all lanes are."""
+        """Appends the lanes whose bin is in range to the buffers."""
         b, width = self.b, self.width
         wide = ir.VectorType(I64, width)
         if index.type.element.width < self.offset_type.width:
@@ -242,39 +233,4 @@ class VectorPhase:
         place = b.add(splat(b, b.trunc(j, I32), width), numbers(I32, range(width)))
         rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
         rows += [(v, self.value_buffers[s.number]) for s, v in values]
-        bits = b.bitcast(keep, ir.IntType(width))
-        if self.vector_bytes >= COMPRESSING:
-            self._compressed(rows, keep, bits, n)
-        else:
-            with b.if_else(b.icmp_unsigned("==", bits, ir.Constant(bits.type, -1))) as (whole, others):
-                with whole:
-                    for v, buffer in rows:
-                        b.store(v, self._buffer_at(buffer, n, v.type.element), align=1)
-                with others:
-                    self._compressed(rows, keep, bits, n)
-        b.store(b.add(n, b.zext(b.ctpop(bits), I64)), self.counts[g][u])
-
-    def _compressed(self, rows: list[tuple[ir.Value, ir.Value]], keep: ir.Value, bits: ir.Value, n: ir.Value) -> None:
-        for v, buffer in rows:
-            self._compress(v, keep, bits, buffer, n)
-
-    def _compress(self, v: ir.Value, keep: ir.Value, bits: ir.Value, buffer: ir.Value, n: ir.Value) -> None:
-        """Stores the kept lanes in a row from place n on, one register's worth at a time: LLVM 22 spills a wider vector's second
-        half with an aligned store to an unaligned place, and does not compile what is narrower than the narrowest register."""
-        b, narrow = self.b, v.type.element
-        least = ir.IntType(max(8, 128 // self.width))
-        t = least if isinstance(narrow, ir.IntType) and narrow.width < least.width else narrow
-        v = v if t is narrow else b.zext(v, ir.VectorType(t, self.width))
-        piece = min(self.width, self.vector_bytes // (bytes_of(t)))
-        name = f"llvm.experimental.vector.compress.v{piece}{suffix(t)}"
-        part_type, mask_type = ir.VectorType(t, piece), ir.VectorType(I1, piece)
-        compress = intrinsic(self.module, name, part_type, [part_type, mask_type, part_type])
-        for first in range(0, self.width, piece):
-            lanes = numbers(I32, range(first, first + piece))
-            part = b.shuffle_vector(v, undefined(v.type), lanes)
-            mask = b.shuffle_vector(keep, undefined(keep.type), lanes)
-            before = b.and_(bits, ir.Constant(bits.type, (1 << first) - 1))
-            place = b.add(n, b.zext(b.ctpop(before), I64)) if first else n
-            squeezed = b.call(compress, [part, mask, undefined(part_type)])
-            squeezed = squeezed if t is narrow else b.trunc(squeezed, ir.VectorType(narrow, piece))
-            b.store(squeezed, self._buffer_at(buffer, place, narrow), align=1)
+        b.store(store_kept(b, rows, keep, n), self.counts[g][u])
