@@ -71,6 +71,32 @@ def test_scatters_of_uneven_parts() -> None:
             assert jax.jit(f)(*placed).tolist() == [n * (n - 1) / 2, 0]
 
 
+TOGETHER: dict[str, Callable[..., Any]] = {
+    "reductions": lambda x, i: [jp.reduce(x, op) for op in (jnp.add, jnp.maximum, jnp.multiply, jnp.minimum)],
+    "scans": lambda x, i: [jp.scan(x, op, reverse=True) for op in (jnp.add, jnp.maximum)],
+    "by index": lambda x, i: [jp.segment_sum(x, i, H)[i], jp.segment_count(i, H), jp.segment_max(x, i, H)],
+    "a mean that is read": lambda x, i: jax.grad(lambda x: jnp.sum(jnp.sin(jp.segment_mean(x, i, H)[i])))(x),
+    "beside a pad": lambda x, i: [
+        jnp.sum(jax.lax.with_sharding_constraint(jnp.pad(x, (0, 7), constant_values=5), P("x"))), jp.reduce(x)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_calls_that_fill_up_the_same_array(name: str) -> None:
+    """Each with numbers of its own: zeros, the least, an index of no bin."""
+    x, i = X[:97], np.clip(IDS[:97], 0, H - 1)
+    sharding, everywhere = NamedSharding(mesh(8), P("x")), NamedSharding(mesh(8), P())
+
+    def sharded(x: Any, i: Any) -> Any:
+        return TOGETHER[name](*(jax.lax.with_sharding_constraint(a, sharding) for a in (x, i)))
+
+    with jax.set_mesh(mesh(8)):
+        got = jax.jit(sharded)(jax.device_put(x, everywhere), jax.device_put(i, everywhere))
+    with jax.set_mesh(mesh(1)):
+        assert_close(got, jax.tree.map(np.asarray, jax.jit(TOGETHER[name])(x, i)), 2e-4)
+
+
 @pytest.mark.parametrize("op", [jnp.add, jnp.maximum, jnp.logaddexp, further], ids=lambda op: op.__name__)
 @pytest.mark.cover(1)
 def test_gradients_between_sharded_offsets(op: Any) -> None:

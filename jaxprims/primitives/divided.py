@@ -118,7 +118,7 @@ def lower(
     context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
-    run = lambda *xs: list(taken(call(*placed(before(xs), *of_operands, fills)), *of_results))  # noqa: E731
+    run = lambda *xs: list(taken(call(*placed(_apart(before(xs), *of_operands), *of_operands, fills)), *of_results))  # noqa: E731
     return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
 
 
@@ -201,6 +201,13 @@ def taken(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[s
         return x[tuple(everywhere if r is None else slice(r[0], r[0] + r[1]) for r in found)] if any(found) else x
 
     return tuple(map(part, arrays, factors_of))
+
+
+def _apart(arrays: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> tuple[Any, ...]:
+    """What is filled up, as arrays of this call alone: XLA's partitioner (XLA 0.10) fills up an array that several ask for once,
+    with what the first of them wants behind it: one call's -inf, or what a user pads with, would be another's zeros."""
+    pairs = zip(arrays, factors_of, strict=True)
+    return tuple(jax.lax.optimization_barrier(x) if any(f in rooms for f in factors if f) else x for x, factors in pairs)
 
 
 def placed(
