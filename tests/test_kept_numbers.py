@@ -223,6 +223,115 @@ def test_what_modules_and_classes_hold_may_change_between_calls() -> None:
             assert jp.scan(X, jnp.maximum, map=f)[-1] == 11 * k, name
 
 
+class Held:
+    """What functions read in other ways than by its name."""
+
+    scale: Any = 1.0
+
+    @property
+    def half(self) -> Any:
+        return Held.scale / 2
+
+    @staticmethod
+    def scaled(x: Any) -> Any:
+        return x * Held.scale
+
+
+class Beside:
+    held = Held
+
+
+held = types.ModuleType("held")
+
+
+def by_argument(of: Any, x: Any) -> Any:
+    return x * of.scale
+
+
+def by_attribute(x: Any) -> Any:
+    return x * by_attribute.scale  # type: ignore[attr-defined]
+
+
+@functools.wraps(jnp.negative)
+def of_no_library(x: Any) -> Any:
+    return x * Held.scale
+
+
+def by_another_name(x: Any) -> Any:
+    other = Held
+    return x * other.scale
+
+
+def by_another_name_inside(x: Any) -> Any:
+    other = held
+    return (lambda y: y * other.scale)(x)
+
+
+def by_another_name_of_what_is_read(x: Any) -> Any:
+    other = Beside.held
+    return x * other.scale
+
+
+HELD: dict[str, Any] = {
+    "another name": by_another_name,
+    "another name inside": by_another_name_inside,
+    "another name of what is read": by_another_name_of_what_is_read,
+    "an argument": lambda x: by_argument(Held, x),
+    "a module as an argument": lambda x: by_argument(held, x),
+    "a default": lambda x: (lambda y, of=Held: y * of.scale)(x),
+    "an instance": lambda x: x * Held().scale,
+    "a property": lambda x: x * Held().half * 2,
+    "a method of an instance": lambda x: Held().scaled(x),
+    "its name": lambda x: x * getattr(Held, "scale"),  # noqa: B009
+    "a table": lambda x: x * vars(held)["scale"],
+    "an attribute of itself": by_attribute,
+    "an attribute of another function": lambda x: x * by_attribute.scale,  # type: ignore[attr-defined]
+    "the name of a library's": of_no_library,
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_is_held_may_change_however_it_is_read(name: str) -> None:
+    for k in (2.0, 3.0, 3.0, 5):
+        Held.scale = k
+        vars(held)["scale"] = k
+        vars(by_attribute)["scale"] = k
+        assert jp.reduce(X, map=HELD[name]) == 66 * k
+        assert jp.scan(X, jnp.maximum, map=HELD[name])[-1] == 11 * k
+
+
+class Combining:
+    def __init__(self) -> None:
+        self.product = False
+
+    def op(self, a: Any, b: Any) -> Any:
+        return a * b if self.product else a + b
+
+
+way, PRODUCT = Combining(), False
+
+
+def by_a_method(a: Any, b: Any) -> Any:
+    return way.op(a, b)
+
+
+def by_a_global(a: Any, b: Any) -> Any:
+    return a * b if PRODUCT else a + b
+
+
+@pytest.mark.parametrize("op", [way.op, by_a_method, by_a_global], ids=["a method", "by a method", "a global"])
+def test_operators_whose_globals_change(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an object, which no eager call is kept for, and of one that ``jit`` traces anew."""
+    for product in (False, True, False):
+        monkeypatch.setattr(way, "product", product)
+        monkeypatch.setitem(globals(), "PRODUCT", product)
+        want = 720 if product else 21
+        x = jnp.arange(1.0, 7)
+        assert jp.scan(x, op)[-1] == want
+        assert jax.jit(lambda x: jp.scan(x, op))(x)[-1] == want
+        assert jp.reduce_by_index(x, jnp.zeros(6, int), 1, op, identity=jnp.float32(product))[0] == want
+
+
 class Pair(NamedTuple):
     a: Any
     b: Any

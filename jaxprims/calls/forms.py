@@ -7,14 +7,11 @@ constant. :func:`filled` is the way back.
 
 from __future__ import annotations
 
-import dataclasses
-import dis
 import enum
 import functools
-import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +21,7 @@ from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..operators.traced import SameObject
+from ..tracing.names import LIBRARIES, Unknown, is_of_libraries, library, names_of, never_changes
 
 LARGEST_CONSTANT = 1024
 """Bytes of an array that is no operand, as an identity: the call is compiled for its numbers."""
@@ -32,9 +30,7 @@ Form = tuple[Any, ...]
 _ARRAY: Form = ("array",)
 _INTEGER: Form = ("array", int)
 FLOATS = frozenset((float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128))
-_LIBRARIES = ("jax", "jaxprims", "numpy")
-_CONSTANT_MODULES = frozenset((*_LIBRARIES, "jaxlib", "ml_dtypes", "builtins", *sys.stdlib_module_names)) - {"__main__"}
-_PLAIN = frozenset((type(None), bool, str, type, types.ModuleType, jnp.ufunc))
+_PLAIN = frozenset((type(None), bool, str, jnp.ufunc))
 _CONSTANT = (type, np.dtype, np.ufunc, types.BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp,
              type(positions), type(jax.jit(abs)), type(jnp.float32))  # fmt: skip
 
@@ -43,10 +39,6 @@ CONCRETE = {np.ndarray}
 
 TRACERS: set[type] = set()
 """Types of tracers that stood for arrays."""
-
-
-class Unknown(Exception):
-    """The form of an argument is not known."""
 
 
 class Arrays(list[Any]):
@@ -100,37 +92,37 @@ def _array(x: Any, arrays: Arrays) -> Form:
     return _ARRAY
 
 
-def _library(f: Any) -> str:
-    return (getattr(f, "__module__", None) or "").split(".")[0]
-
-
 def _is_numbers(x: Any) -> bool:
     """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)?"""
     return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2)
 
 
-def form_of(x: Any, arrays: Arrays) -> Form:
+def form_of(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:
     """Of any other argument: an array is part of its form."""
     kind = type(x)
     if kind in _PLAIN:
         return ("constant", x)
+    if kind is types.ModuleType or isinstance(x, type):
+        return _whole(x, inside)
     if kind in (int, float, complex):
         return ("number", kind, repr(x))
     if kind in (tuple, list):
-        return ("sequence", kind, tuple(form_of(item, arrays) for item in x))
+        return ("sequence", kind, tuple(form_of(item, arrays, inside) for item in x))
     if kind is Monoid:
-        if _library(x.op) == "jaxprims":  # those of jp.monoids are found by who they are
+        if (getattr(x.op, "__module__", None) or "").split(".")[0] == "jaxprims":  # those of jp.monoids are found by who they are
             return ("constant", x)
         return ("monoid", form_of(x.op, arrays), form_of(x.identity, arrays))
     if kind is Bins:
         return ("bins", *(form_of(item, arrays) for item in (x.num_bins, x.op, x.identity)), operand(x.dest, arrays))
     if kind is functools.partial:
         held = [x.func, *x.args, *x.keywords.values()]
-        return ("partial", tuple(x.keywords), tuple(_held(item, arrays) for item in held))
+        return ("partial", tuple(x.keywords), tuple(_held(item, arrays, inside) for item in held))
     if kind is types.FunctionType:
         return _function(x, arrays, ())
-    if isinstance(x, _CONSTANT) and isinstance(getattr(x, "__self__", None), types.ModuleType | None):
-        return ("constant", x)
+    if isinstance(x, _CONSTANT):
+        of = getattr(x, "__self__", None)
+        if isinstance(of, types.ModuleType | None) or (isinstance(of, type) and never_changes(of)):
+            return ("constant", x)
     if isinstance(x, enum.Enum):
         return ("constant", x)
     concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
@@ -154,40 +146,74 @@ def _held(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:
         return _INTEGER
     if type(x) not in _PLAIN and isinstance(x, (jax.Array, np.ndarray)):
         return _array(x, arrays)
-    return form_of(x, arrays)
+    return form_of(x, arrays, inside)
 
 
 def _function(f: types.FunctionType, arrays: Arrays, inside: tuple[Any, ...]) -> Form:
     if f in inside:  # it closes over itself
         raise Unknown
-    if f.__closure__ is None and _library(f) in _LIBRARIES:
+    if f.__closure__ is None and library(f) in LIBRARIES:
         return ("constant", f)
     inside = (*inside, f)
     cells, defaults = f.__closure__ or (), f.__defaults__ or ()
-    closed_over = [c.cell_contents for c in cells]
-    held = tuple(_held(x, arrays, inside) for x in (*closed_over, *defaults))
-    if f.__kwdefaults__ or "__name__" not in f.__globals__:
+    own = dict(zip(f.__code__.co_freevars, [c.cell_contents for c in cells], strict=True))
+    if f.__kwdefaults__ or "__name__" not in f.__globals__ or vars(f).keys() - {"__wrapped__"}:
         raise Unknown
-    names, own = _names(f.__code__), dict(zip(f.__code__.co_freevars, closed_over, strict=True))
+    names = names_of(f.__code__)
+
+    def of(name: str, x: Any) -> Form:
+        read = name not in names.whole and (type(x) is types.ModuleType or isinstance(x, type))  # of it, and no more
+        return ("constant", x) if read else _held(x, arrays, inside)
+
+    held = (*(of(name, x) for name, x in own.items()), *(_held(x, arrays, inside) for x in defaults))
     values = ((name, f.__globals__.get(name)) for name in names.of_globals)
-    named = tuple((name, _held(x, arrays, inside)) for name, x in values if not _is_one_of(x, inside))
-    read = []
+    named = tuple((name, of(name, x)) for name, x in values if not _is_one_of(x, inside))
+    attributes = []
     for root, paths in names.of_attributes:
         x = own[root] if root in own else f.__globals__.get(root)
-        if (type(x) is types.ModuleType or isinstance(x, type)) and not _never_changes(x):
-            read += [_attribute(x, path, inside) for path in paths]
-    return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, named, tuple(read))
+        if (type(x) is types.ModuleType or isinstance(x, type)) and not never_changes(x):
+            attributes += [_attribute(x, path, inside) for path in paths]
+    return ("function", f.__code__, SameObject(f.__globals__), len(cells), held, named, tuple(attributes))
+
+
+def _whole(x: Any, inside: tuple[Any, ...]) -> Form:
+    """Of a class, or a module, that code may read anything of: all that the class holds, and its functions compute with."""
+    kind: Any = type(x)
+    if never_changes(x) or _is_one_of(x, inside):
+        return ("constant", x)
+    if kind is types.ModuleType or not never_changes(kind):
+        raise Unknown
+    if issubclass(x, enum.Enum):
+        return ("constant", x)
+    inside, known = (*inside, x), Arrays()
+    known.constants = True
+    held = [(k, v) for c in x.__mro__ if not never_changes(c) for k, v in vars(c).items() if k not in _OF_EVERY_CLASS]
+    return ("class", x, tuple((k, _member(v, known, inside)) for k, v in held))
+
+
+_OF_EVERY_CLASS = frozenset(
+    "__module__ __qualname__ __doc__ __dict__ __weakref__ __annotations__ __match_args__ __slots__ __orig_bases__ __parameters__"
+    " __firstlineno__ __static_attributes__ __annotate_func__ __annotations_cache__ __dataclass_fields__ __dataclass_params__"
+    " __abstractmethods__ _abc_impl _field_defaults".split()
+)
+_DESCRIPTORS = {types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+                type(vars(NamedTuple("Pair", [("a", int)]))["a"])}  # fmt: skip
+
+
+def _member(x: Any, known: Arrays, inside: tuple[Any, ...]) -> Form:
+    kind = type(x)
+    if kind is staticmethod or kind is classmethod:
+        x = x.__func__
+        kind = type(x)
+    if kind is property:
+        return tuple(_member(f, known, inside) for f in (x.fget, x.fset, x.fdel))
+    if kind in _DESCRIPTORS or (kind is types.FunctionType and is_of_libraries(x)) or _is_one_of(x, inside):
+        return ("constant", x)
+    return _held(x, known, inside)
 
 
 def _is_one_of(x: Any, functions: tuple[Any, ...]) -> bool:
     return any(x is f for f in functions)
-
-
-@functools.lru_cache(maxsize=256)
-def _never_changes(x: Any) -> bool:
-    """Is this module, or class, of a library's?"""
-    name = x.__name__ if type(x) is types.ModuleType else x.__module__
-    return str(name).split(".")[0] in _CONSTANT_MODULES
 
 
 def _attribute(x: Any, path: tuple[str, ...], inside: tuple[Any, ...]) -> Form | None:
@@ -195,48 +221,12 @@ def _attribute(x: Any, path: tuple[str, ...], inside: tuple[Any, ...]) -> Form |
     for name in path:
         if type(x) is not types.ModuleType and not isinstance(x, type):
             break
-        if _never_changes(x):
+        if never_changes(x):
             return None
         x = getattr(x, name, None)
     known = Arrays()
     known.constants = True
     return None if _is_one_of(x, inside) else _held(x, known, inside)
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """What code names, that of functions inside it too: globals; variables, with what it reads of them (``a.b.c``)."""
-
-    of_globals: tuple[str, ...]
-    of_attributes: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> Names:
-    of_globals: set[str] = set()
-    of_attributes: dict[str, set[tuple[str, ...]]] = {}
-    path: list[str] = []
-    for i in (*dis.get_instructions(code), None):
-        if i is not None and i.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
-            path.append(i.argval)
-            continue
-        if len(path) > 1:
-            of_attributes.setdefault(path[0], set()).add(tuple(path[1:]))
-        path = []
-        if i is not None and i.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            of_globals.add(i.argval)
-            path = [i.argval]
-        elif i is not None and i.opname == "LOAD_DEREF":
-            path = [i.argval]
-        elif i is not None and i.opname == "IMPORT_NAME" and i.argval.split(".")[0] not in _CONSTANT_MODULES:
-            raise Unknown
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            names = _names(inner)
-            of_globals.update(names.of_globals)
-            for root, paths in names.of_attributes:
-                of_attributes.setdefault(root, set()).update(paths)
-    return Names(tuple(sorted(of_globals)), tuple((root, tuple(sorted(paths))) for root, paths in sorted(of_attributes.items())))
 
 
 def filled(form: Form, arrays: Iterator[Any]) -> Any:
@@ -245,7 +235,7 @@ def filled(form: Form, arrays: Iterator[Any]) -> Any:
     rest: Any = form[1:]
     if kind == "array":
         return next(arrays)
-    if kind == "constant":
+    if kind in ("constant", "class"):
         return rest[0]
     if kind == "number":
         return rest[0](rest[1])

@@ -22,6 +22,7 @@ from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
 from ..tracing.jaxprs import RULES, capturing, run_equation, without_mesh
 from ..tracing.lower import to_program
+from ..tracing.names import is_fixed
 from ..tracing.nests import to_arrays
 from ..tracing.varying import Axes, axes_of, vary
 
@@ -245,12 +246,11 @@ _traces: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref
 
 
 def trace(fn: Callable[..., Any], avals: Sequence[Any], key: Any, flat: Callable[..., Any]) -> ClosedJaxpr:
-    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for a plain ``fn``: it closes over nothing, or is jax.numpy's.
+    """``jax.make_jaxpr(flat)(*avals)``, remembered under ``key`` for an ``fn`` that computes with nothing that may change.
 
-    ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how. Like ``jax.jit``, this takes ``fn`` for pure.
+    ``flat`` is ``fn`` with pytrees taken apart; ``key`` says how.
     """
-    plain = (getattr(fn, "__closure__", 0) is None or isinstance(fn, jnp.ufunc)) and not axes_of(avals)
-    remembered = _traces.setdefault(fn, {}) if plain else {}
+    remembered = _traces.setdefault(fn, {}) if is_fixed(fn) and not axes_of(avals) else {}
     context = (bool(jax.config.jax_enable_x64), jax.sharding.get_abstract_mesh())  # which functions inside have noted
     full = (key, tuple((a.shape, str(a.dtype)) for a in avals), *context)
     if full not in remembered:
