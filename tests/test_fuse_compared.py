@@ -316,3 +316,21 @@ def test_the_greater_of_two(op: Callable[..., Any], f: Callable[[Any], Any]) -> 
     given = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3000, 32)), jnp.float32)
     plain = np.asarray(jax.jit(jax.grad(loss))(*given))
     assert np.abs(jax.jit(jp.fuse(jax.grad(loss)))(*given) - plain).max() < 1e-3
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("last", [lambda y: jnp.abs(y.astype(jnp.float32)), lambda y: y])
+def test_arguments_that_are_products(last: Callable[[Any], Any], dtype: Any, order: str) -> None:
+    """XLA makes them in the loop that compares, where x * t - y is rounded once; a kernel reads x * t."""
+
+    def top(x: Any, y: Any) -> Any:
+        return jnp.max(last(x - y))
+
+    gradient = jax.grad(jp.fuse(top)) if order == "grad of fused" else jp.fuse(jax.grad(top))
+    compiled = jax.jit(lambda x, y, t: gradient(x * t, y))
+    for seed in range(6):
+        x, y = jnp.asarray(np.random.default_rng(seed).normal(size=(2, 50_000)), dtype)
+        got = np.abs(np.asarray(compiled(x, y, dtype(1.02)), np.float32))
+        assert got.sum() == 1

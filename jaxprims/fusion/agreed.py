@@ -101,6 +101,41 @@ def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel
                 yield var
 
 
+def arguments_to_be_held(
+    graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]
+) -> Iterator[Var]:
+    """Of what the function is given, what XLA is not to make in the loop that makes what is compared, if a kernel makes that."""
+    inside = {t for k in kernels for t in (*k.body.taken, *_made(k))}
+    read = {v for k in kernels for v in k.inputs}
+    for var, extreme, compares, _ in found:
+        concerns_kernels = extreme != compares and ({extreme, compares} & inside or var in read)
+        if concerns_kernels and graph.producer.get(var) in by_xla:
+            yield from _added(graph, var, by_xla)
+
+
+def _added(graph: Graph, var: Var, taken: Collection[int]) -> Iterator[Var]:
+    """Arguments that these equations add to on the way to a variable, or convert: had they been multiplied in the same loop, they
+    would not have been rounded before."""
+    todo, seen = [graph.producer[var]] if var in graph.producer else [], set[int]()
+    while todo:
+        k = todo.pop()
+        if k not in taken or k in seen:
+            continue
+        seen.add(k)
+        eqn = graph.eqns[k]
+        adds = eqn.primitive.name in ("add", "sub")
+        for v in filter(None, (source(graph, x) for x in eqn.invars)):
+            if v in graph.producer:
+                todo.append(graph.producer[v])
+            elif jnp.issubdtype(v.aval.dtype, jnp.floating) and (adds or v.aval.dtype.itemsize < 4):
+                yield v
+
+
+def is_of_arguments(graph: Graph, var: Var, taken: Collection[int]) -> bool:
+    """Are its bits others if arguments are not rounded?"""
+    return any(True for _ in _added(graph, var, taken))
+
+
 def _users(graph: Graph, var: Var) -> Iterator[int]:
     """The equations that use a variable, or another form of it."""
     for k in graph.users.get(var, ()):

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
-from .agreed import has_its_own_way
+from .agreed import has_its_own_way, is_of_arguments
 from .body import count_of, operations
 from .compared import compared
 from .cut import KEPT, read_or_made
@@ -107,7 +107,7 @@ def _compared(graph: Graph) -> tuple[set[Var], set[Var]]:
     here, there = set[Var](), set[Var]()
     cheap = {k for k, eqn in enumerate(graph.eqns) if _may_be_again(eqn)}
     for source, extreme, index, _ in compared(graph):
-        if has_its_own_way(graph, source, cheap):
+        if has_its_own_way(graph, source, cheap) or is_of_arguments(graph, source, cheap):
             between = {k for k in range(extreme, index) if graph.ancestors[index] >> k & graph.ancestors[k] >> extreme & 1}
             if between <= cheap:
                 there.update(graph.eqns[k].outvars[0] for k in between)

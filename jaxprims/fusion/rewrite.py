@@ -10,12 +10,12 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
-from ..primitives.held import held, table
+from ..primitives.held import argument, held, table
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
-from .agreed import WHY, disagreeing, has_its_own_way, made_apart, read_in_any_case, to_be_held
+from .agreed import WHY, arguments_to_be_held, disagreeing, has_its_own_way, made_apart, read_in_any_case, to_be_held
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared
@@ -57,6 +57,7 @@ def rewritten(graph: Graph) -> Rewritten:
     by_xla = graph.evaluated(_reads(kernels))
     once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
     once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
+    once |= dict.fromkeys(arguments_to_be_held(graph, plan.compared, kernels, by_xla), argument)
     avals = [v.aval for v in graph.jaxpr.invars]
     called: list[Kernel] = []
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*avals)
@@ -399,7 +400,8 @@ def _run(
     """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again, and
     how that is said."""
     within = {s.index: k for k in kernels for s in k.body.sites}
-    env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
+    given = zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True)
+    env: dict[Any, Any] = {v: once[v](x) if v in once else x for v, x in given}
 
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]

@@ -45,6 +45,8 @@ _EXACT = frozenset(
 
 MOST_LOOKED_AT = 64
 
+ARGUMENT = -1
+
 FEWEST_READS = 4096
 """Of a table's numbers, from which on they are worth a call."""
 
@@ -54,6 +56,11 @@ def held(xs: Sequence[Any]) -> list[Any]:
     return [_held(x, 0) if isinstance(x, jax.core.Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x for x in xs]
 
 
+def argument(x: Any) -> Any:
+    """``x``, which may be a product, or of bf16: who adds to it is to find it rounded, as it lies in memory."""
+    return _held(x, ARGUMENT) if isinstance(x, jax.core.Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
 def table(x: Any, times: Any) -> Any:
     """``x``, made before it is read, if each of its numbers is read so many times, at least two."""
     known = isinstance(x, jax.core.Tracer) and all(isinstance(n, int) for n in (times, *x.shape))
@@ -61,12 +68,12 @@ def table(x: Any, times: Any) -> Any:
 
 
 def _held(x: Any, times: int) -> Any:
-    """``times``: how often each number is read; 0 if it is compared."""
+    """``times``: how often each number is read; 0 if it is compared, :data:`ARGUMENT` if what is made of it is."""
     return held_p.bind(x, times=times)[0]
 
 
-def _is_rounded(ctx: Any, value: Any) -> bool:
-    """May whoever makes this value anew make another one?"""
+def _is_rounded(ctx: Any, value: Any, most: int) -> bool:
+    """May whoever makes this value anew make another one? Of so many roundings the result is the same."""
     todo: list[tuple[Any, Frame | None]] = [(value, None)]
     rounded = seen = 0
     while todo:
@@ -79,7 +86,7 @@ def _is_rounded(ctx: Any, value: Any) -> bool:
         if op.name not in CHEAP and op.name not in IN_LOOPS and op.name not in _EXACT:
             continue
         seen, rounded = seen + 1, rounded + (op.name not in _EXACT)
-        if rounded > 1 or seen > MOST_LOOKED_AT or (rounded and op.name not in _EXACT | _ROUNDED):
+        if rounded > most or seen > MOST_LOOKED_AT or (rounded and op.name not in _EXACT | _ROUNDED):
             return True
         todo += [(x, frame) for x in op.operands]
     return False
@@ -125,7 +132,7 @@ class Held:
     call_target = ffi.HELD
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
-        if params["times"] and target.platform != "cpu":  # where arithmetic is cheaper than another kernel
+        if params["times"] > 0 and target.platform != "cpu":  # where arithmetic is cheaper than another kernel
             return operands
         rank = ctx.avals_in[0].ndim
         return ffi.lower_call(ctx, self.call_target, operands, None, ((1 << rank) - 1,), rank, (), aliases={0: 0})
@@ -136,10 +143,10 @@ class Held:
     def where_it_stands(self, ctx: Any, x: Any, *, times: int) -> Any:
         """What makes the operand is to be seen here only (``looking_back``)."""
         (aval,), count = ctx.avals_in, devices_of(ctx)
-        if times:
+        if times > 0:
             needed = CAN_LOOK and count == 1 and aval.size * times >= FEWEST_READS and _takes_work(ctx, x)
         else:
-            needed = not CAN_LOOK or _is_rounded(ctx, x)
+            needed = not CAN_LOOK or _is_rounded(ctx, x, most=0 if times == ARGUMENT else 1)
         if not needed:
             return [x]
         bind = functools.partial(self.lowered.bind, times=times)
@@ -168,7 +175,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
 
 def _transpose(cotangents: Sequence[Any], x: Any, times: int) -> Sequence[Any]:
     """What is so often read is the cotangent, if the operand is a sum of so many."""
-    return [table(ct, times) if times and not isinstance(ct, ad.Zero) else ct for ct in cotangents]
+    return [table(ct, times) if times > 0 and not isinstance(ct, ad.Zero) else ct for ct in cotangents]
 
 
 batching.primitive_batchers[held_p] = _batch
