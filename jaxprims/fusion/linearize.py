@@ -15,7 +15,7 @@ from .agreed import has_its_own_way, is_of_arguments
 from .body import count_of, operations
 from .compared import compared
 from .cut import KEPT, read_or_made
-from .graph import Graph, depending_on
+from .graph import OUTSIDE, Graph, depending_on
 from .one_hots import one_hot
 from .sites import MOST_OWN
 
@@ -28,6 +28,9 @@ _VIEWS = frozenset("slice pad rev transpose concatenate".split())
 _SHIFTS = frozenset("slice pad concatenate".split())
 SHIFTED, AT_SEVERAL = 0.5, 6
 """Additions that these count for, and times that what is shifted counts: what stencils make of it is read at several places."""
+
+SPREAD = 16
+"""Additions for each number that it takes XLA to reduce short rows and to spread the results along them in one loop."""
 
 
 def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, ClosedJaxpr]:
@@ -98,6 +101,8 @@ class _Prices:
         if v in self.here or (_is_small(v) and v not in self.there | self.constant) or not _may_be_again(eqn):
             return math.inf
         each = SHIFTED if eqn.primitive.name in _SHIFTS else operations(eqn)
+        if v not in self.there and _of_a_few(eqn) and _is_spread(self.graph, v):
+            each = max(each, SPREAD)
         return each * max(map(_numbers, (v, *eqn.invars))) * (AT_SEVERAL if v in self.shifted else 1)
 
 
@@ -127,6 +132,21 @@ def _of_a_few(eqn: JaxprEqn) -> bool:
     if not eqn.primitive.name.startswith("reduce_") or "axes" not in eqn.params:
         return False
     return count_of(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"]) <= MOST_OWN
+
+
+def _is_spread(graph: Graph, v: Var) -> bool:
+    """Is what a row is reduced to wanted for each of its numbers?"""
+    todo, seen = [v], {v}
+    while todo:
+        for eqn in (graph.eqns[u] for u in graph.users[todo.pop()] if u != OUTSIDE):
+            out = eqn.outvars[0]
+            if eqn.primitive.name not in elementwise.NAMES | MOVES or out in seen:
+                continue
+            if _numbers(out) > _numbers(v):
+                return True
+            seen.add(out)
+            todo.append(out)
+    return False
 
 
 def _is_small(v: Any) -> bool:
