@@ -30,9 +30,9 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
     found = []
     plain = Rewritten.__init__
 
-    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, chains: Any = ()) -> None:
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, **more: Any) -> None:
         found.extend(why for _, why in left if "a fault in fuse" in why or why.startswith("no kernel"))
-        plain(self, closed, kernels, left, chains)
+        plain(self, closed, kernels, left, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rewritten, "__init__", noted)

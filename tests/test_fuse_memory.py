@@ -144,7 +144,7 @@ def test_constants_are_not_kept(how: str, lo: tuple[int, int], hi: tuple[int, in
 
     x = X[:300].reshape(20, 15)
     made = jax.make_jaxpr(jax.grad(lambda x: loss(x, jp.fuse)))(x)
-    calls = [e for e in made.jaxpr.eqns if e.primitive.name == "jit"]
+    calls = [e for e in made.jaxpr.eqns if e.primitive.name == "fused"]
     assert calls and all(jnp.issubdtype(v.aval.dtype, jnp.floating) for e in calls for v in (*e.invars, *e.outvars))
     got = jax.grad(lambda x: loss(x, jp.fuse))(x)
     np.testing.assert_allclose(got, jax.grad(loss)(x), rtol=1e-5)

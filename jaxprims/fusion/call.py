@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, ja
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
+from ..primitives.operations import CAN_LOOK, EACH
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
 from ..tracing.varying import is_whole
@@ -148,7 +149,7 @@ class Fused:
     @functools.cached_property
     def in_place(self) -> Callable[..., list[Any]]:
         """What became of it, where it stands: with its effects, in their order, and references among its arguments."""
-        return jaxpr_as_fun(Fused(self.closed, with_rules=True).rewritten.closed)
+        return Fused(self.closed, with_rules=True).rewritten.as_it_stands
 
     @functools.cached_property
     def compiled(self) -> Callable[..., list[Any]]:
@@ -244,10 +245,10 @@ def _abstract_eval(*avals: Any, jaxpr: ClosedJaxpr) -> list[Any]:
 
 
 def _lowered(ctx: Any, *args: Any, jaxpr: ClosedJaxpr) -> Any:
-    return mlir.lower_fun(jaxpr_as_fun(fused_of(jaxpr).rewritten.closed), multiple_results=True)(ctx, *args)
+    return mlir.lower_fun(fused_of(jaxpr).rewritten.as_it_stands, multiple_results=True)(ctx, *args)
 
 
-mlir.register_lowering(fused_p, _lowered)
+mlir.register_lowering(fused_p, _lowered, **(EACH if CAN_LOOK else {}))
 taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
 
 

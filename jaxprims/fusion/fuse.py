@@ -121,7 +121,7 @@ def _compiled(fn: Callable[..., Any], tree: Any, known: dict[int, Any]) -> Calla
         return _traced(fn, tree, known, operands)
 
     call.__name__ = getattr(fn, "__name__", "fused")
-    return jax.jit(call)
+    return jax.jit(call, inline=True)
 
 
 def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: list[Any]) -> tuple[list[Any], Structure]:

@@ -39,12 +39,19 @@ _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynami
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A function with its sites in kernels; why the others are not, by equation. ``chains``: of kernels, in words."""
+    """A function with its sites in kernels; why the others are not, by equation. ``chains``: of kernels, in words. ``held``: is
+    an argument to be, if any is?"""
 
     closed: ClosedJaxpr
     kernels: tuple[Kernel, ...]
     left: tuple[tuple[str, str], ...]
     chains: tuple[str, ...] = ()
+    held: tuple[bool, ...] = ()
+
+    def as_it_stands(self, *args: Any) -> list[Any]:
+        """Called where it is seen what made the arguments."""
+        given = [argument(x) if held else x for x, held in zip(args, self.held, strict=True)] if self.held else args
+        return jaxpr_as_fun(self.closed)(*given)
 
     def in_words(self) -> list[str]:
         """A line for each kernel, and for each site that XLA does."""
@@ -57,15 +64,16 @@ def rewritten(graph: Graph) -> Rewritten:
     by_xla = graph.evaluated(_reads(kernels))
     once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
     once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
-    once |= dict.fromkeys(arguments_to_be_held(graph, plan.compared, kernels, by_xla), argument)
-    avals = [v.aval for v in graph.jaxpr.invars]
+    of_arguments = set(arguments_to_be_held(graph, plan.compared, kernels, by_xla))
+    args = graph.jaxpr.invars
     called: list[Kernel] = []
-    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*avals)
+    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*(v.aval for v in args))
     kernels = [k for k in kernels if k in called]  # others take in what some are for
     closed, chains = (closed, []) if graph.with_rules else chained(closed)
     done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
     left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
-    return Rewritten(closed, tuple(kernels), left, tuple(chains))
+    holds = tuple(v in of_arguments for v in args) if of_arguments else ()
+    return Rewritten(closed, tuple(kernels), left, chains=tuple(chains), held=holds)
 
 
 def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
@@ -400,8 +408,7 @@ def _run(
     """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again, and
     how that is said."""
     within = {s.index: k for k in kernels for s in k.body.sites}
-    given = zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True)
-    env: dict[Any, Any] = {v: once[v](x) if v in once else x for v, x in given}
+    env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
