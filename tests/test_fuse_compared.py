@@ -334,3 +334,11 @@ def test_arguments_that_are_products(last: Callable[[Any], Any], dtype: Any, ord
         x, y = jnp.asarray(np.random.default_rng(seed).normal(size=(2, 50_000)), dtype)
         got = np.abs(np.asarray(compiled(x, y, dtype(1.02)), np.float32))
         assert got.sum() == 1
+
+
+def test_arguments_of_a_program_are_not_held() -> None:
+    """They lie in memory, rounded: nothing is copied."""
+    x, y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 50_000)), jnp.float32)
+    compiled = jax.jit(jp.fuse(jax.grad(lambda x, y: jnp.max(x - y)))).lower(x, y).compile()
+    assert "held" not in compiled.as_text()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1000
