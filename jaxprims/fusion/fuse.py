@@ -16,6 +16,9 @@ from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
 from .call import Fused, bind, has_other_types
 
+INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+"""As part of whoever calls it, so that it is seen what made its arguments (newer JAX has several ways)."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -121,7 +124,7 @@ def _compiled(fn: Callable[..., Any], tree: Any, known: dict[int, Any]) -> Calla
         return _traced(fn, tree, known, operands)
 
     call.__name__ = getattr(fn, "__name__", "fused")
-    return jax.jit(call, inline=True)
+    return jax.jit(call, inline=INLINE)
 
 
 def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: list[Any]) -> tuple[list[Any], Structure]:
