@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, ja
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
-from ..primitives.operations import CAN_LOOK, EACH
+from ..primitives.operations import EACH
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
 from ..tracing.varying import is_whole
@@ -248,7 +248,7 @@ def _lowered(ctx: Any, *args: Any, jaxpr: ClosedJaxpr) -> Any:
     return mlir.lower_fun(fused_of(jaxpr).rewritten.as_it_stands, multiple_results=True)(ctx, *args)
 
 
-mlir.register_lowering(fused_p, _lowered, **(EACH if CAN_LOOK else {}))
+mlir.register_lowering(fused_p, _lowered, **EACH)
 taylor_by(fused_p, lambda *args, jaxpr: list(fused_of(jaxpr).function(*args)))
 
 

@@ -17,9 +17,11 @@ from jax.interpreters import mlir
 
 ir = mlir.ir
 
-EACH = {"cacheable": False}
-CAN_LOOK = set(EACH) <= set(inspect.signature(mlir.register_lowering).parameters)
-"""Does this JAX lower calls where they stand?"""
+CAN_LOOK = "cacheable" in inspect.signature(mlir.register_lowering).parameters
+"""Does this JAX lower calls where they stand, if that is wanted?"""
+
+EACH: dict[str, bool] = {"cacheable": False} if CAN_LOOK else {}
+"""How that is said of a primitive."""
 
 CHEAP: dict[str, Callable[..., Any]] = {
     f"stablehlo.{name}": function

@@ -13,7 +13,7 @@ from .histogram.rows import shares_vectors
 from .llvm import engine as llvm_engine
 from .llvm.types import HALVES
 from .stencil.kernel import vector_width
-from .xla_wakes import wakes_a_thread
+from .xla_wakes import FLOATS, wakes_a_thread
 
 SMALL, SMALL_OF_MANY, SMALL_OF_MANY_NARROW = 1000, 4096, 8192
 """Numbers that XLA's loop, which is compiled into the program around it, has combined by index before a kernel has been called;
@@ -91,8 +91,6 @@ COLUMN_IN_LOOP = 32
 
 LONG_ROW = 40
 """Elements to a row of those that are long; shorter ones of complex numbers are XLA's in a loop."""
-
-FLOATS = ("f32", "f64")
 
 EXTREMES, FEW_TO_FIND, FEW_IN_LOOP = ("argmax", "argmin"), 256, 1024
 """Of how many elements XLA finds the position in less time than a call takes; or, of floats in a row, the value; in a loop, where
