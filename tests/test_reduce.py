@@ -501,6 +501,18 @@ def test_symbolic_sizes_beside_known_ones() -> None:
     assert exported.call(jnp.ones((7, 40))) == 280
 
 
+@pytest.mark.strategies
+@pytest.mark.parametrize("op", [jnp.add, jnp.multiply, jnp.maximum, jnp.logaddexp], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_of_short_rows_in_batches_of_symbolic_size(op: Any, axis: int) -> None:
+    """What is made otherwise for few numbers is not, of a number that nobody knows."""
+    (n,) = jax.export.symbolic_shape("n")
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(jp.reduce(x, op, axis=axis)))))
+    x = jnp.asarray(np.random.default_rng(0).uniform(0.5, 2, (7, 5) if axis else (5, 7)), jnp.float32)
+    exported = export(gradient)(jax.ShapeDtypeStruct((n, 5) if axis else (5, n), jnp.float32))
+    np.testing.assert_allclose(exported.call(x), gradient(x), rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("n", [8, 25, 60])
 def test_extremes_of_rows_keep_nan_and_the_signs_of_zeros(n: int, dtype: str) -> None:

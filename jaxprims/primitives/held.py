@@ -144,7 +144,8 @@ class Held:
         """What makes the operand is to be seen here only (``looking_back``)."""
         (aval,), count = ctx.avals_in, devices_of(ctx)
         if times > 0:
-            needed = CAN_LOOK and count == 1 and aval.size * times >= FEWEST_READS and _takes_work(ctx, x)
+            many = isinstance(aval.size, int) and aval.size * times >= FEWEST_READS  # a batch of unknown size is not
+            needed = CAN_LOOK and count == 1 and many and _takes_work(ctx, x)
         else:
             needed = not CAN_LOOK or _is_rounded(ctx, x, most=0 if times == ARGUMENT else 1)
         if not needed:

@@ -273,7 +273,7 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(primals, tangents, **params)
         elif name == "logaddexp" and _terms_stay(x, axis) and not axes_of(tangents[:1]) - axes_of([x]):
             out, dot = _log_sum_by_terms(x, tangents[0], axis)
-        elif name == "mul" and isinstance(n, int) and n > 0 and _multiplies_in_a_tree(x, axis):
+        elif name == "mul" and n != 0 and _multiplies_in_a_tree(x, axis):
             out, dot = jax.jvp(functools.partial(jnp.prod, axis=axis), (x,), (tangents[0],))
         elif name in ("max", "min") and n != 0 and _few(x, FEW_TO_SELECT) and not axes_of(tangents[:1]) - axes_of([x]):
             x = held([x])[0]
@@ -288,7 +288,9 @@ def _whole_first(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _multiplies_in_a_tree(x: jax.Array, axis: int) -> bool:
-    beside = math.prod(k for k in x.shape[axis + 1 :] if isinstance(k, int))
+    if not all(isinstance(k, int) for k in x.shape):  # JAX's own derivative of a product has no symbolic sizes
+        return False
+    beside = math.prod(x.shape[axis + 1 :])
     return x.shape[axis] <= FEW_FACTORS or beside >= COLUMNS_OF_FACTORS or _few(x, FEW_FACTORS_IN_ALL)
 
 
