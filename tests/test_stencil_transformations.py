@@ -307,6 +307,18 @@ def test_export(tmp_path: Path) -> None:
         assert_same(got, [*stencil(NEAR[2], [grid], "edge", steps=3), *stencil(NEAR[2], [grid], "constant")])
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (2, 0)])
+def test_symbolic_sizes_of_axes_beside_the_grid(axes: tuple[int, ...]) -> None:
+    """However many numbers of a cell lie side by side."""
+    shape = jax.export.symbolic_shape("a, b, c")
+    f = NEAR[len(axes)]
+    step = jax.jit(lambda x: jp.stencil(f, x, axes=axes, boundary="wrap", steps=2))
+    exported = export(step)(jax.ShapeDtypeStruct(shape, jnp.int32))
+    for sizes in ((3, 4, 5), (1, 2, 70)):
+        x = integers(*sizes)
+        np.testing.assert_array_equal(exported.call(x), step(x))
+
+
 def test_explain() -> None:
     f = lambda x: jp.stencil(curved, x, boundary=("wrap", "keep"), steps=20)  # noqa: E731
     (call,) = jp.explain(f)(jax.ShapeDtypeStruct((2000, 3000), jnp.float32)).calls

@@ -130,7 +130,8 @@ def _lane_by_lane(call: Stencil, closed: ClosedJaxpr, wide: int) -> Form:
     others = [a for a in range(ndim) if a not in places]
     batch = [a for a in others if a < min(places)]
     lanes = [a for a in others if a > max(places)]
-    if math.prod(call.arrays[wide].shape[a] for a in lanes) > MOST_LANES:
+    number = math.prod(call.arrays[wide].shape[a] for a in lanes)
+    if not isinstance(number, int) or number > MOST_LANES:
         lanes = []
     inner = [a for a in range(ndim) if a not in batch and a not in lanes]
     axes = [*batch, *inner, *lanes]
