@@ -160,3 +160,19 @@ def test_fallback() -> None:
     with pytest.warns(jp.FallbackWarning, match="of 8281 numbers that f does not treat alike"):
         got = jp.stencil(lambda a: a[1] @ a[0], floats(3, 91, 91) / 91, axes=0)
     assert got.shape == (3, 91, 91)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e5m2"])
+def test_types_without_kernels(dtype: str) -> None:
+    """Read, made, or neither: the array says how many cells there are."""
+    x = jnp.arange(6).astype(dtype)
+    calls = {
+        "read": (lambda a: a[1].astype(jnp.float32) * 2, [2, 4, 6, 8, 10, 10]),
+        "made": (lambda a: (a[0].astype(jnp.int32) + 1).astype(dtype), [1, 2, 3, 4, 5, 6]),
+        "neither": (lambda a: 3.0, [3] * 6),
+    }
+    for f, wanted in calls.values():
+        with pytest.warns(jp.FallbackWarning, match=dtype):
+            assert jp.stencil(f, x).astype(jnp.float32).tolist() == wanted
+    with pytest.warns(jp.FallbackWarning, match=dtype):
+        assert jp.stencil(lambda a, at: at[0], (x, jp.positions)).tolist() == list(range(6))

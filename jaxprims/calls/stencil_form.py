@@ -102,6 +102,8 @@ def _used(inner: ClosedJaxpr, call: Stencil) -> tuple[Traced, list[Read], list[i
             raise Unsupported("cell", "without numbers")
         check_dtypes([v.aval.dtype])
     reads = [call.reads[k] for k in used if k < n]
+    if not reads:
+        check_dtypes([call.arrays[0].dtype])  # which goes along all the same, to say how many cells there are
     return make_traced(narrow), reads, [call.coordinates[k - n] for k in used if k >= n]
 
 
