@@ -207,6 +207,16 @@ def test_more_segments_and_elements_than_ids_can_count(dtype: str) -> None:
     np.testing.assert_allclose(jax.grad(shares)(x, ids), jax.grad(shares)(x, ids.astype(np.int32)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("f", [jp.segment_mean, jp.segment_var, jp.segment_softmax, jp.segment_argmax, jp.segment_max])
+def test_ids_of_four_bits(f: Callable[..., Any], dtype: str) -> None:
+    """Counts are made of the ids, which no kernel reads so."""
+    data, ids = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.sort(np.arange(40) % 7)
+    for ascend in (False, True):
+        got = f(data, jnp.asarray(ids).astype(dtype), 5, indices_are_sorted=ascend)
+        np.testing.assert_allclose(got, f(data, ids, 5, indices_are_sorted=ascend), rtol=1e-6)
+
+
 def test_constant_of_segments_behind_the_last_element() -> None:
     out = jp.segment_max_or_constant(jnp.array([1.0, 2.0]), jp.Offsets(jnp.array([0, 2, 5])), constant=7.0)
     assert out.tolist() == [2.0, 7.0]

@@ -90,6 +90,8 @@ def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: typ
         return data, Offsets(ids.offsets.astype(np.int32)) if narrow else ids, n
     if num_segments is None and isinstance(ids, jax.core.Tracer):
         jax.ops.segment_sum(data, ids)  # raises JAX's error for a traced num_segments
+    if jnp.iinfo(ids.dtype).bits < 8:
+        ids = ids.astype(np.int8)  # kernels read no others
     n = largest(ids) + 1 if num_segments is None else count_of(num_segments)
     return data, _clipped(ids, n, mode), n
 
