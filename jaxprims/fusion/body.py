@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.labels import MOVES, REDUCTIONS, Labels, wanted
@@ -31,6 +33,12 @@ IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
 
 MOST_IN_ROW = 8192
 """Numbers of a row: some arrays of so many are in the second-level cache together."""
+
+LONGEST_COMBINED = 16
+"""Numbers of a row that is combined as one element."""
+
+MOST_UNROLLED = 640
+"""Instructions for a row of those that lie side by side, each of which has code of its own."""
 
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
@@ -131,6 +139,42 @@ class Body:
         (x, y), (k, other) = eqn.invars, labels
         loops = [{n for n in mine if n != OWN} for mine in (k, other)]
         return max(own_numbers(x, k), own_numbers(y, other)) <= LARGEST_PRODUCT and (loops[0] == loops[1] or not all(loops))
+
+    @functools.cached_property
+    def combines_rows(self) -> bool:
+        """Are a reduction's elements short rows? What is read once for a row would make a reduction of every row by itself."""
+        row = math.prod(self.sites[0].sizes[self.innermost :])
+        alone = self.innermost == self.batch + 1 and not self.counted and not any(s.positioned for s in self.sites)
+        short = self.sites[0].family == "reduce" and alone and _is_within(row, LONGEST_COMBINED)
+        return short and self._unrolled(row) <= MOST_UNROLLED
+
+    @functools.cached_property
+    def side_by_side(self) -> bool:
+        """Are rows so short that a vector holds a number of each of several rows, and registers all of them?"""
+        made = sum(own_numbers(*root) for site in self.sites for root in site.roots)
+        widest = max(made, self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
+        return self.of_rows and _is_within(widest, MAX_STRUCT_SLOTS) and self._unrolled() <= MOST_UNROLLED
+
+    def _unrolled(self, row: int = 1) -> int:
+        """Instructions for a row of so many elements."""
+        made = (k for k in self.taken if operations(self.graph.eqns[k]))
+        return sum(self.numbers[k] * (1 if k in self.common else row) for k in made)
+
+    def times(self, index: int) -> float:
+        """How many numbers an equation makes, in all."""
+        sizes = self.sites[0].sizes
+        once = index in self.common and self.combines_rows
+        return self.numbers[index] * math.prod(sizes[: self.innermost] if once else sizes)
+
+    @property
+    def innermost(self) -> int:
+        """The first of the innermost loops that every array read goes along together, or not at all."""
+        last = len(self.sites[0].sizes)
+        for first in range(self.batch, last):
+            found = [sum(k >= first for k in labels) for _, labels in self.leaves]
+            if all(n in (0, last - first) for n in found):
+                return first
+        return last - 1
 
     @property
     def streamed(self) -> list[Leaf]:

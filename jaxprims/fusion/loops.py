@@ -57,11 +57,10 @@ def _target(graph: Graph, site: Site) -> Any:
 
 
 def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    first = _innermost(body)
+    first = body.innermost
     count = len(body.sites[0].sizes) - first
     op = _together([s.op for s in body.sites], [1 + s.positioned for s in body.sites])
-    places = body.counted or any(s.positioned for s in body.sites)
-    if first == body.batch + 1 and math.prod(body.sites[0].sizes[first:]) <= FEW_IN_ROW and not places:
+    if body.combines_rows:
         return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(_of_rows(body, read, op), body.sites, strict=True)]
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
@@ -71,10 +70,6 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
     return [typed(x[-1], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
-
-
-FEW_IN_ROW = 16
-"""Numbers of rows that are an element each: what is read once for a row would make a reduction of every row by itself."""
 
 
 def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
@@ -145,16 +140,6 @@ def _recurrence(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
         return recurring(call, f, elements, flags, rest[0] if rest else None)
 
     return [typed(_over_rows(body, read, 0, row), site.eqn.outvars[0].aval)]
-
-
-def _innermost(body: Body) -> int:
-    """The first of the innermost loops that every array read goes along together, or not at all."""
-    last = len(body.sites[0].sizes)
-    for first in range(body.batch, last):
-        found = [sum(k >= first for k in labels) for _, labels in body.leaves]
-        if all(n in (0, last - first) for n in found):
-            return first
-    return last - 1
 
 
 def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, Callable[..., Any]], Any]) -> Any:
@@ -287,7 +272,7 @@ axes, all but the last are."""
 
 
 def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    first, sizes = _innermost(body), body.sites[0].sizes
+    first, sizes = body.innermost, body.sites[0].sizes
     devices = jax.device_count()
     while first + 1 < len(sizes) and (devices > 1 or math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS):
         first += 1
@@ -297,9 +282,14 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     together = max(n for n in fits if each % n == 0 or n % each == 0)
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
+        def values(*element: Any) -> Any:
+            return tuple(v for (v,) in f(*element))
+
+        if body.side_by_side:
+            return mapped(values, [x if x is positions else x.reshape(count, *x.shape[len(sizes) - first :]) for x in elements])
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
         flat = [x.reshape(count // together, together, *x.shape[len(sizes) - first :]) for x in arrays]
-        return mapped(jax.vmap(lambda *element: tuple(v for (v,) in f(*element))), flat, rows=True)
+        return mapped(jax.vmap(values), flat, rows=True)
 
     out = _over_rows(body, read, first, row)
     return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]

@@ -158,7 +158,8 @@ def why_not(body: Body) -> str | None:
         return "there is nothing to be read"
     inside = [body.graph.eqns[k] for k in body.taken]
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
-    if beside and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
+    looped = beside and not body.combines_rows
+    if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
     narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
     if site.lanes and not narrow and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
@@ -230,6 +231,10 @@ def along_rows(body: Body) -> frozenset[Var]:
     return frozenset(out)
 
 
+FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE = (2**13, 768), (2**14, 2048)
+"""Numbers, and rows, below which XLA goes through short rows several times as fast as a kernel once; and once, with less than
+:data:`DEAR` arithmetic."""
+
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 """Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
 if XLA would have to write what the kernel reads.)"""
@@ -238,6 +243,12 @@ if XLA would have to write what the kernel reads.)"""
 def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
+    if body.side_by_side:
+        eqns = [body.graph.eqns[k] for k in body.inside]
+        once = sum(e.primitive.name in REDUCTIONS for e in eqns) < 2 and sum(map(operations, eqns)) < DEAR
+        numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if once else FEWEST_SIDE_BY_SIDE
+        few = math.prod(site.sizes) < rows or math.prod(site.sizes) * body.widest < numbers
+        return "few elements: XLA's loop is done before a kernel is called" if few else None
     written = any(own_numbers(*leaf) > 1 and _is_written_for(body, leaf[0]) for leaf in body.streamed)
     if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"

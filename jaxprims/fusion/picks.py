@@ -21,7 +21,7 @@ from ..tracing.labels import REDUCTIONS
 from .body import IN_ROWS, MOST_IN_ROW
 from .compared import compared, source
 from .graph import Graph, with_equations
-from .pays import FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN
+from .pays import FEWEST_IN_ROWS_AGAIN
 from .sites import is_filled_with
 
 
@@ -78,7 +78,7 @@ def _is_one_of_each_row(graph: Graph, eqn: JaxprEqn, window: Any) -> bool:
     one = shape[:1] if counted else (*shape[:last], 1)
     alike = along and window.aval.shape == one and indices.aval.shape == (*one, len(axes))
     number = jnp.issubdtype(x.aval.dtype, jnp.floating) or jnp.issubdtype(x.aval.dtype, jnp.integer)
-    return alike and number and SHORTEST_ROW_AGAIN <= shape[last] <= MOST_IN_ROW and math.prod(shape) >= FEWEST_IN_ROWS_AGAIN
+    return alike and number and 1 < shape[last] <= MOST_IN_ROW and math.prod(shape) >= FEWEST_IN_ROWS_AGAIN
 
 
 def _is_counted(graph: Graph, indices: Any) -> bool:

@@ -119,6 +119,6 @@ def _in_kernel(body: Body | Stencil | Finished | Folded) -> float:
     if isinstance(body, Finished):
         return _in_kernel(body.scans) + sum(operations(eqns[k]) * eqns[k].outvars[0].aval.size for k in body.inside)
     once = {k for k in body.taken if (body.of_rows and body.numbers[k] == 1) or body.graph.is_constant(eqns[k].outvars[0])}
-    each = sum(operations(eqns[k]) * body.numbers[k] for k in body.taken - once)
+    made = sum(operations(eqns[k]) * body.times(k) for k in body.taken - once)
     combined = sum(s.elements * (1 if s.family in ("reduce", "map", "rows") else ONE_BY_ONE) for s in body.sites)
-    return each * math.prod(body.sites[0].sizes) + combined
+    return made + combined

@@ -315,7 +315,8 @@ def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
 
 
 def _with_stencil(plan: _Plan, kernel: Kernel) -> Kernel:
-    made = with_stencil(kernel)
+    of_rows = {s.eqn.outvars[0] for sites in plan.of_rows for s in sites}
+    made = kernel if of_rows & set(kernel.inputs) else with_stencil(kernel)
     return kernel if made is not kernel and _compares_in_its_own_way(plan, made) else made
 
 

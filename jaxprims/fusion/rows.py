@@ -12,6 +12,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Literal
 
+from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN
 from .agreed import made_apart
@@ -19,6 +20,7 @@ from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .compared import Compared
 from .cut import IN_CACHE, bytes_of
 from .graph import OUTSIDE, Graph
+from .pays import why_not
 from .priced import bytes_around
 from .sites import Site, find_sites, is_number
 
@@ -84,12 +86,14 @@ class Rows:
                 needed |= o.needed
         return None
 
-    def roots(self, elsewhere: Collection[int]) -> list[int]:
+    def roots(self, elsewhere: Collection[int], others: Collection[int]) -> list[int]:
         """What others want of it. What loops of other sites and other functions of rows make again (``elsewhere``), if that is
-        cheap, is not written for them; what that is made of is, if anything is."""
+        cheap, is not written for them; what that is made of is, if anything is. Nor are short rows, for ``others``' kernels."""
         out, again = set[int](), set[int]()
         for k in self.members:
             users = set(self.graph.users[self.graph.eqns[k].outvars[0]]) - self.members
+            if self.are_short and k in others and users.issubset(others):
+                continue
             made_of = self._made_again_of(k) if self.own(k) > 1 and users.issubset(elsewhere) else None
             if users and made_of is None:
                 out.add(k)
@@ -126,6 +130,21 @@ class Rows:
                 if any(mine & first[r] for r in before):
                     return True
         return False
+
+    @functools.cached_property
+    def are_short(self) -> bool:
+        """Are all rows that are reduced so short that registers hold them?"""
+        reduced = (e for k in self.members if (e := self.graph.eqns[k]).primitive.name in REDUCTIONS)
+        return all(own_numbers(v := e.invars[0], self.labels(v)) <= MAX_STRUCT_SLOTS for e in reduced)
+
+    def adds_short_ones(self, roots: Sequence[int]) -> bool:
+        """Are short rows summed, which XLA does one by one? Rows are read where they lie."""
+        bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
+        added = any(self.graph.eqns[k].primitive.name == "reduce_sum" for k in self.members if bits >> k & 1)
+        loops = set(range(len(self.sizes)))
+        read = Body(self.graph, [_site(self, k) for k in roots], ()).leaves
+        whole = all(loops.isdisjoint(labels) or loops <= set(labels) for _, labels in read)
+        return self.are_short and added and whole
 
     def _read(self, index: int, cut: Collection[Any]) -> set[Any]:
         """The arrays whose rows an equation is made of."""
@@ -169,15 +188,17 @@ def find_rows(graph: Graph, compared: Sequence[Compared]) -> list[list[Site]]:
     if not groups:
         return []
     within = set().union(*(rows.members for rows in groups))
-    elsewhere = set[int]()
+    elsewhere, kernels = set[int](), set[int]()
     for site in find_sites(graph):
         if site.index not in within:
-            elsewhere |= {site.index, *Body(graph, [site], ()).taken}
+            body = Body(graph, [site], ())
+            elsewhere |= body.inside
+            kernels |= body.inside if why_not(body) is None else set()
     out = []
     for rows in groups:
-        roots = rows.roots(elsewhere | within - rows.members)
+        roots = rows.roots(elsewhere | within - rows.members, kernels)
         roots = _with_compared(rows, roots, compared) if roots else []
-        if roots and rows.goes_again(roots):
+        if roots and (rows.goes_again(roots) or rows.adds_short_ones(roots)):
             out.append([_site(rows, k) for k in roots])
     return out
 

@@ -189,6 +189,8 @@ class _Prices:
 
     def is_common(self, body: Body, index: int) -> bool:
         """Does an equation, with what is made for it alone, take its time for every element of a row, which all have it?"""
+        if body.combines_rows:  # it is made once
+            return False
         if index in body.repeated:
             return True
         eqn = self.graph.eqns[index]
@@ -201,7 +203,7 @@ class _Prices:
         index = self.graph.producer[v]
         if (body.of_rows and body.numbers[index] == 1) or self.graph.is_constant(v):  # once for a row; when it is compiled
             return 0
-        return operations(self.graph.eqns[index]) * body.numbers[index] * math.prod(body.sites[0].sizes)
+        return operations(self.graph.eqns[index]) * body.times(index)
 
     def leaf(self, v: Var) -> float:
         return self.byte.read * bytes_of(v) if v in self.written else self.shared(v, self.readers[v])

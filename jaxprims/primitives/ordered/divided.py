@@ -99,7 +99,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     n = None if call.init_is_state else "n"
     lanes = tuple(f"l{a}" for a in range(call.inner_rank))
     first_init = len(avals) - (len(call.operator.shapes) if call.init else 0)
-    own = own_axes.factors(call.f.jaxpr) if call.is_map and call.operator.large else None
+    own = own_axes.factors(call.f.jaxpr) if call.is_map else None
     elements = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None] + call.f.jaxpr.constvars
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:

@@ -23,6 +23,9 @@ to enqueue. The GPU is at work meanwhile: what takes XLA no more than this is do
 LITTLE = 32 << 20
 """Bytes that are read and written in some 8 microseconds: what a kernel reads fewer times is less than its call costs."""
 
+FEW_WRITTEN = 4
+"""Numbers of an element's result up to which each thread writes its own."""
+
 _WORDS = ("s32", "u32", "s64", "u64")
 TURNS: Mapping[tuple[str, str], float] = {
     **{("add", dtype): 1 for dtype in (*_WORDS, "f32", "f64")},
@@ -71,8 +74,11 @@ def xla_pays(problem: Problem, operation: str, plan: Callable[[HistogramProblem]
         return _scatter(problem, plan)
     if isinstance(problem, StencilProblem):
         return _stencil(problem)
-    if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec) or problem.spec.is_map:
+    if not isinstance(problem, OrderedProblem) or not isinstance(problem.spec, OrderedSpec):
         return None
+    if problem.spec.is_map:
+        rows = any(slots > FEW_WRITTEN for _, slots in problem.spec.leaves)
+        return "short rows, which XLA's threads write side by side" if rows else None
     if problem.family == "reduce" and (operation in REDUCED or (operation == "leaves" and not _loops(problem.spec.f))):
         return "XLA's reduction reads each element once, too, and what is around it is fused with it"
     if problem.family == "reduce" and operation == "logaddexp" and _bytes(problem) <= LITTLE:

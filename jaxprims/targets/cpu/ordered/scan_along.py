@@ -24,6 +24,7 @@ from . import scan_replicas as llvm_scan_replicas
 from .elements import vector_width
 from .scan_base import Kernel
 from .scan_log_steps import LogSteps
+from .scan_map import Map
 from .scan_sequential import Sequential
 from .scan_short_rows import ShortRows
 from .scan_tiles import Tile
@@ -59,6 +60,8 @@ def runs_along_short_rows(spec: OrderedSpec, vector_bytes: int) -> bool:
 
 
 def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
+    if spec.is_map:
+        return Map
     if spec.op.may_not_end:
         return Sequential
     if not periodic and llvm_scan_logaddexp.applies(spec):

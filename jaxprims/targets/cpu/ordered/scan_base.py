@@ -117,7 +117,7 @@ class Kernel(abc.ABC):
         if restarted is not None:
             b.store(b.or_(b.load(self.restarted, typ=I1), restarted), self.restarted)
 
-    def _store(self, states: Values, i: ir.Value, rest: ir.Value) -> None:
+    def _store(self, states: Values, i: ir.Value, rest: ir.Value | None) -> None:
         b, spec, width = self.b, self.spec, self.width
         values = iter(expr.emit(b, spec.finish, states, self.uniforms, width))
         at, rows = self.elements.memory_index(i), []
@@ -126,17 +126,24 @@ class Kernel(abc.ABC):
             mine = [expr.to_memory(b, next(values), dtype) for _ in range(slots)]
             if in_pieces(dtype, slots, width):
                 size = slots * itemsize(dtype)
-                nowhere = alloca(b, I8, size)
+                nowhere = None if rest is None else alloca(b, I8, size)
                 store_structs(b, mine, self.elements.places(i, rest, leaf, size, nowhere), dtype)
                 continue
             row = interleaved(b, mine)
             rows.append((row, address(b, leaf, scaled(b, at, slots * itemsize(dtype))), dtype, slots))
+
+        def store_all() -> None:
+            for row, p, dtype, _ in rows:
+                stored = b.store(row, p, align=itemsize(dtype))
+                if self.streams:
+                    stream(stored, itemsize(dtype) * row.type.count)
+
+        if rest is None:
+            store_all()
+            return
         with b.if_else(self.elements.whole(rest), likely=True) as (then, otherwise):
             with then:
-                for row, p, dtype, _ in rows:
-                    stored = b.store(row, p, align=itemsize(dtype))
-                    if self.streams:
-                        stream(stored, itemsize(dtype) * row.type.count)
+                store_all()
             with otherwise:
                 for row, p, _, slots in rows:
                     masked_store(b, row, p, self.elements.in_memory(rest, slots))
