@@ -170,7 +170,7 @@ def test_what_others_want_is_not_made_again_for_one_reduction() -> None:
         less = jnp.sum(-y, (0, 1)) / 18_000
         return jnp.tanh(y + less) + jnp.sum(y * x, 2, keepdims=True)
 
-    assert kernels(centred, image) == []
+    assert "reduce-sum" not in kernels(centred, image)
     assert kernels(lambda x: (jnp.sum(-x, (0, 1)), x), image) == ["reduce-sum"]
     same(jax.jit(centred)(image), jp.fuse(centred)(image))
 

@@ -34,7 +34,7 @@ def taken_in(fn: Callable[..., Any], *args: Any) -> str:
     return " ".join(site.partition("takes in")[2] for site in jp.explain(jp.fuse(fn))(*args).sites)
 
 
-SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
+SLOW: dict[str, tuple[Callable[..., Any], bool]] = {  # is a reduction of long rows a kernel?
     "sin": (jnp.sin, True),
     "atan2": (lambda x: jnp.arctan2(x, 2 + x), True),
     "cbrt": (jnp.cbrt, True),
@@ -48,14 +48,14 @@ SLOW: dict[str, tuple[Callable[..., Any], bool]] = {
 @pytest.mark.parametrize("shape", [(N,), (N // 4, 4), (N // 20, 20), (N // 400, 400)])
 @pytest.mark.cover(7)
 def test_functions_that_xla_calls_one_by_one(name: str, shape: tuple[int, ...]) -> None:
-    """One reduction of them is a kernel, of short rows, too."""
+    """One reduction of them is a kernel; of short rows, whatever they are."""
     f, taken = SLOW[name]
 
     def total(x: Any) -> Any:
         return jnp.sum(f(x), -1)
 
     x = X.reshape(shape)
-    assert bool(kernels(total, x)) == taken
+    assert bool(kernels(total, x)) == (taken or 1 < shape[-1] < 32)
     same(jax.jit(total)(x), jax.jit(jp.fuse(total))(x), atol=1e-3 * np.sqrt(shape[-1]))
 
 

@@ -126,15 +126,6 @@ def test_what_goes_through_rows_once_is_not_one() -> None:
     assert kernels(jax.nn.softmax, X[:20, :30]) == []
 
 
-def test_what_xla_does_as_well() -> None:
-    """Reductions of a few numbers within a row."""
-
-    def advantages(logits: Any, a: Any) -> Any:
-        return jax.nn.logsumexp(logits, 1) * (a - a.mean()) / (a.std() + 1)
-
-    assert not kernels(jax.vmap(advantages), normal(3, 500, 6), normal(3, 500))
-
-
 def test_one_array_is_written_in_place_of_several_slices() -> None:
     """What they have become, of which XLA reads them."""
 
@@ -287,11 +278,11 @@ def test_rows_that_are_sharded_themselves(name: str) -> None:
 )
 def test_rows_of_any_sharded_axis(spec: P) -> None:
     """Few rows in each of many blocks, several of which are put together; a weight that lies otherwise moves there."""
-    x, w, mesh = normal(64, 8, 32), normal(32), mesh_of(4, 2)
+    x, w, mesh = normal(128, 8, 32), normal(32), mesh_of(4, 2)
     placed = jax.device_put(x, jax.NamedSharding(mesh, spec)), jax.device_put(w, jax.NamedSharding(mesh, P(("x", "y"))))
     fn = lambda x, w: layer_norm(x, w, w)  # noqa: E731
     compiled = jax.jit(jp.fuse(fn)).lower(*placed).compile()
-    assert "jaxprims_scan" in compiled.as_text() and moved(compiled) <= (32 if spec[2] is None else 64 * 8)
+    assert "jaxprims_scan" in compiled.as_text() and moved(compiled) <= (32 if spec[2] is None else 128 * 8)
     out = compiled(*placed)
     same(fn(x, w), out)
     assert out.sharding.is_equivalent_to(placed[0].sharding, 3)

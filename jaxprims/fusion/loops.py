@@ -285,9 +285,9 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
         def values(*element: Any) -> Any:
             return tuple(v for (v,) in f(*element))
 
-        if body.side_by_side:
-            return mapped(values, [x if x is positions else x.reshape(count, *x.shape[len(sizes) - first :]) for x in elements])
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
+        if body.side_by_side:
+            return mapped(values, [x.reshape(count, *x.shape[len(sizes) - first :]) for x in arrays])
         flat = [x.reshape(count // together, together, *x.shape[len(sizes) - first :]) for x in arrays]
         return mapped(jax.vmap(values), flat, rows=True)
 

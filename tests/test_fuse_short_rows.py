@@ -1,0 +1,200 @@
+"""Functions of short rows: rows side by side in a vector, a few numbers of each, right under every transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused import faults, kernels, same
+from jax import lax
+from meshes import assert_no_communication
+from meshes import mesh as mesh_of
+
+import jaxprims as jp
+from jaxprims.calls.mapped import mapped
+
+__all__ = ["faults"]
+
+RNG = np.random.default_rng(11)
+LONGEST = 32  # numbers of a row that registers hold
+
+
+def rows(k: int, n: int = 0, dtype: Any = np.float32) -> jax.Array:
+    return jnp.asarray(RNG.normal(size=(n or max(2051, 20_001 // k), k)), dtype)
+
+
+def labels(x: Any) -> Any:
+    return jnp.asarray(RNG.integers(0, x.shape[1], len(x)), jnp.int32)
+
+
+def norm(x: Any) -> Any:
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) * lax.rsqrt(var + 1e-5)
+
+
+def cross_entropy(x: Any) -> Any:
+    picked = jnp.take_along_axis(jax.nn.log_softmax(x), jnp.argmax(jnp.cos(x), -1)[:, None], 1)
+    return -jnp.mean(picked)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x: jax.nn.softmax(x),
+    "two results": lambda x: (jax.nn.log_softmax(x)[:, 0], x - x.max(-1, keepdims=True)),
+    "norm": norm,
+    "length": lambda x: jnp.sqrt(jnp.sum(x * x, -1)),
+    "sums": lambda x: (x.sum(-1), x / (1 + jnp.sum(x * x, -1, keepdims=True))),
+    "cross entropy": cross_entropy,
+    "concentration": lambda x: jnp.sum(jax.nn.softmax(x) ** 2),
+    "with weights": lambda x: norm(x) * jnp.arange(1.0, x.shape[1] + 1, dtype=x.dtype),
+    "causal": lambda x: jax.nn.softmax(jnp.where(jnp.arange(len(x))[:, None] % 7 >= jnp.arange(x.shape[1]), x, -jnp.inf)),
+    "of integers": lambda x: jnp.sum((x * 8).astype(jnp.int32), -1),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("k", [2, 3, 5, 8, 13, 16, 31, LONGEST])
+@pytest.mark.cover(24)
+def test_as_without(name: str, k: int) -> None:
+    f, x = FUNCTIONS[name], rows(k)
+    assert kernels(f, x) or (name, k) == ("two results", 31)
+    same(jax.jit(f)(x), jp.fuse(f)(x), 2e-4, 1e-5)
+    if name != "of integers":
+        expected = jax.jit(jax.grad(lambda x: _sum(f(x))))(x)
+        same(expected, jax.jit(jax.grad(lambda x: _sum(jp.fuse(f)(x))))(x), 5e-4, 1e-5)
+        same(expected, jp.fuse(jax.grad(lambda x: _sum(f(x))))(x), 5e-4, 1e-5)
+
+
+def _sum(results: Any) -> Any:
+    return sum(jnp.sum(r * jnp.cos(jnp.arange(r.size, dtype=r.dtype).reshape(r.shape))) for r in jax.tree.leaves(results))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float64, np.int32, np.int8, np.uint8])
+@pytest.mark.parametrize("k", [3, 7, 20])
+@pytest.mark.cover(9)
+def test_dtypes(dtype: Any, k: int) -> None:
+    with jax.enable_x64(dtype == np.float64):
+        x = jnp.asarray(RNG.normal(size=(3000, k)) * (1 if jnp.issubdtype(dtype, jnp.floating) else 40)).astype(dtype)
+        floats = jnp.issubdtype(dtype, jnp.floating)
+        f = (lambda x: jax.nn.softmax(x)) if floats else (lambda x: x * x.sum(-1, keepdims=True) - x.max(-1, keepdims=True))
+        assert kernels(f, x)
+        same(jax.jit(f)(x), jp.fuse(f)(x), 2e-2 if x.dtype.itemsize == 2 else 1e-5)
+
+
+def test_numbers_that_are_none() -> None:
+    """As NumPy has them: XLA's maxima of short rows lose NaN."""
+    x = np.array(rows(6))
+    x[5, 2], x[7, :], x[8, 1], x[9, :], x[10, 3] = np.nan, np.nan, np.inf, -np.inf, -0.0
+    with np.errstate(invalid="ignore"):
+        from_top = x - x.max(-1, keepdims=True)
+        powers = np.exp(from_top)
+        expected = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_array_equal(jp.fuse(lambda x: x - x.max(-1, keepdims=True))(x), from_top)
+    np.testing.assert_allclose(jp.fuse(FUNCTIONS["softmax"])(x), expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm", "concentration", "with weights"])
+def test_transformed(name: str) -> None:
+    f, x = FUNCTIONS[name], rows(5, 4102)
+    batch = x.reshape(2, -1, 5)
+    v = jnp.cos(x)
+    pairs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda g: jax.vmap(g), (batch,)),
+        (lambda g: lambda x: jax.jvp(g, (x,), (v,)), (x,)),
+        (lambda g: lambda x: jax.jvp(jax.grad(lambda x: _sum(g(x))), (x,), (v,)), (x,)),
+        (lambda g: jax.vmap(jax.grad(lambda x: _sum(g(x)))), (batch,)),
+        (lambda g: lambda x: lax.fori_loop(0, 3, lambda i, x: x + 0.1 * g(x), x), (x,)),
+        (lambda g: lambda x: jax.checkpoint(g)(x), (x,)),
+    ]
+    for transformed, args in pairs:
+        same(jax.jit(transformed(f))(*args), jax.jit(transformed(jp.fuse(f)))(*args), 1e-3, 1e-5)
+        same(jax.jit(transformed(f))(*args), jp.fuse(transformed(f))(*args), 1e-3, 1e-5)
+
+
+def test_a_part_of_a_larger_program() -> None:
+    """Attention over few keys, between products of matrices; responsibilities of a mixture, summed along the other axis."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.softmax(q @ k.T / 3) @ v
+
+    def responsibilities(x: Any, centres: Any) -> Any:
+        r = jax.nn.softmax(-jnp.sum((x[:, None] - centres) ** 2, -1))
+        return r.T @ x / r.sum(0)[:, None], r.max(-1)
+
+    x, k, v = rows(4, 3001), rows(4, 9), rows(6, 9)
+    same(jax.jit(attention)(x, k, v), jp.fuse(attention)(x, k, v), 1e-4)
+    same(jax.jit(responsibilities)(x, k), jp.fuse(responsibilities)(x, k), 1e-4)
+
+
+def test_a_reduction_of_what_rows_make() -> None:
+    """In one kernel, of short rows; of others it reads what a kernel of rows has written for it."""
+    x = rows(3, 40_000)
+    assert kernels(FUNCTIONS["concentration"], x) == ["reduce-sum"]
+    compiled = jax.jit(jp.fuse(FUNCTIONS["concentration"])).lower(x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 4096
+    long = rows(40, 40_000)
+    assert [k for k in kernels(cross_entropy, long) if "reduce" not in k]
+    same(jax.jit(cross_entropy)(long), jp.fuse(cross_entropy)(long))
+
+
+def test_few_are_left_to_xla() -> None:
+    assert not kernels(FUNCTIONS["softmax"], rows(8, 500))
+    assert not kernels(FUNCTIONS["length"], rows(8, 1500))
+
+
+def test_what_other_kernels_make_is_not_written_for_them() -> None:
+    def lengths(x: Any) -> Any:
+        return jnp.sum(jnp.sum(jnp.square(x), 1) * x[:, 0])
+
+    assert kernels(lengths, rows(4, 40_000)) == ["reduce-sum"]
+
+
+def test_sharded_rows() -> None:
+    """Rows stay where they are; of rows that are sharded themselves, reductions go round."""
+    mesh, x = mesh_of(4, 2), rows(8, 4096)
+    for spec in (jax.P("x"), jax.P(("x", "y")), jax.P("x", "y")):
+        placed = jax.device_put(x, jax.NamedSharding(mesh, spec))
+        compiled = jax.jit(jp.fuse(norm)).lower(placed).compile()
+        if spec != jax.P("x", "y"):
+            assert_no_communication(compiled)
+        same(jax.jit(norm)(x), compiled(placed), 1e-4, 1e-5)
+
+
+# --- the kernel: a scan that keeps the last element ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [1, 2, 4, 5, 9, 32])
+@pytest.mark.parametrize("written", [1, 3, 6, 17, 32])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.float64, np.int16, jnp.bfloat16, np.bool_])
+@pytest.mark.cover(24)
+def test_maps_of_structs(read: int, written: int, dtype: Any) -> None:
+    """Of any number of elements, with those of a vector's rest."""
+
+    def f(row: Any, at: Any) -> Any:
+        return jnp.stack([row[k % read] if k % 3 else row[(k + 1) % read] for k in range(written)]), jnp.max(row), at
+
+    with jax.enable_x64(dtype == np.float64):
+        for n in (1, 2, 7, 8, 9, 33, 1025):
+            x = jnp.asarray(RNG.integers(0, 2 if dtype == np.bool_ else 100, (n, read))).astype(dtype)
+            for expected, got in zip(jax.vmap(f)(x, jnp.arange(n)), mapped(f, (x, jnp.arange(n))), strict=True):
+                np.testing.assert_array_equal(np.asarray(got, expected.dtype), expected)
+
+
+@pytest.mark.parametrize("n", [1, 5, 100, 5000])
+def test_maps_in_batches_and_in_reverse(n: int) -> None:
+    x = jnp.asarray(RNG.normal(size=(9, n, 5)), jnp.float32)
+
+    def f(row: Any, at: Any) -> Any:
+        return row * row.sum() + at
+
+    def last(a: Any, b: Any) -> Any:
+        return b
+
+    expected = x * x.sum(-1, keepdims=True) + jnp.arange(n)[:, None]
+    for reverse in (False, True):
+        one = lambda x, reverse=reverse: jp.scan((x, jp.positions), last, map=f, reverse=reverse)  # noqa: E731
+        np.testing.assert_allclose(jax.jit(jax.vmap(one))(x), expected, 1e-5, 1e-5)
+        np.testing.assert_allclose(one(x[0]), expected[0], 1e-5, 1e-5)
