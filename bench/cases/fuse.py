@@ -138,6 +138,14 @@ def _classes(rng: np.random.Generator, n: int) -> Inputs:
     return {"x": _normal(rng, n // 1000, 1000), "label": rng.integers(0, 1000, n // 1000).astype(np.int32)}
 
 
+def _few_classes(rng: np.random.Generator, n: int) -> Inputs:
+    return {"x": _normal(rng, n // 10, 10), "label": rng.integers(0, 10, n // 10).astype(np.int32)}
+
+
+def _short_rows(rng: np.random.Generator, n: int) -> Inputs:
+    return {"x": _normal(rng, n // 8, 8)}
+
+
 def _labelled(rng: np.random.Generator, n: int) -> Inputs:
     return {"x": _normal(rng, n // 16, 16), "label": rng.integers(0, 100, n // 16).astype(np.int32)}
 
@@ -467,6 +475,8 @@ PROGRAMS: Sequence[Program] = [
     Program("messages", _features, messages),
     *(Program(f.__name__, _rows, f) for f in (logsumexp, softmax, layer_norm, column_scale)),
     Program("cross_entropy", _classes, cross_entropy),
+    Program("few_classes", _few_classes, cross_entropy),
+    Program("short_layer_norm", _short_rows, layer_norm),
 ]
 
 __all__ = ["KINDS", "PROGRAMS", "Program", "cases", "gradient", "plots", "verdicts"]

@@ -37,8 +37,8 @@ MOST_IN_ROW = 8192
 LONGEST_COMBINED = 16
 """Numbers of a row that is combined as one element."""
 
-MOST_UNROLLED = 640
-"""Instructions for a row of those that lie side by side, each of which has code of its own."""
+MOST_UNROLLED = 1024
+"""Additions for a row of those that lie side by side, each of which has code of its own."""
 
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
@@ -155,10 +155,9 @@ class Body:
         widest = max(made, self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
         return self.of_rows and _is_within(widest, MAX_STRUCT_SLOTS) and self._unrolled() <= MOST_UNROLLED
 
-    def _unrolled(self, row: int = 1) -> int:
-        """Instructions for a row of so many elements."""
-        made = (k for k in self.taken if operations(self.graph.eqns[k]))
-        return sum(self.numbers[k] * (1 if k in self.common else row) for k in made)
+    def _unrolled(self, row: int = 1) -> float:
+        """Additions for a row of so many elements."""
+        return sum(operations(self.graph.eqns[k]) * self.numbers[k] * (1 if k in self.common else row) for k in self.taken)
 
     def times(self, index: int) -> float:
         """How many numbers an equation makes, in all."""

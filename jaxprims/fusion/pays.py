@@ -244,9 +244,9 @@ def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
     if body.side_by_side:
-        reductions = sum(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.inside)
+        reduced = sum(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.inside)
         each = sum(operations(body.graph.eqns[k]) * body.numbers[k] for k in body.taken) / body.widest
-        once = reductions < 2 and each < DEAR
+        once = reduced < 2 and each < DEAR
         numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if once else FEWEST_SIDE_BY_SIDE
         few = math.prod(site.sizes) < rows or math.prod(site.sizes) * body.widest < numbers
         return "few elements: XLA's loop is done before a kernel is called" if few else None
