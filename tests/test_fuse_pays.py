@@ -91,12 +91,16 @@ def test_few_columns_that_are_made_are_not_written(name: str, width: int) -> Non
     same(jax.jit(fn)(*args), compiled(*args))
 
 
-def test_what_xla_writes_for_a_position_is_not_read_for_one_sum_of_short_rows() -> None:
+def test_what_xla_writes_for_a_position_is_not_read_for_a_sum_alone() -> None:
     def nearest(x: Any, y: Any) -> Any:
         distance = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)
         return jnp.argmin(distance, 1), jnp.min(distance, 1).sum()
 
-    assert kernels(nearest, jnp.ones((12_500, 8)), jnp.ones((16, 8))) == []
+    x, y = X[:4000].reshape(500, 8), X[4000:4128].reshape(16, 8)
+    assert kernels(nearest, x, y) == []
+    x = jnp.concatenate([x] * 25)
+    assert all("reduce-min" in k for k in kernels(nearest, x, y))
+    same(jax.jit(nearest)(x, y), jp.fuse(nearest)(x, y))
 
 
 def test_lgamma_is_left_to_xla() -> None:

@@ -140,6 +140,19 @@ def test_a_reduction_of_what_rows_make() -> None:
     same(jax.jit(cross_entropy)(long), jp.fuse(cross_entropy)(long))
 
 
+def test_what_no_other_kernel_makes_is_written() -> None:
+    """A mean over rows is a kernel's that would make all of the rows, if it were not too dear, or numbers too few."""
+
+    def entropy(x: Any) -> Any:
+        log = jax.nn.log_softmax(x)
+        return jnp.mean(jnp.max(x, -1) + jnp.sum(jnp.exp(log) * log, -1))
+
+    for n in (3000, 40_000):
+        x = rows(8, n)
+        assert kernels(entropy, x)
+        same(jax.jit(entropy)(x), jp.fuse(entropy)(x))
+
+
 def test_few_are_left_to_xla() -> None:
     assert not kernels(FUNCTIONS["softmax"], rows(8, 500))
     assert not kernels(FUNCTIONS["length"], rows(8, 1500))

@@ -25,8 +25,8 @@ from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .pays import along_rows, folds, is_held, why_no_rows, why_no_stencil, why_not
-from .priced import SAVED, is_in_cache, price
-from .rows import find_rows
+from .priced import SAVED, bytes_around, is_in_cache, price
+from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils.sites import find_stencils
 from .stencils.stencil import Root, Seen, Stencil
@@ -77,18 +77,24 @@ def rewritten(graph: Graph) -> Rewritten:
 
 
 def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
-    """What is planned as if all arrays lay in memory; or, if they fit into a core's cache, as if they lay there, where that saves
-    something."""
+    """What is planned as if all arrays lay in memory, and others made for themselves what they want of short rows; as if these
+    were written for them, if XLA is left with some; or, if all arrays fit into a core's cache, as if they lay there, where that
+    saves something."""
     plan = _Plan(graph, compared=compared(graph))
     kernels = _planned(plan)
-    if not kernels or not is_in_cache(graph):
-        return plan, kernels
-    near = dataclasses.replace(plan, moved=frozenset(), of_rows=(), inside=frozenset(), left={}, bodies={}, byte=CACHE)
-    others = _planned(near)
 
     def cost(kernels: Sequence[Kernel]) -> float:
         return price(graph, kernels, graph.evaluated(_reads(kernels)))
 
+    if bytes_around(graph) < math.inf and leaves_short_ones(graph, graph.evaluated(_reads(kernels))):
+        written = _Plan(graph, compared=plan.compared, written=True)
+        others = _planned(written)
+        if others and cost(others) < cost(kernels):
+            plan, kernels = written, others
+    if not kernels or not is_in_cache(graph):
+        return plan, kernels
+    near = dataclasses.replace(plan, moved=frozenset(), of_rows=(), inside=frozenset(), left={}, bodies={}, byte=CACHE)
+    others = _planned(near)
     return (near, others) if cost(others) < SAVED * cost(kernels) else (plan, kernels)
 
 
@@ -117,7 +123,7 @@ def _title(eqn: Any) -> str:
 class _Plan:
     """Which sites are kernels. ``left``: why an equation's site is none; ``moved``: what other kernels make for sites, of
     stencils or rows; ``of_rows``: the sites of those of rows; ``inside``: what is in them; ``seen``: cells of stencils; ``byte``:
-    what one takes."""
+    what one takes; ``written``: is what others want of short rows?"""
 
     graph: Graph
     moved: frozenset[Var] = frozenset()
@@ -129,13 +135,14 @@ class _Plan:
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
     seen: Seen = dataclasses.field(default_factory=dict)
     byte: ByteAt = MEMORY
+    written: bool = False
 
     def rows(self) -> list[Kernel]:
         """Functions of rows, before any other site: what they make is given to these."""
         if self.graph.with_rules:
             return []
         kernels: list[Kernel] = []
-        groups = find_rows(self.graph, self.compared)
+        groups = find_rows(self.graph, self.compared, self.written)
         for sites in groups:
             roots = {s.eqn.outvars[0] for s in sites}
             others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)

@@ -20,7 +20,7 @@ from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .compared import Compared
 from .cut import IN_CACHE, bytes_of
 from .graph import OUTSIDE, Graph
-from .pays import why_not
+from .pays import FEWEST_SIDE_BY_SIDE, why_not
 from .priced import bytes_around
 from .sites import Site, find_sites, is_number
 
@@ -182,8 +182,16 @@ def groups_of(graph: Graph) -> list[Rows]:
     return list(every)
 
 
-def find_rows(graph: Graph, compared: Sequence[Compared]) -> list[list[Site]]:
-    """Sites of one kernel each: what others want of equations on the same rows, and what is ``compared`` with their extremes."""
+def leaves_short_ones(graph: Graph, by_xla: Collection[int]) -> bool:
+    """Does XLA, which evaluates these equations, reduce many short rows?"""
+    every = ((rows, k) for rows in groups_of(graph) if rows.are_short for k in rows.members & set(by_xla))
+    reduced = (graph.eqns[k].invars[0] for _, k in every if graph.eqns[k].primitive.name in REDUCTIONS)
+    return any(math.prod(x.aval.shape) >= FEWEST_SIDE_BY_SIDE[0] for x in reduced)
+
+
+def find_rows(graph: Graph, compared: Sequence[Compared], written: bool = False) -> list[list[Site]]:
+    """Sites of one kernel each: what others want of equations on the same rows, and what is ``compared`` with their extremes.
+    ``written``: also what other sites may make of short rows for themselves."""
     groups = groups_of(graph)
     if not groups:
         return []
@@ -193,7 +201,7 @@ def find_rows(graph: Graph, compared: Sequence[Compared]) -> list[list[Site]]:
         if site.index not in within:
             body = Body(graph, [site], ())
             elsewhere |= body.inside
-            kernels |= body.inside if why_not(body) is None else set()
+            kernels |= body.inside if not written and why_not(body) is None else set()
     out = []
     for rows in groups:
         roots = rows.roots(elsewhere | within - rows.members, kernels)
