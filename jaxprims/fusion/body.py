@@ -146,7 +146,7 @@ class Body:
         row = math.prod(self.sites[0].sizes[self.innermost :])
         alone = self.innermost == self.batch + 1 and not self.counted and not any(s.positioned for s in self.sites)
         short = self.sites[0].family == "reduce" and alone and _is_within(row, LONGEST_COMBINED)
-        return short and self._unrolled(row) <= MOST_UNROLLED
+        return short and (not self.repeated or self._unrolled(row) <= MOST_UNROLLED)
 
     @functools.cached_property
     def side_by_side(self) -> bool:
