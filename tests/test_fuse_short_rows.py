@@ -114,6 +114,37 @@ def test_transformed(name: str) -> None:
         same(jax.jit(transformed(f))(*args), jp.fuse(transformed(f))(*args), 1e-3, 1e-5)
 
 
+@pytest.mark.parametrize("extreme", [jnp.min, jnp.max])
+@pytest.mark.parametrize("k", [3, 8])
+def test_extremes_of_what_is_made_in_several_ways(extreme: Any, k: int) -> None:
+    """What is compared with them has been made by XLA, and is not made again by the kernel that reads the comparison."""
+
+    def f(x: Any, y: Any) -> Any:
+        share = jax.nn.softmax(x)
+        made = jnp.maximum(jax.nn.log_softmax(share), y - share)
+        return jax.nn.softmax(y)[:, 0] + (made - extreme(made, -1, keepdims=True))[:, -1]
+
+    x, y = rows(k, 3333), rows(k, 3333)
+    expected = jax.jit(jax.grad(lambda x, y: _sum(f(x, y)), (0, 1)))(x, y)
+    same(expected, jax.jit(jax.grad(lambda x, y: _sum(jp.fuse(f)(x, y)), (0, 1)))(x, y), 1e-4, 1e-6)
+    same(expected, jax.jit(jp.fuse(jax.grad(lambda x, y: _sum(f(x, y)), (0, 1))))(x, y), 1e-4, 1e-6)
+
+
+def test_products_that_are_chosen_for_certain() -> None:
+    """A variance is chosen where its divisor is positive: XLA sees the product behind it, and rounds that and a difference once."""
+
+    def f(x: Any) -> Any:
+        width = jnp.broadcast_to(x.var(-1, keepdims=True), x.shape)
+        return jnp.mean(jnp.sqrt(jnp.sum(width * width, -1))) + jnp.max(width - 1)
+
+    for k, n in ((31, 800), (6, 4000)):
+        x = rows(k, n)
+        for seed in range(3):
+            y = x + 0.1 * seed
+            same(jax.jit(jax.grad(f))(y), jax.jit(jp.fuse(jax.grad(f)))(y), 1e-4, 1e-6)
+            same(jax.jit(jax.grad(f))(y), jax.jit(jax.grad(jp.fuse(f)))(y), 1e-4, 1e-6)
+
+
 def test_a_part_of_a_larger_program() -> None:
     """Attention over few keys, between products of matrices; responsibilities of a mixture, summed along the other axis."""
 

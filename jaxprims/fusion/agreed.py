@@ -177,6 +177,15 @@ def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
     if all(jnp.issubdtype(v.aval.dtype, jnp.integer) for v in eqn.outvars):
         return True  # places to read at, say
     if eqn.primitive.name in ("add", "sub"):
-        made = [graph.made_by(source(graph, v)) for v in eqn.invars]
-        return not any(m is not None and m.primitive.name in ("mul", "square", "integer_pow") for m in made)
+        return not any(_is_product(graph, v) for v in eqn.invars)
     return eqn.primitive.name in _ALIKE | MOVES
+
+
+def _is_product(graph: Graph, atom: Any) -> bool:
+    """Is it for XLA, which chooses where it knows what is chosen?"""
+    made = graph.made_by(source(graph, atom))
+    if made is None:
+        return False
+    if made.primitive.name == "select_n" and graph.is_constant(made.invars[0]):
+        return any(_is_product(graph, v) for v in made.invars[1:])
+    return made.primitive.name in ("mul", "square", "integer_pow")

@@ -77,7 +77,8 @@ def kernel_from(
 ) -> Kernel | str:
     """``call`` of ``inputs`` as the kernel of this body; why that cannot be, in words."""
     try:
-        with kernels_or_nothing(), operands_as_they_are(isinstance(body, Body) and bool(body.cut)):
+        as_they_are = isinstance(body, Body) and (bool(body.cut) or body.of_rows)  # who makes what is compared has been said
+        with kernels_or_nothing(), operands_as_they_are(as_they_are):
             closed = jax.make_jaxpr(lambda *xs: call(xs))(*(v.aval for v in inputs))
     except Exception as e:
         return f"no kernel: {e}".splitlines()[0][:200]
