@@ -131,7 +131,7 @@ def test_extremes_of_what_is_made_in_several_ways(extreme: Any, k: int) -> None:
 
 
 def test_products_that_are_chosen_for_certain() -> None:
-    """A variance is chosen where its divisor is positive: XLA sees the product behind it, and rounds that and a difference once."""
+    """A variance is chosen where its divisor is positive: XLA sees the product behind it, and rounds once for a difference."""
 
     def f(x: Any) -> Any:
         width = jnp.broadcast_to(x.var(-1, keepdims=True), x.shape)
