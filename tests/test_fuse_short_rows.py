@@ -141,8 +141,9 @@ def test_products_that_are_chosen_for_certain() -> None:
         x = rows(k, n)
         for seed in range(3):
             y = x + 0.1 * seed
-            same(jax.jit(jax.grad(f))(y), jax.jit(jp.fuse(jax.grad(f)))(y), 1e-4, 1e-6)
-            same(jax.jit(jax.grad(f))(y), jax.jit(jax.grad(jp.fuse(f)))(y), 1e-4, 1e-6)
+            expected = jax.grad(f)(y)  # operation by operation: in one program XLA itself may lose the maximum's part
+            same(expected, jax.jit(jp.fuse(jax.grad(f)))(y), 1e-4, 1e-6)
+            same(expected, jax.jit(jax.grad(jp.fuse(f)))(y), 1e-4, 1e-6)
 
 
 def test_a_part_of_a_larger_program() -> None:
