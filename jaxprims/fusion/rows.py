@@ -140,11 +140,12 @@ class Rows:
     def adds_short_ones(self, roots: Sequence[int]) -> bool:
         """Are short rows summed, which XLA does one by one? Rows are read where they lie."""
         bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
-        added = any(self.graph.eqns[k].primitive.name == "reduce_sum" for k in self.members if bits >> k & 1)
+        inside = (self.graph.eqns[k].primitive.name for k in self.members if bits >> k & 1)
+        if not self.are_short or "reduce_sum" not in inside:
+            return False
         loops = set(range(len(self.sizes)))
         read = Body(self.graph, [_site(self, k) for k in roots], ()).leaves
-        whole = all(loops.isdisjoint(labels) or loops <= set(labels) for _, labels in read)
-        return self.are_short and added and whole
+        return all(loops.isdisjoint(labels) or loops <= set(labels) for _, labels in read)
 
     def _read(self, index: int, cut: Collection[Any]) -> set[Any]:
         """The arrays whose rows an equation is made of."""
@@ -197,11 +198,12 @@ def find_rows(graph: Graph, compared: Sequence[Compared], written: bool = False)
         return []
     within = set().union(*(rows.members for rows in groups))
     elsewhere, kernels = set[int](), set[int]()
+    for_others = not written and any(rows.are_short for rows in groups)
     for site in find_sites(graph):
         if site.index not in within:
             body = Body(graph, [site], ())
             elsewhere |= body.inside
-            kernels |= body.inside if not written and why_not(body) is None else set()
+            kernels |= body.inside if for_others and why_not(body) is None else set()
     out = []
     for rows in groups:
         roots = rows.roots(elsewhere | within - rows.members, kernels)
