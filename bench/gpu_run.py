@@ -37,7 +37,8 @@ ON_THE_CPU = (
     "divided_derivatives", "divided_explicit", "divided_grids", "divided_uneven", "emulation", "emulation_calls",
     "emulation_faults", "equal_rows", "errors", "examples", "explicit_axes", "fold_walks", "gpu_plans", "huge", "kernel_cache",
     "layers", "llvm_expr", "llvm_loops", "lower", "lower_arrays", "ordered_sharding", "processes", "readme", "reduce_kernels",
-    "registry", "sass", "scan_along", "scan_kernels", "sharding", "strategies", "tables", "threads", "xla_pays",
+    "registry", "sass", "scan_along", "scan_kernels", "sharding", "strategies", "tables", "threads", "xla_pays_histogram",
+    "xla_pays_ordered", "xla_reduces",
 )  # fmt: skip
 """Test files that say nothing about one GPU: they call the CPU's kernels, want several devices, or call nothing at all."""
 

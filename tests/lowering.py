@@ -1,4 +1,4 @@
-"""Shared by the tests of lowering: sample values, and a Program against the function that it was made from."""
+"""Shared by the tests of lowering: sample values, a Program against its function, and what became of calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+import jaxprims as jp
 from jaxprims.ir.check import check_program
 from jaxprims.ir.evaluate import evaluate
 from jaxprims.ir.program import Program, dtype_name, numpy_dtype
@@ -31,6 +32,16 @@ SPECIAL = {
     "digamma": scipy.special.digamma,
 }
 """What NumPy lacks."""
+
+
+def strategies(fn: Callable[..., Any], *args: Any, target: str = "cpu") -> list[str]:
+    """Of the calls in ``fn``, one after the other."""
+    return [call.strategy for call in jp.explain(fn, target=target)(*args).calls]
+
+
+def own(a: Any, b: Any) -> Any:
+    """What XLA has no operation for."""
+    return a + b + a * b
 
 
 def run(program: Program, columns: Sequence[Any], uniforms: Sequence[np.ndarray] = ()) -> list[np.ndarray]:

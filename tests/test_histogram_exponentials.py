@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from lowering import strategies
 
 import jaxprims as jp
 
@@ -17,10 +17,6 @@ pytestmark = pytest.mark.strategies
 rng = np.random.default_rng(0)
 
 STRATEGY = "maxima, then sums of exponentials"
-
-
-def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
-    return [call.strategy for call in jp.explain(fn)(*args).calls]
 
 
 def wanted(values: np.ndarray, index: np.ndarray, bins: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lowering import strategies
 from references import assert_close
 from stencil_cells import NEAR, assert_same, curved, floats, integers, mixed, turned, wave
 from stencil_reference import BOUNDARIES, stencil
@@ -176,3 +177,17 @@ def test_types_without_kernels(dtype: str) -> None:
             assert jp.stencil(f, x).astype(jnp.float32).tolist() == wanted
     with pytest.warns(jp.FallbackWarning, match=dtype):
         assert jp.stencil(lambda a, at: at[0], (x, jp.positions)).tolist() == list(range(6))
+
+
+@pytest.mark.strategies
+@pytest.mark.parametrize(("boundary", "row", "pays"), [("wrap", 50, True), ("constant", 50, False), ("wrap", 90, False)])
+def test_steps_of_short_rows_that_wrap_around(boundary: str, row: int, pays: bool) -> None:
+    x = jnp.asarray(np.random.default_rng(3).random((400, row), np.float32))
+
+    def steps(x: jax.Array) -> Any:
+        return jp.stencil(lambda a: 0.5 * a[0, 0] + 0.25 * (a[0, -1] + a[1, 0]), x, boundary=boundary, steps=12)
+
+    assert (strategies(steps, x) == ["plain XLA"]) == pays
+    got = jax.jit(steps)(x)
+    with forced(AnyKernel()):
+        np.testing.assert_allclose(jax.jit(lambda x: steps(x))(x), got, rtol=1e-5)

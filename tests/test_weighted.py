@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lowering import strategies
 
 import jaxprims as jp
 from jaxprims.operators.weighted import weighted
@@ -60,10 +61,6 @@ def name_of(op: Callable[..., Any]) -> str | None:
 def by_index(op: Callable[..., Any], *values: Any, index: Any, least: float = LEAST) -> Any:
     identity = tuple(np.full(v.shape[1:], least if k == 0 else 0, v.dtype) for k, v in enumerate(values))
     return jp.reduce_by_index(values, index, BINS, op, identity=identity)
-
-
-def strategies(fn: Callable[..., Any], *args: Any) -> list[str]:
-    return [call.strategy for call in jp.explain(fn)(*args).calls]
 
 
 def one_by_one(op: Callable[..., Any], values: list[np.ndarray], index: np.ndarray, least: float = LEAST) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ import pytest
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import strategies as strategies_on
 
 import jaxprims as jp
 from jaxprims.targets.cpu.target import Cpu
@@ -25,6 +27,7 @@ from jaxprims.targets.plans import AnyKernel, forced
 pytestmark = pytest.mark.strategies
 rng = np.random.default_rng(8)
 PLAIN = "plain XLA"
+strategies = functools.partial(strategies_on, target="sm_90")
 
 
 def array(*shape: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -33,10 +36,6 @@ def array(*shape: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
 
 def ids(n: Any) -> jax.ShapeDtypeStruct:
     return array(n, dtype=jnp.int32)
-
-
-def strategies(fn: Callable[..., Any], *args: Any, target: str = "sm_90") -> list[str]:
-    return [call.strategy for call in jp.explain(fn, target=target)(*args).calls]
 
 
 def by_index(bins: int, op: Any = jnp.add) -> Callable[..., Any]:

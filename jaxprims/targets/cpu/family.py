@@ -11,6 +11,8 @@ from ..target import Explanation
 from . import compiler
 from .machine import cpu_threads
 
+FEW = "few elements: XLA's loop is done before a kernel is called"
+
 
 class CpuFamily(abc.ABC):
     """What is asked of one."""
@@ -27,6 +29,10 @@ class CpuFamily(abc.ABC):
 
     @abc.abstractmethod
     def explain(self, problem: Any) -> Explanation: ...
+
+    def xla_pays(self, problem: Any, operation: str, in_loop: bool | None) -> str | None:
+        """As ``Target.xla_pays``."""
+        return None
 
     def numbers(self, problem: Any) -> dict[str, Any]:
         """What a plan depends on, as ``cpu/planned.h`` reads it."""

@@ -21,7 +21,6 @@ from .ordered.family import KERNELS as ORDERED_KERNELS
 from .ordered.family import LARGE_KERNELS, Reductions, ScanChains, Scans, Segments, StencilReductions
 from .stencil.family import KERNELS as STENCIL_KERNELS
 from .stencil.family import Stencils
-from .xla_pays import xla_pays
 
 
 class Cpu(Target):
@@ -59,7 +58,7 @@ class Cpu(Target):
         return self.families[problem.family].explain(problem)
 
     def xla_pays(self, problem: Any, operation: str, in_loop: bool | None = False) -> str | None:
-        return xla_pays(problem, operation, in_loop)
+        return self.families[problem.family].xla_pays(problem, operation, in_loop)
 
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:
         if language not in ("llvm", "assembly"):

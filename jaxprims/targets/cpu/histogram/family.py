@@ -17,6 +17,7 @@ from ..family import CpuFamily
 from ..machine import cpu_threads
 from ..plans import HistogramPlan, plan_of
 from . import kernel
+from .xla_pays import xla_pays
 
 KERNELS = compiler.Kernels(
     "histogram",
@@ -52,6 +53,9 @@ class Histograms(CpuFamily):
         plan, planned = self.plan(problem), self.planned(problem)
         reason = _reason(self.numbers(problem), plan, planned["few"])
         return Explanation(str(plan), reason, planned["workspace"], plan.variant, classes)
+
+    def xla_pays(self, problem: HistogramProblem, operation: str, in_loop: bool | None) -> str | None:
+        return xla_pays(problem, operation, in_loop)
 
     def numbers(self, problem: HistogramProblem) -> dict[str, Any]:
         spec = problem.spec

@@ -42,6 +42,11 @@ def target() -> Target:
     return _target(os.environ.get("JAXPRIMS_TARGET_CPU", ""))
 
 
+def has_narrow_vectors() -> bool:
+    """Are the widest of 32 bytes, or less?"""
+    return target().vector_bytes <= 32
+
+
 _LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
 
 

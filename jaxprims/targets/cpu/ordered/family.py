@@ -20,6 +20,7 @@ from . import kernel, large
 from .elements import vector_width
 from .reduce_rows import folds_rows
 from .scan_along import runs_along_short_rows
+from .xla_pays import xla_pays
 
 KERNELS = compiler.Kernels(
     "ordered",
@@ -63,6 +64,9 @@ class _Ordered(CpuFamily):
 
     @abc.abstractmethod
     def reason(self, problem: OrderedProblem, plan: Any) -> str: ...
+
+    def xla_pays(self, problem: OrderedProblem, operation: str, in_loop: bool | None) -> str | None:
+        return xla_pays(problem, operation, in_loop)
 
     def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
         """Those that all want."""

@@ -14,6 +14,7 @@ from ..llvm.engine import target
 from ..plans import StencilPlan
 from . import kernel
 from .stages import stages_of
+from .xla_pays import xla_pays
 
 KERNELS = compiler.Kernels(
     "stencil",
@@ -45,6 +46,9 @@ class Stencils(CpuFamily):
         elif plan.depth > 1:
             reason = f"a pass through memory makes {plan.depth} of {problem.steps} steps"
         return Explanation(str(plan), reason, self.planned(problem)["workspace"], 0)
+
+    def xla_pays(self, problem: StencilProblem, operation: str, in_loop: bool | None) -> str | None:
+        return xla_pays(problem, operation)
 
     def numbers(self, problem: StencilProblem) -> dict[str, Any]:
         spec = problem.spec
