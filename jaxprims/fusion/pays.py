@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..specs.stencil import WIDEST, is_short_row
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
@@ -17,7 +15,7 @@ from .body import Body, Leaf, operations, own_numbers
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
-from .stencils.stencil import Layout, Stencil
+from .stencils.stencil import Stencil
 
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
@@ -51,19 +49,16 @@ would send to sleep; of fewer it takes one number after the other."""
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
 
-_IN_LOOPS = elementwise.NAMES | MOVES
+IN_LOOPS = elementwise.NAMES | MOVES
 """What XLA takes into the loop of a reduction, too."""
 
-_SLICED = _IN_LOOPS | {"slice"}
-"""What costs XLA's loops nothing but loads."""
-
-_FUSED_BY_XLA = _IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather stack unstack".split())
+FUSED_BY_XLA = IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather stack unstack".split())
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
 
 
-def _is_written_for(body: Body | Stencil, var: Var) -> bool:
+def is_written_for(body: Body | Stencil, var: Var) -> bool:
     """Would XLA write an array for this kernel alone?"""
     graph = body.graph
     eqn = graph.made_by(var)
@@ -72,7 +67,7 @@ def _is_written_for(body: Body | Stencil, var: Var) -> bool:
         eqn = graph.made_by(var)
     if eqn is not None and eqn.primitive.name == "conv_general_dilated":
         return _has_channels_first(eqn)
-    if eqn is None or eqn.primitive.name not in _FUSED_BY_XLA:
+    if eqn is None or eqn.primitive.name not in FUSED_BY_XLA:
         return False
     inside = {*body.taken, *(s.index for s in body.sites)}
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
@@ -132,7 +127,7 @@ def _fewest(body: Body) -> int:
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
-    slow = any(e.primitive.name not in _IN_LOOPS or e.primitive.name in ONE_BY_ONE for e in inside)
+    slow = any(e.primitive.name not in IN_LOOPS or e.primitive.name in ONE_BY_ONE for e in inside)
     dear = slow or sum(map(operations, inside)) >= 2 * DEAR
     return FEWEST_DEAR if one_by_one or dear else FEWEST
 
@@ -181,11 +176,11 @@ def why_not(body: Body) -> str | None:
     written = [
         leaf
         for leaf in body.streamed
-        if leaf[0] not in body.given and (_is_turned(leaf) or (not narrow and _is_written_for(body, leaf[0])))
+        if leaf[0] not in body.given and (_is_turned(leaf) or (not narrow and is_written_for(body, leaf[0])))
     ]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
-    if any(e.primitive.name not in _IN_LOOPS for e in inside):
+    if any(e.primitive.name not in IN_LOOPS for e in inside):
         return None  # XLA would write what these make
     if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW) and not slow:
         return "short rows, each reduced by itself"
@@ -226,7 +221,7 @@ def along_rows(body: Body) -> frozenset[Var]:
             continue
         behind = {graph.eqns[j].primitive.name for j in body.taken if graph.ancestors[k] >> j & 1 and j != k}
         ahead = (j for j in body.taken if graph.ancestors[j] >> k & 1 and j != k)
-        if behind <= _IN_LOOPS - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
+        if behind <= IN_LOOPS - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
             out.add(eqn.outvars[0])
     return frozenset(out)
 
@@ -250,7 +245,7 @@ def why_no_rows(body: Body) -> str | None:
         numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if once else FEWEST_SIDE_BY_SIDE
         few = math.prod(site.sizes) < rows or math.prod(site.sizes) * body.widest < numbers
         return "few elements: XLA's loop is done before a kernel is called" if few else None
-    written = any(own_numbers(*leaf) > 1 and _is_written_for(body, leaf[0]) for leaf in body.streamed)
+    written = any(own_numbers(*leaf) > 1 and is_written_for(body, leaf[0]) for leaf in body.streamed)
     if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
@@ -266,7 +261,7 @@ def _is_made_again_by_xla(body: Body) -> bool:
     graph, inside = body.graph, body.inside
     rows = [s for s in body.sites if any(k == OWN for _, labels in s.roots for k in labels)]
     users = {u for s in rows for u in graph.users[s.eqn.outvars[0]]} - inside
-    alone = bool(rows) and all(u != OUTSIDE and graph.eqns[u].primitive.name in _FUSED_BY_XLA | {"split"} for u in users)
+    alone = bool(rows) and all(u != OUTSIDE and graph.eqns[u].primitive.name in FUSED_BY_XLA | {"split"} for u in users)
     reductions = [k for k in inside if graph.eqns[k].primitive.name in REDUCTIONS]
     once = not any(graph.ancestors[a] >> b & 1 for a in reductions for b in reductions if a != b)
     return alone and once and sum(operations(graph.eqns[k]) for k in inside if body.numbers[k] > 1) < DEAR
@@ -276,133 +271,3 @@ def _is_of_short_rows(eqn: JaxprEqn, rows: int) -> bool:
     """Does a reduction make several numbers of each row, of a few neighbours each?"""
     each = math.prod(eqn.invars[0].aval.shape[a] for a in eqn.params["axes"])
     return 1 < each < SHORTEST_ROW_AGAIN and math.prod(eqn.outvars[0].aval.shape) > rows
-
-
-FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**16, 2**11, 2**18
-"""Cells below which XLA's loop is done before a kernel's tiles are laid out, in one step or in each of several; where it adds to
-them in place; where it makes them one by one; where the cells at the ends of rows are others."""
-
-FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
-"""Cells below which XLA reads as fast what has borders on other axes than the innermost; what has none."""
-
-BORDERS_OF_RESULT, BORDERS_OF_OPERAND = 4, 3
-"""Borders that take XLA as long as it takes a kernel to write what XLA's loops read; and to read what they write for it, or a
-column, whose numbers do not lie side by side."""
-
-_ADDED = frozenset(("scatter-add", "scatter_add"))
-_WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
-"""What XLA does in a loop of its own."""
-
-
-_BORDERS = frozenset("concatenate pad rev".split())
-"""What puts other cells beside a row's, or others' rows."""
-
-FOLDED_AGAIN = 2
-"""Additions a cell up to which a reduction makes again what others want too."""
-
-MOST_FOLDED, FEWEST_FOLDED = 12, 2**16
-"""Reads of a cell up to which a reduction makes the cells: what neighbours have in common, of many reads, a stencil makes once;
-and cells from which on it does so where the ends of rows are cells of their own, or others want them too."""
-
-SHORT_FOLDED, SHORT_FOLDED_AGAIN = 128, 256
-"""Numbers of a row, with each of which a reduction begins anew, below which XLA makes the cells and reduces them as fast: if the
-ends are cells of their own; if they are not, and others want the cells too."""
-
-
-def folds(stencil: Stencil) -> bool:
-    """Does a reduction of it pay that makes the cells as it combines them?"""
-    layout, inner = stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
-    ends = inner in layout.counted or layout.beyond(inner) > 0
-    return len(layout.places) <= MOST_FOLDED and (not ends or math.prod(stencil.shape) >= FEWEST_FOLDED)
-
-
-def are_short_rows(layout: Layout) -> bool:
-    """Are too many cells, or all, made one by one (:func:`is_short_row`)?"""
-    inner = len(layout.shape) - 1 - layout.lanes
-    shifts = [shifts[inner] for _, shifts in layout.places]
-    width = WIDEST // max((v.aval.dtype.itemsize for v in layout.variables), default=1)
-    return is_short_row(layout.shape[inner], math.prod(layout.shape[inner + 1 :]), shifts, width)
-
-
-def why_no_stencil(
-    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = ()
-) -> str | None:
-    """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
-    kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it;
-    ``by_xla``: equations that XLA evaluates, but for those of stencils."""
-    cells, layout, inner = math.prod(stencil.shape), stencil.layout, len(stencil.shape) - 1 - stencil.layout.lanes
-    inside = [stencil.graph.eqns[k] for k in stencil.taken]
-    written = any(e.primitive.name in _WRITTEN or _is_wide_window(e) for e in inside)
-    if cells < _fewest_cells(inside):
-        return "few cells: XLA's loop is done before a kernel is called"
-    if are_short_rows(layout):
-        return "short rows"
-    if combined:
-        users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
-        wanted_again = any(u not in combined for u in users)
-        each = sum(map(operations, inside))
-        cheap = each < DEAR and all(e.primitive.name in _SLICED | _BORDERS for e in inside)
-        bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
-        beyond = layout.beyond(inner) > 0
-        short = math.prod(layout.shape[inner:]) < (SHORT_FOLDED if beyond else SHORT_FOLDED_AGAIN)
-        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
-        if bordered and not beyond and cells < FEWEST_IN_ROWS:
-            again = False  # XLA would make borders of borders for the others
-        if wanted_again and cheap and not again:
-            return "others want it too, and XLA makes it where it is read"
-        return "short rows, whose ends are cells of their own" if folded and cheap and beyond and short else None
-    if written:
-        return None
-    if any(_is_reduced(stencil, k, by_xla) for k in stencil.taken):
-        return "XLA reduces what it makes on its way, and writes that for both"
-    if _is_made_where_it_is_read(stencil, inside, by_xla):
-        return "XLA makes it in the loop that reads it, of what it need not write either"
-    if not inner and 0 in layout.counted:
-        return "the ends of one row, which XLA's loop has as well"
-    padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
-    ends_of_rows = inner in layout.counted and not padded_slices
-    if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if ends_of_rows else FEWEST_CELLS):
-        return None
-    if not (_BORDERS | {"reduce_window_sum"}).isdisjoint(e.primitive.name for e in inside):
-        return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
-    return None if cells >= FEWEST_OF_SLICES else "slices that XLA's loop reads as well"
-
-
-def _is_made_where_it_is_read(stencil: Stencil, inside: Sequence[JaxprEqn], by_xla: Collection[int]) -> bool:
-    """Are there fewer borders, which are what takes XLA the time, than pay for what goes through memory for a kernel alone?"""
-    graph = stencil.graph
-    if sum(map(operations, inside)) >= DEAR or not all(e.primitive.name in _SLICED | _BORDERS for e in inside):
-        return False
-    users = [u for s in stencil.sites for u in graph.users[s.eqn.outvars[0]]]
-    passed = all(u in by_xla and graph.eqns[u].primitive.name in _FUSED_BY_XLA for u in users)
-    written = sum(_is_written_for(stencil, v) for v in stencil.leaves)
-    columns = [u for v in stencil.leaves if v.aval.ndim > len(stencil.shape) for u in graph.users[v] if u in stencil.taken]
-    borders = sum(e.primitive.name in _BORDERS for e in inside)
-    return borders < BORDERS_OF_RESULT * passed + BORDERS_OF_OPERAND * (written + len(columns))
-
-
-def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
-    if any(e.primitive.name == "conv_general_dilated" or _is_wide_window(e) for e in inside):
-        return FEWEST_WRITTEN
-    return FEWEST_CELLS if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
-
-
-def _is_reduced(stencil: Stencil, index: int, by_xla: Collection[int]) -> bool:
-    """Does XLA reduce what a stencil makes of shifted cells for itself, as they are or elementwise?"""
-    graph, mine = stencil.graph, {*stencil.taken, *(s.index for s in stencil.sites)}
-    shifts = (k for k in mine if graph.ancestors[index] >> k & 1 and graph.eqns[k].primitive.name in _BORDERS | {"slice"})
-    if graph.eqns[index].primitive.name not in elementwise.NAMES or not any(shifts):
-        return False
-    todo, seen = [index], set(mine)
-    while todo:
-        for u in (u for v in graph.eqns[todo.pop()].outvars for u in graph.users[v] if u in by_xla and u not in seen):
-            seen.add(u)
-            if graph.eqns[u].primitive.name in REDUCTIONS:
-                return True
-            if graph.eqns[u].primitive.name in elementwise.NAMES:
-                todo.append(u)
-    return False
-
-
-def _is_wide_window(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name.startswith("reduce_window") and sum(n > 1 for n in eqn.params["window_dimensions"]) > 1

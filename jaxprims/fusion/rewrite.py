@@ -24,10 +24,11 @@ from .epilogues import finished
 from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
-from .pays import along_rows, folds, is_held, why_no_rows, why_no_stencil, why_not
+from .pays import along_rows, is_held, why_no_rows, why_not
 from .priced import SAVED, bytes_around, is_in_cache, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
+from .stencils.pays import folds, why_no_stencil
 from .stencils.sites import find_stencils
 from .stencils.stencil import Root, Seen, Stencil
 from .written import made_once, read_of

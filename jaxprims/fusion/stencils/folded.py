@@ -13,8 +13,9 @@ from ...primitives.stencil.reduce import StencilReduceCall, fits, stencil_reduce
 from ...tracing.jaxprs import assembled, interpret, run_equation
 from ..body import Body, operations
 from ..graph import flat_graph
-from ..pays import DEAR, folds
+from ..pays import DEAR
 from ..sites import Site
+from .pays import folds
 from .stencil import Root, Stencil
 
 

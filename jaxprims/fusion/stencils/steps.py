@@ -14,10 +14,10 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ...primitives.avals import typed
 from ...tracing.jaxprs import run_equation, scan_counts
 from ..graph import Graph, depending_on, flat_graph
-from ..pays import FEWEST_CELLS, are_short_rows
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .moves import RULES
+from .pays import FEWEST_CELLS, are_short_rows
 from .stencil import BROADCAST, Keep, Layout
 
 
