@@ -36,7 +36,7 @@ struct KernelEntry {
 struct HistEntry : KernelEntry<HistKernel, HistShape, 256> {};
 
 // Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
-struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 4> {};
+struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 8> {};
 
 struct StencilEntry : KernelEntry<StencilKernel, StencilShape, 1> {};
 

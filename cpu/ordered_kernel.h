@@ -23,6 +23,7 @@ struct OrderedRange {
   int64_t period = 0;  // periodic: n elements are n / period rows of `period`, one behind the other; lo is any multiple of it
   int64_t lanes = 1;   // across: elements of a step
   int64_t lane_lo = 0, lane_hi = 1;
+  const int64_t* steps = nullptr;  // spaced: bytes from a row to the next, of each array, then of each uniform
 };
 
 inline constexpr int64_t kScanStep = 1024;
@@ -37,7 +38,8 @@ inline constexpr int64_t kRestarted = 2;  // a restart was seen: what came befor
 // Functions of one variant of a spec. Bit 0 of the variant, periodic: scan alone, of ranges that have a period; it has no prefix
 // and no aggregate, and of a reduction writes one result for each row, or, across, lanes [lane_lo, lane_hi) of each, from `outs`
 // on. Bit 1, streaming: scan stores whole vectors of results non-temporally; the driver promises that each then starts at a
-// multiple of its size or of 64 bytes, and fences.
+// multiple of its size or of 64 bytes, and fences. Bit 2, spaced (of periodic reductions): rows lie as `steps` says, from the
+// pointers on; without it, one behind the other.
 struct OrderedKernel {
   // Writes results for [lo, hi). prefix: the state before the aggregate began, or null if there is none; aggregate: in and out,
   // the combination of this block's elements so far, without the prefix; flags: with restarts, a byte for each memory element.

@@ -63,7 +63,7 @@ inline nanobind::dict PlannedScan(const nanobind::dict& given, const Machine& m,
 inline nanobind::dict PlannedReduce(const nanobind::dict& given, const Machine& m) {
   ReduceProblem p;
   Get(given, "n", p.n, "rows", p.rows, "joined", p.joined, "lanes", p.lanes, "slots", p.slots, "state_bytes", p.state_bytes,
-      "work", p.work, "across", p.across, "init", p.init, "folds_rows", p.folds_rows);
+      "work", p.work, "across", p.across, "init", p.init, "folds_rows", p.folds_rows, "spaced", p.spaced);
   if (given.contains("reads")) OfStencil(p, nanobind::cast<int64_t>(given["reads"]));
   const ReducePlan plan = MakeReducePlan(p, m);
   return Named("leaf", plan.leaf, "block", plan.block, "periodic", plan.periodic, "threads", plan.threads, "variant",

@@ -99,28 +99,51 @@ struct RowElements {
   }
 };
 
-// How many consecutive rows lie end to end in all arrays and share their uniforms: rows [k * joined, (k + 1) * joined) do.
-inline int64_t JoinedRows(const OrderedShape& shape, const OrderedCall& call) {
-  int64_t joined = 1;
-  for (size_t axis = call.batch.size(); axis-- > 0;) {
-    bool joins = true;
-    for (size_t k = 0; k < call.arrays.size(); ++k) {
-      const int64_t step = joined * call.n * call.lanes * shape.array_bytes[k];
-      joins = joins && (step == 0 || call.arrays[k].strides[axis] == step);
-    }
-    for (const Operand& uniform : call.uniforms) joins = joins && uniform.strides[axis] == 0;
-    if (!joins && call.batch[axis] > 1) break;
-    joined *= call.batch[axis];
-  }
-  return joined;
+// Consecutive rows that share their uniforms and lie end to end in all arrays, or, spaced, are equally far apart in each of
+// these: rows [k * count, (k + 1) * count) do.
+struct JoinedRows {
+  int64_t count = 1;
+  bool spaced = false;
+};
+
+// The innermost batch axis along which there are rows.
+inline size_t RowsAxis(const OrderedCall& call) {
+  size_t axis = call.batch.size();
+  while (axis > 0 && call.batch[axis - 1] == 1) --axis;
+  return axis - (axis > 0);
 }
 
-// Short rows that lie end to end, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py); or, across, a
-// strip of them, or bundles that lie end to end.
+inline JoinedRows Joined(const OrderedShape& shape, const OrderedCall& call) {
+  const bool may_be_spaced = shape.folds_spaced && call.n >= kReduceSpaced;
+  const size_t inner = RowsAxis(call);
+  JoinedRows rows;
+  for (size_t axis = call.batch.size(); axis-- > 0;) {
+    if (call.batch[axis] == 1) continue;
+    bool joins = true;
+    auto look = [&](const Operand& operand, int64_t end_to_end) {
+      const int64_t step = may_be_spaced ? operand.strides[inner] : end_to_end;
+      joins = joins && operand.strides[axis] == rows.count * step;
+      rows.spaced = rows.spaced || step != end_to_end;
+    };
+    for (size_t k = 0; k < call.arrays.size(); ++k) look(call.arrays[k], call.n * call.lanes * shape.array_bytes[k]);
+    for (const Operand& uniform : call.uniforms) look(uniform, 0);
+    if (!joins) break;
+    rows.count *= call.batch[axis];
+  }
+  return rows;
+}
+
+// Short rows that are joined, a row in each lane of a vector (jaxprims/targets/cpu/ordered/scan_abreast.py) or folded along
+// vectors (reduce_rows.py); or, across, a strip of them, or bundles that lie end to end.
 template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {
   const int64_t joined = problem.joined, n = call.n, strips = Parts(call.lanes, plan.strip), pieces = call.rows() * strips;
+  std::vector<int64_t> steps;
+  if (plan.spaced) {
+    for (const Operand& array : call.arrays) steps.push_back(array.strides[RowsAxis(call)]);
+    for (const Operand& uniform : call.uniforms) steps.push_back(uniform.strides[RowsAxis(call)]);
+  }
   auto workers = WorkersOf<ReduceWorker>(plan.threads, shape, call);
   WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
@@ -129,7 +152,7 @@ void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& c
       const int64_t row = piece / strips;
       count = strips > 1 ? 1 : std::min(end - piece, joined - row % joined);
       me.row.Select(row);
-      OrderedRange range{.lo = 0, .hi = count * n, .n = count * n, .period = n, .lanes = call.lanes};
+      OrderedRange range{.hi = count * n, .n = count * n, .period = n, .lanes = call.lanes, .steps = steps.data()};
       range.lane_lo = piece % strips * plan.strip;
       range.lane_hi = std::min(call.lanes, range.lane_lo + plan.strip);
       for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf];
@@ -144,7 +167,8 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   ReduceProblem p;
   p.n = call.n;
   p.rows = call.rows();
-  p.joined = internal::JoinedRows(shape, call);
+  const internal::JoinedRows rows = internal::Joined(shape, call);
+  p.joined = rows.count, p.spaced = rows.spaced;
   p.lanes = call.lanes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});

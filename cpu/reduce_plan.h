@@ -14,7 +14,7 @@ namespace jaxprims {
 struct ReduceProblem {
   int64_t n = 0;            // elements of a row
   int64_t rows = 1;         // across: bundles of `lanes` rows
-  int64_t joined = 1;       // consecutive rows that lie end to end and share their uniforms
+  int64_t joined = 1;       // consecutive rows that lie end to end and share their uniforms; spaced: that are equally far apart
   int64_t lanes = 1;        // across: rows side by side
   int64_t slots = 1;        // of the state
   int64_t state_bytes = 4;  // of its slots together
@@ -22,17 +22,19 @@ struct ReduceProblem {
   bool across = false;
   bool init = false;
   bool folds_rows = false;  // the kernel folds many rows at once, however long; across: of few steps
+  bool spaced = false;      // rows lie as far apart as each array, or uniform, has it
 };
 
 struct ReducePlan {
   bool periodic = false;  // many rows at once: short ones, a lane for each, or what the kernel folds; across: few steps
+  bool spaced = false;    // and they are
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task
   int64_t grain = 1;      // blocks (of a strip each, or whole rows) that a task takes, one behind the other
   int threads = 1;
 
-  int variant() const { return periodic ? 1 : 0; }
+  int variant() const { return periodic ? (spaced ? 5 : 1) : 0; }
 };
 
 inline constexpr int64_t kReducePerThread = 96 << 10;  // scalars of a sum; below this a second thread costs more than it saves
@@ -43,7 +45,9 @@ inline constexpr int64_t kReduceStrip = 24 << 10;      // bytes of the states of
 inline constexpr int64_t kReduceStripLeast = 128;      // lanes of a strip that is cut only to keep threads busy
 inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that is slowed down leaves work for the others
 inline constexpr int64_t kReducePeriod = 256;          // longest row that a lane takes
-inline constexpr int64_t kReduceRows = 64;             // of the periodic form, end to end
+inline constexpr int64_t kReduceRows = 64;             // joined, of the periodic form
+inline constexpr int64_t kReduceFewRows = 16;          // the same where the kernel folds them, up to kReducePeriod elements each
+inline constexpr int64_t kReduceSpaced = 32;           // shortest row of the spaced form: it fills a vector
 inline constexpr int64_t kReduceSteps = 8;             // across, at a time: prefetchers follow so many streams
 inline constexpr int64_t kReduceTogether = 4096;       // elements that stay in the first-level cache
 
@@ -62,8 +66,11 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   const int64_t wanted = plan.threads == 1 ? 1 : kReduceTasksPerThread * plan.threads;
 
   const bool few_steps = p.folds_rows && (n <= kReduceSteps || n * lanes <= kReduceTogether) && n <= kReduceLeafAcross;
-  const bool short_rows = n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && p.joined >= kReduceRows;
+  const bool even = !p.spaced || (p.folds_rows && n >= kReduceSpaced);
+  const bool many = p.joined >= (p.folds_rows && n <= kReducePeriod ? kReduceFewRows : kReduceRows);
+  const bool short_rows = n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && many && even;
   plan.periodic = !p.init && p.n >= 1 && (p.across ? few_steps : short_rows);
+  plan.spaced = plan.periodic && p.spaced;
   plan.leaf = plan.block = plan.periodic ? n : p.across ? kReduceLeafAcross : kReduceLeaf;
   if (plan.periodic && !p.across) {
     plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));

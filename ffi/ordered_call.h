@@ -24,9 +24,10 @@ struct OrderedShape {
   // of the lane before; its slots are words of 8 bytes.
   std::vector<std::pair<int64_t, int64_t>> parts;
   bool across = false, restarts = false, exclusive = false, reverse = false, identity = false, commutes = false;
-  bool folds_rows = false;  // a reduction on CPUs whose kernel takes many rows, however long, at once
-  bool map = false;         // a scan whose operator keeps its second operand
-  int64_t work = 1;         // what a slot of an element costs, in that of a sum
+  bool folds_rows = false;    // a reduction on CPUs whose kernel takes many rows, however long, at once
+  bool folds_spaced = false;  // and wherever they lie
+  bool map = false;           // a scan whose operator keeps its second operand
+  int64_t work = 1;           // what a slot of an element costs, in that of a sum
   Signature signature;
 };
 

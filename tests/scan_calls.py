@@ -68,7 +68,7 @@ class Kernel:
         aggregate, progress = self.state(), 0
         before = None if prefix is None else self.state(prefix)
         for lo, hi in itertools.pairwise([0, *cuts, n]):
-            range_ = np.array([lo, hi, n, period, 1, 0, 1], np.int64)
+            range_ = np.array([lo, hi, n, period, 1, 0, 1, 0], np.int64)
             rest = (address(flags), range_.ctypes.data, address(before), aggregate.ctypes.data)
             progress = self.code(table(arrays), None, table(outs), *rest, progress)
         return aggregate, progress
@@ -78,7 +78,7 @@ class Kernel:
     ) -> tuple[np.ndarray, int]:
         aggregate, progress = self.state(), 0
         for lo, hi in itertools.pairwise([0, *cuts, n]):
-            range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+            range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
             progress = self.reduction(table(arrays), None, address(flags), range_.ctypes.data, aggregate.ctypes.data, progress)
         return aggregate, progress
 

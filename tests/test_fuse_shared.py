@@ -107,7 +107,9 @@ def test_what_one_loop_wants_for_several_equations_is_not_there_for_a_kernel(act
         return jnp.mean(jnp.sum(active(x - right[:, None] + 1), 1)) ** 2
 
     types = jax.ShapeDtypeStruct((30_000, width), jnp.float32), jax.ShapeDtypeStruct((30_000,), jnp.float32)
-    assert fused(jax.grad(margins, (0, 1)), *types).rewritten.kernels == ()
+    made = fused(jax.grad(margins, (0, 1)), *types)
+    there = {*made.graph.jaxpr.invars, *made.graph.jaxpr.outvars}
+    assert all(v in there or 1 in v.aval.shape for k in made.rewritten.kernels for v in k.inputs)
 
 
 def rolled(u: Any) -> Any:

@@ -53,7 +53,7 @@ def check_reduce(spec: OrderedSpec, n: int, lo: int = 0, hi: int | None = None, 
         rows = [None if a is None else a[:, None, :] for a in arrays]
         begun = start and [np.array([v], P.numpy_dtype(t)) for v, t in zip(start, spec.state, strict=True)]
         aggregate = States(spec, 1, begun or ())
-        range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+        range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
         progress = compiled(spec)["reduce"](
             table(arrays), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, STARTED if begun else 0
         )
@@ -118,7 +118,7 @@ def test_reduce_structs_and_positions() -> None:
 def test_float_sums_lose_little() -> None:
     spec = spec_of(lambda a, b: a + b, ["f32"], kind="reduce", commutes=True)
     x = np.random.default_rng(0).uniform(0, 1, 8192).astype(np.float32)
-    aggregate, range_ = States(spec, 1), np.array([0, x.size, x.size, 0, 1, 0, 1], np.int64)
+    aggregate, range_ = States(spec, 1), np.array([0, x.size, x.size, 0, 1, 0, 1, 0], np.int64)
     compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
     exact = x.astype(np.float64).sum()
     assert abs(aggregate.slots[0][0] - exact) <= 2**-21 * exact
@@ -145,7 +145,7 @@ def test_packed_positions(name: str, reverse: bool) -> None:
         for x in (random, np.sort(random), holed, zeros, np.full(n, -np.inf, np.float32)):
             aggregate, row = States(spec, 1), Fenced().like(x)
             for lo, hi in ((0, n // 3), (n // 3, n)):
-                range_ = np.array([lo, hi, n, 0, 1, 0, 1], np.int64)
+                range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
                 mine = (aggregate.memory.ctypes.data, STARTED if lo else 0)
                 compiled(spec)["reduce"](table([row, None]), None, None, range_.ctypes.data, *mine)
             value, place = evaluate(spec.finish, aggregate.slots)
@@ -162,7 +162,7 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
             x = np.full(n, -np.inf, np.float32)
             for value in (np.inf, np.nan):
                 x[at] = value
-                aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1], np.int64)
+                aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1, 0], np.int64)
                 compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
                 np.testing.assert_array_equal(aggregate.slots[0], [value])
 
@@ -184,7 +184,7 @@ def test_logarithms_of_sums_side_by_side(dtype: str) -> None:
         def run(first: int, end: int, cuts: Sequence[int], x: np.ndarray = x, n: int = n) -> list[np.ndarray]:
             aggregate, progress = States(spec, end - first), 0
             for lo, hi in itertools.pairwise((0, *cuts, n)):
-                range_ = np.array([lo, hi, n, 0, lanes, first, end], np.int64)
+                range_ = np.array([lo, hi, n, 0, lanes, first, end, 0], np.int64)
                 given = range_.ctypes.data, aggregate.memory.ctypes.data, progress
                 progress = compiled(spec)["reduce"](table([x]), None, None, *given)
             assert progress == STARTED
@@ -215,7 +215,7 @@ def check_rows(spec: OrderedSpec, period: int, rows: int, vector_bytes: int = VE
     for at_end in (True, False):
         arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
         outs = [Fenced().like(np.zeros((rows, slots), P.numpy_dtype(t)), at_end) for t, slots in spec.leaves]
-        range_ = np.array([0, n, n, period, 1, 0, 1], np.int64)
+        range_ = np.array([0, n, n, period, 1, 0, 1, 0], np.int64)
         scan = KERNELS["scan"](code.address["scan"])
         scan(table(arrays), None, table(outs), None, range_.ctypes.data, None, None, 0)
         mine = [None if a is None else a.reshape(rows, period, -1).swapaxes(0, 1) for a in arrays]  # a row is a lane
@@ -298,3 +298,43 @@ def test_runs_of_every_kind_of_operator() -> None:
     odd = spec_of(odd_product, ["u32"], f=odd_above, kind="segments")
     for commuting in (False, True):
         check_runs(dataclasses.replace(odd, commutes=commuting), LENGTHS)
+
+
+OPERATORS = {"sum": jnp.add, "max": jnp.maximum, "prod": jnp.multiply}
+
+
+@pytest.mark.cpu
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("n", [32, 33, 47, 100, 300])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int32", "bfloat16", "complex64"])
+@pytest.mark.parametrize("name", ["sum", "max", "prod"])
+@pytest.mark.parametrize("rows", [(16,), (17,), (100,), (3, 40)])
+def test_rows_that_lie_apart(rows: tuple[int, ...], name: str, dtype: str, n: int) -> None:
+    """Operands that lack batch axes: an array that all rows read, numbers of its own that each row captures."""
+    if dtype == "complex64" and name == "max":
+        pytest.skip("complex numbers have no maximum")
+    rng = np.random.default_rng(n)
+    draw = lambda *shape: rng.choice([-1, 1] if name == "prod" else [-2, -1, 0, 1, 2], shape)  # noqa: E731
+    x, y, own, turns = draw(*rows, n), draw(n), draw(*rows), draw(rows[-1], 3)
+
+    def one(x: Any, y: Any, own: Any, turns: Any) -> Any:
+        return jp.reduce((x, y, jp.positions), OPERATORS[name], map=lambda a, b, i: a * b * own * turns[i % 3])
+
+    every = jax.vmap(one, (0, None, 0, 0))
+    if len(rows) > 1:
+        every = jax.vmap(every, (0, None, 0, None))
+    got = jax.jit(every)(*(jnp.asarray(v, dtype) for v in (x, y, own, turns)))
+    wanted = getattr(np, name)(x * y * own[..., None] * turns[:, np.arange(n) % 3], -1)
+    np.testing.assert_array_equal(np.asarray(got), wanted.astype(got.dtype))
+
+
+@pytest.mark.cpu
+def test_which_rows_that_lie_apart_are_folded_at_once() -> None:
+    """Of captured numbers that each has for itself only f's: vectors of rows are combined."""
+    x, w, m = jnp.ones((200, 40)), jnp.ones(40), jnp.ones(200)
+    weighted = jax.vmap(lambda x, w: jp.reduce((x, w), map=lambda a, b: a * b), (0, None))
+    centred = jax.vmap(lambda x, m: jp.reduce(x, map=lambda a: (a - m) ** 2))
+    scaled = jax.vmap(lambda x, m: jp.reduce(x, lambda a, b: a + b + m * 0))
+    for fn, y, together in ((weighted, w, True), (centred, m, True), (scaled, m, False)):
+        (call,) = jp.explain(fn)(x, y).calls
+        assert ("many rows at once" in call.strategy) == together

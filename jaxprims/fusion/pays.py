@@ -30,11 +30,8 @@ LEAST_IN_LOOPS = 2**18
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
 
-SHORT_ROW, SHORT_ROW_OF_POSITIONS = 512, 128
-"""Elements of a row below which XLA reduces the rows, one by one, as fast; where it is told the position too."""
-
-SHORTEST_ROW = 64
-"""Elements of a row below which a kernel of rows is slower, whatever goes into them."""
+SHORT_ROW, SHORTEST_ROW = 512, 33
+"""Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case."""
 
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
@@ -169,8 +166,9 @@ def why_not(body: Body) -> str | None:
     if site.family != "reduce":
         return None
     row = math.prod(site.sizes[site.kept :])
-    slow = any(e.primitive.name in ONE_BY_ONE for e in inside)
-    if site.kept and row < SHORTEST_ROW and not slow:
+    each, slow = sum(map(operations, inside)), any(e.primitive.name in ONE_BY_ONE for e in inside)
+    in_loops = all(e.primitive.name in IN_LOOPS for e in inside)
+    if site.kept and row < (SHORT_ROW if in_loops and each >= DEAR else SHORTEST_ROW) and not slow:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
     written = [
@@ -180,16 +178,11 @@ def why_not(body: Body) -> str | None:
     ]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
-    if any(e.primitive.name not in IN_LOOPS for e in inside):
+    if not in_loops:
         return None  # XLA would write what these make
-    if site.kept and row < (SHORT_ROW_OF_POSITIONS if positioned else SHORT_ROW) and not slow:
-        return "short rows, each reduced by itself"
     if len(body.sites) == 1 and not positioned:
-        each = sum(map(operations, inside))
         if each >= DEAR and not (slow or narrow or body.given):
             return "one reduction, whose arithmetic takes the time"
-        if each == 0 and site.kept and not body.given:
-            return "one reduction of rows that lie in memory"
         wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
         if each == 0 and wide and not body.given and _is_read_by_xla(body):
             return "one reduction of columns that XLA goes through again"

@@ -80,8 +80,13 @@ struct AffineKernel {
 
   static AffineState Element(const void* const* arrays, const void* const* uniforms, const OrderedRange& r, int64_t i,
                              int64_t lane) {
-    return AffineElement(static_cast<const int32_t*>(arrays[0])[i * r.lanes + lane], r.period > 0 ? i % r.period : i,
-                         *static_cast<const int64_t*>(uniforms[0]));
+    const int64_t row = r.steps == nullptr ? 0 : i / r.period, at = i - row * r.period;
+    const auto step = [&](const void* p, int64_t k) { return static_cast<const char*>(p) + (row > 0 ? row * r.steps[k] : 0); };
+    int32_t value = 0;
+    int64_t scale = 0;
+    std::memcpy(&value, step(arrays[0], 0) + 4 * (at * r.lanes + lane), 4);
+    std::memcpy(&scale, step(uniforms[0], 2), 8);
+    return AffineElement(value, r.period > 0 ? i % r.period : i, scale);
   }
 
   static int64_t Scan(const void* const* arrays, const void* const* uniforms, void* const* outs, const uint8_t* flags,
@@ -175,7 +180,9 @@ struct AffineKernel {
     shape.leaf_bytes.assign(AffineResult::kBytes, AffineResult::kBytes + 4);
     shape.leaf_slots = {2, 1, 1, 1};
     shape.slot_bytes = {8, 8, 4};
-    shape.across = shape.folds_rows = across;
+    shape.across = across;
+    shape.folds_rows = true;
+    shape.folds_spaced = !across;
     shape.identity = true;
     return shape;
   }

@@ -162,6 +162,17 @@ TEST(ReduceJoinsRowsThatLieEndToEnd) {
   CHECK_EQ(joined(), int64_t{80});
   p.value_mask = 1;
   CHECK_EQ(joined(), int64_t{1});
+  p.n = 40;
+  const auto spaced = [&](int value_mask, int scale_mask) {
+    p.value_mask = value_mask, p.scale_mask = scale_mask;
+    const ReduceProblem found = Described(p);
+    return found.spaced ? found.joined : -found.joined;
+  };
+  CHECK_EQ(spaced(3, 0), int64_t{-240});
+  CHECK_EQ(spaced(3, 3), int64_t{240});
+  CHECK_EQ(spaced(2, 3), int64_t{80});
+  CHECK_EQ(spaced(1, 3), int64_t{80});
+  CHECK_EQ(spaced(0, 0), int64_t{240});
 }
 
 TEST(ReducePairwiseSumIsAccurate) {
@@ -188,7 +199,8 @@ TEST(ReducePlanOfRandomProblems) {
     p.slots = 1 + size(5);
     p.state_bytes = p.slots * (1 + size(3));
     p.init = random() % 2 == 0;
-    p.folds_rows = p.across && random() % 2 == 0;
+    p.folds_rows = random() % 2 == 0;
+    p.spaced = random() % 2 == 0;
     Machine m;
     m.threads = static_cast<int>(1 + random() % 64);
     const ReducePlan plan = MakeReducePlan(p, m);
@@ -196,7 +208,9 @@ TEST(ReducePlanOfRandomProblems) {
     CHECK(plan.threads >= 1 && plan.threads <= m.threads && plan.grain >= 1);
     CHECK(plan.strip >= 1 && (plan.strip <= p.lanes || p.lanes == 0));
     if (plan.periodic) {
-      CHECK(!p.init && p.n >= 1 && p.n <= kReducePeriod && plan.leaf == p.n && (!p.across || p.folds_rows));
+      CHECK(!p.init && p.n >= 1 && plan.leaf == p.n && (!p.across || p.folds_rows));
+      CHECK(p.n <= (p.folds_rows ? kReduceLeaf : kReducePeriod));
+      CHECK(!p.spaced || p.across || (p.folds_rows && p.n >= kReduceSpaced));
       CHECK(!p.across || p.n <= kReduceSteps || p.n * p.lanes <= kReduceTogether);
     } else {
       CHECK(plan.leaf == (p.across ? kReduceLeafAcross : kReduceLeaf));

@@ -18,13 +18,13 @@ from ..llvm import engine as llvm_engine
 from ..plans import ORDERS, ReducePlan, ScanPlan, SegmentsPlan, plan_of
 from . import kernel, large
 from .elements import vector_width
-from .reduce_rows import folds_rows
+from .reduce_rows import folds_rows, folds_spaced
 from .scan_along import runs_along_short_rows
 from .xla_pays import xla_pays
 
 KERNELS = compiler.Kernels(
     "ordered",
-    lambda spec: {**described_ordered(spec), "folds_rows": folds_rows(spec)},
+    lambda spec: {**described_ordered(spec), "folds_rows": folds_rows(spec), "folds_spaced": folds_spaced(spec)},
     kernel.function_names,
     kernel.generate,
 )
@@ -120,12 +120,14 @@ class Reductions(_Ordered):
     name = "reduce"
 
     def numbers(self, problem: OrderedProblem) -> dict[str, Any]:
+        spaced = folds_spaced(problem.spec) and not problem.contiguous
         return super().numbers(problem) | {
             "rows": problem.members,
-            "joined": 1 if problem.captured else problem.members,  # consecutive rows that lie end to end
+            "joined": problem.members if spaced or not problem.captured else 1,
             "state_bytes": sum(map(itemsize, problem.spec.state)),
             "init": problem.init,
             "folds_rows": folds_rows(problem.spec),
+            "spaced": spaced,
         }
 
     def plan(self, problem: OrderedProblem) -> ReducePlan:

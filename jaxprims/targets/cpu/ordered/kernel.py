@@ -24,9 +24,10 @@ from . import segment_runs as llvm_runs
 from .elements import vector_width
 from .rows import apply_op, load_state, store_results, store_state, uniforms_of
 
-PLAIN, PERIODIC, STREAMING = 0, 1, 2
+PLAIN, PERIODIC, STREAMING, SPACED = 0, 1, 2, 4
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
-vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less."""
+vectors of results past the caches; they must be aligned to their size, or to 64 bytes if that is less. SPACED: rows of a
+reduction lie as far apart as each operand has them."""
 
 
 def function_names(spec: OrderedSpec, variant: int) -> list[str]:
@@ -46,7 +47,9 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     module.triple = ""
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
-        if variant & PERIODIC and spec.across:
+        if variant & SPACED:
+            llvm_reduce_rows.reduce_rows(module, spec, vector_bytes, spaced=True)
+        elif variant & PERIODIC and spec.across:
             llvm_scan_across.rows(module, spec, vector_bytes)
         elif variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
             folded = llvm_reduce_rows.reduce_rows(module, spec, vector_bytes)

@@ -9,12 +9,15 @@ Short rows go side by side, half of them at a time. Extremes of floats there are
 where one of these rows has a NaN in it, or may end at the wrong zero, all are made anew, one by one. A row of an extreme that
 does not fill a vector is one in which its first element is met again. A packed maximum (``reduce_packed``) is one of pairs, half
 as wide.
+
+Spaced rows are of arrays that have steps of their own from row to row, none where all rows read the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -24,7 +27,9 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
 from ..llvm.build import (
     I64,
+    NULL,
     PTR,
+    address,
     all_pointers,
     alloca,
     bytes_of,
@@ -65,36 +70,43 @@ def folds_rows(spec: OrderedSpec) -> bool:
     return (two is not None and not two.own) or not (is_expensive(spec.op) or is_expensive(spec.f))
 
 
-def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> Longer | None:
-    """A function like ``scan`` of a range that has a period (cpu/ordered_kernel.h), and the least period that it takes."""
+def folds_spaced(spec: OrderedSpec) -> bool:
+    """Rows, wherever they lie: f alone may read captured arrays, of which each row may have its own."""
+    return folds_rows(spec) and not spec.across and all(i.op != "load" for p in (spec.op, spec.finish) for i in p.walk())
+
+
+def reduce_rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int, spaced: bool = False) -> Longer | None:
+    """A function like ``scan`` of a range that has a period (cpu/ordered_kernel.h), and the least period that it takes; if
+    ``spaced``, it is ``scan``."""
     if not folds_rows(spec):
         return None
     packed = halves(spec)
     width, narrow = vector_width(spec if packed is None else packed, vector_bytes), vector_bytes // 4
-    b, args = declare(module, "rows", [PTR] * 7 + [I64], I64)
-    b.function.linkage = "internal"
+    b, args = declare(module, "scan" if spaced else "rows", [PTR] * 7 + [I64], I64)
+    if not spaced:
+        b.function.linkage = "internal"
     (period,) = members(b, args[4], "period")
     once = packed is None and _only(spec.op) not in ("max", "min", "and", "or")
     if width <= narrow:
-        _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, ANY))
+        _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, ANY, spaced))
     else:  # of bytes, say
         with b.if_else(b.icmp_signed(">=", period, i64(max(width, ABREAST // 4)))) as (long, otherwise):
             with long:
-                _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, LONG))
+                _fold_all(b, spec, packed, args, _Group(b, spec, args, width, vector_bytes, once, LONG, spaced))
             with otherwise:
-                _fold_all(b, spec, packed, args, _Group(b, spec, args, narrow, vector_bytes, once, SHORT))
+                _fold_all(b, spec, packed, args, _Group(b, spec, args, narrow, vector_bytes, once, SHORT, spaced))
     b.ret(i64(1))
     return b.function, narrow if width > narrow else width if once else width // 2
 
 
 def _fold_all(b: ir.IRBuilder, spec: OrderedSpec, packed: OrderedSpec | None, args: Sequence[ir.Value], group: _Group) -> None:
-    lo, hi, n, period = members(b, args[4], "lo", "hi", "n", "period")
+    lo, hi, period = members(b, args[4], "lo", "hi", "period")
     captured, places = uniforms_of(b, spec, args[1]), all_pointers(b, args[2], len(spec.leaves))
-    rows, start, width = b.sdiv(b.sub(hi, lo), period), b.sub(n, hi) if spec.reverse else lo, group.width
+    rows, width = b.sdiv(b.sub(hi, lo), period), group.width
     some, two = least(b, rows, i64(width)), folds(spec)
     with loop(b, i64(0), rows, width) as at:
         row = least(b, at, b.sub(rows, some))  # the last ones may be made twice
-        group.at(b.add(start, b.mul(row, period)), some)
+        group.at(row, some)
         if packed is not None:
             state = _words(group, packed, captured)
         elif two is not None:
@@ -156,25 +168,44 @@ def _halves(width: int, lanes: int, span: int) -> tuple[list[int], list[int]]:
     return [k for k in both if k % lanes < lanes // 2], [k for k in both if k % lanes >= lanes // 2]
 
 
+class _Row(NamedTuple):
+    """``number``: where it is among all; None where rows are not spaced."""
+
+    arrays: Sequence[ir.Value]
+    start: ir.Value
+    number: ir.Value | None = None
+
+
 class _Group:
-    """As many rows as a vector has lanes, one behind the other; what is behind the last one repeats it."""
+    """As many rows as a vector has lanes; what is behind the last one repeats it."""
 
     def __init__(
-        self, b: ir.IRBuilder, spec: OrderedSpec, args: Sequence[ir.Value], width: int, vector_bytes: int, once: bool, rows: str
-    ):
+        self, b: ir.IRBuilder, spec: OrderedSpec, args: Sequence[ir.Value], width: int, vector_bytes: int, once: bool, rows: str,
+        spaced: bool,
+    ):  # fmt: skip
         """``once``: an element may not be met twice; if it may, a row of :data:`ANY` length need not fill a vector."""
         self.b, self.width, self.vector_bytes, self.once, self.rows = b, width, vector_bytes, once, rows
         self.arrays = arrays_of(b, spec, args[0])
-        (self.period,) = members(b, args[4], "period")
+        lo, hi, n, self.period = members(b, args[4], "lo", "hi", "n", "period")
+        self.start = b.sub(n, hi) if spec.reverse else lo
         self.whole = b.and_(self.period, i64(-width))
+        self.steps: Sequence[ir.Value] = ()
+        if spaced:
+            steps = b.inttoptr(*members(b, args[4], "steps"), PTR)
+            count = len(spec.arrays) + len(spec.uniforms)
+            self.steps = [b.load(b.gep(steps, [i64(k)], source_etype=I64), typ=I64) for k in range(count)]
 
     def at(self, first: ir.Value, count: ir.Value) -> None:
-        """``first``: the element with which the first of ``count`` rows begins."""
+        """``first`` of ``count`` rows."""
         self.first, self.last = first, self.b.sub(count, i64(1))
-        self.starts = [self._start(i64(r)) for r in range(self.width)]
+        self.starts = [self._row(i64(r)) for r in range(self.width)]
 
-    def _start(self, row: ir.Value) -> ir.Value:
-        return self.b.add(self.first, self.b.mul(least(self.b, row, self.last), self.period))
+    def _row(self, r: ir.Value) -> _Row:
+        b, at = self.b, self.b.add(self.first, least(self.b, r, self.last))
+        if not self.steps:
+            return _Row(self.arrays, b.add(self.start, b.mul(at, self.period)))
+        arrays = [p if p is NULL else address(b, p, b.mul(at, step)) for p, step in zip(self.arrays, self.steps, strict=False)]
+        return _Row(arrays, i64(0), at)
 
     def is_few(self) -> ir.Value:
         return self.b.icmp_signed("<=", self.period, i64(self.width * ABREAST // self.vector_bytes))
@@ -197,10 +228,11 @@ class _Group:
         types = [expr.register_type(t, width) for t in spec.state]
         folded = [alloca(b, t, width) for t in types]
         with loop(b, i64(0), i64(width)) as r:
-            start, uniforms = self._start(r), self._of_row(captured, levels, types[0], r)
-            one = lambda: self._states(spec, uniforms, start, i64(0), self.period)  # noqa: E731
-            row = self._by_length(one, lambda: self._full_row(spec, uniforms, start))
-            for p, t, v in zip(folded, types, row, strict=True):
+            row = self._row(r)
+            uniforms = self._of_row(captured, levels, types[0], row, r)
+            one = lambda: self._states(spec, uniforms, row, i64(0), self.period)  # noqa: E731
+            total = self._by_length(one, lambda: self._full_row(spec, uniforms, row))
+            for p, t, v in zip(folded, types, total, strict=True):
                 b.store(v, b.gep(p, [r], source_etype=t))
         states = [
             [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
@@ -234,7 +266,7 @@ class _Group:
         types = [expr.register_type(t, self.width) for t in spec.state]
 
         def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
-            uniforms = [self._of_row(captured, levels, types[0], i64(r)) for r in rows]
+            uniforms = [self._of_row(captured, levels, types[0], self.starts[r], i64(r)) for r in rows]
             xs = [self._states(spec, own, self.starts[r], at, rest) for own, r in zip(uniforms, rows, strict=True)]
             if seen is not None:
                 seen.put([x for (x,) in xs])
@@ -263,7 +295,12 @@ class _Group:
             return long()
         return chosen(self.b, self.b.icmp_signed("<", self.period, i64(self.width)), short, long)
 
-    def _of_row(self, captured: Sequence[ir.Value], levels: ir.Value | None, t: ir.Type, r: ir.Value) -> list[ir.Value]:
+    def _of_row(
+        self, captured: Sequence[ir.Value], levels: ir.Value | None, t: ir.Type, row: _Row, r: ir.Value
+    ) -> list[ir.Value]:
+        if row.number is not None:
+            steps = self.steps[len(self.arrays) :]
+            captured = [address(self.b, p, self.b.mul(row.number, step)) for p, step in zip(captured, steps, strict=True)]
         return [*captured, *([] if levels is None else [self.b.gep(levels, [r], source_etype=t.element)])]
 
     @contextmanager
@@ -300,11 +337,11 @@ class _Group:
         self,
         spec: OrderedSpec,
         uniforms: Sequence[ir.Value],
-        start: ir.Value,
+        row: _Row,
         at: ir.Value,
         rest: ir.Value | None = None,
     ) -> State:
-        """A vector of the row that begins with the element ``start``."""
+        """A vector of a row."""
         width = self.width
 
         def position(dtype: str) -> ir.Value:
@@ -313,7 +350,7 @@ class _Group:
             places = self.b.add(first, numbers(t, range(width)))
             return places if rest is None else self.b.select(prefix_mask(self.b, rest, width), places, first)
 
-        return element(self.b, spec, self.arrays, uniforms, width, self.b.add(start, at), position, rest)
+        return element(self.b, spec, row.arrays, uniforms, width, self.b.add(row.start, at), position, rest)
 
     def _with_four(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], total: State, xs: Sequence[State]) -> State:
         """The total waits for one operation, not for four."""
@@ -324,12 +361,12 @@ class _Group:
         both = apply_op(self.b, spec, uniforms, self.width, first, second)
         return apply_op(self.b, spec, uniforms, self.width, total, both)
 
-    def _full_row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], start: ir.Value) -> State:
+    def _full_row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], row: _Row) -> State:
         """One row, at least a vector of elements: a vector of what its lanes have met."""
         b, width, total = self.b, self.width, Held(self.b, spec, self.width)
 
         def states(at: ir.Value) -> State:
-            return self._states(spec, uniforms, start, at)
+            return self._states(spec, uniforms, row, at)
 
         total.put(states(i64(0)))
         rest = b.sub(self.period, i64(width))
