@@ -221,6 +221,24 @@ def test_plans_of_sizes_that_are_not_known(f: Any) -> None:
         jax.make_jaxpr(jax.grad(lambda x: jnp.sum(jax.vmap(jp.fuse(f))(x[None]))))(x)
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 0.5 + jnp.cumsum(c) * 1e-4 + jnp.sum(x[0]), X),
+        lambda x: jnp.sum(jnp.where(IDS == 2, jnp.exp(X), 0) * x[0, IDS % x.shape[1]]),
+        lambda x: jax.vmap(lambda row: jax.lax.scan(lambda c, y: (0.9 * c + y,) * 2, 0.0, row)[1])(x),
+    ],
+    ids=["loop", "gather", "recurrences"],
+)
+def test_sizes_that_are_not_known_beside_such_that_are(f: Any) -> None:
+    x = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("n"), 600), jnp.float32)
+    y = jax.ShapeDtypeStruct((2, *jax.export.symbolic_shape("n")), jnp.float32)
+    for shape, array in ((x, X[:3000].reshape(5, 600)), (y, X[:1300].reshape(2, 650))):
+        for fn in (f, jax.grad(lambda x: jnp.sum(jnp.tanh(f(x))))):
+            same(fn(array), export(jax.jit(jp.fuse(fn)))(shape).call(array), 1e-3)
+        jax.make_jaxpr(jax.grad(lambda x: jnp.sum(jp.fuse(f)(x))))(shape)
+
+
 @pytest.mark.dear
 def test_shards() -> None:
     mesh = mesh_of(8)

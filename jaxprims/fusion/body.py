@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jax import lax
@@ -16,6 +16,7 @@ from ..tracing import elementwise, lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.labels import MOVES, REDUCTIONS, Labels, wanted
 from ..tracing.lanewise import OWN, SAME, Lane
+from .cut import count_of
 from .exact_loops import each_step, is_exact_loop, steps
 from .graph import Graph
 from .sites import MOST_OWN, Site
@@ -24,9 +25,6 @@ Leaf = tuple[Var, Labels]
 
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
-
-LARGE = 2**13
-"""What a size that is not known counts as."""
 
 IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
 """What a function of a row may do."""
@@ -70,12 +68,12 @@ class Body:
         self.graph, self.sites, self.cut, self.given = graph, sites, cut, given
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
-        self.numbers: collections.Counter[int] = collections.Counter()  # of each equation taken, for one element
+        self.numbers: dict[int, float] = collections.defaultdict(float)  # of each equation taken, for one element
         self.common: set[int] = set()  # of these, what is the same in every turn of a loop
         self.repeated: set[int] = set()  # of these, what goes through numbers again for that
         self.counted: set[int] = set()  # loops whose positions are wanted
         self.batch = sites[0].kept
-        self.widest = 0  # numbers, of what is computed for one element
+        self.widest = 0.0  # numbers, of what is computed for one element
         self.of_rows = sites[0].family == "rows"
         roots = {var for site in sites if site.family in ("map", "rows") for var, _ in site.roots}
         loops = set(range(len(sites[0].sizes)))
@@ -119,11 +117,9 @@ class Body:
             return None
         out = wanted(eqn, labels)
         most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
-        if out is None or not _is_within(own_numbers(var, labels), most):
+        if out is None or own_numbers(var, labels) > most:
             return None
-        if any(
-            max(k, default=OWN) >= 0 and not _is_within(own_numbers(v, k), most) for v, k in zip(eqn.invars, out, strict=True)
-        ):
+        if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
             return None
         if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
             return None
@@ -145,7 +141,7 @@ class Body:
         """Are a reduction's elements short rows? What is read once for a row would make a reduction of every row by itself."""
         row = math.prod(self.sites[0].sizes[self.innermost :])
         alone = self.innermost == self.batch + 1 and not self.counted and not any(s.positioned for s in self.sites)
-        short = self.sites[0].family == "reduce" and alone and _is_within(row, LONGEST_COMBINED)
+        short = self.sites[0].family == "reduce" and alone and row <= LONGEST_COMBINED
         return short and (not self.repeated or self._unrolled(row) <= MOST_UNROLLED)
 
     @functools.cached_property
@@ -153,7 +149,7 @@ class Body:
         """Are rows so short that a vector holds a number of each of several rows, and registers all of them?"""
         made = sum(own_numbers(*root) for site in self.sites for root in site.roots)
         widest = max(made, self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
-        return self.of_rows and _is_within(widest, MAX_STRUCT_SLOTS) and self._unrolled() <= MOST_UNROLLED
+        return self.of_rows and widest <= MAX_STRUCT_SLOTS and self._unrolled() <= MOST_UNROLLED
 
     def _unrolled(self, row: int = 1) -> float:
         """Additions for a row of so many elements."""
@@ -209,13 +205,10 @@ class Body:
         return result
 
 
-def own_numbers(var: Any, labels: Labels) -> int:
-    return math.prod(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
-
-
-def _is_within(numbers: Any, most: int) -> bool:
-    """For certain? It may not be known how many there are."""
-    return isinstance(numbers, int) and numbers <= most
+def own_numbers(var: Any, labels: Labels) -> float:
+    """Infinite where it is not known how many."""
+    mine = [n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN]
+    return math.prod(mine) if all(isinstance(n, int) for n in mine) else math.inf
 
 
 def operations(eqn: JaxprEqn) -> float:
@@ -226,11 +219,6 @@ def operations(eqn: JaxprEqn) -> float:
     if is_exact_loop(eqn):
         return steps(eqn) * sum(map(operations, each_step(eqn)))
     return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)
-
-
-def count_of(sizes: Iterable[Any]) -> int:
-    """The product of these sizes."""
-    return math.prod(n if isinstance(n, int) else LARGE for n in sizes)
 
 
 def additions(name: str) -> float:

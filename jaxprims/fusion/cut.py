@@ -35,8 +35,17 @@ def kept_byte(together: float) -> float:
     return KEPT_IN_LAST_CACHE if together <= LAST_CACHE else KEPT
 
 
+LARGE = 2**13
+"""What a size that is not known counts as."""
+
+
+def count_of(sizes: Iterable[Any]) -> int:
+    """The product of these sizes."""
+    return math.prod(n if isinstance(n, int) else LARGE for n in sizes)
+
+
 def bytes_of(v: Any) -> float:
-    return float(math.prod(v.aval.shape) * v.aval.dtype.itemsize)
+    return float(count_of(v.aval.shape) * v.aval.dtype.itemsize)
 
 
 def read_or_made(

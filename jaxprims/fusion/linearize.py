@@ -12,9 +12,9 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import assembled
 from ..tracing.labels import MOVES
 from .agreed import has_its_own_way, is_of_arguments
-from .body import count_of, operations
+from .body import operations
 from .compared import compared
-from .cut import KEPT, read_or_made
+from .cut import KEPT, count_of, read_or_made
 from .graph import OUTSIDE, Graph, depending_on
 from .one_hots import one_hot
 from .sites import MOST_OWN

@@ -10,7 +10,6 @@ look at each other, as long as they do not go round in a circle.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import interpret, run_equation, scan_counts
 from ..tracing.labels import MOVES
 from ..tracing.lanewise import one_lane
+from .cut import count_of
 from .graph import OUTSIDE, Graph, depending_on, flat_graph
 from .intervals import Interval, interval, intervals
 
@@ -66,7 +66,7 @@ def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -
     length, body, lanes = eqn.params["length"], eqn.params["jaxpr"], eqn.outvars[0].aval.shape if carries else ()
     if not carries or not isinstance(length, int) or not isinstance(body, ClosedJaxpr):
         return None
-    if length < FEWEST or (lanes and length * math.prod(lanes) < FEWEST_OF_LANES):
+    if length < FEWEST or (lanes and length * count_of(lanes) < FEWEST_OF_LANES):
         return None
     if any(v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
         return None  # which kernels would not round at each step
@@ -159,9 +159,9 @@ class _Loop:
     def order(self) -> list[int]:
         """The carries, each behind those that it looks at."""
         jaxpr = self.body.jaxpr
-        widest = max([WIDEST, *(v.aval.size for v in jaxpr.invars[self.consts :])])
+        widest = max([WIDEST, *(count_of(v.aval.shape) for v in jaxpr.invars[self.consts :])])
         for e in jaxpr.eqns:
-            if e.effects or e.primitive.name not in _IN_STEPS or any(v.aval.size > widest for v in e.outvars):
+            if e.effects or e.primitive.name not in _IN_STEPS or any(count_of(v.aval.shape) > widest for v in e.outvars):
                 raise _NotLinear
         mine = jaxpr.invars[self.consts : self.consts + self.carries]
         looks = [{k for k, v in enumerate(mine) if v in self._reached(out)} for out in jaxpr.outvars[: self.carries]]

@@ -54,7 +54,7 @@ class Rows:
         k = len(self.sizes)
         return (*range(k), *(OWN,) * (var.aval.ndim - k))
 
-    def own(self, index: int) -> int:
+    def own(self, index: int) -> float:
         """Numbers of a row of what an equation makes."""
         (var,) = self.graph.eqns[index].outvars
         return own_numbers(var, self.labels(var))
