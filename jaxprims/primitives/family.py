@@ -109,10 +109,20 @@ class Family(abc.ABC):
         layout = divided.layouts.get(self.primitive)
         return "the elements are gathered" if layout is None else divided.in_words(avals, layout(avals, **params), count)
 
-    scatters = False
-    """Is XLA's operation a scatter, which its partitioner makes wrong (``reads``)?"""
+    undivided: AnyKernel | None = None
+    """What is done where XLA's partitioner would divide XLA's own operation and make it wrong, as a scatter (``reads``), or not
+    know how: of reductions by a function that no collective has."""
+
+    def whole(self, ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters with that, where XLA's partitioner is not told how the call is divided."""
+        call = params.get("call")
+        alone = divided.devices_of(ctx) == getattr(ctx.module_context.axis_context, "num_devices", 1)
+        if call is None or self.undivided is None or alone or call.plans:
+            return params
+        return params | {"call": dataclasses.replace(call, plans=(self.undivided,))}
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:
+        params = self.whole(ctx, params)
         another = self.another_way(ctx, operands, target, **params)
         return self.to_kernel(ctx, operands, target, **params) if another is None else another()
 
@@ -132,11 +142,7 @@ class Family(abc.ABC):
             alike = functools.partial(batched_alike, masks=masks, rank=rank)
             function: Callable[..., Any] | None = lambda *xs: self.primitive.bind(*alike(xs), **(params | {"masks": full}))  # noqa: E731
         else:
-            exported = getattr(ctx.module_context.axis_context, "num_devices", 1) > count
-            mine = params
-            if exported and self.scatters:
-                mine = params | {"call": dataclasses.replace(params["call"], plans=params["call"].plans or (AnyKernel(),))}
-            other = self.instead(target, ctx.avals_in, in_loop, **mine)
+            other = self.instead(target, ctx.avals_in, in_loop, **params)
             function = self.normal(**params) if other is None else other.function
         return None if function is None else lambda: mlir.lower_fun(function)(ctx, *operands)
 

@@ -85,7 +85,7 @@ class LookingBack(Family):
 
     def lower(self, ctx: Any, *operands: Any, target: Target, seen: Seen | None = None, **params: Any) -> Any:
         seen, n = seen or Seen(), len(params["masks"])
-        own = ctx.replace(avals_in=ctx.avals_in[:n])
+        own, params = ctx.replace(avals_in=ctx.avals_in[:n]), self.whole(ctx, params)
         another = self.another_way(own, operands[:n], target, seen.in_loop, **params)
         if another is not None:
             return another()

@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 
 from ...specs.problems import HistogramProblem
 from ...targets import ffi
+from ...targets.plans import AnyKernel
 from ...targets.registry import register_family
 from ...targets.target import Explanation, Target
 from .. import divided, producers
@@ -29,7 +30,7 @@ from .primitive import histogram_p
 class Histograms(LookingBack):
     """Generalized histograms."""
 
-    scatters = True
+    undivided = AnyKernel()
 
     def problem(self, target: Target, avals: Sequence[Any], **params: Any) -> HistogramProblem:
         call, masks, rank = params["call"], params["masks"], params["rank"]

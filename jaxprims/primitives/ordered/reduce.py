@@ -16,6 +16,7 @@ from jax.interpreters import batching
 from ...ir.work import AT_ONCE
 from ...operators.operator import identity_leaves
 from ...targets import ffi
+from ...targets.plans import AnyKernel
 from ...targets.registry import register_family
 from ...targets.target import Target
 from ..batches import new_primitive, over_batch
@@ -50,6 +51,8 @@ def neutral_leaves(call: OrderedCall, values: Sequence[Any]) -> list[Any]:
 
 class Reductions(OrderedFamily):
     """Reductions."""
+
+    undivided = AnyKernel("cpu")
 
     def operation(self, **params: Any) -> str | None:
         call: OrderedCall = params["call"]

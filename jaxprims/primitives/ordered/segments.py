@@ -14,6 +14,7 @@ from typing import Any
 from jax.interpreters import batching
 
 from ...targets import ffi
+from ...targets.plans import AnyKernel
 from ...targets.registry import register_family
 from ..batches import new_primitive
 from ..histogram import xla as histogram_xla
@@ -37,7 +38,7 @@ batching.primitive_batchers[segments_p] = batch_rule(segments_p, 1)
 class SegmentedReductions(OrderedFamily):
     """Segmented reductions."""
 
-    scatters = True
+    undivided = AnyKernel()
 
     def operation(self, **params: Any) -> str | None:
         """``leaves``: one for each."""
