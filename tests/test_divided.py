@@ -137,6 +137,32 @@ def test_halves_and_positions_along_several_axes(order: tuple[int, ...], spec: P
     check(back, (finite,), mesh(4, 2), spec, 24 * 40)
 
 
+HALVES: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, i: jp.reduce(x, init=jnp.asarray(3, x.dtype)),
+    "log of sum": lambda x, i: jp.reduce(x, jnp.logaddexp),
+    "scan": lambda x, i: jp.scan(x, reverse=True),
+    "scan with starts": lambda x, i: jp.scan(x, segment_starts=i == 0, init=jnp.asarray(3, x.dtype)),
+    "by index": lambda x, i: jp.reduce_by_index(x * 2, i, H, jnp.add, dest=jnp.ones(H, x.dtype)),
+    "by index, and an extreme": lambda x, i: jp.genhist(
+        lambda x, i: ((i, x), (i, x)), (x, i), (jp.Bins(H, jnp.maximum), jp.Bins(H, jnp.add))
+    ),
+    "segments": lambda x, i: jp.segment_reduce(x, jp.Offsets(jnp.array([0, 3, 900, N])), jnp.add),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sums_of_halves_are_rounded_once(name: str, dtype: str) -> None:
+    """Not each device's: what one would be is beyond float16, or has lost its last digits."""
+    x = np.where(np.arange(N) < N // 2, 300, -300) + X
+    half, wide = jnp.asarray(x, dtype), jnp.asarray(jnp.asarray(x, dtype), jnp.float32)
+    placed = [jax.device_put(a, NamedSharding(mesh(8), P("x"))) for a in (half, IDS)]
+    for want, got in zip(*(jax.tree.leaves(jax.jit(HALVES[name])(*a)) for a in ((wide, IDS), placed)), strict=True):
+        assert got.dtype == dtype
+        rounded = np.asarray(want.astype(dtype), np.float32)
+        np.testing.assert_allclose(np.asarray(got, np.float32), rounded, float(jnp.finfo(dtype).eps), 0.5)
+
+
 def test_six_devices() -> None:
     """Axes of a mesh that are not powers of two, in either order."""
     f = lambda x, i: jp.scan(maps(x), affine)  # noqa: E731

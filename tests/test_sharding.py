@@ -285,6 +285,26 @@ def test_segments_on_explicit_axes(name: str) -> None:
                 assert moved(compiled) <= (8 * 2 * H if spec == P("x") == ids else v.size)
 
 
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum, jnp.add, jnp.bitwise_xor])
+def test_exported_reductions_of_sharded_axes(op: Any) -> None:
+    """What XLA reduces by a function of ours is not left to its partitioner, which asks for a collective of it."""
+    m = mesh(2, 4)
+    dtype = np.int32 if op is jnp.bitwise_xor else np.float32
+    for shape in ((61, 13), (61, 2), (3, 400)):
+        x = (100 * np.random.default_rng(3).standard_normal(shape)).astype(dtype)
+        for axis in (0, 1):
+
+            def f(x: Any, axis: int = axis) -> Any:
+                x = jax.lax.with_sharding_constraint(x, NamedSharding(m, P("x", "y")))
+                return jp.reduce(x, op, axis=axis), jp.reduce(x * 2, op, axis=axis)
+
+            whole = NamedSharding(m, P())
+            exported = export(jax.jit(f, in_shardings=whole))(x)
+            got = jax.jit(exported.call)(jax.device_put(x, whole))
+            for a, b in zip(got, (jp.reduce(x, op, axis=axis), jp.reduce(x * 2, op, axis=axis)), strict=True):
+                assert_close(a, np.asarray(b))
+
+
 def test_export_for_several_devices() -> None:
     """An executable for eight devices runs on another mesh of eight."""
     m = mesh(8)

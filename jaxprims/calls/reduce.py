@@ -12,14 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..operators.classify import why_no_identity
 from ..operators.commutes import commutes
-from ..operators.operator import Operator, passing, simple_operator
-from ..operators.traced import followed
+from ..operators.operator import passing, rounds
 from ..primitives.ordered import scan_xla
-from ..primitives.ordered.call import OrderedCall
+from ..primitives.ordered.call import OrderedCall, in_wide
 from ..primitives.ordered.reduce import REDUCTIONS, reduce_p
 from ..primitives.ordered.scan import bind
 from ..tracing.jaxprs import EARLY
@@ -46,31 +44,16 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     static = OrderedCall(call.f, call.positions, "reduce", call.operator, len(call.captured), init=start is not None)
     axes, dtypes, counts = call.elements.axes, call.operator.dtypes, any(call.elements.is_position)
     alone = frozenset() if _at_once.get() or len(axes) == 1 else _sharded_alone(call.elements.given[0], axes)
-    if alone and _rounds(call.operator) and not call.axes:
-        static = _wide(static)
-    if _rounds(static.operator) or (counts and REDUCTIONS.extreme(static) is None):
+    if alone and rounds(call.operator) and not call.axes:
+        static = in_wide(static)
+    if rounds(static.operator) or (counts and REDUCTIONS.extreme(static) is None):
         alone = frozenset()  # all at once: what is rounded is rounded once, positions count along all axes
-    if len(_runs(axes)) > 1 and (counts or _rounds(static.operator)):
+    if len(_runs(axes)) > 1 and (counts or rounds(static.operator)):
         call.elements.moved_together()
     starts = [x.astype(d) for x, d in zip(start or (), static.operator.dtypes, strict=False)]
     operands = (call.elements.given, call.f_captured, call.captured, starts)
     out = _by_runs(operands, static=static, axes=call.elements.axes, lanes=call.lanes, alone=alone)
     return [x.astype(d) for x, d in zip(out, dtypes, strict=True)]
-
-
-def _rounds(operator: Operator) -> bool:
-    """Is what combines of all elements rounded at the end?"""
-    return operator.represent(in_order=True).finish is not None
-
-
-def _wide(call: OrderedCall) -> OrderedCall:
-    """The call in f32, where it is of numbers that are to be rounded to halves afterwards; or as it is."""
-    known: dict[str | None, Any] = {"add": jnp.add, "logaddexp": jnp.logaddexp}
-    op = known.get(call.operator.name)
-    if op is None or len(call.operator.shapes) != 1:
-        return call
-    f = followed(call.f, lambda out: [x.astype(jnp.float32) for x in out])
-    return dataclasses.replace(call, f=f, operator=simple_operator(op, call.operator.shapes[0], np.dtype(np.float32)))
 
 
 _at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("axes at once", default=False)

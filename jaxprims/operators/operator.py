@@ -304,6 +304,20 @@ def simple_operator(op: Callable[..., Any], shape: tuple[int, ...], dtype: Any) 
     return operator
 
 
+def wide(operator: Operator) -> Operator | None:
+    """In f32, of one that combines halves and rounds what comes of all of them; None of any other."""
+    known: dict[str | None, Callable[..., Any]] = {"add": jnp.add, "logaddexp": jnp.logaddexp}
+    op = known.get(operator.name)
+    if op is None or len(operator.shapes) != 1 or not rounds(operator):
+        return None
+    return simple_operator(op, operator.shapes[0], np.dtype(np.float32))
+
+
+def rounds(operator: Operator) -> bool:
+    """Is what combines of all elements rounded at the end?"""
+    return operator.represent(in_order=True).finish is not None
+
+
 def leaf_operators(operator: Operator, functions: Mapping[str | None, Callable[..., Any]]) -> list[Operator] | None:
     """What the operator does to each leaf by itself, if all of that is done by these ``functions`` (by their names), from the
     identities that they have alone."""

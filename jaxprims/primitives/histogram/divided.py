@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ...operators.operator import narrowed
-from ...operators.traced import Traced, traced_alike
+from ...operators.operator import narrowed, wide
+from ...operators.traced import Traced, followed, traced_alike
 from .. import devices, divided, own_axes
 from ..batches import over_batch
 from ..elements import mapped
@@ -120,6 +121,8 @@ def _on_devices(
     call, names, share = _of_parts(call, axes), axes.get("n", ()), axes.get("h", ())
     if not names:
         return histogram_p.bind(*operands, call=call, masks=masks, rank=rank)
+    dtypes = [dtype for part in call.parts for dtype in part.operator.dtypes]
+    call = _in_wide(call)
     arrays, captured, per_operator, dests = call.split(operands)
     array_masks, captured_masks, operator_masks, dest_masks = call.split(masks)
     arrays, array_masks = devices.with_positions(call.positions, arrays, array_masks, names)
@@ -140,8 +143,26 @@ def _on_devices(
         on_bins = functools.partial(_combine, part, consts, consts_masks, rank)
         op = devices.on_pairs(on_bins((full,) * count, (full,) * count))
         leaves = devices.together(op, leaves, names, part.operator.leaf_names, rank, share)
-        out += leaves if dest is None else on_bins(dest_mask or (), (full,) * count)(dest, leaves)
-    return out
+        if dest is not None:
+            start = [x.astype(d) for x, d in zip(dest, part.operator.dtypes, strict=True)]
+            leaves = on_bins(dest_mask or (), (full,) * count)(start, leaves)
+        out += leaves
+    return [x.astype(dtype) for x, dtype in zip(out, dtypes, strict=True)]
+
+
+def _in_wide(call: HistogramCall) -> HistogramCall:
+    """With sums in f32 that are to be rounded to halves afterwards."""
+    parts, narrow = list[Part](), list[int]()
+    for part in call.parts:
+        operator = None if part.captured else wide(part.operator)
+        if operator is not None:
+            part = dataclasses.replace(part, operator=operator, values=(len(call.f.jaxpr.outvars) + len(narrow),))
+            narrow.append(call.parts[len(parts)].values[0])
+        parts.append(part)
+    if not narrow:
+        return call
+    f = followed(call.f, lambda out: [*out, *(out[k].astype(jnp.float32) for k in narrow)])
+    return dataclasses.replace(call, f=f, parts=tuple(parts))
 
 
 def _combine(

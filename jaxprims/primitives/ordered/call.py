@@ -16,14 +16,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ...ir.folds import rolled
 from ...ir.program import Builder, Program, numpy_dtype, shifted_loads
 from ...operators.commutes import commutes
-from ...operators.operator import MAX_STRUCT_SLOTS, Operator, make_operators, of_arrays, passing, scalar_name, simple_operator
+from ...operators.operator import (
+    MAX_STRUCT_SLOTS,
+    Operator,
+    make_operators,
+    of_arrays,
+    passing,
+    scalar_name,
+    simple_operator,
+    wide,
+)
 from ...operators.representation import Representation
-from ...operators.traced import Traced, make_traced, slots_of
+from ...operators.traced import Traced, followed, make_traced, slots_of
 from ...specs.histogram import ArraySpec
 from ...specs.large import LargeSpec, large_spec
 from ...specs.ordered import OrderedSpec
@@ -212,6 +222,14 @@ def sizes_along(call: OrderedCall, spec: OrderedSpec, avals: Sequence[Any], mask
     first = masks[0].bit_count()
     n, *lanes = avals[0].shape[first : first + 1 + call.inner_rank]
     return n, math.prod(lanes) if spec.across else 1
+
+
+def in_wide(call: OrderedCall) -> OrderedCall:
+    """The call in f32, where it is of numbers that are to be rounded to halves afterwards; or as it is."""
+    operator = wide(call.operator)
+    if operator is None or call.captured or call.then is not None:
+        return call
+    return dataclasses.replace(call, f=followed(call.f, lambda out: [x.astype(jnp.float32) for x in out]), operator=operator)
 
 
 def init_dtypes(call: OrderedCall) -> list[np.dtype]:

@@ -19,7 +19,7 @@ from ...tracing.jaxprs import looked, pruned, with_arguments
 from .. import devices, divided, own_axes
 from ..batches import batch_shape, batched_alike, over_batch
 from . import scan_xla
-from .call import OrderedCall, last_of
+from .call import OrderedCall, in_wide, last_of
 from .reduce import REDUCTIONS, reduce_p
 from .scan import scan_p
 from .segments import segments_p
@@ -42,6 +42,7 @@ class Part:
         self.names = self.axes["n"]
         arrays, self.cut, self.captured, self.consts, self.init = call.split(self.operands)
         array_masks, self.cut_mask, self.captured_masks, self.consts_masks, self.init_masks = call.split(self.masks)
+        self.init = self.init and [x.astype(d) for x, d in zip(self.init, call.operator.dtypes, strict=True)]
         self.n = arrays[0].shape[array_masks[0].bit_count()]
         self.inner = arrays[0].shape[array_masks[0].bit_count() + 1 :][: call.inner_rank]
         self.given, self.given_masks = arrays, array_masks
@@ -171,13 +172,15 @@ def _on_devices(
         return _parts_of_elements(Part(call, masks, rank, axes, operands))
     if not axes.get("n"):
         return list(_PRIMITIVES[call.kind].bind(*operands, call=call, masks=masks, rank=rank))
-    part = Part(call, masks, rank, axes, operands)
+    part = Part(call if call.is_map else in_wide(call), masks, rank, axes, operands)
     if call.is_map:
         return part.run(scan_p, part.whole)
     if call.kind == "scan":
-        return _scan(part)
-    out = _reduce(part) if call.kind == "reduce" else _segments(part)
-    return out if call.wanted is None else [out[k] for k in call.wanted]
+        out = _scan(part)
+    else:
+        out = _reduce(part) if call.kind == "reduce" else _segments(part)
+        out = out if call.wanted is None else [out[k] for k in call.wanted]
+    return [x.astype(dtype) for x, (_, dtype) in zip(out, call.results, strict=True)]
 
 
 def _parts_of_elements(part: Part) -> list[Any]:
