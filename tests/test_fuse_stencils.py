@@ -178,6 +178,26 @@ def test_axes_in_other_orders() -> None:
     check(lambda u: (lambda v: v[1:, 1:] - v[:-1, :-1])(jnp.stack([u, u + 1, u * 2], -1)), U)  # lanes
 
 
+def test_numbers_of_channels() -> None:
+    """What all cells of a row read is laid out along it: vectors would read it lane by lane."""
+    pixels, bias = jnp.stack([U, U * 2, U + 1], -1), jnp.asarray([1.0, 2.0, 4.0])
+    for numbers in (bias, U[:, :1, None] * bias):
+
+        def change(u: Any, n: Any) -> Any:
+            return jnp.roll(u, 1, 0) * n - jnp.roll(u, 1, 1)
+
+        check(change, pixels, numbers)
+        (found,) = stencils(change, pixels, numbers)
+        assert found.layout.lanes == 1
+        assert [s.axes[1].size for s in found.layout.sources] == [50, 50]
+
+    def steps(u: Any, n: Any) -> Any:
+        return lax.fori_loop(0, 5, lambda _, u: (jnp.roll(u, 1, 0) + jnp.roll(u, 1, 1)) * n / 9, u)
+
+    same(jax.jit(steps)(pixels, bias), jp.fuse(steps)(pixels, bias))
+    assert "several steps" in inside(steps, pixels, bias)[0]
+
+
 @pytest.mark.dear
 def test_dtypes() -> None:
     check(rolled, (U * 10).astype(jnp.int32))

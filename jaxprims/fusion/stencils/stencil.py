@@ -107,7 +107,8 @@ NOTHING, ANY, BROADCAST = "nothing", "any", "broadcast"
 
 @dataclasses.dataclass(frozen=True)
 class SourceAxis:
-    """An array on one axis of the grid: which of its variable's axes, how many cells, and as :class:`Bounds` what is beyond."""
+    """An array on one axis of the grid: which of its variable's axes, -1 if none, how many cells, and as
+    :class:`Bounds` what is beyond."""
 
     axis: int
     size: int
@@ -267,13 +268,14 @@ class Layout:
         axes, shifts = [], []
         where = {a.along: (k, a) for k, a in enumerate(self.axes[r]) if a.along != FIXED}
         for g, n in enumerate(self.shape):
-            if g not in where:
-                axes.append(SourceAxis(-1, 1, BROADCAST))
+            row = g == len(self.shape) - 1 - self.lanes
+            if g not in where:  # along rows, vectors read cells side by side: one cell for all would be read lane by lane
+                axes.append(SourceAxis(-1, n, NOTHING) if row else SourceAxis(-1, 1, BROADCAST))
                 shifts.append(0)
                 continue
             k, a = where[g]
             beyond = max(0, a.lo - a.shift) + max(0, n + a.shift - (a.size - a.hi))
-            if g == len(self.shape) - 1 - self.lanes and beyond > MOST_BEYOND:
+            if row and beyond > MOST_BEYOND:
                 raise Unclear("many cells of each row read beyond an array")
             mode = a.mode if a.mode != "inside" else ANY if beyond else NOTHING
             axes.append(SourceAxis(k, a.size, mode, a.lo, a.hi))
@@ -329,7 +331,7 @@ class Layout:
         return bind(static, [*(arrays[k] for k in needed), *(captured[k] for k in constvars)])
 
     def _operand(self, s: Source, x: Any) -> Any:
-        """The array with the grid's axes in their order, those that it lacks of size 1."""
+        """The array with the grid's axes in their order, those that it lacks of size 1, but for that of rows."""
         for k, at in sorted(s.fixed, reverse=True):
             x = lax.index_in_dim(x, at, k, keepdims=False)
         kept = [k for k in range(s.var.aval.ndim) if k not in dict(s.fixed)]
