@@ -362,6 +362,16 @@ def test_what_pays() -> None:
     assert found(rolled, 64, 64) == 0 and found(rolled, 300, 300) == 1
     assert found(laplacian, 1000, 1000) == 0 and found(laplacian, 4096, 4096) == 1
     assert found(kept, 300, 300) == 1 and found(rolled, 10_000, 20) == 0
+    # the ends of short rows, alone or in corners
+
+    def padded_rows(u: Any) -> Any:
+        return laplacian(jnp.pad(u, ((0, 0), (1, 1)), "edge"))
+
+    assert found(rolled, 1000, 100) == 0 and found(rolled, 1000, 130) == 1
+    assert found(padded_rows, 1000, 100) == 0 and found(lambda u: laplacian(jnp.pad(u, 1)), 1000, 100) == 1
+    for row, several in (100, False), (130, True):
+        (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), jax.ShapeDtypeStruct((1000, row), jnp.float32))
+        assert ("several steps" in line) == several
     small, large = (jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (100, 200))
     for size, several in (small, False), (large, True):
         (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), size)

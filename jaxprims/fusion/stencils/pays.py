@@ -11,7 +11,8 @@ from ...specs.stencil import WIDEST, is_short_row
 from ...tracing import elementwise
 from ...tracing.labels import REDUCTIONS
 from ..body import operations
-from ..pays import DEAR, FUSED_BY_XLA, IN_LOOPS, is_written_for
+from ..graph import Graph
+from ..pays import DEAR, FUSED_BY_XLA, IN_LOOPS, ONE_BY_ONE, is_written_for
 from .stencil import Layout, Stencil
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**16, 2**11, 2**18
@@ -24,6 +25,9 @@ FEWEST_IN_ROWS, FEWEST_OF_SLICES = 2**22, 2**23
 BORDERS_OF_RESULT, BORDERS_OF_OPERAND = 4, 3
 """Borders that take XLA as long as it takes a kernel to write what XLA's loops read; and to read what they write for it, or a
 column, whose numbers do not lie side by side."""
+
+SHORT_ROW_OF_CELLS = 128
+"""Numbers of a row below which XLA's loops have its ends as fast, unless those of another axis meet them in corners."""
 
 _ADDED = frozenset(("scatter-add", "scatter_add"))
 _WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
@@ -62,6 +66,30 @@ def are_short_rows(layout: Layout) -> bool:
     return is_short_row(layout.shape[inner], math.prod(layout.shape[inner + 1 :]), shifts, width)
 
 
+def are_ends_of_short_rows(layout: Layout, graph: Graph, taken: Collection[int]) -> bool:
+    """Are the ends of short rows all that takes time in these equations, which XLA makes in vectors along them, too?"""
+    inner = len(layout.shape) - 1
+    names = {graph.eqns[k].primitive.name for k in taken}
+    if layout.lanes or layout.shape[inner] >= SHORT_ROW_OF_CELLS or not names <= (_SLICED | _BORDERS) - ONE_BY_ONE:
+        return False
+    borders = {k: axes for k in taken if (axes := _bordered(graph.eqns[k]))}
+    corners = any(len(a | borders[j]) > 1 for k, a in borders.items() for j in borders if j == k or graph.ancestors[k] >> j & 1)
+    return not corners and (layout.beyond(inner) > 0 or inner in layout.counted)
+
+
+def _bordered(eqn: JaxprEqn) -> frozenset[int]:
+    """The axes on which an equation puts other cells beside a row's, or others' rows."""
+    match eqn.primitive.name:
+        case "pad":
+            return frozenset(k for k, (low, high, _) in enumerate(eqn.params["padding_config"]) if max(low, high) > 0)
+        case "concatenate":
+            axis = eqn.params["dimension"]
+            return frozenset([axis] if sum(v.aval.shape[axis] > 0 for v in eqn.invars) > 1 else ())
+        case "rev":
+            return frozenset(eqn.params["dimensions"])
+    return frozenset()
+
+
 def why_no_stencil(
     stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = ()
 ) -> str | None:
@@ -95,6 +123,8 @@ def why_no_stencil(
         return "XLA reduces what it makes on its way, and writes that for both"
     if _is_made_where_it_is_read(stencil, inside, by_xla):
         return "XLA makes it in the loop that reads it, of what it need not write either"
+    if are_ends_of_short_rows(layout, stencil.graph, [*stencil.taken, *(s.index for s in stencil.sites)]):
+        return "the ends of short rows, which XLA's loops have as well"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
     padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
