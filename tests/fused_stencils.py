@@ -40,6 +40,7 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(rewrite, "why_no_stencil", lambda *_: None)
             patch.setattr(folded, "folds", lambda stencil: True)
             patch.setattr(steps, "FEWEST_CELLS", 0)
+            patch.setattr(steps, "FEWEST_AT_ROWS_ENDS", 0)
             patch.setattr(steps, "are_short_rows", lambda layout: False)
         yield
     assert found == []

@@ -369,8 +369,9 @@ def test_what_pays() -> None:
 
     assert found(rolled, 1000, 100) == 0 and found(rolled, 1000, 130) == 1
     assert found(padded_rows, 1000, 100) == 0 and found(lambda u: laplacian(jnp.pad(u, 1)), 1000, 100) == 1
-    for row, several in (100, False), (130, True):
-        (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), jax.ShapeDtypeStruct((1000, row), jnp.float32))
+    assert found(lambda u: sum(jnp.roll(u, s, k) for k in range(3) for s in (1, -1)), 64, 64, 64) == 1
+    for *shape, several in (1000, 100, False), (1000, 130, True), (3000, 100, True):
+        (line,) = inside(lambda u: lax.fori_loop(0, 5, lambda _, v: rolled(v), u), jax.ShapeDtypeStruct(shape, jnp.float32))
         assert ("several steps" in line) == several
     small, large = (jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (100, 200))
     for size, several in (small, False), (large, True):

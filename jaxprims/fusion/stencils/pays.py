@@ -26,8 +26,9 @@ BORDERS_OF_RESULT, BORDERS_OF_OPERAND = 4, 3
 """Borders that take XLA as long as it takes a kernel to write what XLA's loops read; and to read what they write for it, or a
 column, whose numbers do not lie side by side."""
 
-SHORT_ROW_OF_CELLS = 128
-"""Numbers of a row below which XLA's loops have its ends as fast, unless those of another axis meet them in corners."""
+SHORT_ROW_OF_CELLS, MOST_BORDERED = 128, 3
+"""Numbers of a row below which XLA's loops have its ends as fast, unless those of another axis meet them in corners, or so many
+axes have ends."""
 
 _ADDED = frozenset(("scatter-add", "scatter_add"))
 _WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
@@ -74,7 +75,8 @@ def are_ends_of_short_rows(layout: Layout, graph: Graph, taken: Collection[int])
         return False
     borders = {k: axes for k in taken if (axes := _bordered(graph.eqns[k]))}
     corners = any(len(a | borders[j]) > 1 for k, a in borders.items() for j in borders if j == k or graph.ancestors[k] >> j & 1)
-    return not corners and (layout.beyond(inner) > 0 or inner in layout.counted)
+    few = len(frozenset().union(*borders.values())) < MOST_BORDERED
+    return few and not corners and (layout.beyond(inner) > 0 or inner in layout.counted)
 
 
 def _bordered(eqn: JaxprEqn) -> frozenset[int]:
