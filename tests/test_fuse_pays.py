@@ -210,3 +210,53 @@ def test_cells_that_xla_makes_where_it_reads_them() -> None:
         for fn in functions:
             assert bool(jp.explain(jp.fuse(fn))(x).calls) == is_kernel
             same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5, 1e-5)
+
+
+ROWS: dict[str, tuple[Callable[..., Any], int]] = {  # into how many kernels that is reduced
+    "dot products": (lambda x, y, w, m: jnp.sum(x * y, 1), 1),
+    "distances": (lambda x, y, w, m: jnp.sqrt(jnp.sum((x - y) ** 2, 1)), 1),
+    "cosines": (lambda x, y, w, m: jnp.sum(x * y, 1) / jnp.sqrt(jnp.sum(x * x, 1) * jnp.sum(y * y, 1)), 1),
+    "a sum and a position": (lambda x, y, w, m: (jnp.sum(x, 1), jnp.argmax(x, 1)), 1),
+    "all and any": (lambda x, y, w, m: (jnp.all(x > y, 1), jnp.any(x > w, 1), jnp.sum(x > 0, 1)), 1),
+    "weighted": (lambda x, y, w, m: jnp.sum(x * w, 1), 1),
+    "centred": (lambda x, y, w, m: jnp.sum(jnp.abs(x - m[:, None]), 1), 1),
+    "dear": (lambda x, y, w, m: jnp.sum(jnp.exp(x) * y, 1), 0),
+    "pairs": (lambda x, y, w, m: (jnp.sum(jnp.abs(x[:90, None] - y[:90]), 2), jnp.max(x[:90, None] * y[:90], 2)), 1),
+}
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_rows(width: int, name: str) -> None:
+    """Of 33 elements and more, which a kernel folds many at once; dear ones XLA makes on its way as fast."""
+    fn, count = ROWS[name]
+    rng = np.random.default_rng(width)
+    x, y, w, m = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2000, width), (2000, width), (width,), (2000,)))
+    if width > 32:
+        assert len([k for k in kernels(fn, x, y, w, m) if "reduce" in k]) == count
+    same(jax.jit(fn)(x, y, w, m), jax.jit(jp.fuse(fn))(x, y, w, m), 1e-5, 1e-4)
+    gradient = jax.grad(lambda *args: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(fn(*args))), (0, 1, 2, 3))
+    if "position" not in name and "all" not in name:
+        same(jax.jit(gradient)(x, y, w, m), jax.jit(jp.fuse(gradient))(x, y, w, m), 1e-4, 1e-3)
+
+
+SCANS: dict[str, Callable[..., Any]] = {
+    "a number for each row": lambda x, w, m: jnp.cumsum(x * m[:, None], 1),
+    "numbers for all rows": lambda x, w, m: jnp.cumsum(x * w, 1),
+    "a row's own sum": lambda x, w, m: jnp.cumsum(jax.nn.softmax(x), 1),
+    "after it": lambda x, w, m: jnp.cumsum(x, 1) * m[:, None],
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("width", [5, 100, 300])
+def test_scans_of_rows_with_numbers_of_their_own(width: int, name: str) -> None:
+    """Short rows are one call of a kernel, to which XLA gives what it made of these numbers; long ones take them in."""
+    fn = SCANS[name]
+    rng = np.random.default_rng(width)
+    x, w, m = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((3000, width), (width,), (3000,)))
+    (scan,) = (site for site in jp.explain(jp.fuse(fn))(x, w, m).sites if site.startswith("cumsum over"))
+    if "own sum" not in name:
+        assert ("mul" in scan) == (width > 256)
+    same(jax.jit(fn)(x, w, m), jax.jit(jp.fuse(fn))(x, w, m), 1e-5, 1e-4)

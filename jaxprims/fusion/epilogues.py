@@ -16,11 +16,9 @@ from . import loops
 from .body import Body, operations
 from .cut import KEPT, READ, read_or_made
 from .graph import OUTSIDE, Graph
+from .pays import SHORT_ROW_SCANNED
 from .sites import Site
 from .stencils.stencil import Root
-
-SHORT_ROW = 64
-"""Elements of a row below which many are scanned at once, unless each has a number of its own: that takes a call."""
 
 
 class Finished:
@@ -76,7 +74,7 @@ def finished(scans: Body, outside: Collection[int], read: Collection[Var]) -> Fi
     along = labels.index(len(sizes) - 1)
 
     def is_of_short_rows(v: Any) -> bool:
-        return sizes[-1] < SHORT_ROW and v.aval.shape[along] == 1 and v.aval.size > 1
+        return sizes[-1] <= SHORT_ROW_SCANNED and v.aval.shape[along] == 1 and v.aval.size > 1
 
     def fits(v: Any) -> bool:
         if isinstance(v, Literal) or v in known:

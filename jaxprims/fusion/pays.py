@@ -219,6 +219,18 @@ def along_rows(body: Body) -> frozenset[Var]:
     return frozenset(out)
 
 
+SHORT_ROW_SCANNED = 256
+"""Elements of a row up to which a kernel scans many as one, which it cannot where not all that it reads has a number for each."""
+
+
+def of_short_rows(body: Body) -> frozenset[Var]:
+    """What is scanned along short rows, if it is made of numbers that rows have for themselves, or all in common."""
+    site = body.sites[0]
+    if site.family != "scan" or site.sizes[-1] > SHORT_ROW_SCANNED or len(body.streamed) == len(body.leaves):
+        return frozenset()
+    return frozenset(var for var, _ in site.roots if isinstance(var, Var))
+
+
 FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE = (2**13, 768), (2**14, 2048)
 """Numbers, and rows, below which XLA goes through short rows several times as fast as a kernel once; and once, with less than
 :data:`DEAR` arithmetic."""

@@ -24,7 +24,7 @@ from .epilogues import finished
 from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
-from .pays import along_rows, is_held, why_no_rows, why_not
+from .pays import along_rows, is_held, of_short_rows, why_no_rows, why_not
 from .priced import SAVED, bytes_around, is_in_cache, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
@@ -250,7 +250,7 @@ class _Plan:
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             alike = read_in_any_case(self.graph, self.compared, bodies, self.graph.evaluated(_reads_of(bodies)))
-            more = [alike | along_rows(b) for b in bodies]
+            more = [alike | along_rows(b) | of_short_rows(b) for b in bodies]
             if all(mine <= cut for mine, cut in zip(more, cuts, strict=True)):
                 return bodies
             cuts = [cut | mine for cut, mine in zip(cuts, more, strict=True)]
@@ -291,7 +291,8 @@ class _Plan:
         leaves: list[set[Any]] = []
         rows = list(self.of_rows)
         for site in sites:
-            mine = set(self._body([site]).streamed)
+            body = self._body([site])
+            mine = set(body.streamed or body.leaves)
             for group, theirs in zip(groups, leaves, strict=True):
                 alike = group[0].form == site.form and mine & theirs and is_held(self._body([*group, site]))
                 if alike and _independent(self.graph, [*group, site], groups + rows, group):
