@@ -260,3 +260,13 @@ def test_scans_of_rows_with_numbers_of_their_own(width: int, name: str) -> None:
     if "own sum" not in name:
         assert ("mul" in scan) == (width > 256)
     same(jax.jit(fn)(x, w, m), jax.jit(jp.fuse(fn))(x, w, m), 1e-5, 1e-4)
+
+
+def test_what_scans_take_in() -> None:
+    """One number for all, and of one row whatever it is."""
+    for fn, *args in (
+        (lambda x, c: jnp.cumsum(x * c, 1), jnp.ones((2000, 90)), jnp.float32(2)),
+        (lambda x, w: jnp.cumsum(x[:, None] * w), jnp.ones(5000), jnp.ones(1)),
+    ):
+        assert "mul" in taken_in(fn, *args)
+        same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args), 1e-5)

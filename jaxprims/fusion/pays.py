@@ -226,9 +226,12 @@ SHORT_ROW_SCANNED = 256
 def of_short_rows(body: Body) -> frozenset[Var]:
     """What is scanned along short rows, if it is made of numbers that rows have for themselves, or all in common."""
     site = body.sites[0]
-    if site.family != "scan" or site.sizes[-1] > SHORT_ROW_SCANNED or len(body.streamed) == len(body.leaves):
+    *rows, n = site.sizes
+    known = all(isinstance(k, int) for k in site.sizes)
+    if site.family != "scan" or site.lanes or not known or n > SHORT_ROW_SCANNED or math.prod(rows) == 1:
         return frozenset()
-    return frozenset(var for var, _ in site.roots if isinstance(var, Var))
+    own = any(var.aval.size > 1 for var, labels in body.leaves if (var, labels) not in body.streamed)
+    return frozenset(var for var, _ in site.roots if own and isinstance(var, Var))
 
 
 FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE = (2**13, 768), (2**14, 2048)
