@@ -35,7 +35,7 @@ struct KernelEntry {
 
 struct HistEntry : KernelEntry<HistKernel, HistShape, 256> {};
 
-// Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally.
+// Variants: bit 0, periodic; bit 1, streaming: results are stored non-temporally; bit 2, spaced: rows lie apart.
 struct OrderedEntry : KernelEntry<OrderedKernel, OrderedShape, 8> {};
 
 struct StencilEntry : KernelEntry<StencilKernel, StencilShape, 1> {};

@@ -34,7 +34,7 @@ struct ReducePlan {
   int64_t grain = 1;      // blocks (of a strip each, or whole rows) that a task takes, one behind the other
   int threads = 1;
 
-  int variant() const { return periodic ? (spaced ? 5 : 1) : 0; }
+  int variant() const { return (periodic ? 1 : 0) | (spaced ? 4 : 0); }
 };
 
 inline constexpr int64_t kReducePerThread = 96 << 10;  // scalars of a sum; below this a second thread costs more than it saves

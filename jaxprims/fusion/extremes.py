@@ -16,8 +16,11 @@ from jax.extend.core import JaxprEqn
 
 from .body import Body
 from .graph import Graph
-from .pays import FEWEST, SHORT_ROW
+from .pays import FEWEST
 from .sites import Site, find_sites
+
+LONG_ROW = 512
+"""Elements of a row from which on another pass takes less than an operator on pairs."""
 
 _VALUES = {"argmax": jnp.max, "argmin": jnp.min}
 
@@ -33,7 +36,7 @@ def found_by_value(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
 
 def _pays(graph: Graph, site: Site, sites: list[Site]) -> bool:
     row = math.prod(site.sizes[site.kept :])
-    if site.elements < FEWEST or row < SHORT_ROW or site.lanes or jnp.issubdtype(site.eqn.invars[0].aval.dtype, jnp.bool_):
+    if site.elements < FEWEST or row < LONG_ROW or site.lanes or jnp.issubdtype(site.eqn.invars[0].aval.dtype, jnp.bool_):
         return False
     mine = {leaf for leaf, _ in Body(graph, [site], ()).streamed}
     others = [s for s in sites if s.form == site.form and mine <= {leaf for leaf, _ in Body(graph, [s], ()).streamed}]

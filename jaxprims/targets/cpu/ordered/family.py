@@ -123,7 +123,7 @@ class Reductions(_Ordered):
         spaced = folds_spaced(problem.spec) and not problem.contiguous
         return super().numbers(problem) | {
             "rows": problem.members,
-            "joined": problem.members if spaced or not problem.captured else 1,
+            "joined": problem.members if spaced or not problem.captured else 1,  # equally far apart, or end to end
             "state_bytes": sum(map(itemsize, problem.spec.state)),
             "init": problem.init,
             "folds_rows": folds_rows(problem.spec),

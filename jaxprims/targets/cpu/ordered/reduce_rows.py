@@ -169,7 +169,7 @@ def _halves(width: int, lanes: int, span: int) -> tuple[list[int], list[int]]:
 
 
 class _Row(NamedTuple):
-    """``number``: where it is among all; None where rows are not spaced."""
+    """Its first element is at ``start`` of the arrays. ``number``: where it is among all; None where rows are not spaced."""
 
     arrays: Sequence[ir.Value]
     start: ir.Value
@@ -204,7 +204,10 @@ class _Group:
         b, at = self.b, self.b.add(self.first, least(self.b, r, self.last))
         if not self.steps:
             return _Row(self.arrays, b.add(self.start, b.mul(at, self.period)))
-        arrays = [p if p is NULL else address(b, p, b.mul(at, step)) for p, step in zip(self.arrays, self.steps, strict=False)]
+        arrays = [
+            p if p is NULL else address(b, p, b.mul(at, step))
+            for p, step in zip(self.arrays, self.steps[: len(self.arrays)], strict=True)
+        ]
         return _Row(arrays, i64(0), at)
 
     def is_few(self) -> ir.Value:
