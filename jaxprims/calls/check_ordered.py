@@ -32,8 +32,9 @@ def check_ordered(
     beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it, of up to so many scalars, else an array; ``rows``: and that, however few it has; ``names``: mesh axes over
-    which the elements are sharded; ``beside``: what the operator meets besides elements, starts and what cuts them."""
+    is one element, however the operator treats it, an array if it has more scalars than this; ``rows``: and an array, however few
+    it has; ``names``: mesh axes over which the elements are sharded; ``beside``: what the operator meets besides elements, starts
+    and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)

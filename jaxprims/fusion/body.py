@@ -35,7 +35,7 @@ MOST_IN_ROW = 8192
 LONGEST_COMBINED = 16
 """Numbers of a row that is combined as one element."""
 
-MOST_UNROLLED = 1024
+MOST_UNROLLED = 4096
 """Additions for a row of those that lie side by side, each of which has code of its own."""
 
 MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS

@@ -45,11 +45,11 @@ class Fused:
     """A function of arrays, traced; what became of it; and the functions that transformations make of it, each made once.
 
     ``named``: the primitive's parameter that stands for it, as long as somebody needs that. ``with_rules``: derivatives will be
-    taken of what became of it, and functions with rules of their own for them stay calls.
+    taken of what became of it, and functions with rules of their own for them stay calls. ``in_loop``: it is a loop's body.
     """
 
-    def __init__(self, closed: ClosedJaxpr, with_rules: bool = False):
-        self.closed, self.with_rules = closed, with_rules
+    def __init__(self, closed: ClosedJaxpr, with_rules: bool = False, in_loop: bool = False):
+        self.closed, self.with_rules, self.in_loop = closed, with_rules, in_loop
         self.named: weakref.ref[ClosedJaxpr] | None = None
         self.made: dict[Any, Any] = {}
         self.inside: list[str] = []  # what became of loops and branches
@@ -94,9 +94,9 @@ class Fused:
         self.changed |= bool(placed)  # XLA would write zeros, add to some of them, and read all
         found = found_by_value(plain) | placed
         instead |= {id(plain.eqns[k]): instead_of_it for k, instead_of_it in found.items()}
-        if not any(instead.values()):
-            return plain
-        return flat_graph(ClosedJaxpr(plain.jaxpr, plain.consts), lambda eqn: instead.get(id(eqn)), self.with_rules)
+        if any(instead.values()):
+            plain = flat_graph(ClosedJaxpr(plain.jaxpr, plain.consts), lambda eqn: instead.get(id(eqn)), self.with_rules)
+        return dataclasses.replace(plain, in_loop=self.in_loop)
 
     def _instead(self, graph: Graph, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
         """What is done in place of an equation, of whose operands is known between which numbers they lie."""
@@ -127,7 +127,7 @@ class Fused:
 
     def _body(self, eqn: JaxprEqn, body: ClosedJaxpr) -> ClosedJaxpr | None:
         """What a loop or branch does, fused; None if there is nothing in it to be fused."""
-        fused = Fused(body, self.with_rules)
+        fused = Fused(body, self.with_rules, in_loop=self.in_loop or eqn.primitive.name in ("scan", "while"))
         found = fused.rewritten.closed
         self.inside += [f"in {eqn.primitive.name}: {line}" for line in fused.in_words()]
         same = not found.consts and [str(a) for a in found.out_avals] == [str(a) for a in body.out_avals]

@@ -28,6 +28,7 @@ class Graph:
     users: dict[Var, list[int]]
     ancestors: list[int]  # of each equation: a bit for each equation that it depends on, itself too
     with_rules: bool = False  # will derivatives be taken of what becomes of it?
+    in_loop: bool = False  # is it done in every turn of a loop?
 
     @property
     def eqns(self) -> Sequence[JaxprEqn]:
@@ -75,12 +76,12 @@ Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
 
 
 def flat_graph(
-    closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_rules: bool = False, in_loop: bool = False
+    closed: ClosedJaxpr, rewrite: Rewrite = lambda eqn: None, with_rules: bool = False, barriers: bool = True
 ) -> Graph:
-    """``with_rules``: calls that have rules of their own for derivatives stay calls. ``in_loop``: of a loop's body, which makes
-    nothing that was made before the loop."""
+    """``with_rules``: calls that have rules of their own for derivatives stay calls. ``barriers``: what a checkpoint makes again
+    is behind one; not in a loop's body, which makes nothing that was made before the loop."""
     calls = CALLS - RULES - CHECKPOINTS if with_rules else CALLS
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, not in_loop))(
+    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, barriers))(
         *(v.aval for v in closed.jaxpr.invars)
     )
     jaxpr = as_calls(pruned(_shared(inlined.jaxpr)))

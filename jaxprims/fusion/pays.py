@@ -234,9 +234,9 @@ def of_short_rows(body: Body) -> frozenset[Var]:
     return frozenset(var for var, _ in site.roots if own and isinstance(var, Var))
 
 
-FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE = (2**13, 768), (2**14, 2048)
+FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE, FEWEST_IN_A_LOOP = (2**13, 768), (2**14, 1536), (2**12, 128)
 """Numbers, and rows, below which XLA goes through short rows several times as fast as a kernel once; and once, with less than
-:data:`DEAR` arithmetic."""
+:data:`DEAR` arithmetic; and either in a loop, where its threads do not help it."""
 
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 """Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
@@ -251,6 +251,8 @@ def why_no_rows(body: Body) -> str | None:
         each = sum(operations(body.graph.eqns[k]) * body.numbers[k] for k in body.taken) / body.widest
         once = reduced < 2 and each < DEAR
         numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if once else FEWEST_SIDE_BY_SIDE
+        if body.graph.in_loop:
+            numbers, rows = FEWEST_IN_A_LOOP
         few = math.prod(site.sizes) < rows or math.prod(site.sizes) * body.widest < numbers
         return "few elements: XLA's loop is done before a kernel is called" if few else None
     written = any(own_numbers(*leaf) > 1 and is_written_for(body, leaf[0]) for leaf in body.streamed)

@@ -74,7 +74,7 @@ def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -
     if any(v.aval.shape[:rank] != lanes for v in body.jaxpr.outvars) or (lanes and not _lie_in_rows(graph, eqn)):
         return None
     try:
-        loop = _Loop(flat_graph(one_lane(body, lanes), in_loop=True), consts, carries, bool(eqn.params["reverse"]), length)
+        loop = _Loop(flat_graph(one_lane(body, lanes), barriers=False), consts, carries, bool(eqn.params["reverse"]), length)
         order = loop.order()
         solved = _over_lanes(lambda *xs: loop.run(order, xs), eqn, rank)
         every_factor = _over_lanes(lambda *xs: loop.factors(xs), eqn, rank)

@@ -20,7 +20,7 @@ from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .compared import Compared
 from .cut import IN_CACHE, bytes_of
 from .graph import OUTSIDE, Graph
-from .pays import FEWEST_SIDE_BY_SIDE, why_not
+from .pays import FEWEST_IN_A_LOOP, FEWEST_SIDE_BY_SIDE, why_not
 from .priced import bytes_around
 from .sites import Site, find_sites, is_number
 
@@ -187,7 +187,8 @@ def leaves_short_ones(graph: Graph, by_xla: Collection[int]) -> bool:
     """Does XLA, which evaluates these equations, reduce many short rows?"""
     every = ((rows, k) for rows in groups_of(graph) if rows.are_short for k in rows.members & set(by_xla))
     reduced = (graph.eqns[k].invars[0] for _, k in every if graph.eqns[k].primitive.name in REDUCTIONS)
-    return any(math.prod(x.aval.shape) >= FEWEST_SIDE_BY_SIDE[0] for x in reduced)
+    fewest, _ = FEWEST_IN_A_LOOP if graph.in_loop else FEWEST_SIDE_BY_SIDE
+    return any(math.prod(x.aval.shape) >= fewest for x in reduced)
 
 
 def find_rows(graph: Graph, compared: Sequence[Compared], written: bool = False) -> list[list[Site]]:

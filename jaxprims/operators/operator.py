@@ -157,7 +157,7 @@ def make_operators(
     closed: ClosedJaxpr, identity: list[np.ndarray] | None, rows: bool = False, most: int = MAX_STRUCT_SLOTS
 ) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
     """The operator of one histogram, in as many parts as kernels need: (leaves, operator, captured arrays) for each. ``rows``:
-    one array-valued leaf is updated lane by lane where that can be, however short it is. ``most``: scalars of one that is a struct.
+    one array-valued leaf is updated lane by lane where that can be, however short it is. ``most``: scalars of a struct.
 
     Second: does every part have an identity? Raises Unsupported where plain XLA has to do.
     """

@@ -32,7 +32,7 @@ def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:
     if not isinstance(body, ClosedJaxpr):
         return None
     try:
-        loop = _Loop(flat_graph(body, in_loop=True), consts, length)
+        loop = _Loop(flat_graph(body, barriers=False), consts, length)
     except Unclear:
         return None
     return loop.in_words(), lambda *operands: [typed(x, v.aval) for x, v in zip(loop.run(operands), eqn.outvars, strict=True)]
