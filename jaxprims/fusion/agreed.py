@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 
+from ..tracing.jaxprs import variables
 from ..tracing.labels import MOVES
 from .body import Body
 from .compared import Compared, source
@@ -169,7 +170,7 @@ def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
             eqn = graph.eqns[k]
             if not _is_alike(graph, eqn):
                 return True
-            todo += [graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in graph.producer]
+            todo += [graph.producer[v] for v in variables(eqn.invars) if v in graph.producer]
     return False
 
 

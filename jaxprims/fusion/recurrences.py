@@ -24,7 +24,7 @@ from ..primitives.avals import typed
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.emit import Unsupported
-from ..tracing.jaxprs import interpret, run_equation, scan_counts
+from ..tracing.jaxprs import interpret, run_equation, scan_counts, value_of, variables
 from ..tracing.labels import MOVES
 from ..tracing.lanewise import one_lane
 from .cut import count_of
@@ -178,7 +178,7 @@ class _Loop:
         bits, out = self.body.needs([atom]), {atom} - {a for a in [atom] if isinstance(a, Literal)}
         for k, eqn in enumerate(self.body.eqns):
             if bits >> k & 1:
-                out.update(v for v in eqn.invars if not isinstance(v, Literal))
+                out.update(variables(eqn.invars))
         return out
 
     def run(self, order: Sequence[int], operands: Sequence[Any]) -> list[Any]:
@@ -283,12 +283,11 @@ class _Loop:
         needed = self.body.needs([jaxpr.outvars[k]])
         for index, eqn in enumerate(jaxpr.eqns):
             if needed >> index & 1:
-                operands = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
+                operands = [value_of(v, env) for v in eqn.invars]
                 linear = any(isinstance(x, _Linear) for x in operands)
                 results = [_rule(eqn, operands)] if linear else run_equation(eqn, operands)
                 env.update(zip(eqn.outvars, results, strict=True))
-        out = jaxpr.outvars[k]
-        new = out.val if isinstance(out, Literal) else env[out]
+        new = value_of(jaxpr.outvars[k], env)
         if not isinstance(new, _Linear):
             return _constant(new, old.dtype)
         if new.fresh:

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_equation, variables
 from ..tracing.labels import REDUCTIONS
 from .graph import Graph, with_equations
 
@@ -170,10 +170,10 @@ def _can_update(eqn: JaxprEqn, shapes: dict[Var, Shape], alike: Collection[Any])
 
 def _behind(graph: Graph, atoms: Sequence[Any], shapes: dict[Var, Shape]) -> set[Var]:
     """What these are made of, as far as it is flattened."""
-    todo, out = [v for v in atoms if not isinstance(v, Literal)], set[Var]()
+    todo, out = variables(atoms), set[Var]()
     while todo:
         v = todo.pop()
         if v in shapes and v not in out:
             out.add(v)
-            todo += [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
+            todo += graph.operands_of(v)
     return out
