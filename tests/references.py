@@ -173,6 +173,20 @@ def einstein(a: Any, b: Any) -> Any:
     return (a + b) / (1 + a * b)
 
 
+def affine(p: Any, q: Any) -> Any:
+    """Maps x -> p0 x + p1, one after the other."""
+    return q[0] * p[0], q[0] * p[1] + q[1]
+
+
+def matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def inexact(tree: Any) -> list[Any]:
+    """The leaves that have derivatives."""
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+
 CASES = (
     Case("add", jnp.add, np.add, 0.0, normal, known=True, smooth=True),
     Case("max", jnp.maximum, np.maximum, -np.inf, normal, known=True, smooth=True),
