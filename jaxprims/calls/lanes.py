@@ -41,7 +41,7 @@ MAX_LARGE_SLOTS = 8192
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
 
-def find_form(call: Ordered, map: Any, whole: bool = False, rows: bool = False) -> None:
+def find_form(call: Ordered, map: Any, whole: bool, rows: bool) -> None:
     """Operator and map on elements (``whole``: on slices; ``rows``: as arrays, however few numbers they have). Raises Unsupported
     where there is no kernel for the operator."""
     check_dtypes([*call.values.dtypes, *(d for _, d in call.elements.slices())])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -58,6 +58,11 @@ class Graph:
             if v in self.producer:
                 bits |= self.ancestors[self.producer[v]]
         return bits
+
+    def needed(self, atoms: Sequence[Any]) -> list[int]:
+        """The equations that these variables depend on, in their order."""
+        bits = self.needs(atoms)
+        return [k for k in range(len(self.eqns)) if bits >> k & 1]
 
     def evaluated(
         self, reads: Mapping[int, Sequence[Any]], wanted: Iterable[Any] | None = None, outside: Collection[int] | None = None
@@ -136,6 +141,17 @@ def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
         if any(v in out for v in variables(eqn.invars)):
             out.update(eqn.outvars)
     return out
+
+
+def reached(starts: Iterable[Any], onward: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """These, and what each leads on to, once, in any order."""
+    todo, seen = [*starts], set[Any]()
+    while todo:
+        x = todo.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            todo += onward(x)
 
 
 def _inlined(

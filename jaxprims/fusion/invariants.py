@@ -28,7 +28,7 @@ _MOVED = IN_LOOPS | frozenset("dot_general cumsum cumprod cummax cummin cumlogsu
 """What may be made before a loop, which may have no step: pure, and certain to end."""
 
 
-def before_loop(eqn: JaxprEqn, with_rules: bool = False) -> ClosedJaxpr | None:
+def before_loop(eqn: JaxprEqn, with_rules: bool) -> ClosedJaxpr | None:
     """A loop as a function of its operands that makes such arrays first; None if there are none."""
     if eqn.effects or eqn.params.get("_split_transpose"):
         return None
@@ -141,8 +141,7 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
         return float("inf") if eqn is None else _additions(eqn)
 
     def all_of(atoms: Sequence[Var]) -> float:
-        bits = graph.needs(atoms)
-        return sum(_additions(eqn) for k, eqn in enumerate(graph.eqns) if bits >> k & 1)
+        return sum(_additions(graph.eqns[k]) for k in graph.needed(atoms))
 
     read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
     kept = [v for v in read if v in moved and all_of([v]) >= DEAR * v.aval.size]

@@ -45,7 +45,8 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
     wanted = [v for eqn in linear for v in eqn.invars] + dots
     residuals, again = _residuals(graph, wanted, moving, arguments, results_of)
     within = sorted(again | {graph.producer[e.outvars[0]] for e in linear})
-    forward = _closed(graph, arguments, [*results_of, *residuals], _needed_for(graph, [*results_of, *residuals]))
+    made = [*results_of, *residuals]
+    forward = _closed(graph, arguments, made, [graph.eqns[k] for k in graph.needed(made)])
     return forward, _closed(graph, [*arguments, *residuals, *tangents], dots, [graph.eqns[k] for k in within])
 
 
@@ -155,11 +156,6 @@ def _is_small(v: Any) -> bool:
 
 def _numbers(v: Any) -> int:
     return count_of(v.aval.shape)
-
-
-def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:
-    bits = graph.needs(atoms)
-    return [eqn for k, eqn in enumerate(graph.eqns) if bits >> k & 1]
 
 
 def _closed(graph: Graph, invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:

@@ -57,7 +57,7 @@ class _Linear:
     beyond: Any = None
 
 
-def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
+def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
     """A function of a scan's operands that does the same; None where the scan is something else, or short. ``given``: between
     which numbers the operands lie."""
     if eqn.primitive.name != "scan" or eqn.effects:
@@ -175,11 +175,7 @@ class _Loop:
 
     def _reached(self, atom: Any) -> set[Any]:
         """The variables that one depends on."""
-        bits, out = self.body.needs([atom]), {atom} - {a for a in [atom] if isinstance(a, Literal)}
-        for k, eqn in enumerate(self.body.eqns):
-            if bits >> k & 1:
-                out.update(variables(eqn.invars))
-        return out
+        return {v for atoms in ([atom], *(self.body.eqns[k].invars for k in self.body.needed([atom]))) for v in variables(atoms)}
 
     def run(self, order: Sequence[int], operands: Sequence[Any]) -> list[Any]:
         consts, init = operands[: self.consts], operands[self.consts : self.consts + self.carries]
@@ -280,13 +276,11 @@ class _Loop:
         old = _Linear(jnp.result_type(init), fresh=True)
         mine = [old if j == k else others.get(j) for j in range(self.carries)]
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self.body.consts, *consts, *mine, *now), strict=True))
-        needed = self.body.needs([jaxpr.outvars[k]])
-        for index, eqn in enumerate(jaxpr.eqns):
-            if needed >> index & 1:
-                operands = [value_of(v, env) for v in eqn.invars]
-                linear = any(isinstance(x, _Linear) for x in operands)
-                results = [_rule(eqn, operands)] if linear else run_equation(eqn, operands)
-                env.update(zip(eqn.outvars, results, strict=True))
+        for eqn in (jaxpr.eqns[index] for index in self.body.needed([jaxpr.outvars[k]])):
+            operands = [value_of(v, env) for v in eqn.invars]
+            linear = any(isinstance(x, _Linear) for x in operands)
+            results = [_rule(eqn, operands)] if linear else run_equation(eqn, operands)
+            env.update(zip(eqn.outvars, results, strict=True))
         new = value_of(jaxpr.outvars[k], env)
         if not isinstance(new, _Linear):
             return _constant(new, old.dtype)

@@ -122,9 +122,8 @@ class _Loop:
         graph, carries = self.graph, operands[self.consts :]
         jaxpr = graph.jaxpr
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*graph.consts, *operands), strict=True))
-        wanted = graph.needs(self.layout.variables)
-        for k, eqn in enumerate(jaxpr.eqns):
-            if wanted >> k & 1 and not any(v in self.inside for v in eqn.outvars):
+        for eqn in (jaxpr.eqns[k] for k in graph.needed(self.layout.variables)):
+            if not any(v in self.inside for v in eqn.outvars):
                 run_in(env, eqn)
         read = [env[v] for v in self.layout.variables]
         made = iter(self.layout.call(self.nodes, read, self.length))
