@@ -168,6 +168,12 @@ def two_best(a: Any, b: Any) -> Any:
     return jnp.sort(jnp.concatenate([a, b]))[::-1][:2]
 
 
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
 def einstein(a: Any, b: Any) -> Any:
     """Relativistic addition of velocities."""
     return (a + b) / (1 + a * b)
