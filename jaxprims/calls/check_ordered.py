@@ -26,13 +26,13 @@ def check_ordered(
     map: Any,
     name: str = "xs",
     several: bool = False,
-    whole: bool = False,
+    whole: int = 0,
     rows: bool = False,
     names: devices.Names = (),
     beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
-    is one element, however the operator treats it; ``rows``: and an array, however few numbers it has; ``names``: mesh axes over
+    is one element, however the operator treats it, of up to so many scalars, else an array; ``rows``: and that, however few it has; ``names``: mesh axes over
     which the elements are sharded; ``beside``: what the operator meets besides elements, starts and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")

@@ -41,9 +41,9 @@ MAX_LARGE_SLOTS = 8192
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
 
-def find_form(call: Ordered, map: Any, whole: bool, rows: bool) -> None:
-    """Operator and map on elements (``whole``: on slices; ``rows``: as arrays, however few numbers they have). Raises Unsupported
-    where there is no kernel for the operator."""
+def find_form(call: Ordered, map: Any, whole: int, rows: bool) -> None:
+    """Operator and map on elements (``whole``: on slices, of up to so many scalars, or as arrays; ``rows``: as arrays, however few
+    numbers they have). Raises Unsupported where there is no kernel for the operator."""
     check_dtypes([*call.values.dtypes, *(d for _, d in call.elements.slices())])
     given, concrete = checked_identity(call.monoid, call.values)
     mapped = _find_lanes(call, map, given if concrete else None, whole, rows)
@@ -63,7 +63,7 @@ def find_form(call: Ordered, map: Any, whole: bool, rows: bool) -> None:
         _map_on_elements(call, None)
 
 
-def _find_lanes(call: Ordered, map: Any, identity: list[Any] | None, whole: bool, rows: bool) -> bool:
+def _find_lanes(call: Ordered, map: Any, identity: list[Any] | None, whole: int, rows: bool) -> bool:
     """The operator on elements, with as many axes of lanes as may be; fewer where map mixes these, if an element is then still
     one of scalars. Is map on such elements, too?"""
     at, shapes = call.elements.at, call.values.shapes
@@ -76,7 +76,7 @@ def _find_lanes(call: Ordered, map: Any, identity: list[Any] | None, whole: bool
         if first is not None and (lanes < at or _slots(call, lanes) > MAX_STRUCT_SLOTS):
             break
         try:
-            operator, captured = _operator_on_elements(call, lanes, identity, rows)
+            operator, captured = _operator_on_elements(call, lanes, identity, 0 if rows else whole or MAX_STRUCT_SLOTS)
         except Unsupported as e:
             failure = e
             continue
@@ -102,7 +102,8 @@ def _slots(call: Ordered, lanes: int) -> int:
     return sum(slots_of(s[lanes:], d) for s, d in zip(call.values.shapes, call.values.dtypes, strict=True))
 
 
-def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, arrays: bool) -> tuple[Operator, list[Any]]:
+def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None, most: int) -> tuple[Operator, list[Any]]:
+    """As one of scalars, if these are no more than ``most``."""
     shapes, dtypes = call.values.shapes, call.values.dtypes
     inside = [s[lanes:] for s in shapes]
     slots = _slots(call, lanes)
@@ -114,18 +115,18 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None,
     closed = call.closed
     if outer:
         closed = _probed(call, inside)
-        if slots > MAX_STRUCT_SLOTS:
+        if slots > most:
             _prove_large(closed, call.closed, outer)
             return large_operator(closed)
         _prove(closed, call.closed, outer, inside * 2, [*dtypes, *dtypes])
-    if arrays or slots > MAX_STRUCT_SLOTS:
+    if slots > most:
         return large_operator(closed)
     uniform = None
     if identity is not None:
         rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
         if all(_all_alike(r) for r in rows):  # else it is passed as a start value
             uniform = [r[0] if len(r) else np.zeros(r.shape[1:], r.dtype) for r in rows]
-    ((_, operator, captured),), _ = make_operators(closed, uniform)
+    ((_, operator, captured),), _ = make_operators(closed, uniform, most=most)
     return operator, captured
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..operators.operator import MAX_STRUCT_SLOTS
 from ..operators.traced import make_traced
 from ..primitives.ordered.call import last
 from ..primitives.ordered.recurrence import Recurrence
@@ -17,10 +18,11 @@ from .check_ordered import check_ordered
 from .scan import bind_scan, run
 
 
-def mapped(f: Callable[..., Any], xs: Any, rows: bool = False) -> Any:
+def mapped(f: Callable[..., Any], xs: Any, rows: bool = False, registers: int = MAX_STRUCT_SLOTS) -> Any:
     """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written. ``rows``: they are not so
-    small, and f goes through them in loops; such arrays stay in the cache from one loop to the next."""
-    return run(check_ordered(xs, last, 0, None, f, whole=True, rows=rows), None, None, False, False)
+    small, and f goes through them in loops, as it does where its results are more than ``registers`` scalars; such arrays stay in
+    the cache from one loop to the next."""
+    return run(check_ordered(xs, last, 0, None, f, whole=registers, rows=rows), None, None, False, False)
 
 
 def recurring(r: Recurrence, f: Callable[..., Any], xs: Any, flags: Any, init: Any) -> Any:

@@ -38,6 +38,9 @@ LONGEST_COMBINED = 16
 MOST_UNROLLED = 1024
 """Additions for a row of those that lie side by side, each of which has code of its own."""
 
+MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
+"""Numbers that are written for a row of those: gradients in several arrays."""
+
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
 
@@ -146,10 +149,11 @@ class Body:
 
     @functools.cached_property
     def side_by_side(self) -> bool:
-        """Are rows so short that a vector holds a number of each of several rows, and registers all of them?"""
+        """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
         made = sum(own_numbers(*root) for site in self.sites for root in site.roots)
-        widest = max(made, self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
-        return self.of_rows and widest <= MAX_STRUCT_SLOTS and self._unrolled() <= MOST_UNROLLED
+        widest = max(self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
+        fit = widest <= MAX_STRUCT_SLOTS and made <= MOST_MADE_SIDE_BY_SIDE
+        return self.of_rows and fit and self._unrolled() <= MOST_UNROLLED
 
     def _unrolled(self, row: int = 1) -> float:
         """Additions for a row of so many elements."""

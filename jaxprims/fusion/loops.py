@@ -23,7 +23,7 @@ from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
 from ..primitives.batches import over_batch
 from ..tracing.lanewise import OWN
-from .body import Body
+from .body import MOST_MADE_SIDE_BY_SIDE, Body
 from .graph import Graph
 from .sites import Site, is_filled_with
 
@@ -287,7 +287,8 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
 
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
         if body.side_by_side:
-            return mapped(values, [x.reshape(count, *x.shape[len(sizes) - first :]) for x in arrays])
+            lying = [x.reshape(count, *x.shape[len(sizes) - first :]) for x in arrays]
+            return mapped(values, lying, registers=MOST_MADE_SIDE_BY_SIDE)
         flat = [x.reshape(count // together, together, *x.shape[len(sizes) - first :]) for x in arrays]
         return mapped(jax.vmap(values), flat, rows=True)
 

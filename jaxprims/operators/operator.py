@@ -154,10 +154,10 @@ def identity_leaves(op: Operator) -> list[np.ndarray]:
 
 
 def make_operators(
-    closed: ClosedJaxpr, identity: list[np.ndarray] | None, rows: bool = False
+    closed: ClosedJaxpr, identity: list[np.ndarray] | None, rows: bool = False, most: int = MAX_STRUCT_SLOTS
 ) -> tuple[list[tuple[tuple[int, ...], Operator, list[Any]]], bool]:
     """The operator of one histogram, in as many parts as kernels need: (leaves, operator, captured arrays) for each. ``rows``:
-    one array-valued leaf is updated lane by lane where that can be, however short it is.
+    one array-valued leaf is updated lane by lane where that can be, however short it is. ``most``: scalars of one that is a struct.
 
     Second: does every part have an identity? Raises Unsupported where plain XLA has to do.
     """
@@ -171,7 +171,7 @@ def make_operators(
             return _lane_by_lane(closed, shapes, dtypes, identity)
         except Unsupported:
             pass  # as a struct
-    if slots <= MAX_STRUCT_SLOTS:
+    if slots <= most:
         pre, inner = hoist(closed)
         captured = list(pre(*closed.consts))
         program = to_program(inner.jaxpr)
