@@ -168,9 +168,29 @@ def two_best(a: Any, b: Any) -> Any:
     return jnp.sort(jnp.concatenate([a, b]))[::-1][:2]
 
 
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
 def einstein(a: Any, b: Any) -> Any:
     """Relativistic addition of velocities."""
     return (a + b) / (1 + a * b)
+
+
+def affine(p: Any, q: Any) -> Any:
+    """Maps x -> p0 x + p1, one after the other."""
+    return q[0] * p[0], q[0] * p[1] + q[1]
+
+
+def matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def inexact(tree: Any) -> list[Any]:
+    """The leaves that have derivatives."""
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
 CASES = (

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxpr_as_fun
+from references import DTYPES
 
 import jaxprims as jp
 from jaxprims.targets.cuda import compiler, nvrtc
@@ -27,8 +28,6 @@ EVERYTHING = "JAXPRIMS_ALL_KERNELS" in os.environ
 """All cases for all targets take many minutes; else each is for one target, and a dtype has one case of the ordered family and
 one of histograms: targets and cases in turn."""
 
-DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-          "float64", "complex64", "complex128"]  # fmt: skip
 N = 1_000_000
 LONG = 100_000_000  # tiles wait in shared memory
 

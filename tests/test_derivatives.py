@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 import references
 from jax.test_util import check_grads
-from references import BY_NAME, INDEX, Case, H, N, assert_close, histogram, sample, stack
+from references import BY_NAME, INDEX, Case, H, N, assert_close, histogram, inexact, sample, stack
 
 import jaxprims as jp
 
 SMOOTH = ("add", "max", "mul", "logaddexp", "einstein", "mean_variance")
-
-
-def floats(tree: Any) -> list[Any]:
-    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
 @pytest.mark.cover(1)
@@ -30,7 +26,7 @@ def test_second_order(name: str) -> None:
     """Against finite differences, with dest; both modes of products and exponentials, and of the general rule."""
     case = BY_NAME[name]
     index = np.array([0, 1, 0, -1, 0], np.int32)
-    f = jax.jit(lambda v, d: floats(jp.reduce_by_index(v, index, 2, case.op, identity=case.given, dest=d)))
+    f = jax.jit(lambda v, d: inexact(jp.reduce_by_index(v, index, 2, case.op, identity=case.given, dest=d)))
     modes = {"add": ["rev"], "max": ["fwd"], "einstein": ["fwd"], "mean_variance": ["rev"]}.get(name, ["fwd", "rev"])
     check_grads(f, (sample(case, 5, 0, True), sample(case, 2, 1, True)), 2, modes)
 
@@ -59,8 +55,8 @@ def test_gradients_compose(name: str) -> None:
     dest = sample(case, H, 5, True)
 
     def scalar(bins: Any) -> jax.Array:
-        weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.real.dtype) for x in floats(bins))
-        return sum(jnp.sum(w * jnp.real(x) ** 2) for w, x in zip(weights, floats(bins), strict=True))
+        weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.real.dtype) for x in inexact(bins))
+        return sum(jnp.sum(w * jnp.real(x) ** 2) for w, x in zip(weights, inexact(bins), strict=True))
 
     def loss(v: Any, d: Any) -> jax.Array:
         return scalar(histogram(case)(v, SHORT, d))
@@ -84,10 +80,10 @@ def test_gradients_compose(name: str) -> None:
             out += [jax.vmap(grad(loss), (0, None))(both, d), grad(scanned)(both, d)]
         else:
             out += [grad(mapped)(both, d), grad(jax.checkpoint(loss))(first, d)]
-        return [floats(jax.tree.map(lambda g: jnp.zeros(()) if g.dtype == jax.dtypes.float0 else g, o)) for o in out]
+        return [inexact(jax.tree.map(lambda g: jnp.zeros(()) if g.dtype == jax.dtypes.float0 else g, o)) for o in out]
 
     wanted = jax.jit(
-        lambda v, d: floats(
+        lambda v, d: inexact(
             jax.tree.map(
                 lambda g: jnp.zeros(()) if g.dtype == jax.dtypes.float0 else g,
                 jax.value_and_grad(lambda v, d: scalar(fold(case, v, d)), (0, 1), allow_int=integers)(v, d),

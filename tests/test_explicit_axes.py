@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from divided_calls import further
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import mesh
@@ -17,10 +18,6 @@ from references import assert_close
 import jaxprims as jp
 
 RNG = np.random.default_rng(0)
-
-
-def further(a: Any, b: Any) -> Any:
-    return jnp.where(jnp.abs(a) >= jnp.abs(b), a, b)
 
 
 def check(f: Callable[..., Any], sizes: tuple[int, ...], *args: tuple[Any, P]) -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from references import BY_NAME, Case, assert_close, sample
+from references import BY_NAME, Case, assert_close, inexact, sample
 
 import jaxprims as jp
 from jaxprims.operators.traced import make_traced
@@ -25,13 +25,9 @@ INDEX = np.random.default_rng(0).integers(-1, H + 1, N).astype(np.int32)
 TABLES = ((1, 1), (1, 4), (4, 1), (4, 2))
 
 
-def floats(tree: Any) -> list[Any]:
-    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-
 def weighed(bins: Any) -> jax.Array:
-    weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape) for x in floats(bins))
-    return sum(jnp.sum(w * jnp.real(x)) for w, x in zip(weights, floats(bins), strict=True))
+    weights = (jnp.cos(jnp.arange(x.size)).reshape(x.shape) for x in inexact(bins))
+    return sum(jnp.sum(w * jnp.real(x)) for w, x in zip(weights, inexact(bins), strict=True))
 
 
 def by_walks(monkeypatch: pytest.MonkeyPatch, tables: tuple[int, int]) -> None:

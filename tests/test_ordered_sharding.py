@@ -15,17 +15,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, mesh
 from odd_operators import weighed_mean
-from references import assert_close
+from references import assert_close, matmul
 
 import jaxprims as jp
 
 
 def matrices(n: int) -> np.ndarray:
     return np.linalg.qr(np.random.default_rng(0).standard_normal((n, 2, 2)))[0].astype(np.float32)
-
-
-def matmul(a: Any, b: Any) -> Any:
-    return a @ b
 
 
 def test_batch_axes_are_split_without_communication() -> None:

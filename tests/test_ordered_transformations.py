@@ -14,15 +14,11 @@ import numpy as np
 import pytest
 import references
 from exports import called_elsewhere, export, run_python
-from references import assert_close
+from references import affine, assert_close
 
 import jaxprims as jp
 
 N = 60
-
-
-def affine(p: Any, q: Any) -> Any:
-    return q[0] * p[0], q[0] * p[1] + q[1]
 
 
 def data(*shape: int, seed: int = 0) -> np.ndarray:

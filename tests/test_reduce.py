@@ -14,7 +14,7 @@ import numpy_outcomes
 import pytest
 import references
 from exports import export
-from references import assert_close
+from references import DTYPES, assert_close
 from test_scan import affine, elements, everything, last, matmul
 
 import jaxprims as jp
@@ -126,12 +126,6 @@ def test_elements_inside_slices() -> None:
     short, long = m[0, 0, 0], m[:, 0, :2, 0]  # [2, 2] and [3, 2, 2]: along their last but one axis
     got = jp.reduce((short, long), lambda p, q: (p[0] + q[0], p[1] * q[1]), axis=-2)
     assert_close(got, (short.sum(0), long.prod(1)), 1e-5)
-
-
-DTYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
-    "complex64", "complex128",
-)  # fmt: skip
 
 
 OPERATORS = (

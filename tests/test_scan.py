@@ -10,17 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from references import assert_close
+from references import DTYPES, affine, assert_close, matmul
 
 import jaxprims as jp
-
-
-def matmul(a: Any, b: Any) -> Any:
-    return a @ b
-
-
-def affine(p: Any, q: Any) -> Any:
-    return q[0] * p[0], q[0] * p[1] + q[1]
 
 
 def last(a: Any, b: Any) -> Any:
@@ -178,12 +170,6 @@ def test_elements_inside_slices() -> None:
     a, b = m[0, :, 0], rng.standard_normal((50, 2)).astype(np.float32)
     maps = lambda p, q: (q[0] @ p[0], q[0] @ p[1] + q[1])  # noqa: E731
     assert_close(jp.scan((a, b), maps), references.scan((a, b), maps), 1e-4)
-
-
-DTYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
-    "complex64", "complex128",
-)  # fmt: skip
 
 
 @pytest.mark.cover(4)

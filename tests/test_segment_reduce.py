@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from references import assert_close
+from references import DTYPES, assert_close
 from test_scan import affine, elements, everything, last, matmul
 
 import jaxprims as jp
@@ -115,12 +115,6 @@ def test_dtypes_of_segments(dtype: str, x64: None) -> None:
     of_ids, of_offsets = jax.tree.map(lambda y: y.tolist(), run(x, ids, offsets))
     assert of_ids == [want, [], [*want, 17, *[0] * 116]]
     assert of_offsets == [[3, 0, 12, 30], [2, -np.inf, 5, 9]]
-
-
-DTYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
-    "complex64", "complex128",
-)  # fmt: skip
 
 
 @pytest.mark.cover(5)

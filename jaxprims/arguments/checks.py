@@ -84,6 +84,11 @@ def check_index(dtype: Any, name: str) -> None:
         raise TypeError(f"{name} must be integers, got {dtype}")
 
 
+def check_numbers(dtype: Any, name: str) -> None:
+    if dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended):
+        raise TypeError(f"{name} must be numbers, got {dtype}")
+
+
 def in_mode(index: Sequence[Any], sizes: Sequence[int], mode: str) -> tuple[Any, ...]:
     if mode == "drop":
         return tuple(index)

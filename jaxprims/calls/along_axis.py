@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.checks import as_array, called, integer
+from ..arguments.checks import as_array, called, check_numbers, integer
 from ..arguments.positions import position_dtype, positions
 from ..primitives import devices
 from ..tracing.varying import Axes, vary
@@ -37,8 +37,7 @@ class Elements:
         if not self.given:
             raise ValueError(f"{self.name}: at least one array is needed to know the number of elements, got none")
         for x in self.given:
-            if x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
-                raise TypeError(f"{self.name} must be numbers, got {x.dtype}")
+            check_numbers(x.dtype, self.name)
         axes = [self._axes_of(x) for x in self.given]
         sizes = {tuple(x.shape[a] for a in own) for x, own in zip(self.given, axes, strict=True)}
         if len(sizes) > 1:
@@ -177,6 +176,5 @@ def flat_map(elements: Elements, map: Callable[..., Any], axes: Axes) -> tuple[C
 
 def _number(x: Any) -> Any:
     a = as_array(x, "map's result")
-    if a.dtype == jax.dtypes.float0 or jnp.issubdtype(a.dtype, jax.dtypes.extended):
-        raise TypeError(f"map's result must be numbers, got {a.dtype}")
+    check_numbers(a.dtype, "map's result")
     return a

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
-from ..tracing.jaxprs import CALLS, called
+from ..tracing.jaxprs import CALLS, called, variables
 
 _HANDED_ON = frozenset(("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "copy", "stop_gradient", "pvary"))
 _TERMS = frozenset("add sub mul div max min eq ne lt le gt ge select_n broadcast_in_dim convert_element_type".split())
@@ -25,7 +25,7 @@ def computes(jaxpr: Jaxpr, numbers: Sequence[bool], integers: bool) -> bool:
     nothing may be made of them but terms and factors."""
     alone = {v for v, is_number in zip(jaxpr.invars, numbers, strict=True) if is_number}
     for eqn in jaxpr.eqns:
-        held = [v for v in eqn.invars if not isinstance(v, Literal)]
+        held = variables(eqn.invars)
         if not alone.isdisjoint(held) and (eqn.primitive.name in _CONTROL or any(map(_branches, _functions(eqn)))):
             return True
         if integers and not alone.isdisjoint(held):
@@ -53,7 +53,7 @@ def computes(jaxpr: Jaxpr, numbers: Sequence[bool], integers: bool) -> bool:
 def _uses(f: Jaxpr, alone: set[Any]) -> bool:
     """Is any of these used otherwise than as a term or a factor?"""
     for eqn in f.eqns:
-        held = [v in alone for v in eqn.invars if not isinstance(v, Literal)]
+        held = [v in alone for v in variables(eqn.invars)]
         if eqn.primitive.name in _HANDED_ON and all(held):
             alone.update(eqn.outvars)
         elif any(held) and eqn.primitive.name in CALLS:
@@ -62,7 +62,7 @@ def _uses(f: Jaxpr, alone: set[Any]) -> bool:
                 return True
         elif any(held) and eqn.primitive.name not in _TERMS:
             return True
-    return any(v in alone for v in f.outvars if not isinstance(v, Literal))
+    return any(v in alone for v in variables(f.outvars))
 
 
 def _functions(eqn: JaxprEqn) -> list[Jaxpr]:

@@ -41,8 +41,8 @@ MAX_LARGE_SLOTS = 8192
 _DIFFERENTLY = "that treats the axes of a slice differently"
 
 
-def find_form(call: Ordered, map: Any, whole: int = 0, rows: bool = False) -> None:
-    """Operator and map on elements (``whole``: on slices, arrays if they have more scalars than this; ``rows``: if they have any).
+def find_form(call: Ordered, map: Any, whole: int, rows: bool) -> None:
+    """Operator and map on elements (``whole``: on slices, arrays if they have more scalars; ``rows``: if they have any).
     Raises Unsupported where there is no kernel for the operator."""
     check_dtypes([*call.values.dtypes, *(d for _, d in call.elements.slices())])
     given, concrete = checked_identity(call.monoid, call.values)

@@ -109,10 +109,13 @@ def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclu
 
 def identity_on_slices(call: Ordered) -> list[Any] | None:
     """The identity's leaves on slices: the one given, or the operator's own."""
-    if call.identity is not None or call.monoid.identity is not None:
-        given = call.identity if call.identity is not None else call.start_leaves(call.monoid.identity, "identity")
-        return [vary(jnp.broadcast_to(i, s), call.axes) for i, s in zip(given, call.values.shapes, strict=True)]
-    if call.operator is None or call.operator.identity is None:
+    leaves: Sequence[Any]
+    if call.identity is not None:
+        leaves = call.identity
+    elif call.monoid.identity is not None:
+        leaves = call.start_leaves(call.monoid.identity, "identity")
+    elif call.operator is not None and call.operator.identity is not None:
+        leaves = identity_leaves(call.operator)
+    else:
         return None
-    leaves = identity_leaves(call.operator)
     return [vary(jnp.broadcast_to(i, s), call.axes) for i, s in zip(leaves, call.values.shapes, strict=True)]

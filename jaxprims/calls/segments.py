@@ -99,7 +99,7 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int, of_empty: S
     out = bind(segments_p, static, [*call.elements.given, cut, *call.f_captured, *call.captured])
     if of_empty is not None or not call.own_identity:
         empty = _empty(kind, cut, count, call.elements.n)
-        out = [jnp.where(empty.reshape(count, *(1,) * (x.ndim - 1)), i, x) for i, x in zip(neutral, out, strict=True)]
+        out = [jnp.where(scan_xla.like(empty, x), i, x) for i, x in zip(neutral, out, strict=True)]
     return out
 
 
@@ -110,5 +110,4 @@ def _empty(kind: str, cut: Any, count: int, n: int) -> Any:
         return inside[1:] <= inside[:-1]
     if jax.device_count() > 1 and not placed([cut]):  # a scatter's parts would have to be as many on each
         return ~by_index(cut, [jnp.ones(cut.shape, jnp.bool_)], [jnp.logical_or], count)[0]
-    at = jnp.where((cut >= 0) & (cut < count), cut, count)
-    return jnp.ones(count, jnp.bool_).at[at].set(False, mode="drop")
+    return jnp.ones(count, jnp.bool_).at[scan_xla.spare(cut, count)].set(False, mode="drop")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from ..arguments.checks import as_array, called, integer
+from ..arguments.checks import as_array, called, check_numbers, integer
 from ..arguments.positions import positions
 from ..primitives.stencil.call import Bounds, Window, ends_of
 from ..specs.stencil import MOST_AXES, MOST_OFFSET, Read
@@ -100,8 +100,7 @@ def check_stencil(
     if "xs" not in numbers:
         raise ValueError("xs: at least one array is needed to know the grid, got none")
     for what, x in zip(numbers, arrays, strict=True):
-        if x.dtype == jax.dtypes.float0 or jnp.issubdtype(x.dtype, jax.dtypes.extended):
-            raise TypeError(f"{what} must be numbers, got {x.dtype}")
+        check_numbers(x.dtype, what)
     own_axes, places = _places(arrays, numbers, axes)
     grid, cells = _grid(arrays, numbers, places)
     rank = len(grid)
@@ -160,8 +159,7 @@ def check_stencil(
     if like_xs or keeps:
         closed = _like_arrays(closed, flat, centre[:n], [*(centre[k] for k, _ in reads), *at], name, keeps)
     for v in closed.out_avals:
-        if v.dtype == jax.dtypes.float0 or jnp.issubdtype(v.dtype, jax.dtypes.extended):
-            raise TypeError(f"{name}'s results must be numbers, got {v.dtype}")
+        check_numbers(v.dtype, f"{name}'s results")
     ends = ends_of([offsets for _, offsets in reads], rank)
     window, bounds = [], []
     for size, mode, end in zip(grid, modes, ends, strict=True):

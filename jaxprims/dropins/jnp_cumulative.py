@@ -27,6 +27,21 @@ _OPS: dict[str, tuple[Callable[..., Any], int]] = {
 """The operator and its identity."""
 
 
+def _described(name: str, example: str, result: str) -> str:
+    """How all their documentation ends."""
+    return f"""
+    Raises:
+      TypeError, ValueError: as ``jax.numpy``'s.
+
+    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
+
+    >>> import jax.numpy as jnp
+    >>> import jaxprims as jp
+    >>> jp.{name}({example}).tolist()
+    {result}
+    """
+
+
 def _cumulative_drop_in(name: str, what: str, initial: int, example: str, result: str) -> Callable[..., jax.Array]:
     def cumulative(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> jax.Array:
         return _along(name, x, axis=axis, dtype=dtype, include_initial=include_initial)
@@ -42,17 +57,7 @@ def _cumulative_drop_in(name: str, what: str, initial: int, example: str, result
 
     Returns:
       An array of ``x``'s shape, or with ``include_initial`` one longer along ``axis``.
-
-    Raises:
-      TypeError, ValueError: as ``jax.numpy``'s.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.{name}({example}).tolist()
-    {result}
-    """
+{_described(name, example, result)}"""
     return cumulative
 
 
@@ -71,17 +76,7 @@ def _ignoring_nan(name: str, what: str, neutral: int, result: str) -> Callable[.
 
     Returns:
       An array of ``a``'s shape; flat without an axis.
-
-    Raises:
-      TypeError, ValueError: as ``jax.numpy``'s.
-
-    Cost: work O(N), span O(N / T + T) with T threads; each element is read once and written once.
-
-    >>> import jax.numpy as jnp
-    >>> import jaxprims as jp
-    >>> jp.{name}(jnp.array([3.0, jnp.nan, 4.0])).tolist()
-    {result}
-    """
+{_described(name, "jnp.array([3.0, jnp.nan, 4.0])", result)}"""
     return cumulative
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike
+from ..primitives.ordered.scan_xla import like
 from .ops_segment import over_columns, segment_max, segment_min
 from .segment_exponentials import segment_softmax
 from .segment_statistics import mean, rows_of_segments, segment_count, variance
@@ -96,9 +97,7 @@ def _where_empty(values: jax.Array, data: Any, segments: Any, constant: Any) -> 
     data, segments, n = checked(data, segments, values.shape[0], None, jnp.number)
     if isinstance(segments, Offsets):  # what lies beyond the last element is none
         segments = Offsets(jnp.clip(segments.offsets, 0, data.shape[0]))
-    count = segment_count(segments, n)
-    some = count.reshape(count.shape + (1,) * (values.ndim - 1)) > 0
-    return jnp.where(some, values, jnp.asarray(constant, values.dtype))
+    return jnp.where(like(segment_count(segments, n) > 0, values), values, jnp.asarray(constant, values.dtype))
 
 
 def _or_constant(name: str, what: str, plain: Callable[..., jax.Array], example: str) -> Callable[..., jax.Array]:

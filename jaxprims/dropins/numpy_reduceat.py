@@ -15,6 +15,7 @@ from ..arguments.monoid import as_monoid
 from ..arguments.types import Operator, PyTree
 from ..calls.check_ordered import check_ordered
 from ..calls.segments import segments_reduced, signed
+from ..primitives.ordered.scan_xla import like
 from ..tracing.varying import placed, vary
 
 __all__ = ["reduceat"]
@@ -131,4 +132,4 @@ def _rows(rows: Any, at: jax.Array) -> Any:
 
 
 def _select(which: jax.Array, a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b), a, b)
+    return jax.tree.map(lambda a, b: jnp.where(like(which, a), a, b), a, b)

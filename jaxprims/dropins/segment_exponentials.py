@@ -17,10 +17,11 @@ from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
 from ..primitives.histogram.row_maps import made_rows, rows_pay
+from ..primitives.ordered.scan_xla import like
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
 from .ops_segment import over_columns
-from .segments import by_segment, checked, combined, ids_of, inside, rows, widened
+from .segments import by_segment, checked, combined, ids_of, inside, widened
 
 __all__ = ["segment_logsumexp", "segment_softmax"]
 
@@ -79,7 +80,7 @@ def _logsumexp_of_ids(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) 
 
 def _terms(top: jax.Array, ids: jax.Array, data: jax.Array, n: int) -> jax.Array:
     """Of the sum, all of them."""
-    return jnp.where(rows(inside(ids, n), data), _above(top, ids, data), 0)
+    return jnp.where(like(inside(ids, n), data), _above(top, ids, data), 0)
 
 
 def _top(data: jax.Array, ids: jax.Array, n: int, is_sorted: bool) -> jax.Array:
@@ -161,7 +162,7 @@ def _softmax_of_some(data: jax.Array, segments: Any, n: int, is_sorted: bool) ->
 def _masked(x: jax.Array, which: jax.Array) -> jax.Array:
     """0 where ``which`` [N] is false, which no derivative goes through: of rows by their bits, as XLA chooses number by number
     where it is a row that is chosen."""
-    return jnp.where(which, x, 0) if x.ndim == 1 else _bits_of(x, rows(which, x))
+    return jnp.where(which, x, 0) if x.ndim == 1 else _bits_of(x, like(which, x))
 
 
 def _bits_of(x: jax.Array, which: jax.Array) -> jax.Array:

@@ -23,9 +23,10 @@ from ..arguments.positions import positions
 from ..arguments.promises import promised_ascending
 from ..arguments.types import ArrayLike, Mode
 from ..primitives.ordered.reduce_ad import gather
+from ..primitives.ordered.scan_xla import like
 from ..tracing.jaxprs import EARLY
 from .ops_segment import check_count, over_columns
-from .segments import checked, combined, ids_of, not_empty, rows, widened
+from .segments import checked, combined, ids_of, not_empty, widened
 
 __all__ = ["segment_argmax", "segment_argmin", "segment_count", "segment_mean", "segment_var"]
 
@@ -116,7 +117,7 @@ def _sums_and_counts(data: jax.Array, segments: Any, n: int, is_sorted: bool, dt
     if data.ndim == 1:
         return combined(lambda x: (x.astype(dtype), one), data, segments, n, monoids.add, is_sorted)
     sums = combined(None, data.astype(dtype), segments, n, jnp.add, is_sorted)
-    return sums, rows(_counts(segments, elements, n, is_sorted, one), data)
+    return sums, like(_counts(segments, elements, n, is_sorted, one), data)
 
 
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:

@@ -103,8 +103,3 @@ def _clipped(ids: jax.Array, n: int, mode: Any) -> jax.Array:
 def widened(dtype: Any) -> Any:
     """What halves are summed in: f32; another inexact dtype as it is."""
     return np.float32 if jnp.finfo(dtype).bits < 32 else dtype
-
-
-def rows(a: jax.Array, like: jax.Array) -> jax.Array:
-    """[N] with axes of 1 appended, to broadcast to ``like``."""
-    return a.reshape(a.shape + (1,) * (like.ndim - 1))

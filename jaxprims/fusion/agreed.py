@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 
+from ..tracing.jaxprs import variables
 from ..tracing.labels import MOVES
 from .body import Body
 from .compared import Compared, source
-from .graph import OUTSIDE, Graph
+from .graph import OUTSIDE, Graph, reached
 from .kernels import Kernel
 
 _ALIKE = frozenset(
@@ -116,18 +117,15 @@ def arguments_to_be_held(
 def _added(graph: Graph, var: Var, taken: Collection[int]) -> Iterator[Var]:
     """Arguments that these equations add to on the way to a variable, or convert: had they been multiplied in the same loop, they
     would not have been rounded before."""
-    todo, seen = [graph.producer[var]] if var in graph.producer else [], set[int]()
-    while todo:
-        k = todo.pop()
-        if k not in taken or k in seen:
-            continue
-        seen.add(k)
-        eqn = graph.eqns[k]
-        adds = eqn.primitive.name in ("add", "sub")
-        for v in filter(None, (source(graph, x) for x in eqn.invars)):
-            if v in graph.producer:
-                todo.append(graph.producer[v])
-            elif jnp.issubdtype(v.aval.dtype, jnp.floating) and (adds or v.aval.dtype.itemsize < 4):
+
+    def operands(k: int) -> list[Var]:
+        return [v for x in graph.eqns[k].invars if (v := source(graph, x)) is not None]
+
+    for k in reached(_makers(graph, [var], taken), lambda k: _makers(graph, operands(k), taken)):
+        adds = graph.eqns[k].primitive.name in ("add", "sub")
+        for v in operands(k):
+            floats = v not in graph.producer and jnp.issubdtype(v.aval.dtype, jnp.floating)
+            if floats and (adds or v.aval.dtype.itemsize < 4):
                 yield v
 
 
@@ -161,16 +159,13 @@ def _is_behind(graph: Graph, leaves: Iterable[Any], extreme: int, compares: int)
 
 def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
     """Are its bits those of whoever computes these equations?"""
-    todo, seen = [graph.producer[var]] if var in graph.producer else [], set[int]()
-    while todo:
-        k = todo.pop()
-        if k in taken and k not in seen:
-            seen.add(k)
-            eqn = graph.eqns[k]
-            if not _is_alike(graph, eqn):
-                return True
-            todo += [graph.producer[v] for v in eqn.invars if not isinstance(v, Literal) and v in graph.producer]
-    return False
+    made = reached(_makers(graph, [var], taken), lambda k: _makers(graph, variables(graph.eqns[k].invars), taken))
+    return not all(_is_alike(graph, graph.eqns[k]) for k in made)
+
+
+def _makers(graph: Graph, wanted: Iterable[Var], taken: Collection[int]) -> list[int]:
+    """The equations that make these, of those taken."""
+    return [k for v in wanted if (k := graph.producer.get(v)) is not None and k in taken]
 
 
 def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:

@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..primitives.ordered.scan_chain import ChainCall, Member, fits, scan_chain_p
-from ..tracing.jaxprs import interpret, run_equation
+from ..tracing.jaxprs import interpret, run_equation, variables
 
 FEWEST = 2**14
 """Elements from which on: fewer are in the cache from one kernel to the next."""
@@ -51,7 +51,7 @@ def _first(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn] | None:
         for eqn in eqns[list(eqns).index(first) + 1 :]:
             if eqn.effects:  # which stay in their order
                 break
-            operands = [v for v in eqn.invars if not isinstance(v, Literal)]
+            operands = variables(eqn.invars)
             arrays = eqn.invars[: eqn.params["call"].num_arrays] if eqn in members else []
             alike = eqn in members and inside & set(arrays) and all(v.aval.shape[0] == length for v in arrays)
             if alike and not beyond & set(operands) and not inside & set(operands[len(arrays) :]):
@@ -67,17 +67,17 @@ def _first(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn] | None:
 def _with(closed: ClosedJaxpr, chain: Sequence[JaxprEqn]) -> ClosedJaxpr:
     """The program with these equations as one, where the last of them stands; what needs their results, behind it."""
     made = [v for e in chain for v in e.outvars]
-    used = {v for e in closed.jaxpr.eqns if e not in chain for v in e.invars if not isinstance(v, Literal)}
-    used.update(v for v in closed.jaxpr.outvars if not isinstance(v, Literal))
+    used = {v for e in closed.jaxpr.eqns if e not in chain for v in variables(e.invars)}
+    used.update(variables(closed.jaxpr.outvars))
     wanted = [v for e in chain for v in e.outvars if v in used or e.params["call"].kind == "reduce"]
-    operands = list(dict.fromkeys(v for e in chain for v in e.invars if not isinstance(v, Literal) and v not in made))
+    operands = list(dict.fromkeys(v for e in chain for v in variables(e.invars) if v not in made))
     number = {v: k for k, v in enumerate([*operands, *made])}
     members = tuple(Member(e.params["call"], tuple(number[v] for v in e.invars)) for e in chain)
     call = ChainCall(len(operands), members, tuple(number[v] for v in wanted))
     before, after, late = list[JaxprEqn](), list[JaxprEqn](), set[Var](made)
     for eqn in closed.jaxpr.eqns:
         if eqn not in chain:
-            behind = any(v in late for v in eqn.invars if not isinstance(v, Literal))
+            behind = any(v in late for v in variables(eqn.invars))
             late.update(eqn.outvars if behind else ())
             (after if behind else before).append(eqn)
     instead = chain[-1]

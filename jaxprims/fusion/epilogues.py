@@ -10,7 +10,7 @@ from jax.extend.core import Literal, Var
 
 from ..primitives.ordered.call import last
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_in, value_of, variables
 from ..tracing.lanewise import OWN
 from . import loops
 from .body import Body, operations
@@ -37,7 +37,7 @@ class Finished:
         inside = sorted({*inside, *again})
         made += [graph.eqns[k].outvars[0] for k in again]
         self.graph, self.scans, self.inside = graph, scans, inside
-        operands = dict.fromkeys(v for k in inside for v in graph.eqns[k].invars if not isinstance(v, Literal))
+        operands = dict.fromkeys(v for k in inside for v in variables(graph.eqns[k].invars))
         self.beside = [v for v in operands if v not in made]
         (_, labels), *_ = site.roots
         passed = []
@@ -53,14 +53,13 @@ class Finished:
 
     def run(self, read: Sequence[Any]) -> list[Any]:
         env = dict(zip(self.leaves, read, strict=True))
-        given = [v.val if isinstance(v, Literal) else env[v] for v, _ in self.body.leaves]
+        given = [value_of(v, env) for v, _ in self.body.leaves]
         return loops.finished(self.body, given, self._then, [s.eqn.outvars[0].aval for s in self.sites])
 
     def _then(self, *leaves: Any) -> list[Any]:
         env: dict[Var, Any] = dict(zip([*(s.eqn.outvars[0] for s in self.scans.sites), *self.beside], leaves, strict=True))
         for eqn in (self.graph.eqns[k] for k in self.inside):
-            operands = [x.val if isinstance(x, Literal) else env[x] for x in eqn.invars]
-            env.update(zip(eqn.outvars, run_equation(eqn, operands), strict=True))
+            run_in(env, eqn)
         return [env[s.eqn.outvars[0]] for s in self.sites]
 
 
@@ -86,7 +85,7 @@ def finished(scans: Body, outside: Collection[int], read: Collection[Var]) -> Fi
     for k in sorted(outside):
         eqn = graph.eqns[k]
         alike = elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and eqn.outvars[0].aval.shape == shape
-        if alike and any(v in known for v in eqn.invars if not isinstance(v, Literal)) and all(map(fits, eqn.invars)):
+        if alike and any(v in known for v in variables(eqn.invars)) and all(map(fits, eqn.invars)):
             inside.append(k)
             known.update(eqn.outvars)
     while inside and _written(graph, results, inside, read) > _written(graph, results, (), read):
@@ -100,9 +99,6 @@ def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outs
     """What else these need, as far as it is cheaper made here than written and read: elementwise equations."""
     shape = graph.eqns[inside[0]].outvars[0].aval.shape
 
-    def operands(v: Any) -> list[Any]:
-        return [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
-
     def making(v: Any) -> float:
         eqn = graph.made_by(v)
         alike = eqn is not None and elementwise.is_elementwise(eqn) and len(eqn.outvars) == 1 and v.aval.shape == shape
@@ -112,8 +108,8 @@ def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outs
         there = graph.producer.get(v) not in outside or OUTSIDE in graph.users[v]
         return (READ if there else KEPT) * v.aval.size * v.aval.dtype.itemsize
 
-    wanted = [v for k in inside for v in graph.eqns[k].invars if not isinstance(v, Literal) and v not in made]
-    return [graph.producer[v] for v in read_or_made(wanted, operands, reading, making)[1]]
+    wanted = [v for k in inside for v in variables(graph.eqns[k].invars) if v not in made]
+    return [graph.producer[v] for v in read_or_made(wanted, graph.operands_of, reading, making)[1]]
 
 
 def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int], read: Collection[Var]) -> int:

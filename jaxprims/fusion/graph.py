@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation, value_of, variables
 from .exact_loops import as_calls
 
 OUTSIDE = -1
@@ -39,6 +40,11 @@ class Graph:
         index = None if isinstance(atom, Literal) else self.producer.get(atom)
         return None if index is None else self.eqns[index]
 
+    def operands_of(self, atom: Any) -> list[Var]:
+        """What the equation that makes a variable reads."""
+        eqn = self.made_by(atom)
+        return [] if eqn is None else variables(eqn.invars)
+
     def is_constant(self, var: Var) -> bool:
         """Is it one number, made of literals alone?"""
         eqn = self.made_by(var)
@@ -49,10 +55,15 @@ class Graph:
     def needs(self, atoms: Sequence[Any]) -> int:
         """The equations that these variables depend on, as bits."""
         bits = 0
-        for a in atoms:
-            if not isinstance(a, Literal) and a in self.producer:
-                bits |= self.ancestors[self.producer[a]]
+        for v in variables(atoms):
+            if v in self.producer:
+                bits |= self.ancestors[self.producer[v]]
         return bits
+
+    def needed(self, atoms: Sequence[Any]) -> list[int]:
+        """The equations that these variables depend on, in their order."""
+        bits = self.needs(atoms)
+        return [k for k in range(len(self.eqns)) if bits >> k & 1]
 
     def evaluated(
         self, reads: Mapping[int, Sequence[Any]], wanted: Iterable[Any] | None = None, outside: Collection[int] | None = None
@@ -91,16 +102,14 @@ def flat_graph(
     ancestors: list[int] = []
     for index, eqn in enumerate(eqns):
         bits = 1 << index
-        for v in eqn.invars:
-            if not isinstance(v, Literal):
-                users.setdefault(v, []).append(index)
-                if v in producer:
-                    bits |= ancestors[producer[v]]
+        for v in variables(eqn.invars):
+            users.setdefault(v, []).append(index)
+            if v in producer:
+                bits |= ancestors[producer[v]]
         producer.update((v, index) for v in eqn.outvars)
         ancestors.append(bits)
-    for v in jaxpr.outvars:
-        if not isinstance(v, Literal):
-            users.setdefault(v, []).append(OUTSIDE)
+    for v in variables(jaxpr.outvars):
+        users.setdefault(v, []).append(OUTSIDE)
     return Graph(jaxpr, tuple(inlined.consts), producer, users, ancestors, with_rules)
 
 
@@ -113,9 +122,7 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
 
     def function(*args: Any) -> list[Any]:
         known: dict[Var, Any] = {}
-
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else known[atom]
+        value = functools.partial(value_of, known=known)
 
         def one(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
             known.update((v, x) for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal))
@@ -128,13 +135,24 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
     return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
 
 
-def depending_on(jaxpr: Jaxpr, variables: Iterable[Var]) -> set[Var]:
+def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
     """These variables and all that is computed from them."""
-    out = set(variables)
+    out = set(some)
     for eqn in jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in out for v in eqn.invars):
+        if any(v in out for v in variables(eqn.invars)):
             out.update(eqn.outvars)
     return out
+
+
+def reached(starts: Iterable[Any], onward: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """These, and what each leads on to, once, in any order."""
+    todo, seen = [*starts], set[Any]()
+    while todo:
+        x = todo.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            todo += onward(x)
 
 
 def _inlined(

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
 
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts, variables
 from ..tracing.labels import REDUCTIONS
 from .body import operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
@@ -28,7 +28,7 @@ _MOVED = IN_LOOPS | frozenset("dot_general cumsum cumprod cummax cummin cumlogsu
 """What may be made before a loop, which may have no step: pure, and certain to end."""
 
 
-def before_loop(eqn: JaxprEqn, with_rules: bool = False) -> ClosedJaxpr | None:
+def before_loop(eqn: JaxprEqn, with_rules: bool) -> ClosedJaxpr | None:
     """A loop as a function of its operands that makes such arrays first; None if there are none."""
     if eqn.effects or eqn.params.get("_split_transpose"):
         return None
@@ -122,7 +122,7 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     fixed = {*graph.jaxpr.constvars, *(graph.jaxpr.invars[k] for k in same)}
     moved: set[Var] = set()
     for eqn in graph.eqns:
-        mine = [v for v in eqn.invars if not isinstance(v, Literal)]
+        mine = variables(eqn.invars)
         if _may_be_moved(eqn) and len(eqn.outvars) == 1 and fixed.issuperset(mine):
             fixed |= {*eqn.outvars}
             moved |= {*eqn.outvars}
@@ -134,16 +134,14 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     byte = CACHE if near else MEMORY
 
     def operands(v: Var) -> list[Var]:
-        eqn = graph.made_by(v) if v in moved else None
-        return [] if eqn is None else [x for x in eqn.invars if not isinstance(x, Literal)]
+        return graph.operands_of(v) if v in moved else []
 
     def making(v: Var) -> float:
         eqn = graph.made_by(v) if v in moved else None
         return float("inf") if eqn is None else _additions(eqn)
 
-    def all_of(variables: Sequence[Var]) -> float:
-        bits = graph.needs(variables)
-        return sum(_additions(eqn) for k, eqn in enumerate(graph.eqns) if bits >> k & 1)
+    def all_of(atoms: Sequence[Var]) -> float:
+        return sum(_additions(graph.eqns[k]) for k in graph.needed(atoms))
 
     read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
     kept = [v for v in read if v in moved and all_of([v]) >= DEAR * v.aval.size]

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Var
 
 from ..arguments.warnings import kernels_or_nothing
 from ..calls.reduce import axes_at_once
 from ..primitives.elements import operands_as_they_are
+from ..tracing.jaxprs import value_of, variables
 from . import loops
 from .body import Body
 from .epilogues import Finished
@@ -50,11 +51,11 @@ def kernel_of(body: Body) -> Kernel | str:
     into = loops.targets(body)
     leaves = [v for v, _ in body.leaves]
     given = [x for x in into if x is not None]
-    inputs = tuple(dict.fromkeys(x for x in (*leaves, *given) if not isinstance(x, Literal)))
+    inputs = tuple(dict.fromkeys(variables((*leaves, *given))))
 
     def call(xs: Sequence[Any]) -> list[Any]:
         env = dict(zip(inputs, xs, strict=True))
-        value = [None if x is None else x.val if isinstance(x, Literal) else env[x] for x in (*leaves, *into)]
+        value = [None if x is None else value_of(x, env) for x in (*leaves, *into)]
         return loops.run(body, value[: len(leaves)], value[len(leaves) :])
 
     return kernel_from(body, inputs, call)

@@ -9,7 +9,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import assembled
+from ..tracing.jaxprs import assembled, variables
 from ..tracing.labels import MOVES
 from .agreed import has_its_own_way, is_of_arguments
 from .body import operations
@@ -45,7 +45,8 @@ def divided(graph: Graph, primals: int, results: int) -> tuple[ClosedJaxpr, Clos
     wanted = [v for eqn in linear for v in eqn.invars] + dots
     residuals, again = _residuals(graph, wanted, moving, arguments, results_of)
     within = sorted(again | {graph.producer[e.outvars[0]] for e in linear})
-    forward = _closed(graph, arguments, [*results_of, *residuals], _needed_for(graph, [*results_of, *residuals]))
+    made = [*results_of, *residuals]
+    forward = _closed(graph, arguments, made, [graph.eqns[k] for k in graph.needed(made)])
     return forward, _closed(graph, [*arguments, *residuals, *tangents], dots, [graph.eqns[k] for k in within])
 
 
@@ -72,7 +73,7 @@ class _Prices:
     slices of what is gathered or scattered at indices that it knows."""
 
     def __init__(self, graph: Graph, arguments: Sequence[Var], results: Sequence[Any]):
-        self.graph, self.results = graph, {v for v in results if not isinstance(v, Literal)}
+        self.graph, self.results = graph, set(variables(results))
         barriers = [v for e in graph.eqns if e.primitive.name == "optimization_barrier" for v in e.outvars]
         needed = graph.needs(results)
         self.behind = {v for v in depending_on(graph.jaxpr, barriers) if barriers and not needed >> graph.producer[v] & 1}
@@ -83,11 +84,11 @@ class _Prices:
         self.constant = {v for e in cheap for v in e.outvars if v not in unknown and _is_small(v)}
         self.shifted = {v for e in cheap if e.primitive.name in _SHIFTS for v in e.outvars}
         for e in cheap:
-            if any(v in self.shifted for v in e.invars if not isinstance(v, Literal)):
+            if any(v in self.shifted for v in variables(e.invars)):
                 self.shifted.update(e.outvars)
         for e in reversed(cheap):
             if not self.shifted.isdisjoint(e.outvars):
-                self.shifted.update(v for v in e.invars if not isinstance(v, Literal))
+                self.shifted.update(variables(e.invars))
 
     def kept(self, v: Var) -> float:
         if v in self.behind or v in self.there or v in self.constant or v in self.one_hot:
@@ -155,11 +156,6 @@ def _is_small(v: Any) -> bool:
 
 def _numbers(v: Any) -> int:
     return count_of(v.aval.shape)
-
-
-def _needed_for(graph: Graph, atoms: Sequence[Any]) -> list[JaxprEqn]:
-    bits = graph.needs(atoms)
-    return [eqn for k, eqn in enumerate(graph.eqns) if bits >> k & 1]
 
 
 def _closed(graph: Graph, invars: Sequence[Var], outvars: Sequence[Any], eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:

@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_equation, variables
 from .graph import Graph, with_equations
 from .sites import is_number
 
@@ -57,7 +57,7 @@ def one_hot(graph: Graph) -> set[Var]:
     for eqn in graph.eqns:
         if len(eqn.outvars) != 1:
             continue
-        (v,), operands = eqn.outvars, [x for x in eqn.invars if not isinstance(x, Literal)]
+        (v,), operands = eqn.outvars, variables(eqn.invars)
         if eqn.primitive.name in _MOVES | {"convert_element_type"}:
             found = not out.isdisjoint(operands)
         else:

@@ -57,7 +57,7 @@ def _is_of_reduced_rows(graph: Graph, eqn: JaxprEqn) -> bool:
     row = eqn.invars[0]
     if not _is_one_of_each_row(graph, eqn, eqn.outvars[0]) or not _is_known_outside(eqn) or isinstance(row, Literal):
         return False
-    return any(_reduces(e, row) for e in _among(graph, graph.needs([row])))
+    return any(_reduces(graph.eqns[k], row) for k in graph.needed([row]))
 
 
 def _is_one_of_each_row(graph: Graph, eqn: JaxprEqn, window: Any) -> bool:
@@ -107,10 +107,6 @@ def _counts(graph: Graph, var: Any) -> bool:
 def _is_known_outside(eqn: JaxprEqn) -> bool:
     """Is it known what there is beyond a row's ends?"""
     return eqn.params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS") or eqn.params["fill_value"] is not None
-
-
-def _among(graph: Graph, bits: int) -> list[JaxprEqn]:
-    return [eqn for k, eqn in enumerate(graph.eqns) if bits >> k & 1]
 
 
 def _reduces(eqn: JaxprEqn, row: Any) -> bool:

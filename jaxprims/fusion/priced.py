@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from jax.extend.core import Literal, Var
+from jax.extend.core import Var
 
+from ..tracing.jaxprs import variables
 from ..tracing.labels import REDUCTIONS
 from .body import Body, operations
 from .cut import CACHE, IN_CACHE, MEMORY, bytes_of
@@ -41,7 +42,7 @@ def is_in_cache(graph: Graph) -> bool:
 
 def bytes_around(graph: Graph) -> float:
     """Of what a program is given and returns; infinite if that is not known."""
-    mine = {v for v in (*graph.jaxpr.invars, *graph.jaxpr.constvars, *graph.jaxpr.outvars) if not isinstance(v, Literal)}
+    mine = set(variables((*graph.jaxpr.invars, *graph.jaxpr.constvars, *graph.jaxpr.outvars)))
     known = all(isinstance(n, int) for v in mine for n in v.aval.shape)
     return sum(map(bytes_of, mine)) if known else math.inf
 
@@ -80,7 +81,7 @@ def _loop(graph: Graph, v: Var, written: Collection[Var], by_xla: Collection[int
         if index in inside:
             continue
         inside.add(index)
-        for x in (x for x in graph.eqns[index].invars if not isinstance(x, Literal)):
+        for x in variables(graph.eqns[index].invars):
             if x in written or graph.producer.get(x) not in by_xla:
                 read.add(x)
             else:

@@ -24,7 +24,7 @@ from ..primitives.avals import typed
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
 from ..tracing import elementwise
 from ..tracing.emit import Unsupported
-from ..tracing.jaxprs import interpret, run_equation, scan_counts
+from ..tracing.jaxprs import interpret, run_equation, scan_counts, value_of, variables
 from ..tracing.labels import MOVES
 from ..tracing.lanewise import one_lane
 from .cut import count_of
@@ -57,7 +57,7 @@ class _Linear:
     beyond: Any = None
 
 
-def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval] = ()) -> Callable[..., list[Any]] | None:
+def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval]) -> Callable[..., list[Any]] | None:
     """A function of a scan's operands that does the same; None where the scan is something else, or short. ``given``: between
     which numbers the operands lie."""
     if eqn.primitive.name != "scan" or eqn.effects:
@@ -175,11 +175,7 @@ class _Loop:
 
     def _reached(self, atom: Any) -> set[Any]:
         """The variables that one depends on."""
-        bits, out = self.body.needs([atom]), {atom} - {a for a in [atom] if isinstance(a, Literal)}
-        for k, eqn in enumerate(self.body.eqns):
-            if bits >> k & 1:
-                out.update(v for v in eqn.invars if not isinstance(v, Literal))
-        return out
+        return {v for atoms in ([atom], *(self.body.eqns[k].invars for k in self.body.needed([atom]))) for v in variables(atoms)}
 
     def run(self, order: Sequence[int], operands: Sequence[Any]) -> list[Any]:
         consts, init = operands[: self.consts], operands[self.consts : self.consts + self.carries]
@@ -280,15 +276,12 @@ class _Loop:
         old = _Linear(jnp.result_type(init), fresh=True)
         mine = [old if j == k else others.get(j) for j in range(self.carries)]
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self.body.consts, *consts, *mine, *now), strict=True))
-        needed = self.body.needs([jaxpr.outvars[k]])
-        for index, eqn in enumerate(jaxpr.eqns):
-            if needed >> index & 1:
-                operands = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
-                linear = any(isinstance(x, _Linear) for x in operands)
-                results = [_rule(eqn, operands)] if linear else run_equation(eqn, operands)
-                env.update(zip(eqn.outvars, results, strict=True))
-        out = jaxpr.outvars[k]
-        new = out.val if isinstance(out, Literal) else env[out]
+        for eqn in (jaxpr.eqns[index] for index in self.body.needed([jaxpr.outvars[k]])):
+            operands = [value_of(v, env) for v in eqn.invars]
+            linear = any(isinstance(x, _Linear) for x in operands)
+            results = [_rule(eqn, operands)] if linear else run_equation(eqn, operands)
+            env.update(zip(eqn.outvars, results, strict=True))
+        new = value_of(jaxpr.outvars[k], env)
         if not isinstance(new, _Linear):
             return _constant(new, old.dtype)
         if new.fresh:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from ..primitives.held import argument, held, table
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_equation, run_in, value_of, variables
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
 from .agreed import WHY, arguments_to_be_held, disagreeing, has_its_own_way, made_apart, read_in_any_case, to_be_held
@@ -350,7 +350,7 @@ def _unwrapped(graph: Graph, var: Any) -> Any:
         if eqn is None or eqn.primitive.name not in elementwise.NAMES | MOVES or len(eqn.outvars) != 1:
             break
         todo -= set(eqn.outvars)
-        todo |= {v for v in eqn.invars if not isinstance(v, Literal) and v.aval.ndim}
+        todo |= {v for v in variables(eqn.invars) if v.aval.ndim}
         if len(todo) == 1:
             (one,) = todo
             last = one if one.aval.size == var.aval.size else last
@@ -420,11 +420,8 @@ def _run(
     within = {s.index: k for k in kernels for s in k.body.sites}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
-    def value(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
-
     def make(wanted: Sequence[Any]) -> None:
-        todo, begun = [v for v in reversed(wanted) if not isinstance(v, Literal)], set[Any]()
+        todo, begun = variables(reversed(wanted)), set[Any]()
         while todo:
             v = todo[-1]
             if v in env:
@@ -433,7 +430,7 @@ def _run(
             index = graph.producer[v]
             kernel = within.get(index)
             inputs = graph.eqns[index].invars if kernel is None else kernel.inputs
-            missing = [x for x in inputs if not isinstance(x, Literal) and x not in env]
+            missing = [x for x in variables(inputs) if x not in env]
             if missing and v in begun:
                 raise RuntimeError("kernels that need each other")
             if missing:
@@ -441,7 +438,7 @@ def _run(
                 todo += reversed(missing)
             elif kernel is None:
                 eqn = graph.eqns[index]
-                results = run_equation(eqn, [value(x) for x in eqn.invars])
+                results = run_equation(eqn, [value_of(x, env) for x in eqn.invars])
                 env.update((v, once[v](r) if v in once else r) for v, r in zip(eqn.outvars, results, strict=True))
             else:
                 called.append(kernel)
@@ -452,6 +449,6 @@ def _run(
     for eqn in graph.eqns:
         if eqn.effects:
             make(eqn.invars)
-            env.update(zip(eqn.outvars, run_equation(eqn, [value(x) for x in eqn.invars]), strict=True))
+            run_in(env, eqn)
     make(graph.jaxpr.outvars)
-    return [value(v) for v in graph.jaxpr.outvars]
+    return [value_of(v, env) for v in graph.jaxpr.outvars]

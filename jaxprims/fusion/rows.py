@@ -117,10 +117,13 @@ class Rows:
                 todo += [self.graph.producer[v] for v in eqn.invars if self.has(v)]
         return ends if total < dear else None
 
+    def behind(self, roots: Sequence[int]) -> list[int]:
+        """What the roots depend on, in the equations' order."""
+        return [k for k in self.graph.needed([self.graph.eqns[k].outvars[0] for k in roots]) if k in self.members]
+
     def goes_again(self, roots: Sequence[int]) -> bool:
         """Does it go through the same rows again, after a reduction of them?"""
-        bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
-        inside = [k for k in sorted(self.members) if bits >> k & 1]
+        inside = self.behind(roots)
         reduced = {k: self.graph.eqns[k].outvars[0] for k in inside if self.graph.eqns[k].primitive.name in REDUCTIONS}
         first = {r: self._read(r, ()) for r in reduced}
         for k in inside:
@@ -139,8 +142,7 @@ class Rows:
 
     def adds_short_ones(self, roots: Sequence[int]) -> bool:
         """Are short rows summed, which XLA does one by one? Rows are read where they lie."""
-        bits = self.graph.needs([self.graph.eqns[k].outvars[0] for k in roots])
-        inside = (self.graph.eqns[k].primitive.name for k in self.members if bits >> k & 1)
+        inside = (self.graph.eqns[k].primitive.name for k in self.behind(roots))
         if not self.are_short or "reduce_sum" not in inside:
             return False
         loops = set(range(len(self.sizes)))
@@ -191,7 +193,7 @@ def leaves_short_ones(graph: Graph, by_xla: Collection[int]) -> bool:
     return any(math.prod(x.aval.shape) >= fewest for x in reduced)
 
 
-def find_rows(graph: Graph, compared: Sequence[Compared], written: bool = False) -> list[list[Site]]:
+def find_rows(graph: Graph, compared: Sequence[Compared], written: bool) -> list[list[Site]]:
     """Sites of one kernel each: what others want of equations on the same rows, and what is ``compared`` with their extremes.
     ``written``: also what other sites may make of short rows for themselves."""
     groups = groups_of(graph)
@@ -218,9 +220,7 @@ def _with_compared(rows: Rows, roots: Sequence[int], compared: Sequence[Compared
     """Whatever is ``compared`` by others, or has its extreme there, is written, too."""
     graph = rows.graph
     while True:
-        needed = graph.needs([graph.eqns[k].outvars[0] for k in roots])
-        inside = {k for k in rows.members if needed >> k & 1}
-        more = {graph.producer[v] for v in made_apart(graph, compared, inside, roots)} & rows.members
+        more = {graph.producer[v] for v in made_apart(graph, compared, set(rows.behind(roots)), roots)} & rows.members
         if more <= set(roots):
             return sorted(roots)
         roots = [*roots, *(more - set(roots))]

@@ -13,9 +13,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_equation, variables
 from ..tracing.labels import REDUCTIONS
-from .graph import Graph, with_equations
+from .graph import Graph, reached, with_equations
 
 _UPDATES = frozenset(f"scatter{dash}{op}" for dash in "-_" for op in ("add", "mul", "min", "max"))
 
@@ -170,10 +170,5 @@ def _can_update(eqn: JaxprEqn, shapes: dict[Var, Shape], alike: Collection[Any])
 
 def _behind(graph: Graph, atoms: Sequence[Any], shapes: dict[Var, Shape]) -> set[Var]:
     """What these are made of, as far as it is flattened."""
-    todo, out = [v for v in atoms if not isinstance(v, Literal)], set[Var]()
-    while todo:
-        v = todo.pop()
-        if v in shapes and v not in out:
-            out.add(v)
-            todo += [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
-    return out
+    flattened = lambda atoms: [v for v in variables(atoms) if v in shapes]  # noqa: E731
+    return set(reached(flattened(atoms), lambda v: flattened(graph.operands_of(v))))

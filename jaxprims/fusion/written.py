@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
+from ..tracing.jaxprs import variables
 from ..tracing.labels import MOVES, REDUCTIONS
 from .body import Body, operations
 from .cut import READ, ByteAt, bytes_of, kept_byte, read_or_made
@@ -115,7 +116,7 @@ def _work(graph: Graph, v: Var) -> float:
 def _made_of(graph: Graph, v: Var) -> set[Var]:
     """What is read to make it, with what is made for it alone."""
     inside = _made_alone(graph, v)
-    return {x for e in inside for x in e.invars if not isinstance(x, Literal)} - {x for e in inside for x in e.outvars}
+    return {x for e in inside for x in variables(e.invars)} - {x for e in inside for x in e.outvars}
 
 
 def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
@@ -124,7 +125,7 @@ def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
     while todo:
         eqn = graph.eqns[graph.producer[todo.pop()]]
         out.append(eqn)
-        mine = {x for x in eqn.invars if not isinstance(x, Literal) and len(graph.users[x]) == 1}
+        mine = {x for x in variables(eqn.invars) if len(graph.users[x]) == 1}
         todo += [x for x in mine if (made := graph.made_by(x)) is not None and made.primitive.name in _MADE_WITHIN]
     return out
 
@@ -237,7 +238,7 @@ class _Prices:
     def _made_by_xla(self, body: Body, v: Var) -> float:
         eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
         behind = [eqns[k] for k in body.taken if bits >> k & 1]
-        operands = {x for e in behind for x in e.invars if not isinstance(x, Literal) and x not in self.graph.producer}
+        operands = {x for e in behind for x in variables(e.invars) if x not in self.graph.producer}
         read = self.byte.read * sum(map(bytes_of, operands))
         return read + sum(map(operations, behind)) * math.prod(v.aval.shape)
 
@@ -257,8 +258,5 @@ def _chosen(body: Body, prices: _Prices, more: bool) -> tuple[set[Var], set[int]
     def reading(v: Var) -> float:
         return math.inf if v in own else prices.kept(body, v, more) if is_taken(v) else prices.leaf(v)
 
-    def operands(v: Var) -> list[Var]:
-        return [x for x in graph.eqns[graph.producer[v]].invars if not isinstance(x, Literal)]
-
-    read, made = read_or_made(roots, operands, reading, lambda v: prices.again(body, v) if is_taken(v) else math.inf)
+    read, made = read_or_made(roots, graph.operands_of, reading, lambda v: prices.again(body, v) if is_taken(v) else math.inf)
     return set(filter(is_taken, read)), {graph.producer[v] for v in made}

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
-from ..tracing.jaxprs import capturing
+from ..tracing.jaxprs import capturing, structs
 from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.varying import axes_of, element_aval, vary
@@ -193,7 +193,7 @@ def started(op: Operator, captured: Sequence[Any], identity: Sequence[Any]) -> t
         return op.traced(xs[:n], *xs[n + len(rows) :])
 
     avals = [*op.traced.jaxpr.constvars, *rows, *op.traced.jaxpr.invars]
-    jaxpr = jax.make_jaxpr(flat_op)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in avals)).jaxpr
+    jaxpr = jax.make_jaxpr(flat_op)(*structs(avals)).jaxpr
     m = n + len(rows)
     b = Builder(())
     slots = [b.emit("load", t, b.const(s, "s32"), attr=n + k) for k, (t, count) in enumerate(op.leaf_slots) for s in range(count)]
@@ -340,7 +340,7 @@ def on_lane(operator: Operator) -> Operator:
     def lane(captured: Sequence[Any], a: Any, b: Any) -> Any:
         return whole(captured, jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape))[0][(0,) * len(shape)]
 
-    captured = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in whole.jaxpr.constvars]
+    captured = structs(whole.jaxpr.constvars)
     jaxpr = jax.make_jaxpr(lane)(captured, number, number).jaxpr
     n = len(captured)
     traced = make_traced(capturing(jaxpr, n), operator.program)

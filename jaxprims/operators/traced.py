@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun,
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
-from ..tracing.jaxprs import RULES, capturing, run_equation, without_mesh
+from ..tracing.jaxprs import RULES, capturing, run_equation, structs, without_mesh
 from ..tracing.lower import to_program
 from ..tracing.names import is_fixed
 from ..tracing.nests import to_arrays
@@ -179,8 +179,7 @@ def _rule(eqn: JaxprEqn, inside: int) -> Any:
 
     try:
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in eqn.invars]
-        cotangents = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
-        cotangents = [a for a in cotangents if jnp.issubdtype(a.dtype, jnp.inexact)]
+        cotangents = [a for a in structs(eqn.outvars) if jnp.issubdtype(a.dtype, jnp.inexact)]
         closed = jax.make_jaxpr(derivative)(avals, [avals[k] for k in moving], cotangents)
         return (_structure(closed.jaxpr, inside + 1), tuple(map(SameObject, closed.consts)))
     except Exception:  # the user's own, who may never differentiate it
@@ -229,7 +228,7 @@ def _traced_alike(alike: _Alike) -> Traced:
 def followed(f: Traced, then: Callable[..., list[Any]], *further: Any) -> Traced:
     """``then(f's results, *further arguments)`` as a function of f's arguments and further ones of these avals."""
     held, n = f.captured, len(f.jaxpr.invars)
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*f.jaxpr.constvars, *f.jaxpr.invars)]
+    avals = structs((*f.jaxpr.constvars, *f.jaxpr.invars))
     made = jax.make_jaxpr(lambda *xs: then(f(xs[:held], *xs[held : held + n]), *xs[held + n :]))(*avals, *further)
     return traced_alike(capturing(made.jaxpr, held))
 

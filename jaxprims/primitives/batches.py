@@ -48,11 +48,20 @@ def new_primitive(name: str) -> Primitive:
     return primitive
 
 
+def batch_axes_first(operands: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
+    """vmap's operands with its axis, where they have it, in front."""
+    return [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+
+
+def members(operands: Sequence[Any], dims: Sequence[Any]) -> Any:
+    """How many vmap goes over."""
+    return next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+
+
 def outermost(
     primitive: Primitive, operands: Sequence[Any], dims: Sequence[Any], *, masks: Sequence[int], rank: int, **params: Any
 ) -> tuple[list[Any], list[int]]:
     """The batching rule: vmap's axis is a new, outermost batch axis, bit 0 of the masks."""
-    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     new = tuple(mask << 1 | (d is not None) for mask, d in zip(masks, dims, strict=True))
-    out = by_partitioner(primitive, moved, masks=new, rank=rank + 1, **params)
+    out = by_partitioner(primitive, batch_axes_first(operands, dims), masks=new, rank=rank + 1, **params)
     return out, [0] * len(out)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Var
 
 from ..ir.evaluate import EXACT
 from ..ir.program import Instr, is_float
@@ -66,6 +67,11 @@ class ElementFunctionCall:
     @property
     def num_arrays(self) -> int:
         return sum(p is None for p in self.positions)
+
+    @property
+    def arguments(self) -> list[Var]:
+        """f's variables that are operands: elements of arrays."""
+        return [v for v, p in zip(self.f.jaxpr.invars, self.positions, strict=True) if p is None]
 
     def of_elements(self, avals: Sequence[Any], masks: Sequence[int], inner_rank: int = 0) -> tuple[Element, ...]:
         """Each argument of f, from the operands' avals: leading batch axes, the elements' axis, ``inner_rank`` more."""

@@ -166,12 +166,9 @@ mlir.register_lowering(held_p, HELD.where_it_stands, **EACH)
 register_family(HELD)
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
-    return held_p.bind(*operands, **params), dims
-
-
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
-    return held_p.bind(*primals, **params), tangents
+def _beside(operands: Sequence[Any], beside: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
+    """Batch axes, or tangents, are what they were."""
+    return held_p.bind(*operands, **params), beside
 
 
 def _transpose(cotangents: Sequence[Any], x: Any, times: int) -> Sequence[Any]:
@@ -179,7 +176,7 @@ def _transpose(cotangents: Sequence[Any], x: Any, times: int) -> Sequence[Any]:
     return [table(ct, times) if times > 0 and not isinstance(ct, ad.Zero) else ct for ct in cotangents]
 
 
-batching.primitive_batchers[held_p] = _batch
-ad.primitive_jvps[held_p] = _jvp
+batching.primitive_batchers[held_p] = _beside
+ad.primitive_jvps[held_p] = _beside
 ad.primitive_transposes[held_p] = _transpose
-jet.jet_rules[held_p] = _jvp
+jet.jet_rules[held_p] = _beside

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import capturing, interpret, value_of, variables
 from ..tracing.labels import MOVES, REDUCTIONS, Mixed, sources
 from . import devices, divided
 
@@ -45,7 +45,7 @@ def factors(jaxpr: Jaxpr) -> Callable[[Any], divided.Factors]:
         return x
 
     def axes(*atoms: Any) -> list[Axis]:
-        return [(v, a) for v in atoms if not isinstance(v, Literal) for a, n in enumerate(v.aval.shape) if n != 1]
+        return [(v, a) for v in variables(atoms) for a, n in enumerate(v.aval.shape) if n != 1]
 
     whole: set[Axis] = set()
     for eqn in jaxpr.eqns:
@@ -123,8 +123,8 @@ def in_parts(
             env, parts = dict(values), dict[Var, Any]()
             for eqn in jaxpr.eqns:
                 v = eqn.outvars[0]
-                if v not in env and all(isinstance(x, Literal) or x in env for x in eqn.invars):
-                    xs = [x.val if isinstance(x, Literal) else env[x] for x in eqn.invars]
+                if v not in env and all(x in env for x in variables(eqn.invars)):
+                    xs = [value_of(x, env) for x in eqn.invars]
                     (parts if v in reduced else env).update(zip(eqn.outvars, _equation(eqn, xs, local_shape(v)), strict=True))
             made[:] = parts if any(v not in env for v in missing) else dict.fromkeys(missing)
             return [parts[v] if v in parts else env[v] for v in made]
@@ -149,16 +149,12 @@ def narrowed(jaxpr: Jaxpr, parts: Mapping[str, int], own: Callable[[Any], divide
         shape = tuple(n // parts.get(f or "", 1) for n, f in zip(v.aval.shape, own(v), strict=True))
         return jax.ShapeDtypeStruct(shape, v.aval.dtype)
 
-    def f(*args: Any) -> list[Any]:
-        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), args, strict=True))
-        value = lambda x: x.val if isinstance(x, Literal) else env[x]  # noqa: E731
-        for eqn in jaxpr.eqns:
-            env.update(zip(eqn.outvars, _equation(eqn, list(map(value, eqn.invars)), local(eqn.outvars[0]).shape), strict=True))
-        return list(map(value, jaxpr.outvars))
-
-    traced = jax.make_jaxpr(f)(*map(local, (*jaxpr.constvars, *jaxpr.invars))).jaxpr
     n = len(jaxpr.constvars)
-    return with_arguments(traced, traced.invars[:n], traced.invars[n:])
+
+    def f(*args: Any) -> list[Any]:
+        return interpret(jaxpr, args[:n], args[n:], lambda eqn, xs: _equation(eqn, xs, local(eqn.outvars[0]).shape))
+
+    return capturing(jax.make_jaxpr(f)(*map(local, (*jaxpr.constvars, *jaxpr.invars))).jaxpr, n)
 
 
 def _equation(eqn: JaxprEqn, xs: Sequence[Any], shape: Sequence[int]) -> Sequence[Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from ..operators.traced import Traced, traced_alike
-from ..tracing.jaxprs import capturing
+from ..tracing.jaxprs import capturing, structs
 from ..tracing.lower import Unsupported
 from ..tracing.varying import axes_of
 from .captured_rows import read_by_rows, with_rows
@@ -323,7 +323,7 @@ class _Reading:
         call = self.call
         numbers = [jax.ShapeDtypeStruct(() if r.mask else r.shape, dtype_of(r.value)) for r in self.captured]
         left = [k for k in range(call.f.captured) if k not in tables]
-        before = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (call.f.jaxpr.constvars[k] for k in left)]
+        before = structs(call.f.jaxpr.constvars[k] for k in left)
         elements = [jax.ShapeDtypeStruct(shape, dtype_of(r.value)) for shape, r in zip(self.elements, self.arrays, strict=True)]
         places = [jax.ShapeDtypeStruct((), p) for p in call.positions if p is not None]
 

@@ -22,7 +22,7 @@ from ..operators.traced import Traced
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, expansions, interpret, run_equation, subjaxprs
 from ..tracing.varying import axes_of, in_context, of_rows, placed
 from .avals import result_aval
-from .batches import batch_shape, new_primitive, outermost, over_batch
+from .batches import batch_shape, members, new_primitive, outermost, over_batch
 from .tangents import is_inexact, no_tangent, taylor_by
 
 READS = frozenset({"gather", "dynamic_slice"})
@@ -161,8 +161,7 @@ def _lower_added(ctx: Any, *operands: Any, **params: Any) -> Any:
 def _batch_added(operands: Sequence[Any], dims: Sequence[Any], *, masks: tuple[int, ...], **params: Any) -> Any:
     """All cotangents have all axes, and each member an array of its own."""
     ct, *index = operands
-    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    ct = jnp.broadcast_to(ct, (size, *ct.shape)) if dims[0] is None else jnp.moveaxis(ct, dims[0], 0)
+    ct = jnp.broadcast_to(ct, (members(operands, dims), *ct.shape)) if dims[0] is None else jnp.moveaxis(ct, dims[0], 0)
     return outermost(added_p, [ct, *index], [0, *dims[1:]], masks=masks, **params)
 
 

@@ -16,6 +16,7 @@ from jax.interpreters import ad
 from ..tracing.varying import axes_of, vary
 from .batches import over_batch
 from .held import held
+from .ordered.scan_xla import like
 
 add: Callable[..., Any] = jnp.add  # for a cache: NumPy-like functions hash, and their type does not say so
 Leaves = list[Any]
@@ -62,15 +63,10 @@ def after(x: Any, mask: int, reverse: bool) -> Any:
 
 def without_first(x: Any, flags: Any, reverse: bool, instead: Any = None) -> Any:
     """Zero (or what ``instead`` has) at each element before which there is none: the first one, and where flags are true."""
-    other = zeros_if_none(None, x) if instead is None else instead
+    other = zeros_of(x) if instead is None else instead
     if flags is not None:
         x = jnp.where(like(flags, x), other, x)
     return _with_first(x, first_of(other, reverse), reverse)
-
-
-def like(flags: Any, x: Any) -> Any:
-    """Flags [N] against values [N, ...]."""
-    return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
 
 
 def summed_to(x: Any, want: int, rank: int) -> Any:
@@ -79,13 +75,18 @@ def summed_to(x: Any, want: int, rank: int) -> Any:
     return jnp.sum(x, axes) if axes else x
 
 
+def zeros_of(x: Any) -> Any:
+    """Like an array, or an aval."""
+    return vary(jnp.zeros(x.shape, x.dtype), axes_of([x]))
+
+
 def zeros_if_none(dot: Any, x: Any) -> Any:
-    return vary(jnp.zeros(x.shape, x.dtype), axes_of([x])) if dot is None else dot
+    return zeros_of(x) if dot is None else dot
 
 
 def instantiated(cotangents: Sequence[Any]) -> Leaves:
     """As arrays, those that are zero too."""
-    return [zeros_if_none(None, c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
+    return [zeros_of(c.aval) if isinstance(c, ad.Zero) else jnp.asarray(c) for c in cotangents]
 
 
 def no_tangent(x: Any) -> ad.Zero:

@@ -17,8 +17,8 @@ from jax.interpreters import ad, batching, mlir
 
 from ..tracing.varying import axes_of, sharded_axes
 from . import divided
-from .batches import new_primitive
-from .tangents import taylor_by
+from .batches import batch_axes_first, members, new_primitive
+from .tangents import jvp_of, taylor_by
 from .transposition import pulled_back
 
 transposed_p = new_primitive("transposed")
@@ -119,7 +119,7 @@ def _lower(ctx: Any, *args: Any, form: Form) -> Any:
 
 def _batch(args: Sequence[Any], dims: Sequence[Any], *, form: Form) -> tuple[list[Any], list[int]]:
     """A new, outermost batch axis, of all cotangents and all that is transposed."""
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = members(args, dims)
     params, count = dict(form.params), form.zeros.count(None)
     known = iter(dims[count:])
 
@@ -128,7 +128,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], *, form: Form) -> tuple[lis
 
     of_operands = [next(known) if aval is None else 0 for aval in form.linear]
     masks = tuple(mask << 1 | (d is not None) for mask, d in zip(params["masks"], of_operands, strict=True))
-    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
+    moved = batch_axes_first(args, dims)
     cts = [jnp.broadcast_to(x, (size, *x.shape)) if d is None else x for x, d in zip(moved[:count], dims, strict=False)]
     params |= {"masks": masks, "rank": params["rank"] + 1}
     new = dataclasses.replace(form, zeros=wider(form.zeros), linear=wider(form.linear), params=tuple(params.items()))
@@ -137,13 +137,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], *, form: Form) -> tuple[lis
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, form: Form) -> Any:
-    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-    def of(*xs: Any) -> list[Any]:
-        full = dict(enumerate(primals)) | dict(zip(moving, xs, strict=True))
-        return form.whole(*(full[k] for k in range(len(primals))))
-
-    return jax.jvp(of, [jnp.asarray(primals[k]) for k in moving], [tangents[k] for k in moving])
+    return jvp_of(form.whole, primals, tangents)
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, form: Form) -> list[Any]:

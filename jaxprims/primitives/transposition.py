@@ -21,9 +21,9 @@ from jax.interpreters import ad
 from ..ir.linear import CONSTANT, LINEAR, OTHER, degrees
 from ..operators.operator import Operator
 from ..operators.traced import slots_of
-from ..tracing.varying import axes_of, in_context, vary
+from ..tracing.varying import in_context
 from .elements import ElementFunctionCall
-from .tangents import Leaves, is_inexact, replaced
+from .tangents import Leaves, is_inexact, replaced, zeros_of
 
 
 def transpose_rule(
@@ -62,10 +62,6 @@ def known_rule(primitive: Primitive, constant: Callable[[Any, Sequence[bool]], l
         return [y if k else t for y, t, k in zip(primitive.bind(*full, **params), later, now, strict=True)]
 
     return rule
-
-
-def zeros_of(aval: Any) -> Any:
-    return vary(jnp.zeros(aval.shape, aval.dtype), axes_of([aval]))
 
 
 def pulled_back(cotangents: Sequence[Any], operands: Sequence[Any], run: Callable[[list[Any]], Leaves]) -> Leaves:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,21 @@ def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", None) or ())
 
 
+def variables(atoms: Iterable[Any]) -> list[Var]:
+    """Those that are no numbers."""
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def value_of(atom: Any, known: Mapping[Any, Any]) -> Any:
+    """A variable's value among those known; a number's own."""
+    return atom.val if isinstance(atom, Literal) else known[atom]
+
+
+def structs(variables: Iterable[Any]) -> list[jax.ShapeDtypeStruct]:
+    """What these are, wherever they lie."""
+    return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
+
+
 def with_arguments(jaxpr: Jaxpr, constvars: Sequence[Var], invars: Sequence[Var]) -> Jaxpr:
     """The jaxpr with these of its variables as captured arrays and as arguments."""
     return assembled(constvars, invars, jaxpr.outvars, jaxpr.eqns)
@@ -55,17 +70,18 @@ def assembled(constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence
     effects = frozenset().union(*(e.effects for e in eqns))
     mine = Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, info)
     # newer JAX: a jaxpr holds its captured arrays, here their shapes and dtypes
-    return ClosedJaxpr(mine, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars]).jaxpr
+    return ClosedJaxpr(mine, structs(constvars)).jaxpr
 
 
 def run_equation(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """What an equation makes of these operands."""
-    variables, values = [], []
-    for v, x in zip(eqn.invars, operands, strict=True):
-        if not isinstance(v, Literal) and v not in variables:
-            variables.append(v)
-            values.append(x)
-    return list(jaxpr_as_fun(ClosedJaxpr(assembled([], variables, eqn.outvars, [eqn]), []))(*values))
+    values = {v: x for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, Literal)}
+    return list(jaxpr_as_fun(ClosedJaxpr(assembled([], list(values), eqn.outvars, [eqn]), []))(*values.values()))
+
+
+def run_in(known: dict[Any, Any], eqn: JaxprEqn) -> None:
+    """Adds what an equation makes to the values known."""
+    known.update(zip(eqn.outvars, run_equation(eqn, [value_of(v, known) for v in eqn.invars]), strict=True))
 
 
 def interpret(
@@ -88,20 +104,18 @@ def interpret(
 
 def pruned(jaxpr: Jaxpr) -> Jaxpr:
     """Without equations that nothing needs."""
-    wanted = {v for v in jaxpr.outvars if not hasattr(v, "val")}
+    wanted = set(variables(jaxpr.outvars))
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if wanted.intersection(eqn.outvars) or eqn.effects:
             kept.append(eqn)
-            wanted.update(v for v in eqn.invars if not hasattr(v, "val"))
+            wanted.update(variables(eqn.invars))
     return jaxpr.replace(eqns=kept[::-1])
 
 
 def looked(jaxpr: Jaxpr) -> set[Any]:
     """The variables that equations or results use."""
-    return {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | {
-        v for v in jaxpr.outvars if not hasattr(v, "val")
-    }
+    return {v for atoms in (jaxpr.outvars, *(eqn.invars for eqn in jaxpr.eqns)) for v in variables(atoms)}
 
 
 def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
@@ -116,8 +130,7 @@ def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
         expanded = functools.partial(expansions[eqn.primitive.name], **eqn.params)
     else:
         return None
-    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    return opened(jax.make_jaxpr(expanded)(*structs))
+    return opened(jax.make_jaxpr(expanded)(*structs(eqn.invars)))
 
 
 def subjaxprs(eqn: JaxprEqn) -> Iterator[Any]:

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batches.h"
 #include "check.h"
 
 namespace jaxprims::test::hist_plan_test {
@@ -29,12 +30,6 @@ std::string Text(const HistProblem& p, const Machine& m) {
        << " slots=" << p.slots << " lanes=" << p.lanes << (p.in_place ? " in place" : "") << (p.sorted ? " sorted" : "")
        << (p.must_in_place ? " must be in place" : "") << " on " << m.threads << " threads";
   return text.str();
-}
-
-// Sizes spread over all orders of magnitude.
-template <class Random>
-int64_t Size(Random& random, int max_log) {
-  return static_cast<int64_t>(random() >> (64 - std::uniform_int_distribution<int>(1, max_log)(random)));
 }
 
 void CheckPlan(const HistProblem& p, const Machine& m) {

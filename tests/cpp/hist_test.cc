@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "batches.h"
 #include "check.h"
 #include "kernels.h"
 #include "pools.h"
@@ -16,11 +17,9 @@
 namespace jaxprims::test::hist_test {
 namespace {
 
-// A call with its memory. Two batch axes of sizes `batch`; masks tell which of them an operand has (bit 0: the first), as in the
-// handler. Vectors are as long as the operand: the address sanitizer sees an access past its end.
+// A call with its memory. Vectors are as long as the operand: the address sanitizer sees an access past its end.
 template <class T, class Index>
-struct Problem {
-  std::vector<int64_t> batch = {1, 1};
+struct Problem : Batch {
   int index_mask = 3, value_mask = 3, scale_mask = 0, dest_mask = 3;
   int64_t n = 0;
   std::vector<int64_t> bins = {1, 1};
@@ -28,13 +27,6 @@ struct Problem {
   std::vector<Index> index;
   std::vector<T> value, scale;
   Results<T> dests{0, bins};
-
-  int64_t Members(int mask) const { return (mask & 1 ? batch[0] : 1) * (mask & 2 ? batch[1] : 1); }
-
-  // Which of an operand's members belongs to member (i, j) of the batch.
-  int64_t Member(int mask, int64_t i, int64_t j) const {
-    return (mask & 1 ? i : 0) * (mask & 2 ? batch[1] : 1) + (mask & 2 ? j : 0);
-  }
 
   template <class MakeIndex>
   void Draw(unsigned seed, MakeIndex make_index) {
@@ -47,14 +39,6 @@ struct Problem {
     for (auto& sum : dests.sums) sum = static_cast<T>(random() % 100);
     for (auto& count : dests.counts) count = random() % 100;
     for (auto& last : dests.last) last = random() % std::max<int64_t>(1, n);
-  }
-
-  Operand At(const void* data, int mask, int64_t bytes) const {
-    Operand operand;
-    operand.data = static_cast<char*>(const_cast<void*>(data));
-    if (mask & 1) operand.strides[0] = (mask & 2 ? batch[1] : 1) * bytes;
-    if (mask & 2) operand.strides[1] = bytes;
-    return operand;
   }
 
   HistCall Call(Results<T>& out) const {
@@ -102,27 +86,25 @@ struct Problem {
   // The plain loop.
   Results<T> Expected() const {
     Results<T> out(Members(3), bins);
-    for (int64_t i = 0; i < batch[0]; ++i) {
-      for (int64_t j = 0; j < batch[1]; ++j) {
-        const int64_t at = i * batch[1] + j, from = Member(dest_mask, i, j);
-        T* sums = out.sums.data() + at * bins[0];
-        int64_t* counts = out.counts.data() + at * bins[0];
-        int64_t* last = out.last.data() + at * bins[1];
-        std::fill_n(last, bins[1], kNone);
-        if (dest) {
-          std::copy_n(dests.sums.data() + from * bins[0], bins[0], sums);
-          std::copy_n(dests.counts.data() + from * bins[0], bins[0], counts);
-          std::copy_n(dests.last.data() + from * bins[1], bins[1], last);
+    for (int64_t at = 0; at < Members(3); ++at) {
+      const int64_t from = Member(dest_mask, at);
+      T* sums = out.sums.data() + at * bins[0];
+      int64_t* counts = out.counts.data() + at * bins[0];
+      int64_t* last = out.last.data() + at * bins[1];
+      std::fill_n(last, bins[1], kNone);
+      if (dest) {
+        std::copy_n(dests.sums.data() + from * bins[0], bins[0], sums);
+        std::copy_n(dests.counts.data() + from * bins[0], bins[0], counts);
+        std::copy_n(dests.last.data() + from * bins[1], bins[1], last);
+      }
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t b = index[static_cast<size_t>(Member(index_mask, at) * n + k)];
+        if (b >= 0 && b < bins[0]) {
+          sums[b] +=
+              scale[static_cast<size_t>(Member(scale_mask, at))] * value[static_cast<size_t>(Member(value_mask, at) * n + k)];
+          counts[b] += 1;
         }
-        for (int64_t k = 0; k < n; ++k) {
-          const int64_t b = index[static_cast<size_t>(Member(index_mask, i, j) * n + k)];
-          if (b >= 0 && b < bins[0]) {
-            sums[b] += scale[static_cast<size_t>(Member(scale_mask, i, j))] *
-                       value[static_cast<size_t>(Member(value_mask, i, j) * n + k)];
-            counts[b] += 1;
-          }
-          if (b >= 0 && b < bins[1]) last[b] = std::max(last[b], k);
-        }
+        if (b >= 0 && b < bins[1]) last[b] = std::max(last[b], k);
       }
     }
     return out;

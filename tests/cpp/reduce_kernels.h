@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "batches.h"
 #include "check.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
@@ -188,10 +189,8 @@ struct AffineKernel {
   }
 };
 
-// A call's memory but for the results. Two batch axes; masks tell which of them an operand has (bit 0: the first), as in the
-// handlers. Vectors are as long as the operand, so the address sanitizer sees an access past its end.
-struct AffineProblem {
-  std::vector<int64_t> batch = {1, 1};
+// A call's memory but for the results. Vectors are as long as the operand, so the address sanitizer sees an access past its end.
+struct AffineProblem : Batch {
   int value_mask = 3, scale_mask = 0, init_mask = 3, segments_mask = 3;
   int64_t n = 0, lanes = 1;
   bool init = false, across = false;
@@ -199,12 +198,6 @@ struct AffineProblem {
   std::vector<int64_t> scale;
   std::vector<uint64_t> init_maps;  // (a, b) by lane: a leaf of two slots
   std::vector<float> init_sums;
-
-  int64_t Members(int mask) const { return (mask & 1 ? batch[0] : 1) * (mask & 2 ? batch[1] : 1); }
-  // Which of an operand's members belongs to member m of the batch.
-  int64_t Member(int mask, int64_t m) const {
-    return (mask & 1 ? m / batch[1] : 0) * (mask & 2 ? batch[1] : 1) + (mask & 2 ? m % batch[1] : 0);
-  }
 
   void Draw(unsigned seed) {
     std::mt19937 random(seed);
@@ -215,14 +208,6 @@ struct AffineProblem {
       init_maps.push_back(random());
       init_sums.push_back(static_cast<float>(random() % 100));
     }
-  }
-
-  Operand At(const void* data, int mask, int64_t bytes) const {
-    Operand operand;
-    operand.data = static_cast<char*>(const_cast<void*>(data));
-    if (mask & 1) operand.strides[0] = (mask & 2 ? batch[1] : 1) * bytes;
-    if (mask & 2) operand.strides[1] = bytes;
-    return operand;
   }
 
   // `count`: results of a member.

@@ -188,16 +188,15 @@ TEST(ReducePairwiseSumIsAccurate) {
 
 TEST(ReducePlanOfRandomProblems) {
   std::mt19937_64 random(1);
-  const auto size = [&](int max_log) { return static_cast<int64_t>(random() >> (64 - 1 - random() % max_log)); };
   for (int round = 0; round < 20'000; ++round) {
     ReduceProblem p;
-    p.n = size(28);
-    p.rows = size(14);
-    p.joined = std::max<int64_t>(1, size(10));
+    p.n = Size(random, 28);
+    p.rows = Size(random, 14);
+    p.joined = std::max<int64_t>(1, Size(random, 10));
     p.across = random() % 2 == 0;
-    p.lanes = p.across ? size(14) : 1;
-    p.slots = 1 + size(5);
-    p.state_bytes = p.slots * (1 + size(3));
+    p.lanes = p.across ? Size(random, 14) : 1;
+    p.slots = 1 + Size(random, 5);
+    p.state_bytes = p.slots * (1 + Size(random, 3));
     p.init = random() % 2 == 0;
     p.folds_rows = random() % 2 == 0;
     p.spaced = random() % 2 == 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batches.h"
 #include "check.h"
 
 namespace jaxprims::test::scan_plan_test {
@@ -21,12 +22,6 @@ std::string Text(const ScanPlan& plan) {
        << " rows=" << plan.rows_per_task << (plan.periodic ? " periodic" : "") << (plan.stream ? " stream" : "")
        << " threads=" << plan.threads;
   return text.str();
-}
-
-// Sizes spread over all orders of magnitude, 0 among them.
-template <class Random>
-int64_t Size(Random& random, int max_log) {
-  return static_cast<int64_t>(random() >> (64 - std::uniform_int_distribution<int>(1, max_log)(random)));
 }
 
 void CheckPlan(const ScanProblem& p, const Machine& m) {

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <vector>
 
+#include "batches.h"
 #include "check.h"
 #include "pools.h"
 #include "scan_kernels.h"
@@ -23,12 +24,10 @@ struct Results {
   bool operator==(const Results&) const = default;
 };
 
-// A call with its memory. Two batch axes; masks tell which of them an operand has. Vectors are as long as the operand: the
-// address sanitizer sees an access past its end.
-struct Problem {
+// A call with its memory. Vectors are as long as the operand: the address sanitizer sees an access past its end.
+struct Problem : Batch {
   int options = 0;
   int64_t n = 0;
-  std::vector<int64_t> batch = {1, 1};
   int64_t lanes = 1;
   int value_mask = 3, flag_mask = 3, scale_mask = 0, init_mask = 3;
   bool init = false;
@@ -37,12 +36,6 @@ struct Problem {
   std::vector<uint8_t> flags;
   std::vector<std::array<uint32_t, 2>> init_maps;
   std::vector<uint64_t> init_counts;
-
-  int64_t Members(int mask) const { return (mask & 1 ? batch[0] : 1) * (mask & 2 ? batch[1] : 1); }
-  int64_t Member(int mask, int64_t row) const {
-    const int64_t i = row / batch[1], j = row % batch[1];
-    return (mask & 1 ? i : 0) * (mask & 2 ? batch[1] : 1) + (mask & 2 ? j : 0);
-  }
 
   void Draw(unsigned seed) {
     std::mt19937 random(seed);
@@ -60,14 +53,6 @@ struct Problem {
     for (auto& map : init_maps) map = {static_cast<uint32_t>(random()), static_cast<uint32_t>(random())};
     init_counts.resize(init_maps.size());
     for (auto& count : init_counts) count = random();
-  }
-
-  Operand At(const void* data, int mask, int64_t bytes) const {
-    Operand operand;
-    operand.data = static_cast<char*>(const_cast<void*>(data));
-    if (mask & 1) operand.strides[0] = (mask & 2 ? batch[1] : 1) * bytes;
-    if (mask & 2) operand.strides[1] = bytes;
-    return operand;
   }
 
   OrderedCall Call(Results& out) const {

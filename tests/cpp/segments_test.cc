@@ -249,17 +249,16 @@ TEST(SegmentsOfOperandsThatAreNotWhatTheyShouldBe) {
 
 TEST(SegmentsPlanOfRandomProblems) {
   std::mt19937_64 random(1);
-  const auto size = [&](int max_log) { return static_cast<int64_t>(random() >> (64 - 1 - random() % max_log)); };
   for (int round = 0; round < 20'000; ++round) {
     SegmentsProblem p;
-    p.n = size(28);
-    p.segments = size(28);
-    p.members = size(14);
+    p.n = Size(random, 28);
+    p.segments = Size(random, 28);
+    p.members = Size(random, 14);
     p.across = random() % 2 == 0;
-    p.lanes = p.across ? size(14) : 1;
-    p.leaf_bytes = {1 + size(8), 1};
-    p.slots = 1 + size(5);
-    p.state_bytes = p.slots * (1 + size(3));
+    p.lanes = p.across ? Size(random, 14) : 1;
+    p.leaf_bytes = {1 + Size(random, 8), 1};
+    p.slots = 1 + Size(random, 5);
+    p.state_bytes = p.slots * (1 + Size(random, 3));
     Machine m;
     m.threads = static_cast<int>(1 + random() % 64);
     const SegmentsPlan plan = MakeSegmentsPlan(p, m);

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
 import references
-from references import assert_close
+from references import affine, assert_close, matmul
 from stencil_reference import BOUNDARIES, stencil
 
 import jaxprims as jp
@@ -68,20 +68,12 @@ def offsets(lengths: Any) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
-def affine(p: Any, q: Any) -> Any:
-    return q[0] * p[0], q[0] * p[1] + q[1]
-
-
 def saturate(a: Any, b: Any) -> Any:
     return jnp.minimum(a + b, jnp.uint32(2**24 - 1))
 
 
 def saturate_numpy(a: Any, b: Any) -> Any:
     return np.minimum(a + b, np.uint32(2**24 - 1))
-
-
-def matmul(a: Any, b: Any) -> Any:
-    return a @ b
 
 
 def rows_of(fn: Callable[..., Any], *arrays: np.ndarray) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from jax.extend.core import Literal, Var
+from jax.extend.core import Var
 
 from ...tracing import elementwise
+from ...tracing.jaxprs import variables
 from ..body import operations
 from ..graph import Graph
 from .cells import Cells
@@ -62,7 +63,7 @@ def work_behind(graph: Graph, works: Mapping[int, float], index: int) -> float:
 def _is_of_several(cells: Cells, index: int) -> bool:
     """Is it made of more than one array that would have to be read in its place?"""
     graph, behind = cells.graph, cells.graph.ancestors[index]
-    operands = [v for k in cells.counts if behind >> k & 1 for v in graph.eqns[k].invars if not isinstance(v, Literal)]
+    operands = [v for k in cells.counts if behind >> k & 1 for v in variables(graph.eqns[k].invars)]
     return len({v for v in operands if v.aval.ndim and graph.producer.get(v) not in cells.counts}) > 1
 
 

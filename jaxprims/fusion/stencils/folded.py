@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from ...primitives.stencil.reduce import StencilReduceCall, fits, stencil_reduce_p
-from ...tracing.jaxprs import assembled, interpret, run_equation
+from ...tracing.jaxprs import assembled, interpret, run_equation, variables
 from ..body import Body, operations
 from ..graph import flat_graph
 from ..pays import DEAR
@@ -89,7 +89,7 @@ def _combining(call: ClosedJaxpr, arrays: Sequence[int]) -> tuple[JaxprEqn, list
     source = {call.jaxpr.invars[k]: n for n, k in enumerate(arrays)}
     reshapes, users = [], []
     for eqn in call.jaxpr.eqns:
-        if not any(not isinstance(v, Literal) and v in source for v in eqn.invars):
+        if not any(v in source for v in variables(eqn.invars)):
             continue
         if eqn.primitive.name == "reshape":
             source[eqn.outvars[0]] = source[eqn.invars[0]]

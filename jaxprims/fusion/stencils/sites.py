@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from jax.extend.core import Literal, Var
+from jax.extend.core import Var
 
+from ...tracing.jaxprs import variables
 from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
@@ -55,7 +56,7 @@ def find_stencils(
     def price(plan: _Plan) -> float:
         return _price(graph, plan)
 
-    first = best = planned({v for v in wanted if not isinstance(v, Literal)})
+    first = best = planned(set(variables(wanted)))
     for which in (_last, _most):
         plan, in_vain = first, 0
         while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
@@ -115,7 +116,7 @@ def _stencils(
     materialised = set(wanted)
     for k in outside:
         if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
-            materialised.update(v for v in graph.eqns[k].invars if not isinstance(v, Literal))
+            materialised.update(variables(graph.eqns[k].invars))
     todo = [-graph.producer[v] for v in materialised if v in graph.producer]
     heapq.heapify(todo)
     found: list[Stencil] = []
@@ -148,7 +149,7 @@ def _stencils(
                 found.append(stencil)
                 materialised.update(stencil.leaves)
                 todo_more = stencil.leaves
-        for v in todo_more:
-            if not isinstance(v, Literal) and v in graph.producer:
+        for v in variables(todo_more):
+            if v in graph.producer:
                 heapq.heappush(todo, -graph.producer[v])
     return found, left

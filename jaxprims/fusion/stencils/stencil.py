@@ -20,7 +20,7 @@ from ...primitives.stencil.call import Bounds, StencilCall, Window, fill_of
 from ...primitives.stencil.primitive import bind
 from ...targets.plans import AnyKernel, forced_plans
 from ...tracing import elementwise
-from ...tracing.jaxprs import looked, with_arguments
+from ...tracing.jaxprs import looked, structs, with_arguments
 from ...tracing.lower import to_program
 from ...tracing.varying import axes_of
 from ..body import additions
@@ -300,7 +300,7 @@ class Layout:
 
         scalars = [jax.ShapeDtypeStruct((), self.sources[k].var.aval.dtype) for k, _ in self.places]
         scalars += [jax.ShapeDtypeStruct((), np.int32) for _ in self.counted]
-        held = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.captured]
+        held = structs(self.captured)
         jaxpr = jax.make_jaxpr(f)(*held, *scalars).jaxpr
         n, used = len(held), looked(jaxpr)
         constvars = [k for k in range(n) if jaxpr.invars[k] in used]

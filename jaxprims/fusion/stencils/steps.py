@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ...primitives.avals import typed
-from ...tracing.jaxprs import run_equation, scan_counts
+from ...tracing.jaxprs import run_in, scan_counts
 from ..graph import Graph, depending_on, flat_graph
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
@@ -122,11 +122,9 @@ class _Loop:
         graph, carries = self.graph, operands[self.consts :]
         jaxpr = graph.jaxpr
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*graph.consts, *operands), strict=True))
-        wanted = graph.needs(self.layout.variables)
-        for k, eqn in enumerate(jaxpr.eqns):
-            if wanted >> k & 1 and not any(v in self.inside for v in eqn.outvars):
-                values = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
-                env.update(zip(eqn.outvars, run_equation(eqn, values), strict=True))
+        for eqn in (jaxpr.eqns[k] for k in graph.needed(self.layout.variables)):
+            if not any(v in self.inside for v in eqn.outvars):
+                run_in(env, eqn)
         read = [env[v] for v in self.layout.variables]
         made = iter(self.layout.call(self.nodes, read, self.length))
         out = []

@@ -12,7 +12,7 @@ import numpy as np
 from ...ir.folds import rolled
 from ...ir.lanes import Lanes, lanes_of
 from ...ir.program import Builder, Program, chained, narrowed, shifted_loads
-from ...operators.operator import Operator, passing, scalar_name
+from ...operators.operator import Operator, passing, scalar_name, simple_operator
 from ...operators.representation import Representation
 from ...operators.traced import slots_of
 from ...specs.histogram import ArraySpec, HistogramSpec, PartSpec, last_of
@@ -20,6 +20,7 @@ from ...specs.problems import HistogramProblem
 from ...targets.plans import Plan, forced_plans
 from ...targets.target import Target
 from ..elements import ElementFunctionCall, Operands, captured_dtypes
+from ..tangents import add
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Part:
 
     def __repr__(self) -> str:
         return f"{self.operator!r} into {self.num_bins} bins"
+
+
+def sums_of_rows(num_bins: int, shape: Sequence[int], dtype: Any) -> Part:
+    """Of f's second result, by the index that is its first."""
+    return Part(num_bins, simple_operator(add, tuple(shape), dtype), 0, 0, (1,), 1, False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,7 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
     n = "n" if side_by_side or all(p.operator.identity is not None for p in call.parts) else None
     bins = "h" if n and len({p.num_bins for p in call.parts}) == 1 else None
     own = _own_axes(call)
-    elements = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None] + call.f.jaxpr.constvars
+    elements = call.arguments + call.f.jaxpr.constvars
     leaves = [own(call.f.jaxpr.outvars[v]) if p.operator.lanes > 1 else (None,) * len(s) for p, v, s in _leaves(call)]
     dests = [mine for (p, _, _), mine in zip(_leaves(call), leaves, strict=True) if p.dest]
 
@@ -70,7 +70,7 @@ def _outside(call: HistogramCall) -> dict[int, int] | None:
 def _fills(avals: Sequence[Any], call: HistogramCall) -> tuple[Any, ...] | None:
     """What elements behind the last are: of no bin."""
     fills: list[Any] = [0] * len(avals)
-    given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
+    given = call.arguments
     for p in call.parts:
         index = call.f.jaxpr.outvars[p.index]
         if index not in given or np.iinfo(avals[k := given.index(index)].dtype).max < p.num_bins:

@@ -26,7 +26,8 @@ from ...operators.traced import Traced, make_traced, slots_of
 from ...tracing.lower import Unsupported, to_program
 from ...tracing.varying import axes_of
 from ..elements import mapped
-from ..tangents import Leaves, is_inexact, like, replaced
+from ..ordered.scan_xla import where
+from ..tangents import Leaves, is_inexact, replaced
 from .call import HistogramCall
 from .made import Aval, avals_of, context, traced_element
 from .walk import Walk, walk
@@ -268,10 +269,8 @@ def _last(op: Operator, consts: Leaves, ends: Leaves, stand_ins: Leaves, cts: Le
             one, other = here[::2], here[1::2]
             a, b = [x[::2] for x in leaves], [x[1::2] for x in leaves]
             both = one & other
-            pairs = [[jnp.where(like(both, x), x, v) for x, v in zip(xs, stand_ins, strict=True)] for xs in (a, b)]
-            out = combine(*pairs[0], *pairs[1])
-            single = [jnp.where(like(one, x), x, y) for x, y in zip(a, b, strict=True)]
-            leaves = [jnp.where(like(both, x), x, y) for x, y in zip(out, single, strict=True)]
+            out = combine(*where(both, a, stand_ins), *where(both, b, stand_ins))
+            leaves = where(both, out, where(one, a, b))
             here = one | other
         return [leaves[k][0] for k in active]
 

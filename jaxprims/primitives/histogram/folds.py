@@ -26,8 +26,10 @@ from ...tracing.varying import axes_of
 from ..ad_rules import by_fields
 from ..avals import result_aval
 from ..batches import batch_shape, new_primitive, outermost, over_batch
-from ..ordered.reduce_ad import starts_of, through
-from ..tangents import Leaves, add, along, instantiated, is_inexact, jvp_of, like, replaced, summed_to, taylor_by, zeros_if_none
+from ..ordered import scan_xla
+from ..ordered.reduce_ad import through
+from ..ordered.scan_xla import like
+from ..tangents import Leaves, add, along, instantiated, is_inexact, jvp_of, replaced, summed_to, taylor_by, zeros_if_none
 from .call import HistogramCall, Part
 from .fold_walks import walks_of
 from .group import group
@@ -164,11 +166,11 @@ def of_values(
         values = [jnp.concatenate([d, v]) for d, v in zip(dest, values, strict=True)]
     if index.shape[0] == 0:
         return [None] * len(values)
-    spare = jnp.where((index >= 0) & (index < h), index, h)
+    spare = scan_xla.spare(index, h)
     order, _ = group(spare, h)
     where, values = spare[order], [v[order] for v in values]
     dot = [None if d is None else d[order] for d in dot]
-    moved = through(part.operator, values, dot, consts, const_dots, starts_of(where))
+    moved = through(part.operator, values, dot, consts, const_dots, scan_xla.starts_of(where))
     # dropped elements hold no cotangent: their place is past the last bin
     kept = [jnp.where(like(where < h, m), m, 0) for m in moved if m is not None]
     sums = iter(by_index(where, kept, [add] * len(kept), h, None, deterministic))
@@ -226,8 +228,8 @@ def _jvp_of(primitive: Primitive, plain: Callable[..., Leaves]) -> Callable[...,
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         count = len(primals) - _behind(primitive, params["fold"])
         if all(isinstance(t, ad.Zero) for t in tangents[:count]):
-            moved = [zeros_if_none(None, x) if isinstance(t, ad.Zero) else t for x, t in zip(primals, tangents, strict=True)]
-            return primitive.bind(*primals, **params), primitive.bind(*primals[:count], *moved[count:], **params)
+            moved = instantiated(tangents[count:])
+            return primitive.bind(*primals, **params), primitive.bind(*primals[:count], *moved, **params)
         return jvp_of(functools.partial(plain, **params), primals, tangents)
 
     return rule

@@ -16,6 +16,7 @@ from ...targets.target import Explanation, Target
 from ..avals import result_aval
 from ..batches import new_primitive
 from ..family import Family
+from ..ordered import scan_xla
 from ..ordered.call import simple
 from ..ordered.scan import bind, scan_p
 from ..tangents import add, no_tangent
@@ -70,7 +71,7 @@ class Groups(Family):
     def plain_one(self, *operands: Any, **params: Any) -> list[Any]:
         num_bins: int = params["num_bins"]
         n, dtype = operands[0].shape[0], _dtype_of(operands[0].shape[0])
-        row = jnp.where((operands[0] >= 0) & (operands[0] < num_bins), operands[0], num_bins)
+        row = scan_xla.spare(operands[0], num_bins)
         counts = by_index(row, [jnp.ones(n, dtype)], [jnp.add], num_bins)[0]
         ends = bind(scan_p, simple("scan", add, counts.dtype), [counts])[0] if num_bins else counts
         return [jnp.argsort(row, stable=True).astype(dtype), jnp.concatenate([jnp.zeros(1, dtype), ends])]

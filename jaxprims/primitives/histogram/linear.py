@@ -20,7 +20,6 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
-from ...operators.operator import simple_operator
 from ...operators.traced import slots_of
 from ...tracing.jaxprs import with_arguments
 from ...tracing.lower import Unsupported
@@ -33,7 +32,7 @@ from ..ordered.scan import scan_p
 from ..reads import by_calls
 from ..tangents import Leaves, add, along, is_inexact, replaced, summed_to
 from ..transposition import pulled_back
-from .call import HistogramCall, Part
+from .call import HistogramCall, sums_of_rows
 from .made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, numbers_of, row_or_zero, traced_element
 from .primitive import bind, by_index
 
@@ -371,7 +370,7 @@ class _Element:
                 at = jnp.clip(at, 0, bins - 1) if read.clipped else at
                 return [jnp.asarray(at, jnp.int32), row.reshape(shape)]
 
-            part = Part(bins, simple_operator(add, shape, aval[1]), 0, 0, (1,), 1, False)
+            part = sums_of_rows(bins, shape, aval[1])
             made = made_of(self.like, update, self._held, self._elements, [part])
             if made is None:
                 return None
@@ -401,7 +400,7 @@ class _Element:
             return [at, *self._evaluated([out], captured)(*xs)]
 
         try:
-            part = Part(0, simple_operator(add, out.aval.shape, out.aval.dtype), 0, 0, (1,), 1, False)
+            part = sums_of_rows(0, out.aval.shape, out.aval.dtype)
         except Unsupported:
             return None
         if part.operator.lanes == 1:

@@ -19,6 +19,7 @@ from ...operators.traced import make_traced
 from ...tracing.jaxprs import opened, with_arguments
 from ...tracing.lower import Unsupported, hoist
 from ..ordered.call import OrderedCall, last
+from ..ordered.scan_xla import like
 from ..tangents import Leaves
 from .call import HistogramCall, Part, can_fuse
 
@@ -91,4 +92,4 @@ def row_or_zero(ct: Any, index: Any) -> Any:
         return jnp.stack([row_or_zero(ct, index[k]) for k in range(index.shape[0])])
     inside = (index >= 0) & (index < ct.shape[0])
     found = ct.at[index].get(mode="clip", wrap_negative_indices=False)
-    return jnp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, jnp.zeros((), ct.dtype))
+    return jnp.where(like(inside, found), found, jnp.zeros((), ct.dtype))

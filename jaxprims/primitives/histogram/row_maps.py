@@ -14,9 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from ...operators.operator import simple_operator
 from ...operators.traced import make_traced, slots_of
 from ...tracing.lower import Unsupported
 from ...tracing.varying import axes_of, placed
@@ -26,7 +24,7 @@ from ..ordered.reduce_ad import gather
 from ..ordered.scan import bind as bind_ordered
 from ..ordered.scan import scan_p
 from ..reads import by_calls
-from .call import HistogramCall, Part, can_fuse
+from .call import HistogramCall, can_fuse, sums_of_rows
 from .made import MOST, Aval, Made, avals_of, context, numbers_of, row_or_zero, traced_element
 from .primitive import bind
 
@@ -94,7 +92,7 @@ def _call(f: F, held: tuple[Aval, ...], elements: tuple[Aval, ...], n: int, _: A
     if math.prod(row.shape) < 2:
         return None
     try:
-        part = Part(n, simple_operator(lax.add, row.shape, row.dtype), 0, 0, (1,), 1, False)
+        part = sums_of_rows(n, row.shape, row.dtype)
         rows = HistogramCall(make_traced(inner.jaxpr), (position, *(None,) * len(elements)), (part,), plans=())
         return Made(rows, pre) if rows.is_map(n) and can_fuse(rows) else None
     except (Unsupported, KeyError):

@@ -13,12 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ...operators.operator import passing, simple_operator
+from ...operators.operator import passing
 from ...operators.traced import slots_of
 from ...tracing.lower import Unsupported
 from ...tracing.varying import axes_of
-from ..tangents import Leaves, add
-from .call import HistogramCall, Part
+from ..tangents import Leaves
+from .call import HistogramCall, sums_of_rows
 from .linear import pays
 from .made import MOST, Aval, Made, avals_of, context, made_of
 from .primitive import bind, narrowed
@@ -50,7 +50,7 @@ def _weighed(
     if sum(slots_of(s, d) for s, d in elements) > MOST:
         return None
     try:
-        part = Part(bins, simple_operator(add, tuple(inner), dtype), 0, 0, (1,), 1, False)
+        part = sums_of_rows(bins, inner, dtype)
     except Unsupported:
         return None
     like = HistogramCall(passing(elements), (None,) * len(elements), (part,), deterministic=deterministic)

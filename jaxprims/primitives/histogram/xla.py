@@ -54,18 +54,6 @@ def of_part(part: Part, consts: Sequence[Any], index: Any, values: Sequence[Any]
     return reduce_by_index(index, values, part.num_bins, lambda a, b: op.traced(consts, *a, *b), identity, dest)
 
 
-def _spare(index: Any, num_bins: int) -> Any:
-    """Indices with everything out of range, negative ones too, sent to ``num_bins``: dropped by a scatter, last in a sort."""
-    return jnp.where((index >= 0) & (index < num_bins), index, num_bins)
-
-
-def _start(values: Sequence[Any], num_bins: int, identity: Sequence[Any] | None, dest: Sequence[Any] | None) -> list[Any]:
-    if identity is None:
-        assert dest is not None
-        return list(dest)
-    return [jnp.broadcast_to(i, (num_bins, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
-
-
 def scatters(name: str | None, dtype: np.dtype) -> bool:
     """Does XLA scatter by the operator of this name?"""
     return name in SCATTERS and (dtype.kind != "c" or name == "add")
@@ -97,33 +85,8 @@ def reduce_by_index(
     identity: Sequence[Any] | None,
     dest: Sequence[Any] | None,
 ) -> list[Any]:
-    """Any operator on one bin: a stable sort by index, a segmented scan, each segment's last element to its bin."""
-    start = _start(values, num_bins, identity, dest)
-    if index.shape[0] == 0 or all(0 in s.shape for s in start):
-        return start if dest is None else list(dest)
-    index = _spare(index, num_bins)
+    """Any operator on one bin: a stable sort by index, then segment by segment."""
+    index = scan_xla.spare(index, num_bins)
     order = jnp.argsort(index, stable=True)
-    index, values = index[order], [v[order] for v in values]
-    sums = segmented_scan(index, values, op)
-    last = jnp.concatenate([index[1:] != index[:-1], jnp.ones(1, jnp.bool_)])
-    at = jnp.where(last, index, num_bins)
-    if dest is not None:
-        before = [d.at[jnp.minimum(index, num_bins - 1)].get(mode="clip") for d in dest]
-        sums = jax.vmap(lambda a, b: tuple(op(a, b)))(before, sums)
-        start = list(dest)
-    return [s.at[at].set(v, mode="drop") for s, v in zip(start, sums, strict=True)]
-
-
-def segmented_scan(index: Any, values: Sequence[Any], op: Callable[..., Sequence[Any]]) -> list[Any]:
-    """Inclusive scan that restarts wherever the (sorted) index changes."""
-    one = jnp.ones(1, jnp.bool_)
-    change = index[1:] != index[:-1]
-    flags = jnp.concatenate([one, change])
-
-    def combine(x: Any, y: Any) -> Any:
-        (fx, vx), (fy, vy) = x, y
-        both = jax.vmap(lambda a, b: tuple(op(a, b)))(vx, vy)
-        keep = [jnp.where(fy.reshape(fy.shape + (1,) * (c.ndim - 1)), w, c) for w, c in zip(vy, both, strict=True)]
-        return fx | fy, keep
-
-    return jax.lax.associative_scan(combine, (flags, list(values)))[1]
+    many = jax.vmap(lambda a, b: tuple(op(a, b)))
+    return scan_xla.segment_reduce(many, [v[order] for v in values], index[order], num_bins, identity, dest)

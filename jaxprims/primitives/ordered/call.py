@@ -38,6 +38,7 @@ from ...specs.histogram import ArraySpec
 from ...specs.large import LargeSpec, large_spec
 from ...specs.ordered import OrderedSpec
 from ...targets.plans import Plan, forced_plans
+from ...tracing.jaxprs import structs
 from ...tracing.varying import Axes, axes_of, element_aval
 from ..elements import ElementFunctionCall, Operands, captured_dtypes, mapped
 from ..reads import READS, on_elements
@@ -75,8 +76,11 @@ class OrderedCall(ElementFunctionCall):
         """Shape and dtype of each result's element."""
         if self.then is not None:
             return [(v.aval.shape, np.dtype(v.aval.dtype)) for v in self.then.jaxpr.outvars]
-        every = list(zip(self.operator.shapes, self.operator.dtypes, strict=True))
-        return every if self.wanted is None else [every[k] for k in self.wanted]
+        return self.chosen(list(zip(self.operator.shapes, self.operator.dtypes, strict=True)))
+
+    def chosen(self, leaves: Sequence[Any]) -> list[Any]:
+        """Those of the operator's leaves that are results."""
+        return list(leaves) if self.wanted is None else [leaves[k] for k in self.wanted]
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any], list[Any] | None]:
         """Operands as (arrays, what cuts them or None, f's captured arrays, the operator's, init's leaves or None)."""
@@ -132,7 +136,7 @@ class OrderedCall(ElementFunctionCall):
         """Of the operator's leaves with ``depth`` leading axes."""
         if self.then is not None:
             return list(mapped(functools.partial(self.then, []), depth)(*leaves))
-        return list(leaves) if self.wanted is None else [leaves[k] for k in self.wanted]
+        return self.chosen(leaves)
 
     def combine(self, consts: Sequence[Any], depth: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
         """The operator on two lists of leaves with ``depth`` leading axes."""
@@ -152,7 +156,7 @@ def last(a: Any, b: Any) -> Any:
 
 def last_of(values: Sequence[Any]) -> Operator:
     """:func:`last` of elements that are arrays like these variables."""
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in values]
+    avals = structs(values)
     jaxpr = jax.make_jaxpr(lambda *pair: pair[len(avals) :])(*avals, *avals).jaxpr
     return of_arrays(jaxpr, [a.shape for a in avals], [np.dtype(a.dtype) for a in avals])
 

@@ -101,7 +101,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     lanes = tuple(f"l{a}" for a in range(call.inner_rank))
     first_init = len(avals) - (len(call.operator.shapes) if call.init else 0)
     own = own_axes.factors(call.f.jaxpr) if call.is_map else None
-    elements = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None] + call.f.jaxpr.constvars
+    elements = call.arguments + call.f.jaxpr.constvars
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
         known: tuple[str | None, ...] = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
@@ -153,7 +153,7 @@ def _fills(avals: Sequence[Any], call: OrderedCall) -> tuple[Any, ...] | None:
         return tuple(fills) if call.num_segments <= most else None
     if call.kind == "scan" and not call.reverse:
         return tuple(fills)
-    given = [v for v, p in zip(call.f.jaxpr.invars, call.positions, strict=True) if p is None]
+    given = call.arguments
     passes_on = all(v in given for v in call.f.jaxpr.outvars) or (call.kind == "reduce" and REDUCTIONS.extreme(call) is not None)
     if call.f.jaxpr.eqns or call.operator.identity is None or not passes_on:
         return None
@@ -179,7 +179,7 @@ def _on_devices(
         out = _scan(part)
     else:
         out = _reduce(part) if call.kind == "reduce" else _segments(part)
-        out = out if call.wanted is None else [out[k] for k in call.wanted]
+        out = call.chosen(out)
     return [x.astype(dtype) for x, (_, dtype) in zip(out, call.results, strict=True)]
 
 
@@ -248,7 +248,7 @@ def _some(call: OrderedCall, n: int, cut: Any) -> Any:
     """Which segments have elements."""
     if call.segmented_by == "offsets":
         return cut[1:] > cut[:-1]
-    at = jnp.where((cut >= 0) & (cut < call.num_segments), cut, call.num_segments)
+    at = scan_xla.spare(cut, call.num_segments)
     return jnp.zeros(call.num_segments, jnp.bool_).at[at].set(True, mode="drop")
 
 

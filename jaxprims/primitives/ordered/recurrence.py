@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ...operators.operator import Operator, of_arrays, passing
 from ...operators.traced import Traced, make_traced
-from ...tracing.jaxprs import capturing, with_arguments
+from ...tracing.jaxprs import capturing
 from ...tracing.lower import Unsupported, to_program
 from ...tracing.varying import Axes, axes_of, by_partitioner, element_aval, vary
 from ..avals import result_aval
@@ -45,6 +45,7 @@ from ..tangents import (
     taylor_by,
     without_first,
     zeros_if_none,
+    zeros_of,
 )
 from . import scan_xla
 from .call import OrderedCall
@@ -217,8 +218,7 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, axes: Axes, x64
     try:
         if closed.consts:
             raise Unsupported("constant", "an array that the derivative holds")
-        variables = closed.jaxpr.invars
-        jaxpr = with_arguments(closed.jaxpr, variables[:n], variables[n:])
+        jaxpr = capturing(closed.jaxpr, n)
         shapes, dtypes = tuple(s for s, _ in elements), tuple(np.dtype(d) for _, d in elements)
         large = isinstance(r.step, Derivative) and r.step.operator.large
         if large:
@@ -247,9 +247,7 @@ def _fold(r: Recurrence, elements: Signature, consts: Signature, axes: Axes, x64
 def _beside_numbers(element: tuple[tuple[int, ...], Any], n: int) -> Traced:
     """The f that gives n captured numbers and its argument."""
     number = jax.ShapeDtypeStruct((), element[1])
-    jaxpr = jax.make_jaxpr(lambda *xs: xs)(*(number,) * (n + 1)).jaxpr
-    jaxpr = capturing(jaxpr, n)
-    return make_traced(jaxpr)
+    return make_traced(capturing(jax.make_jaxpr(lambda *xs: xs)(*(number,) * (n + 1)).jaxpr, n))
 
 
 def _plain_one(r: Recurrence, *operands: Any) -> Leaves:
@@ -295,7 +293,7 @@ def _forcing(r: Recurrence, operands: Leaves, dots: Leaves, ys: Leaves) -> Leave
     factors, _, flags, consts, init = r.split(operands)
     factor_dots, b_dots, _, const_dots, _ = r.split(dots)
     given, moves = [*factors, *consts], [*factor_dots, *const_dots]
-    before = [shifted(y, zeros_if_none(None, y[:1]) if init is None else init[0][None], r.reverse) for y in ys]
+    before = [shifted(y, zeros_of(y[:1]) if init is None else init[0][None], r.reverse) for y in ys]
     if flags is not None:
         before = [jnp.where(like(flags, y), 0, y) for y in before]
     m, depth = len(factors), 1 + r.inner_rank

@@ -102,11 +102,6 @@ def _swapped(operator: Operator) -> Operator:
     return dataclasses.replace(operator, traced=make_traced(turned, other), program=other, name=None)
 
 
-def starts_of(ids: Any) -> Any:
-    """Where ids [N], N > 0, change."""
-    return jnp.concatenate([vary(jnp.ones(1, jnp.bool_), axes_of([ids])), ids[1:] != ids[:-1]])
-
-
 # --- which elements are combined ------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +184,7 @@ class Segments(Groups):
         return (self.ids >= 0) & (self.ids < self.num_segments)
 
     def flags(self) -> Any:
-        return starts_of(jnp.clip(self.ids, -1, self.num_segments))
+        return scan_xla.starts_of(jnp.clip(self.ids, -1, self.num_segments))
 
 
 def gather(x: Any, index: Any) -> Any:
@@ -201,7 +196,7 @@ def gather(x: Any, index: Any) -> Any:
     narrow = isinstance(n, int) and n > jnp.iinfo(index.dtype).max
     inside = index >= 0 if narrow else (index >= 0) & (index < n)
     found = rows(table(x, index.shape[0] // n), jnp.where(inside, index, 0), mode="clip")  # so checkify sees none that is outside
-    return jnp.where(inside.reshape(inside.shape + (1,) * (x.ndim - 1)), found, jnp.zeros((), x.dtype))
+    return jnp.where(scan_xla.like(inside, x), found, jnp.zeros((), x.dtype))
 
 
 def _groups(call: OrderedCall, cut: Any, n: Any) -> All | Segments:

@@ -73,7 +73,7 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
     def rule(
         operands: Sequence[Any], dims: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], rank: int
     ) -> tuple[list[Any], list[int]]:
-        inner = _inner_axis(dims, call, masks, rank)
+        inner = _inner_axis(dims, call, masks)
         if inner is not None:
             wider = dataclasses.replace(call, inner_rank=call.inner_rank + 1)
             out = by_partitioner(primitive, operands, call=wider, masks=masks, rank=rank)
@@ -83,7 +83,7 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
     return rule
 
 
-def _inner_axis(dims: Sequence[Any], call: OrderedCall, masks: Sequence[int], rank: int) -> int | None:
+def _inner_axis(dims: Sequence[Any], call: OrderedCall, masks: Sequence[int]) -> int | None:
     """Which inner axis the new one would be; None if it cannot be one."""
     n = call.num_arrays
     if dims[0] is None or call.init or any(d is not None for d in dims[n:]):

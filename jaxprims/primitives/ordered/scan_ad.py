@@ -41,6 +41,7 @@ from ..tangents import (
     summed_to,
     without_first,
     zeros_if_none,
+    zeros_of,
 )
 from ..transposition import combines_linearly, constant_leaves, known_rule, of_f, of_leaves, transpose_rule
 from . import scan_xla
@@ -70,7 +71,7 @@ def _tangents(call: OrderedCall, operands: Leaves, dots: Leaves, outs: Leaves) -
     steps = Steps(call, values, moves, flags, consts, const_dots, init, starts, outs)
     active = [k for k, v in enumerate(values) if is_inexact(v.dtype)]
     if 0 in outs[0].shape or all(d is None for d in (*moves, *const_dots, *(starts[k] for k in active))):
-        return [zeros_if_none(None, outs[k]) for k in active]
+        return [zeros_of(outs[k]) for k in active]
     order = solvable(call.operator)
     if order is None:
         ys = dict(zip(active, steps.coupled(active), strict=True))
@@ -120,7 +121,7 @@ class Steps:
 
     def before(self, k: int, y: Any) -> Any:
         """From the tangents after each element of leaf k, those before it."""
-        start = zeros_if_none(None, y) if self.init_dots[k] is None else jnp.broadcast_to(self.init_dots[k], y.shape)
+        start = zeros_of(y) if self.init_dots[k] is None else jnp.broadcast_to(self.init_dots[k], y.shape)
         moved = shifted(y, first_of(start, self.call.reverse), self.call.reverse)
         return moved if self.flags is None else jnp.where(like(self.flags, y), start, moved)
 
@@ -135,10 +136,10 @@ class Steps:
         moves = [moved.get(k) for k in range(len(self.values))]
         for k, d in enumerate(self.init_dots):
             if d is not None and k not in moved:
-                nothing = zeros_if_none(None, self.values[k])
+                nothing = zeros_of(self.values[k])
                 moves[k] = without_first(nothing, self.flags, self.call.reverse, jnp.broadcast_to(d, nothing.shape))
         moves += [*self.dots, *self.const_dots]
-        us = self.pushed(moves) if any(d is not None for d in moves) else [zeros_if_none(None, x) for x in self.values]
+        us = self.pushed(moves) if any(d is not None for d in moves) else [zeros_of(x) for x in self.values]
         if self.init is not None:
             return us
         alone = [zeros_if_none(d, x) for x, d in zip(self.values, self.dots, strict=True)]
@@ -177,7 +178,7 @@ class Steps:
         """Leaf k of a sum: the sum of tangents."""
         x, start = self.values[k], self.init_dots[k]
         if self.dots[k] is None and start is None:
-            return zeros_if_none(None, x)
+            return zeros_of(x)
         call = simple(
             "scan",
             add,

@@ -115,7 +115,22 @@ def _flip(flags: Any) -> Any:
 
 def where(which: Any, a: Sequence[Any], b: Sequence[Any]) -> Leaves:
     """``jnp.where`` on leaves, of which ``which`` [N] chooses rows."""
-    return [jnp.where(which.reshape(which.shape + (1,) * (x.ndim - which.ndim)), x, y) for x, y in zip(a, b, strict=True)]
+    return [jnp.where(like(which, x), x, y) for x, y in zip(a, b, strict=True)]
+
+
+def like(flags: Any, x: Any) -> Any:
+    """Flags [N] against values [N, ...]."""
+    return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
+
+
+def spare(index: Any, n: int) -> Any:
+    """Indices with everything out of range, negative ones too, sent to n: dropped by a scatter, last in a sort."""
+    return jnp.where((index >= 0) & (index < n), index, n)
+
+
+def starts_of(ids: Any) -> Any:
+    """Where ids [N], N > 0, change."""
+    return jnp.concatenate([vary(jnp.ones(1, jnp.bool_), axes_of([ids])), ids[1:] != ids[:-1]])
 
 
 def logsumexp(x: Any, axis: int) -> Any:
@@ -286,16 +301,24 @@ def reduce(op: Op, values: Sequence[Any], init: Sequence[Any] | None = None) -> 
     return [v[0] for v in out]
 
 
-def segment_reduce(op: Op, values: Sequence[Any], ids: Any, num_segments: int, identity: Sequence[Any]) -> Leaves:
-    """``ids`` [N] ascend; those outside [0, num_segments) are dropped. Segments without elements hold the identity."""
-    full = [jnp.broadcast_to(i, (num_segments, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
-    if ids.shape[0] == 0 or num_segments == 0:
+def segment_reduce(
+    op: Op, values: Sequence[Any], ids: Any, num_segments: int, identity: Sequence[Any] | None, dest: Sequence[Any] | None = None
+) -> Leaves:
+    """``ids`` [N] ascend; those outside [0, num_segments) are dropped. Segments start from ``dest``, or, without elements, hold
+    the identity."""
+    if dest is not None:
+        full = list(dest)
+    else:
+        assert identity is not None
+        full = [jnp.broadcast_to(i, (num_segments, *v.shape[1:])).astype(v.dtype) for i, v in zip(identity, values, strict=True)]
+    if ids.shape[0] == 0 or all(0 in f.shape for f in full):
         return full
-    change = ids[1:] != ids[:-1]
-    one = jnp.ones(1, jnp.bool_)
-    sums = scan(op, values, flags=jnp.concatenate([one, change]))
-    inside = (ids >= 0) & (ids < num_segments) & jnp.concatenate([change, one])
-    at = jnp.where(inside, ids, num_segments)
+    starts = starts_of(ids)
+    sums: Sequence[Any] = scan(op, values, flags=starts)
+    if dest is not None:
+        before = [d.at[jnp.minimum(ids, num_segments - 1)].get(mode="clip") for d in dest]
+        sums = op(before, sums)
+    at = jnp.where(jnp.append(starts[1:], True), spare(ids, num_segments), num_segments)
     return [f.at[at].set(s, mode="drop") for f, s in zip(full, sums, strict=True)]
 
 

@@ -19,7 +19,7 @@ from jax.interpreters import ad
 
 from ...tracing.jaxprs import looked, pruned
 from ...tracing.varying import axes_of, element_aval, vary
-from ..tangents import summed_to
+from ..tangents import summed_to, zeros_of
 from . import xla as stencil_xla
 from .call import Bounds, StencilCall, Window
 from .made import outputs, step
@@ -42,7 +42,7 @@ class Adjoint:
         self.moving = [r for r, (k, _) in enumerate(call.reads) if linear[k]]
         self.captured = [k for k in range(n, len(operands)) if linear[k]]
         self.pulled = self._pull()
-        self.inside = [(w.start + w.keep[0], w.start + w.size - w.keep[1]) for w in call.window]
+        self.inside = [w.computed for w in call.window]
         # What pulling back looks at: (held arrays; cotangents of a cell; what it reads; its coordinates)
         self.held = [(operands[k], masks[k]) for k in range(n, len(operands)) if not linear[k]]
         full = (1 << rank) - 1
@@ -89,10 +89,7 @@ class Adjoint:
                 outs = call.f([h[k] for k in range(len(consts))], *(v[r] for r in range(len(cells))))
                 return [outs[k] for k in self.given]
 
-            def zeros(a: Any) -> Any:
-                return vary(jnp.zeros(a.shape, a.dtype), axes_of([a]))
-
-            points = [zeros(cells[r]) for r in self.moving], [zeros(consts[k - n]) for k in self.captured]
+            points = [zeros_of(cells[r]) for r in self.moving], [zeros_of(consts[k - n]) for k in self.captured]
             _, pull = jax.vjp(f, *points)
             reads, captured = pull(cts)
             return [*reads, *captured]

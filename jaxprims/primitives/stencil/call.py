@@ -45,6 +45,11 @@ class Window:
     shrink: tuple[int, int] = (0, 0)
     keep: tuple[int, int] = (0, 0)
 
+    @property
+    def computed(self) -> tuple[Any, Any]:
+        """Where the cells that do not keep their value begin and end."""
+        return self.start + self.keep[0], self.start + self.size - self.keep[1]
+
 
 def ends_of(offsets: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:
     """How far these are before and behind the cell, on each axis: numbers from 0 on."""

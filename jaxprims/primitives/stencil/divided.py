@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from ...operators.traced import Traced, make_traced
-from ...tracing.jaxprs import capturing
+from ...tracing.jaxprs import capturing, structs
 from ...tracing.varying import axes_of, vary
 from .. import devices, divided
 from .call import Bounds, StencilCall, Window
@@ -245,7 +245,7 @@ def counted_from_first(call: StencilCall, sizes: Mapping[int, int]) -> Traced:
         return call.f(args[:held], *elements)
 
     variables = [*jaxpr.constvars, *jaxpr.invars[reads : reads + 1] * len(told), *jaxpr.invars]
-    made = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables)).jaxpr
+    made = jax.make_jaxpr(flat)(*structs(variables)).jaxpr
     captured = held + len(told)
     made = capturing(made, captured)
     return make_traced(made)

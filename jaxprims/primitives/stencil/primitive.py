@@ -17,7 +17,7 @@ from ...targets.registry import register_family
 from ...targets.target import Explanation, Target
 from ...tracing.varying import axes_of, by_partitioner, vary
 from ..avals import result_aval
-from ..batches import batch_shape, new_primitive, outermost
+from ..batches import batch_axes_first, batch_shape, new_primitive, outermost
 from ..family import Family, Instead
 from . import xla as stencil_xla
 from .call import MODES, StencilCall, call_spec, of_lines, result_shapes, widest
@@ -49,7 +49,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: StencilCall, m
     arrays, captured = dims[: call.num_arrays], dims[call.num_arrays :]
     if call.rank > 1 or rank > 0 or None in arrays or any(d is not None for d in captured):
         return outermost(stencil_p, operands, dims, call=call, masks=masks, rank=rank)
-    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    moved = batch_axes_first(operands, dims)
     out = by_partitioner(stencil_p, moved, call=of_lines(call, moved[0].shape[0]), masks=masks, rank=0)
     return out, [0] * len(out)
 

@@ -21,7 +21,7 @@ from ...targets import ffi
 from ...targets.plans import Plan
 from ...targets.registry import register_family
 from ...targets.target import Explanation, Target
-from ...tracing.jaxprs import capturing
+from ...tracing.jaxprs import capturing, structs
 from .. import divided
 from ..batches import new_primitive
 from ..elements import Element
@@ -97,15 +97,11 @@ def _of_reads(stencil: StencilCall, then: Traced, order: tuple[int, ...], positi
         cells = (made[k] for k in order)
         return then(of_then, *(next(cells if p is None else places) for p in positions))
 
-    def avals(variables: Any) -> list[Any]:
-        return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
-
-    consts, own, line = avals(f.jaxpr.constvars), avals(then.jaxpr.constvars), jax.ShapeDtypeStruct((stencil.rank,), np.int32)
+    consts, own, line = structs(f.jaxpr.constvars), structs(then.jaxpr.constvars), jax.ShapeDtypeStruct((stencil.rank,), np.int32)
     places = [jax.ShapeDtypeStruct((), p) for p in _places(stencil, positions)]
-    closed = jax.make_jaxpr(composed)(consts, own, line, *avals(f.jaxpr.invars[:reads]), *places)
+    closed = jax.make_jaxpr(composed)(consts, own, line, *structs(f.jaxpr.invars[:reads]), *places)
     n = len(consts) + len(own) + 1
-    jaxpr = capturing(closed.jaxpr, n)
-    return make_traced(jaxpr)
+    return make_traced(capturing(closed.jaxpr, n))
 
 
 def _places(stencil: StencilCall, positions: Sequence[Any]) -> list[Any]:

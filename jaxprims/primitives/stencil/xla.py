@@ -55,7 +55,7 @@ def part(call: StencilCall, k: int, steps: int) -> StencilCall:
 
 
 def _step(call: StencilCall, arrays: Sequence[Any], captured: Sequence[Any], pulled: bool) -> list[Any]:
-    inner = [(w.start + w.keep[0], w.start + w.size - w.keep[1]) for w in call.window]
+    inner = [w.computed for w in call.window]
     rank, lanes = call.rank, arrays[0].shape[call.rank : call.rank + call.lanes_rank]
     kept = [own_cells(x, row, call.window) for x, row in zip(arrays, call.bounds, strict=True)] if call.keeps else []
     if any(isinstance(end - begin, int) and end <= begin for begin, end in inner):

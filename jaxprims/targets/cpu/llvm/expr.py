@@ -49,6 +49,11 @@ def emit(
     return [splat(builder, r, width) for r in results]
 
 
+def selected(b: ir.IRBuilder, which: ir.Value | None, x: Sequence[ir.Value], y: Sequence[ir.Value]) -> list[ir.Value]:
+    """x where ``which`` is true (None: everywhere), else y, value by value."""
+    return list(x) if which is None else [b.select(which, v, w) for v, w in zip(x, y, strict=True)]
+
+
 class _Emission:
     """The emission of one Program with those nested in it. ``mask`` is the lanes that are wanted (None: all of them)."""
 

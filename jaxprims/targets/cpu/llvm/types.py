@@ -114,11 +114,11 @@ def _zeros(width: int) -> ir.Constant:
     return ir.Constant(vector(_I32, width), None)
 
 
-def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1, align: int = 64) -> ir.Value:
+def alloca(b: ir.IRBuilder, t: ir.Type, count: int = 1) -> ir.Value:
     """Stack space, taken once in the entry block."""
     with b.goto_entry_block():
         p = b.alloca(t, count)
-    p.align = align
+    p.align = 64
     p.type = ir.PointerType()  # llvmlite still gives stack space a typed pointer
     return p
 

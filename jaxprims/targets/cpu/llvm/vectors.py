@@ -32,11 +32,10 @@ def register_bytes(dtype: str) -> int:
     return 4 if dtype in expr.HALVES else itemsize(dtype)
 
 
-def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int, slots: int = 1) -> ir.Value:
-    """Which of ``width`` structs of ``slots`` scalars, scalar by scalar, are among the first ``rest``."""
+def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int) -> ir.Value:
+    """Which of ``width`` lanes are among the first ``rest``."""
     few = least(b, rest, i64(width))
-    lane = numbers(I32, [k // slots for k in range(width * slots)])
-    return b.icmp_signed("<", lane, splat(b, b.trunc(few, I32), width * slots))
+    return b.icmp_signed("<", numbers(I32, range(width)), splat(b, b.trunc(few, I32), width))
 
 
 def load_row(

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
-from ..llvm import expr
 from ..llvm.build import I64, NULL, PTR, all_pointers, chosen, declare, i64, loop
 from . import reduce as llvm_reduce
 from . import reduce_rows as llvm_reduce_rows
@@ -22,7 +21,7 @@ from . import scan_across as llvm_scan_across
 from . import scan_along as llvm_scan_along
 from . import segment_runs as llvm_runs
 from .elements import vector_width
-from .rows import apply_op, load_state, store_results, store_state, uniforms_of
+from .rows import apply_op, identity_state, load_state, store_results, store_state, uniforms_of
 
 PLAIN, PERIODIC, STREAMING, SPACED = 0, 1, 2, 4
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
@@ -104,6 +103,5 @@ def _state_or_identity(
 ) -> list[ir.Value]:
     if spec.identity is None:
         return load_state(b, spec, state, lanes, lane, width, rest)
-    identity = [expr.constant(t, bits, width) for t, bits in zip(spec.state, spec.identity, strict=True)]
     there = b.icmp_unsigned("!=", state, NULL)
-    return chosen(b, there, lambda: load_state(b, spec, state, lanes, lane, width, rest), lambda: identity)
+    return chosen(b, there, lambda: load_state(b, spec, state, lanes, lane, width, rest), lambda: identity_state(spec, width))

@@ -171,13 +171,13 @@ class Fold:
             high = [take(b, v, v, [(k + half) % self.width for k in range(width)]) for v in state]
             there = b.icmp_signed("<", numbers(I32, range(half, half + width)), splat(b, few, width))
             both = apply_op(b, self.spec, self.uniforms, width, low, high)
-            state = [b.select(there, v, w) for v, w in zip(both, low, strict=True)]
+            state = expr.selected(b, there, both, low)
             half //= 2
         first = [b.extract_element(v, I32(0)) for v in state]
         if half:
             both = apply_op(b, self.spec, self.uniforms, 1, first, [b.extract_element(v, I32(1)) for v in state])
             there = b.icmp_signed("<", I32(1), few)
-            first = [b.select(there, v, w) for v, w in zip(both, first, strict=True)]
+            first = expr.selected(b, there, both, first)
         self.total.put([splat(b, v, self.width) for v in first])
 
     def _few(self, count: ir.Value) -> ir.Value:
@@ -201,7 +201,7 @@ class Fold:
             with then:
                 now = self.total.get()
                 new = self.op(now, x)
-                self._hold(new if there is None else [b.select(there, v, w) for v, w in zip(new, now, strict=True)])
+                self._hold(expr.selected(b, there, new, now))
             with otherwise:
                 self._hold(x)
 
@@ -218,7 +218,7 @@ class Fold:
         while run < width:
             even, odd = self._neighbours(state, state)
             there = b.icmp_signed("<", numbers(I32, range(run, 2 * width * run, 2 * run)), few)
-            state = [b.select(there, v, w) for v, w in zip(self.op(even, odd), even, strict=True)]
+            state = expr.selected(b, there, self.op(even, odd), even)
             run *= 2
         held.put(state)
 

@@ -278,7 +278,7 @@ class _Group:
         def meet(at: ir.Value, there: ir.Value | None = None) -> None:
             for held, x in zip(states, vectors(at), strict=True):
                 before, after = held.get(), op(held.get(), x)
-                held.put(after if there is None else [b.select(there, v, w) for v, w in zip(after, before, strict=True)])
+                held.put(expr.selected(b, there, after, before))
 
         def long() -> State:
             for held, x in zip(states, vectors(i64(0)), strict=True):
@@ -382,5 +382,5 @@ class _Group:
         with self._rest() as there:
             before = total.get()
             after = apply_op(b, spec, uniforms, width, before, states(rest))
-            total.put(after if there is None else [b.select(there, v, w) for v, w in zip(after, before, strict=True)])
+            total.put(expr.selected(b, there, after, before))
         return total.get()

@@ -81,6 +81,12 @@ def element(
     return f_of(b, spec.f, spec.arrays, uniforms, width, loaded, position)
 
 
+def identity_state(spec: OrderedSpec, width: int = 1) -> list[ir.Value]:
+    """The operator's identity in every lane; zeros where it is not known, and nothing needs it."""
+    bits = spec.identity or (0,) * len(spec.state)
+    return [expr.constant(t, word, width) for t, word in zip(spec.state, bits, strict=True)]
+
+
 def load_state(
     b: ir.IRBuilder, spec: OrderedSpec, base: ir.Value, lanes: ir.Value, lane: ir.Value, width: int, rest: ir.Value | None = None
 ) -> list[ir.Value]:

@@ -36,7 +36,7 @@ from ..llvm.build import (
 )
 from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
 from .elements import vector_width
-from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, is_expensive, members, uniforms_of
+from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, identity_state, is_expensive, members, uniforms_of
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -199,7 +199,7 @@ class _Abreast:
             return b.trunc(place, I32) if itemsize(dtype) == 4 else place
 
         xs = f_of(b, spec.f, spec.arrays, self.uniforms, width, loaded, position)
-        identity: State = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity or (0,) * len(xs), strict=True)]
+        identity = identity_state(spec, width)
 
         def combined() -> State:
             state = self._state(group)
@@ -210,8 +210,8 @@ class _Abreast:
         if FLAGS in self.squares:
             flags = self.squares[FLAGS].get(group, element, 0)
             anew = b.icmp_unsigned("!=", flags, ir.Constant(flags.type, None))
-            now = [b.select(anew, x, v) for x, v in zip(xs, now, strict=True)]
-            before = [b.select(anew, x, v) for x, v in zip(identity, before, strict=True)]
+            now = expr.selected(b, anew, xs, now)
+            before = expr.selected(b, anew, identity, before)
         for p, v in zip(self._places(group), now, strict=True):
             b.store(v, p)
         if spec.kind == "scan":
@@ -258,7 +258,7 @@ class _Abreast:
         short = b.icmp_signed("<=", self.period, i64(STREAMED_ROW))
         self.whole = b.and_(short, b.icmp_signed("==", count, i64(block)))
         self.gathered = [alloca(b, I8, block * STREAMED_ROW * size) for size in sizes]
-        return [b.select(self.whole, p, place) for p, place in zip(self.gathered, places, strict=True)]
+        return expr.selected(b, self.whole, self.gathered, places)
 
     def _stream(self, sources: Sequence[ir.Value], first: ir.Value) -> None:
         b = self.b

@@ -27,6 +27,7 @@ from .rows import (
     element,
     four_at_once,
     has,
+    identity_state,
     is_expensive,
     load_state,
     members,
@@ -256,8 +257,7 @@ class _Across:
         return chosen(b, begun, lambda: self._led(acc, lead), start)
 
     def _identity(self) -> State:
-        bits = self.spec.identity or (0,) * len(self.spec.state)  # without one, the driver gives a prefix
-        return [expr.constant(t, word, self.width) for t, word in zip(self.spec.state, bits, strict=True)]
+        return identity_state(self.spec, self.width)  # without one, the driver gives a prefix
 
     def _at_once(self) -> Callable[[State, Sequence[State]], State] | None:
         """What folds several elements into a state, if that costs less than one after the other."""

@@ -102,7 +102,7 @@ class Kernel(abc.ABC):
         b, started, counts = self.b, self.is_started(), self.counts_prefix()
         prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
         both = chosen(b, b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
-        return [b.select(started, v, p) for v, p in zip(both, prefix, strict=True)], b.or_(started, counts)
+        return expr.selected(b, started, both, prefix), b.or_(started, counts)
 
     def advance(self, total: Values, restarted: ir.Value | None) -> None:
         """Takes the state ``total`` of further elements into the aggregate; ``restarted``: only since a restart among them."""
@@ -110,12 +110,16 @@ class Kernel(abc.ABC):
 
         def joined() -> Values:
             values = self.op(self.held(self.aggregate), total, self.lanes)
-            return values if restarted is None else [b.select(restarted, t, v) for t, v in zip(total, values, strict=True)]
+            return values if restarted is None else expr.selected(b, restarted, total, values)
 
         self.keep(chosen(b, self.is_started(), joined, lambda: total), self.aggregate)
         b.store(ir.Constant(I1, 1), self.started)
         if restarted is not None:
-            b.store(b.or_(b.load(self.restarted, typ=I1), restarted), self.restarted)
+            self.restarts_if(restarted)
+
+    def restarts_if(self, restarted: ir.Value) -> None:
+        """Remembers that some element starts anew."""
+        self.b.store(self.b.or_(self.b.load(self.restarted, typ=I1), restarted), self.restarted)
 
     def _store(self, states: Values, i: ir.Value, rest: ir.Value | None) -> None:
         b, spec, width = self.b, self.spec, self.width

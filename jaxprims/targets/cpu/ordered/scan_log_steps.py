@@ -10,6 +10,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I8, I32, I64, address, alloca, chosen, i64, least, loop, masked_load, numbers, side_by_side, splat
 from ..llvm.types import take, vector_of
 from .elements import Elements, is_taken_apart, vector_width
+from .rows import identity_state
 from .scan_base import Kernel, Values
 
 
@@ -83,11 +84,11 @@ class LogSteps(Kernel):
         else:
             joined = self._whole(
                 [
-                    [b.select(mask, v, x) for v, x in zip(self.op(k, part, self.group), part, strict=True)]
+                    expr.selected(b, mask, self.op(k, part, self.group), part)
                     for k, part, mask in zip(self._parts(before), self._parts(local), self._masks(b.not_(closed)), strict=True)
                 ]
             )
-        alone = [b.select(first, x, v) for v, x in zip(joined, local, strict=True)]
+        alone = expr.selected(b, first, local, joined)
         return chosen(b, there, lambda: joined, lambda: alone, likely=True)
 
     def _local(self, values: Values, bits: ir.Value | None, run: int | ir.Value | None = None) -> tuple[Values, ir.Value | None]:
@@ -111,7 +112,7 @@ class LogSteps(Kernel):
 
         def joined() -> Values:
             values = self.op([take(b, v, v, order) for v in part], part, self.group)
-            return [b.select(mask, new, v) for new, v in zip(values, part, strict=True)]
+            return expr.selected(b, mask, values, part)
 
         return chosen(b, b.icmp_signed(">", run, i64(d)), joined, lambda: part) if isinstance(run, ir.Value) else joined()
 
@@ -143,8 +144,8 @@ class LogSteps(Kernel):
     def _take_in(self, total: Values, found: ir.Value | None) -> None:
         b, values = self.b, self.op(self.held(self.aggregate), total, self.stride)
         if found is not None:
-            values = [b.select(found, t, v) for t, v in zip(total, values, strict=True)]
-            b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
+            values = expr.selected(b, found, total, values)
+            self.restarts_if(found)
         self.keep(values, self.aggregate)
 
     def _between_some(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> Values:
@@ -158,9 +159,9 @@ class LogSteps(Kernel):
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
             total, prefix, found = (self._last(i64(0), rest), self.held(self.prefix), self._found(i64(0), bits))
             self.keep(total, self.aggregate)
-            self._carry_into(i64(0), [b.select(self.counts_prefix(), v, x) for v, x in zip(prefix, total, strict=True)])
+            self._carry_into(i64(0), expr.selected(b, self.counts_prefix(), prefix, total))
             if found is not None:
-                b.store(b.or_(b.load(self.restarted, typ=I1), found), self.restarted)
+                self.restarts_if(found)
             b.store(ir.Constant(I1, 1), self.started)
         with loop(b, b.select(started, i64(0), i64(1)), count) as g:
             self._carry_into(g, self._carry())
@@ -226,8 +227,7 @@ class LogSteps(Kernel):
         none = b.and_(splat(b, b.not_(there), width), self._lanes([self._offset(k) < step for k in range(width)]))
         if bits is not None:
             none = b.or_(none, self._mask(bits))
-        identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
-        return [b.select(none, e, v) for e, v in zip(identity, values, strict=True)]
+        return expr.selected(b, none, identity_state(spec, width), values)
 
     # --- lanes ----------------------------------------------------------------------------------------------------------------
 

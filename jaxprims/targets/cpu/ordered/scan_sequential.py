@@ -17,6 +17,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I8, I32, address, alloca, chosen, i64, least, loop, pointer, scaled, splat
 from ..llvm.vectors import store_row
 from .elements import Elements
+from .rows import identity_state
 from .scan_base import Kernel, Values
 
 RESULT, AGGREGATE = ir.Constant(I32, 0), ir.Constant(I32, 1)
@@ -84,7 +85,7 @@ class Sequential(Kernel):
         else:
             both = [splat(b, v, 2) for v in x]
             values = self.op(before, both, 2)
-            self.keep([b.select(splat(b, anew, 2), new, v) for new, v in zip(both, values, strict=True)], self.pairs)
+            self.keep(expr.selected(b, splat(b, anew, 2), both, values), self.pairs)
             self._start(x, there, started)
         b.store(ir.Constant(I1, 1), self.started)
         b.store(ir.Constant(I1, 1), self.there)
@@ -113,9 +114,7 @@ class Sequential(Kernel):
         b, spec = self.b, self.spec
         with b.if_then(self.scans):
             if spec.exclusive and spec.identity is not None:
-                identity = [expr.constant(t, bits) for t, bits in zip(spec.state, spec.identity, strict=True)]
-                there = b.and_(there, b.not_(anew))
-                results = [b.select(there, v, e) for v, e in zip(results, identity, strict=True)]
+                results = expr.selected(b, b.and_(there, b.not_(anew)), results, identity_state(spec))
             values, at = iter(expr.emit(b, spec.finish, results, self.uniforms, 1)), self.elements.memory_index(i)
             for k, (dtype, slots) in enumerate(spec.leaves):
                 p = address(b, pointer(b, self.out_places, k), scaled(b, at, slots * itemsize(dtype)))
@@ -128,5 +127,5 @@ class Sequential(Kernel):
         b = self.b
         flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
         anew = b.icmp_unsigned("!=", flag, ir.Constant(I8, 0))
-        b.store(b.or_(b.load(self.restarted, typ=I1), anew), self.restarted)
+        self.restarts_if(anew)
         return anew

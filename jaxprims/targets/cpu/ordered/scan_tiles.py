@@ -10,6 +10,7 @@ from ..llvm import expr
 from ..llvm.build import I8, I32, alloca, bytes_of, chosen, i64, least, loop, splat
 from ..llvm.types import take
 from .elements import Elements, vector_width
+from .rows import identity_state
 from .scan_base import Values
 from .scan_log_steps import LogSteps
 from .squares import from_stored, stored_type, to_stored, transposer
@@ -141,7 +142,7 @@ class Tile(LogSteps):
             values = self.op(before, now, self.width)
             if self.restarts:
                 anew = self._flag(self._flags(c), u)
-                values = [b.select(anew, x, v) for x, v in zip(now, values, strict=True)]
+                values = expr.selected(b, anew, now, values)
             self._put(self.rows, row, values)
 
     def _across(self, c: ir.Value, rest: ir.Value) -> None:
@@ -162,7 +163,7 @@ class Tile(LogSteps):
             reach = b.and_(reach, self._lanes([k > 0 for k in range(width)]))
 
             def joined() -> Values:
-                return [b.select(reach, v, w) for v, w in zip(self.op(carry, before, width), shifted, strict=True)]
+                return expr.selected(b, reach, self.op(carry, before, width), shifted)
 
             self._put(self.carries, c, chosen(b, there, joined, lambda: before))
             b.store(b.zext(there, I8), b.gep(self.joins, [c], source_etype=I8))
@@ -184,17 +185,14 @@ class Tile(LogSteps):
         if self.restarts:
             word = b.extract_element(self._flags(c), lane)
             joins = b.and_(joins, b.icmp_unsigned("==", b.and_(word, self._up_to(u)), ir.Constant(I32, 0)))
-        return [b.select(joins, v, w) for v, w in zip(self.op(behind, own, width), own, strict=True)]
+        return expr.selected(b, joins, self.op(behind, own, width), own)
 
     def _apply(self, used: ir.Value) -> None:
         """What comes before a lane, combined into its elements; exclusive: into the next one's place."""
         b, spec, width = self.b, self.spec, self.width
-        identity = None
-        if spec.exclusive and spec.identity is not None:
-            identity = [expr.constant(t, x, width) for t, x in zip(spec.state, spec.identity, strict=True)]
 
         def replaced(values: Values, where: ir.Value) -> Values:
-            return values if identity is None else [b.select(where, e, v) for e, v in zip(identity, values, strict=True)]
+            return values if spec.identity is None else expr.selected(b, where, identity_state(spec, width), values)
 
         def joins(c: ir.Value) -> ir.Value:
             there = b.icmp_unsigned("!=", b.load(b.gep(self.joins, [c], source_etype=I8), typ=I8), ir.Constant(I8, 0))
@@ -210,7 +208,7 @@ class Tile(LogSteps):
                 open_ = b.and_(words, splat(b, self._up_to(source), width))
                 wanted = b.and_(wanted, b.icmp_unsigned("==", open_, ir.Constant(words.type, None)))
             values = self.op(self._get(self.carries, c), now, width)
-            values = [b.select(wanted, v, x) for v, x in zip(values, now, strict=True)]
+            values = expr.selected(b, wanted, values, now)
             if spec.exclusive and self.restarts:
                 values = replaced(values, self._flag(self._flags(c), u))
             self._put(self.rows, self._row_of(c, u), values)

@@ -106,7 +106,7 @@ class _Abreast:
             at = b.add(self.los, splat(b, b.trunc(i, I32), width))
             there, now = b.icmp_signed("<", at, self.his), self.total.get()
             joined = apply_op(b, self.spec, self.uniforms, width, now, self._elements(k, i))
-            self.total.put([b.select(there, v, w) for v, w in zip(joined, now, strict=True)])
+            self.total.put(expr.selected(b, there, joined, now))
         return self.total.get()
 
     def _elements(self, k: ir.Value, i: ir.Value) -> State:
@@ -158,7 +158,7 @@ class _Runs(Fold):
 
     def _joined(self, total: State, x: State, rest: ir.Value) -> State:
         there = prefix_mask(self.b, rest, self.width)
-        return [self.b.select(there, v, w) for v, w in zip(self.op(total, x), total, strict=True)]
+        return expr.selected(self.b, there, self.op(total, x), total)
 
     def _loops(self) -> bool:
         """Whether a loop might not end on a value that the user did not give."""

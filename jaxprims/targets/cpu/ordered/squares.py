@@ -46,7 +46,7 @@ def transposer(module: ir.Module, t: ir.Type, width: int) -> ir.Function:
     if not known:
         get, put = _rows_of(fn.args[0], t, width)
         for span, radix in _passes(width):
-            _pass(b, width, (span, radix), i64(width // span), get, put)
+            _pass(b, (span, radix), i64(width // span), get, put)
         b.ret_void()
     return fn
 
@@ -80,7 +80,7 @@ def _mover(module: ir.Module, dtype: str, width: int, writes: bool) -> ir.Functi
         for span, radix in _passes(width)[:: -1 if writes else 1]:
             own_get = load if span == width and not writes else get
             own_put = store if span == width and writes else put
-            _pass(b, width, (span, radix), _of_use(b, rest, span, width), own_get, own_put)
+            _pass(b, (span, radix), _of_use(b, rest, span, width), own_get, own_put)
 
     with b.if_else(b.icmp_signed(">=", columns, i64(width))) as (whole, otherwise):
         with whole:
@@ -132,7 +132,7 @@ def _of_use(b: ir.IRBuilder, columns: ir.Value | None, span: int, width: int) ->
     return least(b, some, i64(width // span))
 
 
-def _pass(b: ir.IRBuilder, width: int, step: tuple[int, int], spans: ir.Value, get: Get, put: Put) -> None:
+def _pass(b: ir.IRBuilder, step: tuple[int, int], spans: ir.Value, get: Get, put: Put) -> None:
     span, radix = step
     least = span // radix  # rows of a group lie so far apart
     with loop(b, i64(0), spans) as high, loop(b, i64(0), i64(least)) as low:
