@@ -237,6 +237,53 @@ def test_gradients_of_sharded_features_move_nothing() -> None:
     assert_close(compiled(x), np.asarray(jax.jit(f)(X.reshape(-1, 16))), 1e-4)
 
 
+def last(a: Any, b: Any) -> Any:
+    return b
+
+
+OF_SMALL_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "nearest": lambda row, table: jnp.argmin(jnp.sum((row - table) ** 2, -1)),
+    "sorted": lambda row, table: jnp.sort(table @ row),
+    "running": lambda row, table: jnp.cumsum(jnp.max(row * table, 0)),
+    "median": lambda row, table: jnp.median(table @ row),
+    "place": lambda row, table: table[jnp.argmax(table @ row)] * row,
+    "loop": lambda row, table: jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x) + x[::-1], table @ row),
+}
+
+
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("name", OF_SMALL_ROWS)
+def test_functions_of_small_rows_whose_features_are_sharded(name: str) -> None:
+    """Of few numbers a function may do what no loop nest on arrays does."""
+    points, table = X.reshape(-1, 2), jnp.asarray(RNG.standard_normal((7, 2)), jnp.float32)
+    of_rows = jax.jit(lambda points, table: jp.scan(points, last, map=lambda row: OF_SMALL_ROWS[name](row, table)))
+    wanted = jax.vmap(lambda row: OF_SMALL_ROWS[name](row, table))(points)
+    for spec in (P(None, "y"), P("x", "y")):
+        places = [jax.device_put(x, NamedSharding(mesh(4, 2), s)) for x, s in ((points, spec), (table, P(None, "y")))]
+        assert_close(of_rows(*places), np.asarray(wanted), 1e-5)
+
+
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("n", [2**32, 2**31 + 8, 2**31 + 11])
+@pytest.mark.parametrize("name", ["scan", "fold", "batch", "bins"])
+def test_axes_of_more_elements_than_shardy_counts(name: str, n: int) -> None:
+    """Compiled, not run: of a length that the devices do not divide, too. What is sharded stays where it is."""
+    shape = {"batch": (8, n), "bins": (8, 6)}.get(name, (n,))
+    calls: dict[str, Callable[[Any], Any]] = {
+        "scan": lambda x: jp.scan(x, jnp.bitwise_xor),
+        "fold": lambda x: jp.reduce(x, lambda a, b: a + b + a * b),
+        "batch": jax.vmap(lambda x: jp.scan(x, jnp.bitwise_xor)),
+        "bins": jax.vmap(lambda i: jp.reduce_by_index(i > 1, i, n - n % 8, jnp.logical_or)),
+    }
+    x = jax.ShapeDtypeStruct(shape, jnp.uint8)
+    jax.jit(calls[name]).lower(x)  # on one device
+    many = NamedSharding(mesh(4, 2), P(("x", "y")) if x.shape[0] % 8 == 0 else P())
+    compiled = jax.jit(calls[name], in_shardings=many).lower(x).compile()
+    assert moved(compiled) < 2**16
+    if name != "fold" and x.shape[0] % 8 == 0:
+        assert compiled.output_shardings.spec == P(("x", "y"))
+
+
 def test_which_axes_number_the_tiles() -> None:
     assert divided._primes(12) == (2, 2, 3) and divided._primes(1) == (1,)
     assert divided._names(np.arange(8), (2, 2, 2)) == ("d0", "d1", "d2")

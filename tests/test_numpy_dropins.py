@@ -220,3 +220,12 @@ def test_bincount_with_x64(case):
 def test_bincount_of_indices_beyond_32_bits():
     with jax.enable_x64(True):
         assert jp.bincount(np.array([2**40, -(2**40), 1, 2**63 - 1]), length=5).tolist() == [1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("bins", [2**47, 2**62, 2**63, 2**70])
+def test_more_bins_than_any_memory_has(bins):
+    """An error, where XLA would end the process."""
+    two, many = lambda x, n: jp.histogram2d(x, x, (2, n)), lambda x, n: jp.histogramdd(x[:, None], n)
+    for call in (jp.histogram, jp.histogram_bin_edges, two, many):
+        with pytest.raises(ValueError, match="num_bins must be fewer than any memory has"):
+            call(jnp.arange(6.0), bins)

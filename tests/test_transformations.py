@@ -182,3 +182,33 @@ def test_persistent_cache(tmp_path: Path) -> None:
     }
     first, second = (run_python(code, **variables).split(maxsplit=1) for _ in range(2))
     assert first[0] == "False" and second[0] == "True" and first[1] == second[1]
+
+
+OF_WIDE_ARRAYS: dict[str, tuple[Any, Any]] = {
+    "bins": (lambda x, i: jp.reduce_by_index(x, i, 5), lambda x, i: jax.ops.segment_sum(x, i, 5)),
+    "segments": (lambda x, i: jp.segment_max(x, i, 5), lambda x, i: jax.ops.segment_max(x, i, 5)),
+    "scan": (lambda x, i: jp.scan(x), lambda x, i: jnp.cumsum(x)),
+    "reduction": (lambda x, i: jp.reduce(x), lambda x, i: jnp.sum(x)),
+    "counts": (lambda x, i: jp.bincount(i, length=5), lambda x, i: jnp.bincount(i, length=5)),
+    "histogram": (lambda x, i: jp.histogram(x, 4)[0], lambda x, i: jnp.histogram(x, 4)[0]),
+    "stencil": (lambda x, i: jp.stencil(lambda a: a[0] * 2.0 - a[1], x, boundary="wrap"), lambda x, i: x * 2.0 - jnp.roll(x, -1)),
+    "fused": (jp.fuse(lambda x, i: jnp.cumsum(jnp.sin(x))), lambda x, i: jnp.cumsum(jnp.sin(x))),
+}
+
+
+@pytest.mark.cover(2)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # JAX's own, of what it takes likewise
+@pytest.mark.parametrize("name", OF_WIDE_ARRAYS)
+def test_arrays_that_outlive_enable_x64(name: str) -> None:
+    """They are taken as the numbers that there are without it."""
+    ours, plain = OF_WIDE_ARRAYS[name]
+    rng = np.random.default_rng(0)
+    numbers, places = rng.standard_normal(40_000), rng.integers(-1, 6, 40_000)
+    if name == "counts":
+        places = np.abs(places)
+    with jax.enable_x64(True):
+        x, i = jnp.asarray(numbers), jnp.asarray(places)
+    for wrapped in (jax.jit, lambda f: f):
+        got, wanted = (np.asarray(wrapped(f)(x, i)) for f in (ours, plain))
+        assert got.dtype.itemsize == 4
+        np.testing.assert_allclose(got, wanted, 1e-4, 1e-2)

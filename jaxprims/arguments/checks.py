@@ -22,6 +22,14 @@ def dtype_of(x: Any) -> Any:
     return jnp.result_type(x) if isinstance(x, _ARRAY_LIKE) else np.dtype(object)
 
 
+_WIDE = frozenset(map(np.dtype, ("float64", "int64", "uint64", "complex128")))
+
+
+def is_too_wide(dtype: Any) -> bool:
+    """Of 64 bits (each part of 64), which there are while ``jax_enable_x64`` is set alone; arrays outlive that."""
+    return dtype in _WIDE and not jax.config.jax_enable_x64
+
+
 def sizes_of(num_bins: Any) -> tuple[int, ...]:
     sizes = num_bins if isinstance(num_bins, tuple) else (num_bins,)
     if not sizes:
@@ -61,7 +69,7 @@ def _shown(x: Any) -> str:
 
 def as_array(x: Any, name: str) -> Any:
     if isinstance(x, jax.Array):
-        return x
+        return x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) if is_too_wide(x.dtype) else x
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError, OverflowError) as e:

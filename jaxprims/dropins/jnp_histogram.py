@@ -21,7 +21,7 @@ from jax import lax
 from ..api.bin_finder import bin_finder
 from ..api.genhist import genhist
 from ..arguments.bins import Bins
-from ..arguments.checks import dtype_of
+from ..arguments.checks import dtype_of, sizes_of
 from ..arguments.types import ArrayLike, PyTree
 from ..ir.program import dtype_name
 from ..primitives.held import held
@@ -320,7 +320,7 @@ def _spec(bins: Any) -> int | jax.Array | None:
         num_bins = operator.index(bins)
     except TypeError:  # not an integer, or one that is traced
         return _flat(bins) if is_real(bins) and np.ndim(bins) == 1 and len(bins) > 1 else None
-    return num_bins if num_bins > 0 else None
+    return sizes_of(num_bins)[0] if num_bins > 0 else None
 
 
 def _specs(bins: Any, axes: int) -> list[Any] | None:

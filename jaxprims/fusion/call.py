@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, ja
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
+from ..arguments.checks import is_too_wide
 from ..primitives.operations import EACH
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
@@ -209,12 +210,11 @@ def _has_tangents(eqn: JaxprEqn) -> bool:
 
 def has_other_types(jaxpr: Jaxpr) -> bool:
     """Is there anything in it that is more than an array, or a reference to one: a token, or one whose type says where its parts
-    are, or that they are still to be added?"""
+    are, that they are still to be added, or that it is of ``jax_enable_x64``, which is not set?"""
     made = (*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars))
     types = [getattr(v.aval, "inner_aval", v.aval) for v in made]
-    return not all(isinstance(t, jax.core.ShapedArray) and is_whole(t) for t in types) or any(
-        has_other_types(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e)
-    )
+    known = (isinstance(t, jax.core.ShapedArray) and is_whole(t) and not is_too_wide(t.dtype) for t in types)
+    return not all(known) or any(has_other_types(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e))
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:

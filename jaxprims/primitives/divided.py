@@ -32,6 +32,9 @@ LONG = 16
 """Elements for each pair of devices from which on an axis may be filled up though a part of the devices divides it: if it is
 sharded over those alone, as many elements as there are devices move to a neighbour."""
 
+LONGEST = 2**31
+"""Shardy reads no rule of an axis of so many."""
+
 Factors = tuple[str | None, ...]
 Room = tuple[int, int, int]
 """Along an axis: the first place that is taken, how many are, and how many there are."""
@@ -106,16 +109,19 @@ def lower(
     rooms = _uneven(avals, layout, count)
     of_operands, of_results = (layout.operands, rooms), (layout.results, _among(layout.windows, rooms))
     fills, zeros = layout.fills or (0,) * len(avals), (0,) * len(layout.results)
+    context = ctx.module_context
+    rule = _rule(layout, count, _placed_shapes(avals, *of_operands), _placed_shapes(ctx.avals_out, *of_results))
+    if rule is None:  # each of the devices all of it
+        alone = context.replace(axis_context=dataclasses.replace(context.axis_context, num_devices=1))
+        return mlir.lower_fun(lambda *xs: whole(*before(xs)), multiple_results=True)(ctx.replace(module_context=alone), *operands)
     call = custom_partitioning(lambda *xs: placed(whole(*taken(xs, *of_operands)), *of_results, zeros))
-    rule, private = _rule(layout)
     call.def_partition(
         partition=lambda _, operands, results: _partition(layout, devices, rooms, operands, results),
         infer_sharding_from_operands=None,
         decode_shardings=False,
-        sharding_rule=rule,
-        need_replication_factors=private,
+        sharding_rule=rule[0],
+        **rule[1],
     )
-    context = ctx.module_context
     axes = dataclasses.replace(context.axis_context, device_assignment=devices)
     ctx = ctx.replace(module_context=context.replace(axis_context=axes))
     run = lambda *xs: list(taken(call(*placed(_apart(before(xs), *of_operands), *of_operands, fills)), *of_results))  # noqa: E731
@@ -223,21 +229,45 @@ def placed(
     return tuple(map(one, arrays, factors_of, fills))
 
 
-def _rule(layout: Layout) -> tuple[str, tuple[str, ...]]:
-    """Shardy's rule, and its factors that are not to be sharded."""
+Shape = tuple[int, ...]
+
+
+def _placed_shapes(avals: Sequence[Any], factors_of: Sequence[Factors], rooms: Mapping[str, Room]) -> list[Shape]:
+    return [
+        tuple(rooms.get(f or "", (0, 0, n))[2] for f, n in zip(factors, x.shape, strict=True))
+        for x, factors in zip(avals, factors_of, strict=True)
+    ]
+
+
+def _rule(layout: Layout, count: int, operands: Sequence[Shape], results: Sequence[Shape]) -> tuple[str, dict[str, Any]] | None:
+    """Shardy's rule, its factors that are not to be sharded, and the sizes of those that are one of several of an axis. None if
+    there is no rule: a size of it has 31 bits, and no two of these make the axis."""
     private: list[str] = []
+    sizes: dict[str, int] = {}
     number = itertools.count()
 
-    def words(factors: Factors) -> str:
-        out = []
-        for f in factors:
-            if f is None:
-                private.append(f"p{len(private)}")
-            out.append(private[-1] if f is None else f"q{next(number)}" if f[0] == "=" else f)
-        return " ".join(out)
+    def word(factor: str | None, size: int) -> str:
+        own = f"p{next(number)}" if factor is None else f"q{next(number)}" if factor[0] == "=" else factor
+        parts = [own] if size < LONGEST else [own, f"{own}_minor"]
+        private.extend(parts if factor is None else ())
+        if size >= LONGEST:
+            sizes.update(zip(parts, _in_two(size, count), strict=True))
+        return own if len(parts) == 1 else f"({' '.join(parts)})"
 
-    sides = [", ".join(map(words, side)) for side in (layout.operands, layout.results)]
-    return " -> ".join(sides), tuple(private)
+    def side(factors_of: Sequence[Factors], shapes: Sequence[Shape]) -> str:
+        return ", ".join(" ".join(map(word, *pair)) for pair in zip(factors_of, shapes, strict=True))
+
+    rule = f"{side(layout.operands, operands)} -> {side(layout.results, results)}"
+    return None if 1 in sizes.values() else (rule, {"need_replication_factors": tuple(private), **sizes})
+
+
+def _in_two(n: int, count: int) -> tuple[int, int]:
+    """Two that make n, the first of which as many of the devices divide as divide n; n and 1 if there are none."""
+    rest = n // math.gcd(n, count)
+    small = [d for d in range(1, math.isqrt(rest) + 1) if rest % d == 0]
+    fit = (d for d in (*small, *(rest // d for d in reversed(small))) if max(d, n // d) < LONGEST)
+    d = next(fit, 1)
+    return n // d, d
 
 
 def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room], operands: Any, results: Any) -> Any:

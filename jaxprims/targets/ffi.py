@@ -103,6 +103,8 @@ def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], ran
     types = [mlir.ir.RankedTensorType(x.type) for x in (*op.operands, *op.results)]
     if not all(t.has_static_shape for t in types):  # exported for sizes to come: the rule would have to name them
         return
+    if any(n >= 2**31 for t in types for n in t.shape):  # which no rule can name
+        return
     letters: dict[tuple[str, int, int], int] = {}
 
     def factor(*key: Any) -> int:

@@ -14,8 +14,10 @@ import numpy as np
 
 from ...operators.commutes import commutes
 from ...operators.operator import identity_leaves
-from ...operators.traced import make_large
+from ...operators.traced import Traced, make_large
+from ...tracing.emit import Unsupported
 from ...tracing.jaxprs import looked, pruned, with_arguments
+from ...tracing.nests import to_arrays
 from .. import devices, divided, own_axes
 from ..batches import batch_shape, batched_alike, over_batch
 from . import scan_xla
@@ -100,7 +102,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     n = None if call.init_is_state else "n"
     lanes = tuple(f"l{a}" for a in range(call.inner_rank))
     first_init = len(avals) - (len(call.operator.shapes) if call.init else 0)
-    own = own_axes.factors(call.f.jaxpr) if call.is_map else None
+    own = own_axes.factors(call.f.jaxpr) if call.is_map and _of_arrays(call.f) else None
     elements = call.arguments + call.f.jaxpr.constvars
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
@@ -139,6 +141,14 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     if in_front := last and all(p is None for p in call.positions):  # where the scan ends
         fills = (0,) * len(avals)
     return divided.Layout(operands, results, on_devices, words, fills, marked, in_front=in_front)
+
+
+def _of_arrays(f: Traced) -> bool:
+    """Can it be made of arrays that stay such, as a device's part of an element is? Of small ones f may do more than that."""
+    try:
+        return f.arrays is not None or to_arrays(f.jaxpr) is not None
+    except Unsupported:
+        return False
 
 
 _PRIMITIVES = {"scan": scan_p, "reduce": reduce_p, "segments": segments_p}
