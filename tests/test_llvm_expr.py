@@ -155,6 +155,27 @@ def test_math(dtype: str) -> None:
             assert_math(op, dtype, got[op], name)
 
 
+@pytest.mark.parametrize("op", ["sin", "cos"])
+def test_turns_of_far_numbers(op: str) -> None:
+    """Right to 4 ULP near their zeros and however far, and to the bit whatever lies beside."""
+    rng = np.random.default_rng(0)
+    far = [rng.uniform(-m, m, 1000) for m in (1, 9999, 10001, 1e5, 1e9, 1e12, 2e12, 1e30, 3e38)]
+    zeros = np.arange(-2000, 2000) * rng.integers(1, 10**6, 4000) * np.pi / 2
+    special = [0, -0.0, 1e4, -1e4, np.nextafter(np.float32(1e4), np.float32(np.inf)), 2.0**40, np.inf, -np.inf, np.nan]
+    x = np.resize(np.concatenate([*far, zeros, special]).astype(np.float32), 13056)
+    rng.shuffle(x)
+    with np.errstate(invalid="ignore"):
+        want = getattr(np, op)(x.astype(np.longdouble))
+    program = one(op, "f32", "f32")
+    for width in widths("f32").values():
+        got = run_all({op: program}, {op: [x]}, width)[op]
+        with np.errstate(invalid="ignore"):
+            assert np.nanmax(np.abs(got - want) / np.spacing(np.abs(want).astype(np.float32))) < 4
+        assert (np.isnan(got) == ~np.isfinite(x)).all()
+        order = np.argsort(np.abs(x), kind="stable")
+        assert_same(run_all({op: program}, {op: [x[order]]}, width)[op], got[order], op, [x[order]])
+
+
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("cpu", ["", *(["x86-64", "x86-64-v3"] if X86 else [])])

@@ -3,6 +3,7 @@
 exp, log and the like, and what follows from them, are expansions. The others are the C library's: a vector is cut into pieces
 of the machine's width for libmvec (4 ULP), or into its lanes where there is no libmvec. libmvec's functions of other widths, and
 libm's of one number, round otherwise: so that one number has one sine, a lane or a scalar of a row, fewer lanes are a piece too.
+Sines and cosines of far numbers are made of those near zero.
 """
 
 from __future__ import annotations
@@ -149,6 +150,52 @@ def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return k.where(pole, at_pole, k.where(reflect, reflected, value))
 
 
+_PI = (3.141592653589793, 1.2246467991473532e-16)
+"""As a sum of two numbers of f64."""
+
+_FAR, _FARTHEST = 1e4, 2.0**40
+"""Of these f32 libmvec has sines and cosines one after the other; and from where on their last places are many turns."""
+
+
+def sine(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _of_turns(b, "sin", x)
+
+
+def cosine(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _of_turns(b, "cos", x)
+
+
+def _of_turns(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
+    """The C library's; of far numbers, its sine of their distance to the nearest zero, which f64 has with all places of f32."""
+    if scalar_of(x.type) == ir.DoubleType() or not target().fma:
+        return library(name)(b, x)
+    return shared(b, name, lambda b, x: _near_or_far(b, name, x), x)
+
+
+def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
+    k, d = Kit(b, x.type), Kit(b, with_scalar(x.type, ir.DoubleType()))
+    size = k.abs(x)
+    far = b.and_(k.less(_FAR, size), k.less(size, _FARTHEST))
+    wide = lanes(x.type) > 1
+    some = intrinsic(b, "vector.reduce.or", ir.IntType(1), far, overloads=(far.type,)) if wide else far
+    turned, plain = (b.append_basic_block() for _ in range(2))
+    b.cbranch(some, turned, plain)
+    b.position_at_end(plain)
+    b.ret(library(name)(b, x))
+    b.position_at_end(turned)
+    y = b.fpext(x, d.t)
+    # sin(n pi + r) is sin(r), or -sin(r) for an odd n; cos((n + 1/2) pi + r) for an even one
+    before = 0.0 if name == "sin" else 0.5
+    n, as_int = d.nearest(d.mul_add(y, 1 / math.pi, -before))
+    zero = d.add(n, before)
+    rest = b.fptrunc(d.mul_add(zero, -_PI[1], d.mul_add(zero, -_PI[0], y)), k.t)
+    odd = b.shl(b.trunc(as_int, k.word), k.int(31))
+    flipped = odd if name == "sin" else b.xor(odd, k.int(1 << 31))
+    value = library("sin")(b, k.where(far, rest, x if name == "sin" else 0.0))
+    turned_value = b.bitcast(b.xor(b.bitcast(value, k.word), flipped), k.t)
+    return k.where(far, turned_value, value if name == "sin" else library(name)(b, k.where(far, 0.0, x)))
+
+
 def rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x - n y for the whole n = x / y towards zero: exact. The C library's function, as XLA calls it, takes one number after the
     other; it has only the vectors with a quotient too large to have all its digits, or with denormals, which floats flush."""
@@ -180,12 +227,14 @@ def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 
 
-_LIBRARY = ["sin", "cos", "tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
+_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
 _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
 
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},
     **{name: _shared(name, f) for name, f in _LONG.items()},
+    "sin": sine,
+    "cos": cosine,
     "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
     "rsqrt": rsqrt,
 }
