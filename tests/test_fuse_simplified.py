@@ -25,6 +25,8 @@ FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "sums in turn": (lambda x: x + 0.1 - 0.3, 0),
     "one for all": (lambda x: x / x[3], 1),
     "one for a row": (lambda x: x.reshape(-1, 100) / x[:3000, None], 1),
+    "powers": (lambda x: x**2.0 + x**3.0, 0),
+    "a power's derivative": (jax.vmap(jax.grad(lambda x: x**3.0)), 0),
     "each its own": (lambda x: x / (1 + x * x), 1),
     "above a constant": (lambda x: 3 / (x * 2), 1),
     "nothing below": (lambda x: x / 0.0, 0),

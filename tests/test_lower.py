@@ -62,6 +62,17 @@ def test_sign_abs_and_powers(dtype: str) -> None:
         check(lambda a, b: lax.pow(a, b), *pairs(dtype, "int32"), eps=1e-5)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0])
+def test_constant_exponents(exponent: float, dtype: str) -> None:
+    """Products and roots, with the zeros, infinities and NaNs of a power; so are those of derivatives."""
+    x = np.concatenate([samples(dtype), np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 2.0], jnp.dtype(dtype))])
+    program = check(lambda a: lax.pow(a, jnp.asarray(exponent, a.dtype)), x, eps=2e-2 if dtype in FLOATS[:2] else None)
+    assert "pow" not in ops(program)
+    (got,), want = run(program, [x]), np.asarray(jax.jit(lambda a: a**exponent)(x))
+    assert (np.signbit(got) == np.signbit(want))[~np.isnan(want)].all()
+
+
 MATH = "is_finite neg floor ceil sqrt rsqrt cbrt exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh"
 MATH += " asinh acosh atanh logistic erf erfc erf_inv"
 

@@ -2,7 +2,7 @@
 that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
-multiplied, or added, before, where the installed XLA does so; a product with a mask is a choice, which does not see what is
+multiplied, or added, before, where the installed XLA does so; squares and cubes are products; a product with a mask is a choice, which does not see what is
 infinite where the mask is false; a reduction along axes of one number is that number, and what is multiplied as matrices with a
 single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
 
@@ -79,6 +79,8 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         and len({v.aval.dtype for v in (*eqn.invars, out)}) == 1
     ):
         return lambda value: jnp.multiply(*map(value, eqn.invars))
+    if name == "pow":
+        return _power(graph, eqn)
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
     combine = np.add if name in ("add", "sub") else np.multiply
@@ -136,12 +138,21 @@ def _constant(graph: Graph, atom: Any) -> Any:
     if isinstance(atom, Literal):
         return np.asarray(atom.val, atom.aval.dtype)[()] if np.ndim(atom.val) == 0 else None
     eqn = graph.made_by(atom)
+    if eqn is not None and eqn.primitive.name == "sub" and atom.aval.dtype in (np.float32, np.float64):  # derivatives' exponents
+        x, y = (_constant(graph, v) for v in eqn.invars)
+        return None if x is None or y is None else x - y
     if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
         return None
     if atom.aval.dtype.kind in "biuc" and atom.aval.dtype != eqn.invars[0].aval.dtype:  # NumPy has others of what does not fit
         return None
     constant = _constant(graph, eqn.invars[0])
     return None if constant is None else constant.astype(atom.aval.dtype)
+
+
+def _power(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    x, y = eqn.invars
+    exponent = _constant(graph, y)
+    return (lambda value: lax.integer_pow(value(x), int(exponent))) if exponent in (2, 3) else None
 
 
 def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:

@@ -51,7 +51,17 @@ def _integer_pow(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int
 
 
 def _pow(e: Emitter, params: Mapping[str, Any], out: str, x: int, y: int) -> int:
-    return e.op("pow", x, e.convert(y, out))
+    """As XLA has it, a constant exponent is a few products, or a root: libraries take negative numbers one after the other."""
+    exponent = e.convert(y, out)
+    known = e.constant(exponent)
+    if known in (-1, 0, 1, 2, 3):
+        return _integer_pow(e, {"y": int(known)}, out, x)
+    if known not in (-0.5, 0.5, 1.5):
+        return e.op("pow", x, exponent)
+    # unlike a root, of -0 it is 0 and of minus infinity infinity
+    root = e.op("add", e.op("sqrt", x), e.like(x, 0))
+    root = e.select(e.op("eq", x, e.like(x, -np.inf)), e.like(x, np.inf), root)
+    return root if known == 0.5 else e.op("mul", e.op("abs", x), root) if known == 1.5 else e.op("div", e.like(x, 1), root)
 
 
 def _convert(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
