@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.special
 from expressions import (
     FLOATS,
     MATH,
@@ -174,6 +175,15 @@ def test_turns_of_far_numbers(op: str) -> None:
         assert (np.isnan(got) == ~np.isfinite(x)).all()
         order = np.argsort(np.abs(x), kind="stable")
         assert_same(run_all({op: program}, {op: [x[order]]}, width)[op], got[order], op, [x[order]])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_complements_of_far_numbers(dtype: str) -> None:
+    x = np.concatenate([np.linspace(-40, 40, 1017), [0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30]]).astype(P.numpy_dtype(dtype))
+    want = scipy.special.erfc(x.astype(np.float64))
+    for width in widths(dtype).values():
+        got = run_all({"erfc": one("erfc", dtype, dtype)}, {"erfc": [x]}, width)["erfc"]
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=2 * np.finfo(x.dtype).tiny)
 
 
 @pytest.mark.cover(1)

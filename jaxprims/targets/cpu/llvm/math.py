@@ -196,6 +196,13 @@ def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
     return k.where(far, turned_value, value if name == "sin" else library(name)(b, k.where(far, 0.0, x)))
 
 
+def erfc(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The C library's, which libmvec has for one number after the other where it is no normal number any more: zero."""
+    k = Kit(b, x.type)
+    far = k.less(27.0 if k.double else 10.0, x)
+    return k.where(far, 0.0, library("erfc")(b, k.where(far, 1.0, x)))
+
+
 def rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x - n y for the whole n = x / y towards zero: exact. The C library's function, as XLA calls it, takes one number after the
     other; it has only the vectors with a quotient too large to have all its digits, or with denormals, which floats flush."""
@@ -227,7 +234,7 @@ def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 
 
-_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "erfc", "pow", "atan2", "lgamma"]
+_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "pow", "atan2", "lgamma"]
 _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
 
 MATH: dict[str, Math] = {
@@ -235,6 +242,7 @@ MATH: dict[str, Math] = {
     **{name: _shared(name, f) for name, f in _LONG.items()},
     "sin": sine,
     "cos": cosine,
+    "erfc": erfc,
     "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
     "rsqrt": rsqrt,
 }
