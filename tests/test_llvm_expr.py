@@ -178,6 +178,31 @@ def test_turns_of_far_numbers(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_powers_of_any_numbers(dtype: str) -> None:
+    """Zeros, signs and infinities are IEEE's; to the bit whatever lies beside."""
+    rng, t = np.random.default_rng(0), P.numpy_dtype(dtype)
+    special = [0, 1, 2, 0.5, 3, 4, 2.5, 7, 1 / 3, 1e10, 1e-10, 1e30, 1e-30, np.inf, 2.0**24 + 2, 2.0**23 + 1]
+    special = [np.nan, *special, *(-v for v in special)]
+    pairs = np.array([(a, b) for a in special for b in special])
+    x, y = (np.concatenate([p, rng.normal(size=1000) * 3, rng.normal(size=1000) * 3]) for p in pairs.T)
+    y[-1000:] = rng.integers(-9, 10, 1000)
+    x, y = np.resize(x, 3104).astype(t), np.resize(y, 3104).astype(t)
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.longdouble), y).astype(t)
+    want[np.abs(want) < np.finfo(t).tiny] *= 0
+    program = one("pow", dtype, dtype, dtype)
+    for width in widths(dtype).values():
+        got = run_all({"pow": program}, {"pow": [x, y]}, width)["pow"]
+        got[np.abs(got) < np.finfo(t).tiny] *= 0
+        np.testing.assert_array_max_ulp(got, want, 4, t)
+        assert (np.signbit(got) == np.signbit(want))[~np.isnan(want)].all()
+        order = rng.permutation(len(x))
+        again = run_all({"pow": program}, {"pow": [x[order], y[order]]}, width)["pow"]
+        again[np.abs(again) < np.finfo(t).tiny] *= 0
+        assert_same(again, got[order], "pow", [x[order], y[order]])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_complements_of_far_numbers(dtype: str) -> None:
     x = np.concatenate([np.linspace(-40, 40, 1017), [0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30]]).astype(P.numpy_dtype(dtype))
     want = scipy.special.erfc(x.astype(np.float64))

@@ -203,6 +203,24 @@ def erfc(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return k.where(far, 0.0, library("erfc")(b, k.where(far, 1.0, x)))
 
 
+def power(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The C library's of positive numbers: zeros and negative ones libmvec takes one after the other."""
+    return shared(b, "power", _power, x, y)
+
+
+def _power(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    k = Kit(b, x.type)
+    zero, half = k.equal(x, 0.0), k.mul(y, 0.5)
+    whole = k.equal(y, intrinsic(b, "trunc", k.t, y))
+    odd = b.and_(whole, b.not_(k.equal(half, intrinsic(b, "trunc", k.t, half))))
+    size = library("pow")(b, k.where(zero, 1.0, k.abs(x)), y)
+    of_zero = k.where(k.less(0.0, y), 0.0, k.where(k.less(y, 0.0), math.inf, k.add(y, 1.0)))
+    value = k.where(zero, of_zero, size)
+    value = k.where(odd, k.with_sign(value, x), value)
+    nowhere = b.and_(b.and_(k.less(x, 0.0), k.less(-math.inf, x)), b.not_(whole))
+    return k.where(nowhere, math.nan, value)
+
+
 def rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x - n y for the whole n = x / y towards zero: exact. The C library's function, as XLA calls it, takes one number after the
     other; it has only the vectors with a quotient too large to have all its digits, or with denormals, which floats flush."""
@@ -234,7 +252,7 @@ def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 
 
-_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "pow", "atan2", "lgamma"]
+_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "atan2", "lgamma"]
 _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
 
 MATH: dict[str, Math] = {
@@ -243,6 +261,7 @@ MATH: dict[str, Math] = {
     "sin": sine,
     "cos": cosine,
     "erfc": erfc,
+    "pow": power,
     "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
     "rsqrt": rsqrt,
 }
