@@ -36,8 +36,8 @@ SHORT_ROW, SHORTEST_ROW = 512, 33
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
-ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh rem".split())
-"""Functions of which XLA has no vectors: kernels take a tenth to a third of its time; of remainders of floats a fiftieth."""
+ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem".split())
+"""Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
 
 WIDE_COLUMNS = 16
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
