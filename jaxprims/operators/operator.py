@@ -76,11 +76,10 @@ class Operator:
     @functools.cached_property
     def derivative_groups(self) -> tuple[DerivativeGroup, ...]:
         """Leaves that depend on each other only, with the rule that serves them."""
-        own_rules = self.traced.has_rules  # a user's custom_jvp: only the general rule goes through it
         if self.large:
             return (DerivativeGroup(tuple(range(len(self.shapes))), "general", None),)
         if self.lanes > 1:
-            return (_group((0,), [self.program], own_rules),)
+            return (_group((0,), [self.program], self.traced),)
         owner = [k for k, (_, n) in enumerate(self.leaf_slots) for _ in range(n)]
         groups: list[tuple[set[int], list[Program]]] = []
         for slots in classify.parts(self.program):
@@ -90,7 +89,7 @@ class Operator:
                 leaves |= other[0]
                 programs += other[1]
             groups.append((leaves, programs))
-        return tuple(_group(tuple(sorted(leaves)), programs, own_rules) for leaves, programs in groups)
+        return tuple(_group(tuple(sorted(leaves)), programs, self.traced) for leaves, programs in groups)
 
     @property
     def compares(self) -> bool:
@@ -108,11 +107,13 @@ class DerivativeGroup:
     name: str | None
 
 
-def _group(leaves: tuple[int, ...], programs: Sequence[Program], own_rules: bool) -> DerivativeGroup:
+def _group(leaves: tuple[int, ...], programs: Sequence[Program], traced: Traced) -> DerivativeGroup:
+    if traced.has_own_rules:  # only the general rule goes through them
+        return DerivativeGroup(leaves, "general", None)
     kinds = {(classify.derivative_class(p), classify.recognise(p)) for p in programs}
     kind, name = kinds.pop() if len(kinds) == 1 else ("general", None)
     # jax.numpy's own functions of class "result" (logaddexp ...) carry rules that say the same
-    if (len(leaves) > 1 and kind != "arg") or (own_rules and kind != "result"):
+    if (len(leaves) > 1 and kind != "arg") or (traced.has_rules and kind != "result"):
         kind = "general"
     return DerivativeGroup(leaves, kind, name)
 
@@ -263,7 +264,8 @@ def _operator(
     else:
         one = [() if lanes > 1 else s for s in shapes]
         bits = tuple(b for v, s, d in zip(identity, one, dtypes, strict=True) for b in leaf_bits(v, s, d))
-    return Operator(traced, program, lanes, shapes, dtypes, name, bits)
+    # no name where a user's rule says another derivative than that has
+    return Operator(traced, program, lanes, shapes, dtypes, None if traced.has_own_rules else name, bits)
 
 
 def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun,
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
-from ..tracing.jaxprs import RULES, capturing, run_equation, structs, without_mesh
+from ..tracing.jaxprs import RULES, VJPS, capturing, run_equation, structs, without_mesh
 from ..tracing.lower import to_program
 from ..tracing.names import is_fixed
 from ..tracing.nests import to_arrays
@@ -42,6 +42,16 @@ class Traced:
     def has_rules(self) -> bool:
         """Does it carry differentiation rules of its own?"""
         return _has_rules(self.jaxpr)
+
+    @functools.cached_property
+    def has_own_rules(self) -> bool:
+        """Rules that are not those of jax.numpy's functions, which say what is known of these?"""
+        return self.has_rules and _has_own_rules(self)
+
+    @functools.cached_property
+    def has_vjps(self) -> bool:
+        """Rules of which there is no forward mode?"""
+        return self.has_rules and any(eqn.primitive.name in VJPS for eqn in _rules_of(self.jaxpr))
 
     @property
     def captured(self) -> int:
@@ -96,7 +106,33 @@ def slots_of(shape: Sequence[int], dtype: Any) -> int:
 
 
 def _has_rules(jaxpr: Jaxpr) -> bool:
-    return any(eqn.primitive.name in _RULES or any(_has_rules(j) for j in jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns)
+    return next(_rules_of(jaxpr), None) is not None
+
+
+def _rules_of(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """The equations with rules, and those in what these compute."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _RULES:
+            yield eqn
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _rules_of(inner)
+
+
+@functools.lru_cache(maxsize=512)
+def _has_own_rules(traced: Traced) -> bool:
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return not all(map(_is_numpys, _rules_of(traced.elsewhere)))
+
+
+def _is_numpys(eqn: JaxprEqn) -> bool:
+    """Is the rule that of a function of jax.numpy which operators are recognised as?"""
+    if eqn.primitive.name != "custom_jvp_call" or eqn.params["symbolic_zeros"] or len(eqn.invars) != 2:
+        return False
+    args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in eqn.invars]
+    known = (jax.make_jaxpr(fn)(*args).jaxpr for fn in (jnp.logaddexp, jnp.logaddexp2))
+    mine = _rule(eqn, 0)
+    is_known = isinstance(mine[0], tuple)  # what it computes, not the function that does
+    return is_known and any(mine == _rule(other, 0) for jaxpr in known for other in _rules_of(jaxpr))
 
 
 class SameObject:

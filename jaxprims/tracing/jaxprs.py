@@ -11,7 +11,10 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Va
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "read_by_index"})
+VJPS = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
+"""Calls with a rule for reverse mode alone."""
+
+RULES = VJPS | {"custom_jvp_call", "read_by_index"}
 """Calls with differentiation rules of their own."""
 
 CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint", "call_hi_primitive"})

@@ -320,11 +320,17 @@ def _few_steps(name: str | None, x: Any) -> int:
     return STEPS_OF_FEW if few else FEW_STEPS.get(name, 6)
 
 
+def _is_pulled_back(call: OrderedCall) -> bool:
+    return not call.is_map and call.then is None and call.wanted is None and call.operator.traced.has_vjps
+
+
 def _few_first(rule: Callable[..., Any]) -> Callable[..., Any]:
     """The rule of scans; but a few steps are left to XLA, by pairs, or those of what it knows written out: no pass for each
-    part of the derivative."""
+    part of the derivative. So are operators with a ``custom_vjp``, along which nothing is pushed: JAX transposes XLA's form."""
 
     def with_few(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+        if _is_pulled_back(params["call"]):
+            return jvp_of(functools.partial(SCANS.plain, **params), primals, tangents)
         call, name, axis = params["call"], SCANS.operation(**params), params["masks"][0].bit_count()
         n = primals[0].shape[axis]
         dots = [t for t in tangents if not isinstance(t, ad.Zero)]
