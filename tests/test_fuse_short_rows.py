@@ -1,4 +1,7 @@
-"""Functions of short rows: rows side by side in a vector, a few numbers of each, right under every transformation."""
+"""Functions of short rows: rows side by side in a vector, a few numbers of each, right under every transformation.
+
+Their gradients are compared with JAX's operation by operation: compiled as one, those of norms are wrong in XLA of JAX 0.12.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def test_as_without(name: str, k: int) -> None:
     assert kernels(f, x)
     same(jax.jit(f)(x), jp.fuse(f)(x), 2e-4, 1e-5)
     if name != "of integers":
-        expected = jax.jit(jax.grad(lambda x: _sum(f(x))))(x)
+        expected = jax.grad(lambda x: _sum(f(x)))(x)
         same(expected, jax.jit(jax.grad(lambda x: _sum(jp.fuse(f)(x))))(x), 5e-4, 1e-5)
         same(expected, jp.fuse(jax.grad(lambda x: _sum(f(x))))(x), 5e-4, 1e-5)
 
@@ -80,7 +83,7 @@ def test_gradients_in_several_arrays(k: int) -> None:
     xs = [rows(k) for _ in range(3)]
     gradient = jax.grad(lambda *xs: _sum(gated(*xs)), (0, 1, 2))
     assert kernels(gradient, *xs)
-    expected = jax.jit(gradient)(*xs)
+    expected = gradient(*xs)
     same(expected, jp.fuse(gradient)(*xs), 5e-4, 1e-5)
     same(expected, jax.jit(jax.grad(lambda *xs: _sum(jp.fuse(gated)(*xs)), (0, 1, 2)))(*xs), 5e-4, 1e-5)
 
@@ -138,7 +141,7 @@ def test_transformed(name: str) -> None:
         (lambda g: lambda x: jax.checkpoint(g)(x), (x,)),
     ]
     for transformed, args in pairs:
-        same(jax.jit(transformed(f))(*args), jax.jit(transformed(jp.fuse(f)))(*args), 1e-3, 1e-5)
+        same(transformed(f)(*args), jax.jit(transformed(jp.fuse(f)))(*args), 1e-3, 1e-5)
         same(jax.jit(transformed(f))(*args), jp.fuse(transformed(f))(*args), 1e-3, 1e-5)
 
 
