@@ -157,19 +157,16 @@ _FAR, _FARTHEST = 1e4, 2.0**40
 """Of these f32 libmvec has sines and cosines one after the other; and from where on their last places are many turns."""
 
 
-def sine(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return _of_turns(b, "sin", x)
+def of_turns(name: str) -> Math:
+    """The C library's sine or cosine; of far numbers, its sine of their distance to the nearest zero, of which f64 has all places
+    of f32."""
 
+    def compute(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+        if scalar_of(x.type) == ir.DoubleType() or not target().fma:
+            return library(name)(b, x)
+        return shared(b, name, lambda b, x: _near_or_far(b, name, x), x)
 
-def cosine(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return _of_turns(b, "cos", x)
-
-
-def _of_turns(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
-    """The C library's; of far numbers, its sine of their distance to the nearest zero, which f64 has with all places of f32."""
-    if scalar_of(x.type) == ir.DoubleType() or not target().fma:
-        return library(name)(b, x)
-    return shared(b, name, lambda b, x: _near_or_far(b, name, x), x)
+    return compute
 
 
 def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
@@ -258,8 +255,8 @@ _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},
     **{name: _shared(name, f) for name, f in _LONG.items()},
-    "sin": sine,
-    "cos": cosine,
+    "sin": of_turns("sin"),
+    "cos": of_turns("cos"),
     "erfc": erfc,
     "pow": power,
     "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),
