@@ -141,8 +141,9 @@ def test_transformed(name: str) -> None:
         (lambda g: lambda x: jax.checkpoint(g)(x), (x,)),
     ]
     for transformed, args in pairs:
-        same(transformed(f)(*args), jax.jit(transformed(jp.fuse(f)))(*args), 1e-3, 1e-5)
-        same(jax.jit(transformed(f))(*args), jp.fuse(transformed(f))(*args), 1e-3, 1e-5)
+        expected = transformed(f)(*args)  # operation by operation: XLA of JAX 0.12 compiles batched gradients of norms wrong
+        same(expected, jax.jit(transformed(jp.fuse(f)))(*args), 1e-3, 1e-5)
+        same(expected, jp.fuse(transformed(f))(*args), 1e-3, 1e-5)
 
 
 @pytest.mark.parametrize("extreme", [jnp.min, jnp.max])
