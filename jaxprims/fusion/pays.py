@@ -36,8 +36,12 @@ SHORT_ROW, SHORTEST_ROW = 512, 33
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
-ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem".split())
+ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
+ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("log log1p expm1 erf asinh acosh atanh".split())
 """Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
+
+FEWEST_MAPPED = 2**11
+"""Numbers that XLA has made of such functions before a kernel, which does nothing else, has been called."""
 
 WIDE_COLUMNS = 16
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
@@ -53,6 +57,13 @@ FUSED_BY_XLA = IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev tra
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
+
+
+def is_one_by_one(eqn: JaxprEqn) -> bool:
+    """Is it a function of floats of which XLA has no vectors?"""
+    dtype = eqn.outvars[0].aval.dtype
+    names = ONE_BY_ONE_F64 if dtype == jnp.float64 else ONE_BY_ONE
+    return eqn.primitive.name in names and jnp.issubdtype(dtype, jnp.floating)
 
 
 def is_written_for(body: Body | Stencil, var: Var) -> bool:
@@ -124,7 +135,7 @@ def _fewest(body: Body) -> int:
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
-    slow = any(e.primitive.name not in IN_LOOPS or e.primitive.name in ONE_BY_ONE for e in inside)
+    slow = any(e.primitive.name not in IN_LOOPS or is_one_by_one(e) for e in inside)
     dear = slow or sum(map(operations, inside)) >= 2 * DEAR
     return FEWEST_DEAR if one_by_one or dear else FEWEST
 
@@ -156,8 +167,6 @@ def why_not(body: Body) -> str | None:
     narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
     if site.lanes and not narrow and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
         return "columns with a number for each: XLA would have to write what is made of them"
-    if site.family in ("map", "reduce") and any(e.primitive.name == "lgamma" for e in inside):
-        return "lgamma, which kernels call for one number after the other"
     if site.family == "map" and is_exact(site.eqn):
         return None
     if site.family == "map":
@@ -166,7 +175,7 @@ def why_not(body: Body) -> str | None:
     if site.family != "reduce":
         return None
     row = math.prod(site.sizes[site.kept :])
-    each, slow = sum(map(operations, inside)), any(e.primitive.name in ONE_BY_ONE for e in inside)
+    each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in IN_LOOPS for e in inside)
     if site.kept and row < (SHORT_ROW if in_loops and each >= DEAR else SHORTEST_ROW) and not slow:
         return "short rows, each reduced by itself"

@@ -24,6 +24,7 @@ from .epilogues import finished
 from .exact_loops import title
 from .graph import Graph
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
+from .maps import find_maps, is_worth_one
 from .pays import along_rows, is_held, of_short_rows, why_no_rows, why_not
 from .priced import SAVED, bytes_around, is_in_cache, price
 from .rows import find_rows, leaves_short_ones
@@ -105,6 +106,7 @@ def _planned(plan: _Plan) -> list[Kernel]:
     plan.find_moved()
     kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _with_stencil(plan, k) for k in plan.kernels()]
     kernels += [k for k in plan.stencils(kernels) if not _compares_in_its_own_way(plan, k)]
+    kernels += plan.maps(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
@@ -209,6 +211,23 @@ class _Plan:
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
         return [m for m in made if isinstance(m, Kernel)]
+
+    def maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Among what these kernels leave."""
+        if self.graph.with_rules:
+            return []
+        reads, given = _reads(kernels), {s.eqn.outvars[0] for k in kernels for s in k.body.sites}
+        read = {v for k in kernels for v in k.inputs}
+        groups = find_maps(self.graph, self.graph.evaluated(reads), given, read)
+        bodies = [Body(self.graph, sites, (), given) for sites in groups]
+        by_xla = self.graph.evaluated({**reads, **_reads_of(bodies)})
+        cuts = read_of(self.graph, bodies, by_xla, self.byte)
+        out: list[Kernel] = []
+        for body in (Body(self.graph, g, cut, given) for g, cut in zip(groups, cuts, strict=True)):
+            kernel = self._kernel(body) if is_worth_one(body) else None
+            if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, [*kernels, *out]):
+                out.append(kernel)
+        return out
 
     def _why_no_stencil(self, stencil: Stencil, by_xla: Collection[int]) -> str | None:
         made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)

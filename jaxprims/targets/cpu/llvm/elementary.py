@@ -55,6 +55,11 @@ class Kit:
     def where(self, p: ir.Value, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.select(p, self.of(x), self.of(y))
 
+    def some(self, p: ir.Value) -> ir.Value:
+        """Is any lane true?"""
+        wide = isinstance(p.type, ir.VectorType)
+        return intrinsic(self.b, "vector.reduce.or", ir.IntType(1), p, overloads=(p.type,)) if wide else p
+
     def abs(self, x: ir.Value) -> ir.Value:
         return intrinsic(self.b, "fabs", self.t, x)
 

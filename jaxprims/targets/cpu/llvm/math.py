@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from .elementary import EXPANSIONS, Kit
 from .engine import has_symbol, target, vector_function
+from .gamma import digamma, lgamma
 from .types import call, intrinsic, lanes, scalar_of, shared, splat, take, with_scalar
 
 Math = Callable[..., ir.Value]
@@ -85,17 +86,6 @@ def logistic(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return k.div(1.0, k.add(1.0, MATH["exp"](b, b.fneg(x))))
 
 
-def in_f64(f: Math) -> Math:
-    """An f32 function computed as f64."""
-
-    def compute(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-        if scalar_of(x.type) == ir.DoubleType():
-            return f(b, x)
-        return b.fptrunc(f(b, b.fpext(x, with_scalar(x.type, ir.DoubleType()))), x.type)
-
-    return compute
-
-
 # erf_inv(y) / y as Giles has it ("Approximating the erfinv function", 2010), fitted anew: relative errors 6e-9 and 7e-8
 _ERF_INV_CENTRE = [
     -8.931926009e-09, 2.333596724e-08, 4.681313486e-07, -3.463985268e-06, -4.972419692e-06, 2.183493862e-04, -1.252726392e-03,
@@ -124,32 +114,6 @@ def erf_inv(b: ir.IRBuilder, y: ir.Value) -> ir.Value:
     return k.with_sign(k.where(k.equal(size, 1.0), math.inf, x), y)
 
 
-_DIGAMMA_FROM = 10
-_DIGAMMA_SERIES = [1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12]  # B_2k / 2k, k from 7 down to 1
-
-
-def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Reflection below 1/2, upward recurrence to 10, and there the asymptotic series."""
-    k = Kit(b, x.type)
-    reflect = k.less(x, 0.5)
-    y = k.where(reflect, k.sub(1.0, x), x)
-    shift = k.of(0.0)
-    for _ in range(_DIGAMMA_FROM):
-        low = k.less(y, float(_DIGAMMA_FROM))
-        shift = k.add(shift, k.where(low, k.div(1.0, y), 0.0))
-        y = k.where(low, k.add(y, 1.0), y)
-    inverse = k.div(1.0, y)
-    square = k.mul(inverse, inverse)
-    series = k.mul_add(square, k.polynomial(square, _DIGAMMA_SERIES), k.mul(inverse, 0.5))
-    value = k.sub(k.sub(MATH["log"](b, y), series), shift)
-    # pi cot(pi x) from x's distance to the nearest integer, which is exact near the poles
-    part = k.mul(k.sub(x, intrinsic(b, "roundeven", k.t, x)), math.pi)
-    reflected = k.sub(value, k.div(math.pi, MATH["tan"](b, part)))
-    pole = b.and_(reflect, k.equal(x, intrinsic(b, "floor", k.t, x)))
-    at_pole = k.where(k.equal(x, 0.0), k.with_sign(math.inf, b.fneg(x)), math.nan)
-    return k.where(pole, at_pole, k.where(reflect, reflected, value))
-
-
 _PI = (3.141592653589793, 1.2246467991473532e-16)
 """As a sum of two numbers of f64."""
 
@@ -173,10 +137,8 @@ def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
     k, d = Kit(b, x.type), Kit(b, with_scalar(x.type, ir.DoubleType()))
     size = k.abs(x)
     far = b.and_(k.less(_FAR, size), k.less(size, _FARTHEST))
-    wide = lanes(x.type) > 1
-    some = intrinsic(b, "vector.reduce.or", ir.IntType(1), far, overloads=(far.type,)) if wide else far
     turned, plain = (b.append_basic_block() for _ in range(2))
-    b.cbranch(some, turned, plain)
+    b.cbranch(k.some(far), turned, plain)
     b.position_at_end(plain)
     b.ret(library(name)(b, x))
     b.position_at_end(turned)
@@ -233,10 +195,8 @@ def _rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     known = b.and_(k.less(quotient, 2.0 ** (k.mantissa - 1)), b.and_(k.less(of, math.inf), k.less(normal * 2.0**k.mantissa, of)))
     bits = b.and_(b.bitcast(x, k.word), k.int((1 << (63 if k.double else 31)) - 1))
     known = b.and_(known, b.icmp_unsigned(">=", b.sub(bits, k.int(1)), k.int((1 << k.mantissa) - 1)))
-    wide = lanes(x.type) > 1
-    every = intrinsic(b, "vector.reduce.and", ir.IntType(1), known, overloads=(known.type,)) if wide else known
     quick, slow = (b.append_basic_block() for _ in range(2))
-    b.cbranch(every, quick, slow)
+    b.cbranch(k.some(b.not_(known)), slow, quick)
     b.position_at_end(slow)
     b.ret(lane_by_lane(b, b.frem, (x, y)))
     b.position_at_end(quick)
@@ -249,8 +209,8 @@ def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 
 
-_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "atan2", "lgamma"]
-_LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": in_f64(digamma)}
+_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "atan2"]
+_LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": digamma, "lgamma": lgamma}
 
 MATH: dict[str, Math] = {
     **{name: library(name) for name in _LIBRARY},

@@ -1,0 +1,71 @@
+"""Maps: elementwise functions that XLA calls for one number after the other, with all that is elementwise around them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from jax.extend.core import JaxprEqn, Var
+
+from ..operators.operator import MAX_STRUCT_SLOTS
+from ..tracing import elementwise
+from ..tracing.jaxprs import variables
+from .body import Body
+from .graph import OUTSIDE, Graph
+from .pays import FEWEST_MAPPED, is_one_by_one
+from .sites import Site, is_number
+
+
+def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], read: Collection[Var]) -> list[list[Site]]:
+    """Those of each kernel, among the equations ``by_xla``: what others want of such functions and of what is elementwise of
+    them. ``given``: what kernels make; ``read``: what they read."""
+    inside = _inside(graph, by_xla)
+    groups: list[list[Site]] = []
+    for k in sorted(inside):
+        eqn = graph.eqns[k]
+        (out,) = eqn.outvars
+        if out not in read and all(u in inside or (u != OUTSIDE and u not in by_xla) for u in graph.users[out]):
+            continue
+        site = Site(k, eqn, "map", None, ((out, tuple(range(out.aval.ndim))),), out.aval.shape, 0)
+        for group in groups:
+            if _belongs(graph, group, site, given):
+                group.append(site)
+                break
+        else:
+            groups.append([site])
+    return groups
+
+
+def is_worth_one(body: Body) -> bool:
+    """Are enough numbers left to it, with what it is to read?"""
+    return sum(body.times(k) for k in body.taken if is_one_by_one(body.graph.eqns[k])) >= FEWEST_MAPPED
+
+
+def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
+    """Such functions, and what is elementwise of them, number by number."""
+    inside, behind = set[int](), set[Var]()
+    for k in sorted(by_xla):
+        eqn = graph.eqns[k]
+        if not elementwise.is_elementwise(eqn) or len(eqn.outvars) != 1 or not is_number(eqn.outvars[0], complex=True):
+            continue
+        (out,) = eqn.outvars
+        begins = is_one_by_one(eqn) and _numbers(eqn) >= FEWEST_MAPPED
+        if begins or any(v in behind and v.aval.shape == out.aval.shape for v in variables(eqn.invars)):
+            inside.add(k)
+            behind.add(out)
+    return inside
+
+
+def _numbers(eqn: JaxprEqn) -> int:
+    """None where it is not known how many."""
+    size = eqn.outvars[0].aval.size
+    return size if isinstance(size, int) else 0
+
+
+def _belongs(graph: Graph, group: list[Site], site: Site, given: Collection[Var]) -> bool:
+    """Can one kernel make it with these, of arrays that several of them read?"""
+    if group[0].sizes != site.sizes or len(group) >= MAX_STRUCT_SLOTS:
+        return False
+    theirs, mine, both = (Body(graph, sites, (), given) for sites in (group, [site], [*group, site]))
+    made = sum(1 << s.index for s in both.sites)
+    alike = set(theirs.streamed) & set(mine.streamed) or not mine.taken.isdisjoint(theirs.inside)
+    return bool(alike) and not graph.needs([v for v, _ in both.leaves]) & made
