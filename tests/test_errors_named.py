@@ -117,6 +117,33 @@ def test_slices_that_overlap() -> None:
     refused("indices", {"word": "word", "object": object(), "none": None, "floats": [0.5]}, calls)
 
 
+def test_words_that_are_not_known() -> None:
+    wrong = {"several": np.zeros(2), "word": "word", "none": None, "number": 3, "object": object()}
+    refused("mode", wrong, {"reduce_by_index": OVER_DEVICES["reduce_by_index"]})
+    refused("by", wrong, {"debug_checks": jp.debug_checks})
+    refused("target", wrong, {"explain": lambda target: jp.explain(heat, target=target)((X, X))})
+    refused("steps", {"of no dtype": 2**70, "wide": 2**31}, {"stencil": OVER_DEVICES["stencil"]})
+
+
+def test_bytes_in_another_order() -> None:
+    """Which what was compiled for such arrays in this machine's order would read as its own."""
+    own = np.arange(N, dtype=np.int32)
+    of_others = own.astype(own.dtype.newbyteorder())
+    for argument, run in {
+        "xs": jp.scan,
+        "init": lambda v: jp.scan(np.zeros((3, N), np.int32), init=v),
+        "values": lambda v: jp.reduce_by_index((v, v), IDS, 4, jp.monoids.add),
+        "indices": lambda v: jp.reduce_by_index(X, v, 4),
+        "dest": lambda v: jp.reduce_by_index(own, IDS, N, dest=v),
+        "arrays": lambda v: jp.genhist(lambda v: (0, v), v, jp.Bins(1)),
+    }.items():
+        for _ in range(3):
+            run(own)
+        for _ in range(2):
+            with pytest.raises(TypeError, match=rf"\b{argument}: ndarray is not an array"):
+                run(of_others)
+
+
 def test_integers_that_no_dtype_holds() -> None:
     for argument, run in {
         "xs": lambda v: jp.scan((X, v)),

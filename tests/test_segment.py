@@ -79,6 +79,9 @@ SHAPES = {
     "scalar id": ((3,), ()),
     "empty": ((0,), (0,)),
     "empty rows": ((2, 0), (2,)),
+    "no ids of rank 2": ((2, 0), (2, 0)),
+    "no ids of rank 2, rows": ((0, 3, 4), (0, 3)),
+    "data and no ids": ((5, 3), (0,)),
 }
 
 

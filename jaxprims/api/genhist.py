@@ -121,7 +121,7 @@ def reduce_by_index(
     >>> jp.reduce_by_index(jnp.array([1., 2., 3.]), jnp.array([1, 0, 1]), 3, jnp.maximum).tolist()
     [2.0, 3.0, -inf]
     """
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     indices_are_sorted = flag(indices_are_sorted, "indices_are_sorted")
     deterministic = flag(deterministic, "deterministic")

@@ -119,4 +119,6 @@ def _steps(steps: Any) -> Any:
         return jnp.maximum(steps, 0).astype(steps.dtype if steps.dtype.kind == "i" and steps.dtype.itemsize > 4 else jnp.int32)
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}")
+    if count > jnp.iinfo(dtype := jnp.result_type(int)).max:
+        raise ValueError(f"steps must be an integer that {dtype} can hold, got {count}")
     return count

@@ -38,7 +38,7 @@ def debug_checks(by: str = "raise") -> AbstractContextManager[None]:
     ...
     ValueError: segments must ascend, got 1 behind 2 at position 2
     """
-    if by not in _WAYS:
+    if not isinstance(by, str) or by not in _WAYS:
         raise ValueError(f"by must be one of {_WAYS}, got {by!r}")
     return _checked_by(by)
 

@@ -93,8 +93,9 @@ def _array(x: Any, arrays: Arrays) -> Form:
 
 
 def _is_numbers(x: Any) -> bool:
-    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)?"""
-    return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2)
+    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)? Not of bytes in another order, which what
+    ``jax.jit`` compiled for such an array before takes as they are."""
+    return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2) and x.dtype.isnative
 
 
 def form_of(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
@@ -94,7 +95,7 @@ def _quick_key(
     for x in (*args, *kwargs.values()) if kwargs else args:
         kind = type(x)  # the commonest kinds are told apart here: a call for each would take as long as all the rest
         key.append(kind)
-        if kind in CONCRETE:
+        if kind in CONCRETE and (kind is not np.ndarray or x.dtype.isnative):
             arrays.append(x)
         elif kind in _BY_VALUE:
             key.append(x)
@@ -108,6 +109,8 @@ def _quick_key(
 
 
 def _known_quickly(x: Any, kind: type, key: list[Any], arrays: list[Any]) -> bool:
+    if kind is np.ndarray and not x.dtype.isnative:
+        return False
     if kind in CONCRETE or kind is float or (kind in TRACERS and _stand_for_arrays(arrays)):  # operands, if found to be such
         arrays.append(x)
     elif kind in _BY_VALUE:

@@ -106,6 +106,8 @@ def _reduce(
 ) -> jax.Array:
     _, op, reduce_buckets = _OPS[name]
     inner = data.shape[1:]
+    if ids.size == 0:  # nothing is read, whatever the shape of data is
+        data, ids = jnp.zeros((0, *inner), data.dtype), ids.ravel()
     data = jnp.broadcast_to(data, ids.shape + inner).reshape(ids.size, *inner)
     ids = ids.ravel()
     if bucket_size is None:

@@ -67,7 +67,7 @@ def family_of(primitive: Primitive) -> Any:
 
 def target_at(where: str) -> Target:
     """The target of that name: "cpu", or a GPU's architecture. Raises ValueError."""
-    found = next((at for t in _targets.values() if (at := t.at(where)) is not None), None)
+    found = next((at for t in _targets.values() if (at := t.at(where)) is not None), None) if isinstance(where, str) else None
     if found is None:
         raise ValueError(f"target must be one of {', '.join(_targets)}, got {where!r}")
     return found
