@@ -37,6 +37,24 @@ def test_structures_and_static_arguments() -> None:
     assert f(tree, "max")["none"] is None
 
 
+class _Named:
+    """A node that holds an array beside its leaf, which has no one answer to whether it is equal to another."""
+
+    def __init__(self, value: Any, names: Any) -> None:
+        self.value, self.names = value, names
+
+
+jax.tree_util.register_pytree_node(_Named, lambda x: ((x.value,), x.names), lambda names, leaves: _Named(*leaves, names))
+
+
+def test_nodes_that_cannot_be_compared() -> None:
+    for names in (np.arange(3), np.arange(2), [1, 2], np.arange(3)):
+        assert jp.fuse(lambda x, names=names: _Named(x * 2, names))(X[:3]).names is names
+    times = jp.fuse(lambda x: x.value * x.names[1])
+    for names in (np.arange(3), np.arange(3) + 1, [0, 3, 1]):
+        same(X[:3] * names[1], times(_Named(X[:3], names)))
+
+
 def test_numbers_of_python() -> None:
     traces = []
 

@@ -13,7 +13,7 @@ from jax import lax
 
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
-from jaxprims.fusion.simplified import simplified
+from jaxprims.fusion.simplified import _xla_combines, simplified
 from jaxprims.targets.cpu.llvm.engine import target
 
 N = 300_000
@@ -107,6 +107,15 @@ def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:
         (got, *others), (wanted, *wanted_others) = fused(jnp.asarray(x, dtype)), plain(jnp.asarray(x, dtype))
         assert np.sum(np.abs(got - wanted)) <= few
         np.testing.assert_allclose(others, wanted_others, atol=few)
+
+
+def test_constants_are_combined_while_something_is_traced() -> None:
+    """Whether XLA combines them may be asked first where a function stays, as in ``shard_map`` and beside effects."""
+    asked = []
+    _xla_combines.cache_clear()
+    jax.eval_shape(lambda x: [asked.append(_xla_combines()), x][1], 1.0)
+    _xla_combines.cache_clear()
+    assert asked == [_xla_combines()]
 
 
 def test_gradients_of_a_difference() -> None:

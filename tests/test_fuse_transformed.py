@@ -394,3 +394,22 @@ def test_what_has_no_transpose_is_pushed_forward() -> None:
     same(*(fn(X[:500], Y[:500]) for fn in pushed))
     with pytest.raises(ValueError, match="does not support reverse-mode"):
         jax.grad(lambda x: jp.fuse(program)(x)[0])(X[:500])
+
+
+def test_rules_that_return_symbolic_zeros_are_pushed_forward() -> None:
+    """JAX cannot linearize them."""
+
+    @jax.custom_jvp
+    def steps(x: Any) -> Any:
+        return jnp.floor(x * 4)
+
+    @steps.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return steps(*primals), jax.custom_derivatives.zero_from_primal(*primals, symbolic_zeros=True)
+
+    def program(x: Any) -> Any:
+        return steps(x), jnp.sum(steps(x) * x)
+
+    for fn in (lambda f: f, jax.vmap):
+        wanted, got = (jax.jvp(fn(f), (X.reshape(40, 1000),), (Y.reshape(40, 1000),)) for f in (program, jp.fuse(program)))
+        same(wanted, got)

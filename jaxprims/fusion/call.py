@@ -320,7 +320,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
             closed = jax.make_jaxpr(both)(*given)
             if Fused(closed).stays:
                 return None
-        except ValueError as e:  # what JAX can only push forward, such as a reduce_window by any function
+        except Exception as e:  # what JAX can only push forward, such as a reduce_window by any function, a rule's SymbolicZero
             linear = Fused(jax.make_jaxpr(pushed)(*given), with_rules=True)
             linear.only_forward = str(e)
             return call, linear

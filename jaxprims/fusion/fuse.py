@@ -102,7 +102,7 @@ def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[A
         key += tuple((k, type(x), repr(x) if type(x) in _NUMBERS else x) for k, x in known.items())  # 0.0 is not -0.0
     try:
         call = compiled.get(key)
-    except TypeError:  # a set among the arguments, say
+    except (TypeError, ValueError):  # a set among the arguments, say, or a node that holds an array
         args, kwargs = jax.tree.unflatten(tree, leaves)
         return fn(*args, **kwargs)
     if call is None:
@@ -112,7 +112,7 @@ def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[A
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # nodes may hold what cannot be compared, as arrays
 class Structure:
     """Of what a function returned."""
 

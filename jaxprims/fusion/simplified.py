@@ -96,7 +96,7 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
 def _xla_combines() -> bool:
     """Does the installed XLA combine constants that follow each other? Newer ones leave them: 2^24 + 1 is rounded to 2^24."""
     x = np.float32(2**24)
-    return bool(jax.jit(lambda x: x + 1 - 1).lower(x).compile()(x) == x)
+    return bool(np.asarray(jax.jit(lambda x: x + 1 - 1).lower(x).compile()(x)) == x)  # also while something is traced
 
 
 def _chain(graph: Graph, var: Any, combine: np.ufunc) -> tuple[Any, list[tuple[bool, Any]]]:
