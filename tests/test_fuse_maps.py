@@ -1,4 +1,4 @@
-"""``fuse``: elementwise functions that XLA calls for one number after the other are kernels, with what is elementwise around them."""
+"""``fuse``: functions that XLA calls for one number after the other are kernels, with what is elementwise around them."""
 
 from __future__ import annotations
 

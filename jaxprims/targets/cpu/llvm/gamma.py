@@ -1,7 +1,7 @@
 """The logarithm of the gamma function and its derivative, as straight-line LLVM IR, for f32 and f64, scalars and vectors alike.
 
-Numbers up to 3 (f32) or 8 (f64) are brought between 1 and 2 by the recurrence, where polynomials vanish exactly where the functions
-do; beyond, Stirling's series. Negative numbers are reflected, in a branch of their own: few programs have any.
+Numbers up to 3 (f32) or 8 (f64) are brought between 1 and 2 by the recurrence, where polynomials vanish exactly where the
+functions do; beyond, Stirling's series. Negative numbers are reflected, in a branch of their own: few programs have any.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _far(k: Kit) -> int:
 
 
 def _to_one_and_two(k: Kit, x: ir.Value) -> tuple[ir.Value, ir.Value, list[tuple[ir.Value, ir.Value]]]:
-    """For 0 <= x < far: whether it is below 1; t, so that 1 + t is x brought between 1 and 2 by whole steps; and for each step down
-    whether it is taken, and the number that it leads to."""
+    """For 0 <= x < far: whether it is below 1; t, so that 1 + t is x brought between 1 and 2 by whole steps; and for each step
+    down whether it is taken, and the number that it leads to."""
     below = k.less(x, 1.0)
     t = k.where(below, x, k.sub(x, 1.0))
     steps = []
