@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 from fused import faults, kernels, same
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from meshes import assert_no_communication, mesh
 
 import jaxprims as jp
 from jaxprims.fusion.pays import FEWEST_MAPPED
@@ -183,3 +187,19 @@ def test_numbers_that_are_none() -> None:
                 expected, got = np.asarray(jax.jit(f)(x)[:5]), np.asarray(jp.fuse(f)(x)[:5])
             np.testing.assert_allclose(got, expected, 1e-6, err_msg=name)
             np.testing.assert_array_equal(np.signbit(got[3:]), np.signbit(expected[3:]), err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(8000,), (80, 100), (8, 1000, 3), (2, 40, 100)])
+def test_devices_keep_their_parts(shape: tuple[int, ...]) -> None:
+    """Whichever of the axes are sharded, but for a few numbers behind the last."""
+    devices = mesh(2, 4)
+    x = jnp.asarray(RNG.uniform(0.1, 0.9, shape).astype(np.float32))
+    f = jp.fuse(lambda x: (jnp.sin(x) + jnp.arange(shape[0]).reshape(-1, *(1,) * (x.ndim - 1)), jnp.arctan2(x, 2.0) > 0.3))
+    assert kernels(f.__wrapped__, x) == ["add gt"]
+    expected = jax.jit(f.__wrapped__)(x)
+    for axes in itertools.permutations(["x", "y", *(None,) * (len(shape) - 1)], len(shape)):
+        places = [a if n >= 8 or (a == "x" and n % 2 == 0) else None for a, n in zip(axes, shape, strict=True)]
+        placed = jax.device_put(x, NamedSharding(devices, P(*places)))
+        compiled = jax.jit(f).lower(placed).compile()
+        assert_no_communication(compiled)
+        same(expected, compiled(placed), 1e-5)

@@ -196,6 +196,15 @@ def black_scholes(price: Any, strike: Any, years: Any) -> Any:
     return jnp.sum(call), jnp.sum(call - price + discounted)
 
 
+def great_circle(x: Any, y: Any) -> Any:
+    """How far each place of a track is from the next one of another, on a sphere: nothing is reduced."""
+    (latitude, longitude), (others, beside) = jnp.split(x, 2), jnp.split(y, 2)
+    half = jnp.sin((others - latitude) / 2) ** 2
+    half += jnp.cos(latitude) * jnp.cos(others) * jnp.sin((beside - longitude) / 2) ** 2
+    bearing = jnp.arctan2(jnp.sin(beside - longitude), jnp.tan(others) - jnp.tan(latitude))
+    return 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(half, 1))), bearing
+
+
 def forward_difference(x: Any) -> Any:
     return x[1:] - x[:-1]
 
@@ -456,6 +465,7 @@ def column_scale(x: Any) -> Any:
 PROGRAMS: Sequence[Program] = [
     *(Program(f.__name__, _two, f) for f in (saxpy, sdot, rmse)),
     Program("black_scholes", _options, black_scholes),
+    Program("great_circle", _two, great_circle),
     *(Program(f.__name__, _one, f) for f in (forward_difference, weighted_moving_average)),
     Program("jacobi", _grid, jacobi),
     *(Program(f.__name__, _grid, f) for f in (five_points_padded, five_points_rolled, box_blur, total_variation, slopes)),

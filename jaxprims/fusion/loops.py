@@ -205,16 +205,8 @@ def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
 
 
 def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    sizes, kept = body.sites[0].sizes, body.batch
-    labels = [k for _, k in body.leaves]
-    counted = [k for k in sorted(body.counted) if k < kept]
-    given = [x for x in into if x is not None]
-    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)] + [jnp.arange(sizes[k]) for k in counted] + given
-    batch = [*labels, *((k,) for k in counted), *(tuple(range(kept)) for _ in given)]
-
-    def one(*xs: Any) -> Any:
-        mine, dests = xs[: len(labels)], iter(xs[len(labels) + len(counted) :])
-        elements, values = _flat(body, mine, kept, dict(zip(counted, xs[len(labels) :], strict=False)))
+    def row(elements: Any, values: Callable[..., list[list[Any]]], *given: Any) -> Any:
+        dests = iter(given)
 
         def f(*element: Any) -> Any:
             return tuple(_updates(s, roots) for s, roots in zip(body.sites, values(*element), strict=True))
@@ -222,8 +214,23 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
         bins = [Bins(_bins(s), s.op, None, None if d is None else next(dests)) for s, d in zip(body.sites, into, strict=True)]
         return genhist(f, elements, bins)
 
-    out = _batched(one, kept, batch)(*arrays)
+    out = _over_flat(body, read, body.batch, row, [x for x in into if x is not None])
     return [typed(x, s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+
+
+def _over_flat(body: Body, read: Sequence[Any], first: int, row: Callable[..., Any], given: Sequence[Any] = ()) -> Any:
+    """``row(elements, values, *given)`` for the loops from ``first`` on as one, batched over those before."""
+    labels = [k for _, k in body.leaves]
+    counted = [k for k in sorted(body.counted) if k < first]
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)] + [jnp.arange(body.sites[0].sizes[k]) for k in counted]
+    batch = [*labels, *((k,) for k in counted), *(tuple(range(first)) for _ in given)]
+
+    def one(*xs: Any) -> Any:
+        mine, rest = xs[: len(labels)], xs[len(labels) :]
+        elements, values = _flat(body, mine, first, dict(zip(counted, rest, strict=False)))
+        return row(elements, values, *rest[len(counted) :])
+
+    return _batched(one, first, batch)(*arrays, *given)
 
 
 def _batched(one: Callable[..., Any], loops: int, labels: Sequence[Sequence[int]]) -> Callable[..., Any]:
@@ -257,8 +264,13 @@ def _flat(
 
 
 def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    elements, values = _flat(body, [_arranged(x, k) for x, (_, k) in zip(read, body.leaves, strict=True)])
-    out = mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
+    def row(elements: Any, values: Callable[..., list[list[Any]]]) -> Any:
+        return mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
+
+    first, sizes = 0, body.sites[0].sizes
+    while jax.device_count() > 1 and math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS:  # they may share any of the axes
+        first += 1
+    out = _over_flat(body, read, first, row)
     return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
 
 
