@@ -64,7 +64,7 @@ def test_policies() -> None:
     """What a checkpoint saves by its name is not made again."""
 
     def of(x: Any) -> Any:
-        return jnp.sum(jnp.cos(checkpoint_name(jnp.cumsum(jnp.sin(x)) / x.size, "kept")))
+        return jnp.sum(jnp.tanh(checkpoint_name(jnp.cumsum(jnp.exp(x)) / x.size, "kept")))
 
     def sums(fn: Any) -> int:
         np.testing.assert_allclose(fn(X)[1], jax.grad(of)(X), rtol=1e-4, atol=1e-5)
@@ -119,10 +119,10 @@ def test_what_is_there_is_read() -> None:
         rewritten = Fused(jax.make_jaxpr(fn)(X)).rewritten
         return [{k.body.graph.eqns[t].primitive.name for t in k.body.taken} for k in rewritten.kernels]
 
-    returned = lambda x: (lambda y: (y, jnp.cumsum(y)))(jnp.exp(jnp.sin(x)))  # noqa: E731
+    returned = lambda x: (lambda y: (y, jnp.cumsum(y)))(jnp.exp(jnp.tanh(x)))  # noqa: E731
     cheap = lambda x: (lambda y: (jnp.cumsum(y), jax.lax.cummax(y[::-1])))(x * x + 1)  # noqa: E731
-    dear = lambda x: (lambda y: (jnp.cumsum(y), jax.lax.cummax(y, reverse=True)))(jnp.sin(jnp.exp(jnp.sin(x))))  # noqa: E731
-    assert not any("sin" in names for names in reads(returned) + reads(dear))
+    dear = lambda x: (lambda y: (jnp.cumsum(y), jax.lax.cummax(y, reverse=True)))(jnp.tanh(jnp.exp(jnp.tanh(x))))  # noqa: E731
+    assert not any("tanh" in names for names in reads(returned) + reads(dear))
     assert sum("mul" in names or "integer_pow" in names or "square" in names for names in reads(cheap)) == 1
     for fn in (returned, cheap, dear):
         for a, b in zip(jax.jit(fn)(X), jp.fuse(fn)(X), strict=True):

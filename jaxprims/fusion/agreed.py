@@ -102,6 +102,12 @@ def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel
                 yield var
 
 
+def made_to_be_compared(graph: Graph, found: Sequence[Compared], by_xla: Collection[int]) -> set[int]:
+    """Those of these equations, of XLA's, whose rounding decides what is found."""
+    vs = [c.var for c in found]
+    return set(reached(_makers(graph, vs, by_xla), lambda k: _makers(graph, variables(graph.eqns[k].invars), by_xla)))
+
+
 def arguments_to_be_held(
     graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]
 ) -> Iterator[Var]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import jax
 from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
@@ -11,7 +12,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import variables
 from .body import Body
 from .graph import OUTSIDE, Graph
-from .pays import FEWEST_MAPPED, is_one_by_one
+from .pays import FEWEST_MAPPED, is_one_by_one, is_turned
 from .sites import Site, is_number
 
 
@@ -36,7 +37,9 @@ def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], rea
 
 
 def is_worth_one(body: Body) -> bool:
-    """Are enough numbers left to it, with what it is to read?"""
+    """Are enough numbers left to it, with what it is to read? Devices may share axes that lie in another order."""
+    if jax.device_count() > 1 and any(map(is_turned, body.leaves)):
+        return False
     return sum(body.times(k) for k in body.taken if is_one_by_one(body.graph.eqns[k])) >= FEWEST_MAPPED
 
 

@@ -105,7 +105,7 @@ def _has_channels_first(eqn: JaxprEqn) -> bool:
     return len(out) > 2 and out[1] != len(out) - 1
 
 
-def _is_turned(leaf: Leaf) -> bool:
+def is_turned(leaf: Leaf) -> bool:
     """Do its axes lie in memory in another order than the loops, and its own within them?"""
     labels = [k if k != OWN else len(leaf[1]) for n, k in zip(leaf[0].aval.shape, leaf[1], strict=True) if n > 1]
     return labels != sorted(labels)
@@ -183,7 +183,7 @@ def why_not(body: Body) -> str | None:
     written = [
         leaf
         for leaf in body.streamed
-        if leaf[0] not in body.given and (_is_turned(leaf) or (not narrow and is_written_for(body, leaf[0])))
+        if leaf[0] not in body.given and (is_turned(leaf) or (not narrow and is_written_for(body, leaf[0])))
     ]
     if len(written) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
@@ -209,7 +209,7 @@ MOST_APART = 40
 def along_rows(body: Body) -> frozenset[Var]:
     """What XLA reduces along rows that a kernel would take apart: that lie in memory, gone through once and forgotten."""
     graph = body.graph
-    if body.of_rows or any(_is_turned(leaf) for leaf in body.streamed):
+    if body.of_rows or any(is_turned(leaf) for leaf in body.streamed):
         return frozenset()
     longest = max((own_numbers(*leaf) for leaf in body.streamed), default=0)
     out = set[Var]()

@@ -15,7 +15,16 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation, run_in, value_of, variables
 from ..tracing.labels import MOVES, REDUCTIONS
 from . import loops
-from .agreed import WHY, arguments_to_be_held, disagreeing, has_its_own_way, made_apart, read_in_any_case, to_be_held
+from .agreed import (
+    WHY,
+    arguments_to_be_held,
+    disagreeing,
+    has_its_own_way,
+    made_apart,
+    made_to_be_compared,
+    read_in_any_case,
+    to_be_held,
+)
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared
@@ -218,7 +227,8 @@ class _Plan:
             return []
         reads, given = _reads(kernels), {s.eqn.outvars[0] for k in kernels for s in k.body.sites}
         read = {v for k in kernels for v in k.inputs}
-        groups = find_maps(self.graph, self.graph.evaluated(reads), given, read)
+        by_xla = self.graph.evaluated(reads)
+        groups = find_maps(self.graph, by_xla - made_to_be_compared(self.graph, self.compared, by_xla), given, read)
         bodies = [Body(self.graph, sites, (), given) for sites in groups]
         by_xla = self.graph.evaluated({**reads, **_reads_of(bodies)})
         cuts = read_of(self.graph, bodies, by_xla, self.byte)
