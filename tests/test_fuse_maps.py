@@ -22,7 +22,7 @@ from jaxprims.fusion.pays import FEWEST_MAPPED
 __all__ = ["faults"]  # fixtures that every test uses
 
 RNG = np.random.default_rng(0)
-N = 3000
+N = 9000
 
 
 def numbers(dtype: Any = np.float32, n: int = N) -> Any:
@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], bool | None]] = {  # is it a map?
     "atan2": (lambda x: jnp.arctan2(x, 2 - x), True),
     "cbrt": (jnp.cbrt, True),
     "sinh": (jnp.sinh, True),
-    "cosh": (jnp.cosh, True),
+    "cosh": (jnp.cosh, None),
     "power": (lambda x: x ** (x + 1), True),
     "remainder": (lambda x: lax.rem(x, x.dtype.type(0.7)), True),
     "lgamma": (lax.lgamma, True),
@@ -159,6 +159,23 @@ def test_one_kernel_makes_what_is_of_the_same_arrays() -> None:
     assert len(kernels(rotated, x, y)) == 1
     assert len(kernels(distance, x, y)) == 1
     assert len(kernels(lambda x, y: (jnp.sin(x), jnp.cos(y)), x, y)) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_numbers(dtype: Any) -> None:
+    with jax.enable_x64(dtype == np.complex128):
+        z = (numbers() + 1j * numbers()).astype(dtype)
+        for f in (jnp.exp, jnp.log, jnp.sqrt, lambda z: z**1.5, lambda z: jnp.exp(1j * z.real) * z, jnp.angle):
+            assert len(kernels(f, z)) == 1
+            same(jax.jit(f)(z), jp.fuse(f)(z), 1e-5 if dtype == np.complex64 else 1e-12)
+        assert kernels(lambda z: z * z / (1 + z), z) == []
+
+
+def test_fewer_numbers_in_a_loop() -> None:
+    """No other thread has to be woken there."""
+    x = numbers(n=1500)
+    assert kernels(jnp.sin, x) == []
+    assert any("one kernel" in site for site in jp.explain(jp.fuse(lambda x: stepped(x, x)))(x).sites)
 
 
 def test_what_a_reduction_takes_in_is_not_written() -> None:

@@ -12,8 +12,11 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import variables
 from .body import Body
 from .graph import OUTSIDE, Graph
-from .pays import FEWEST_MAPPED, is_one_by_one, is_turned
+from .pays import FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP, calls, is_turned
 from .sites import Site, is_number
+
+LEAST = 128
+"""Numbers of a function that a map begins with."""
 
 
 def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], read: Collection[Var]) -> list[list[Site]]:
@@ -40,7 +43,8 @@ def is_worth_one(body: Body) -> bool:
     """Are enough numbers left to it, with what it is to read? Devices may share axes that lie in another order."""
     if jax.device_count() > 1 and any(map(is_turned, body.leaves)):
         return False
-    return sum(body.times(k) for k in body.taken if is_one_by_one(body.graph.eqns[k])) >= FEWEST_MAPPED
+    fewest = FEWEST_MAPPED_IN_A_LOOP if body.graph.in_loop else FEWEST_MAPPED
+    return sum(calls(body.graph.eqns[k]) * body.times(k) for k in body.taken) >= fewest
 
 
 def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
@@ -51,7 +55,7 @@ def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
         if not elementwise.is_elementwise(eqn) or len(eqn.outvars) != 1 or not is_number(eqn.outvars[0], complex=True):
             continue
         (out,) = eqn.outvars
-        begins = is_one_by_one(eqn) and _numbers(eqn) >= FEWEST_MAPPED
+        begins = calls(eqn) and _numbers(eqn) >= LEAST
         if begins or any(v in behind and v.aval.shape == out.aval.shape for v in variables(eqn.invars)):
             inside.add(k)
             behind.add(out)

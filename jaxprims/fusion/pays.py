@@ -40,8 +40,15 @@ ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem 
 ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("log log1p expm1 erf asinh acosh atanh".split())
 """Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
 
-FEWEST_MAPPED = 2**11
-"""Numbers that XLA has made of such functions before a kernel, which does nothing else, has been called."""
+QUICKER = frozenset("sinh cosh pow log log1p expm1 asinh".split())
+"""Of these, what XLA has done twice as soon, and kernels at half of its time."""
+
+COMPLEX = {"log": 1, "pow": 1, "exp": 0.5, "sqrt": 0.5}
+"""Such functions of complex numbers, in calls."""
+
+FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
+"""Calls of such functions, the quicker ones half a call, that XLA has made before a kernel, which does nothing else, has been
+called; by a loop, where no other thread has to be woken."""
 
 WIDE_COLUMNS = 16
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
@@ -64,6 +71,16 @@ def is_one_by_one(eqn: JaxprEqn) -> bool:
     dtype = eqn.outvars[0].aval.dtype
     names = ONE_BY_ONE_F64 if dtype == jnp.float64 else ONE_BY_ONE
     return eqn.primitive.name in names and jnp.issubdtype(dtype, jnp.floating)
+
+
+def calls(eqn: JaxprEqn) -> float:
+    """Of such a function that a map saves, for a number."""
+    name, dtype = eqn.primitive.name, eqn.outvars[0].aval.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return COMPLEX.get(name, 0)
+    if not is_one_by_one(eqn) or (name == "cosh" and dtype != jnp.float64):  # which XLA makes of its vectors of exponentials
+        return 0
+    return 0.5 if name in QUICKER else 1
 
 
 def is_written_for(body: Body | Stencil, var: Var) -> bool:
