@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, mesh
 
 import jaxprims as jp
+from jaxprims.fusion.body import MOST_TAKEN
 from jaxprims.fusion.pays import FEWEST_MAPPED
 
 __all__ = ["faults"]  # fixtures that every test uses
@@ -220,3 +221,18 @@ def test_devices_keep_their_parts(shape: tuple[int, ...]) -> None:
         compiled = jax.jit(f).lower(placed).compile()
         assert_no_communication(compiled)
         same(expected, compiled(placed), 1e-5)
+
+
+def test_functions_longer_than_a_body() -> None:
+    """Several kernels, one after the other: nothing is left to XLA."""
+
+    def f(x: Any) -> Any:
+        for k in range(MOST_TAKEN // 3):
+            x = 0.5 * jnp.sin(x) + jnp.cos(x * k)
+        return x
+
+    x = numbers()
+    assert len(kernels(f, x)) > 1
+    lowered = jax.jit(jp.fuse(f)).lower(x).as_text()
+    assert "stablehlo.sine" not in lowered and "stablehlo.cosine" not in lowered
+    same(jax.jit(f)(x), jp.fuse(f)(x), 1e-3)

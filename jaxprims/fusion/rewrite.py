@@ -222,16 +222,19 @@ class _Plan:
         return [m for m in made if isinstance(m, Kernel)]
 
     def maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        """Among what these kernels leave."""
-        if self.graph.with_rules:
-            return []
+        """Among what these kernels leave, until nothing is left: a body may hold less than a whole function."""
+        out: list[Kernel] = []
+        while not self.graph.with_rules and (more := self._maps([*kernels, *out])):
+            out += more
+        return out
+
+    def _maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         reads, given = _reads(kernels), {s.eqn.outvars[0] for k in kernels for s in k.body.sites}
-        read = {v for k in kernels for v in k.inputs}
         by_xla = self.graph.evaluated(reads)
-        groups = find_maps(self.graph, by_xla - made_to_be_compared(self.graph, self.compared, by_xla), given, read)
+        free = by_xla - made_to_be_compared(self.graph, self.compared, by_xla)
+        groups = find_maps(self.graph, free, given, {v for k in kernels for v in k.inputs})
         bodies = [Body(self.graph, sites, (), given) for sites in groups]
-        by_xla = self.graph.evaluated({**reads, **_reads_of(bodies)})
-        cuts = read_of(self.graph, bodies, by_xla, self.byte)
+        cuts = read_of(self.graph, bodies, self.graph.evaluated({**reads, **_reads_of(bodies)}), self.byte)
         out: list[Kernel] = []
         for body in (Body(self.graph, g, cut, given) for g, cut in zip(groups, cuts, strict=True)):
             kernel = self._kernel(body) if is_worth_one(body) else None

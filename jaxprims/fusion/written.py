@@ -171,7 +171,8 @@ class _Prices:
         self.takers = collections.Counter(k for b in bodies for k in b.taken)
         self.readers = collections.Counter(v for b in bodies for v in {v for v, _ in b.leaves})
         self.written = {v for v in self.readers if not self._is_shifted(v)}
-        self.written.update(v for k in plain for v in graph.eqns[k].outvars if is_written_by_xla(graph, v, plain))
+        concerned = {*self.takers, *(graph.producer[v] for v in self.readers if v in graph.producer)}.intersection(plain)
+        self.written.update(v for k in concerned for v in graph.eqns[k].outvars if is_written_by_xla(graph, v, plain))
         self.chosen, self.made = set[Var](), set[int]()
 
     def _is_shifted(self, v: Var) -> bool:
