@@ -228,7 +228,7 @@ def test_functions_longer_than_a_body() -> None:
 
     def f(x: Any) -> Any:
         for k in range(MOST_TAKEN // 3):
-            x = 0.5 * jnp.sin(x) + jnp.cos(x * k)
+            x = 0.5 * jnp.sin(x + k) + 0.3 * jnp.cos(x)
         return x
 
     x = numbers()
