@@ -28,8 +28,9 @@ def fuse(fn: F) -> F:
     ``fn`` is plain JAX; it is traced as by ``jax.jit``, once for each combination of shapes and dtypes. What produces the
     elements of a reduction, a cumulative operation or a ``.at[].add`` is computed inside its kernel, so that it is never written
     to memory; those that read the same arrays become one kernel. Shifted slices, rolls, pads and windows with arithmetic around
-    them are stencils, and loops of these several steps in one pass. What XLA does as well is left to it. :func:`explain` says
-    what became of a function.
+    them are stencils, and loops of these several steps in one pass. Sines, powers and other functions that XLA calls for one
+    number after the other are computed in vectors. What XLA does as well is left to it. :func:`explain` says what became of a
+    function.
 
     Args:
       fn: a function of pytrees of arrays. Arguments that are no arrays and no numbers are static, as with
@@ -37,9 +38,9 @@ def fuse(fn: F) -> F:
 
     Returns:
       A function of the same arguments, whose results have the same structure, shapes, dtypes and weak types. Integers, minima
-      and maxima are equal; sums of floats are made in another order. It can be transformed by ``jit``, ``vmap``,
-      ``grad`` and the others, which are taken of ``fn`` and fused again. Under ``jax.disable_jit``, ``jax.debug_nans`` and
-      ``jax.debug_infs`` it is ``fn``.
+      and maxima are equal; sums of floats are made in another order, and sines and the like are within a few units in the last
+      place. It can be transformed by ``jit``, ``vmap``, ``grad`` and the others, which are taken of ``fn`` and fused again. Under
+      ``jax.disable_jit``, ``jax.debug_nans`` and ``jax.debug_infs`` it is ``fn``.
 
     Raises:
       TypeError: ``fn`` is not callable. What ``fn`` raises.
