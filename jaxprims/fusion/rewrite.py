@@ -222,10 +222,12 @@ class _Plan:
         return [m for m in made if isinstance(m, Kernel)]
 
     def maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        """Among what these kernels leave, until nothing is left: a body may hold less than a whole function."""
+        """Among what these kernels leave, until nothing is left: a body may hold less than a whole function. On GPUs every function
+        is one of XLA's loops."""
         out: list[Kernel] = []
-        while not self.graph.with_rules and (more := self._maps([*kernels, *out])):
-            out += more
+        if not self.graph.with_rules and jax.default_backend() == "cpu":
+            while more := self._maps([*kernels, *out]):
+                out += more
         return out
 
     def _maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
