@@ -222,8 +222,8 @@ class _Plan:
         return [m for m in made if isinstance(m, Kernel)]
 
     def maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        """Among what these kernels leave, until nothing is left: a body may hold less than a whole function. On GPUs every function
-        is one of XLA's loops."""
+        """Among what these kernels leave, until nothing is left: a body may hold less than a whole function. GPUs have vectors of
+        every function in XLA's loops."""
         out: list[Kernel] = []
         if not self.graph.with_rules and jax.default_backend() == "cpu":
             while more := self._maps([*kernels, *out]):
