@@ -10,6 +10,7 @@ from jax.extend.core import JaxprEqn, Var
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing import elementwise
 from ..tracing.jaxprs import variables
+from ..tracing.labels import REDUCTIONS
 from .body import Body
 from .graph import OUTSIDE, Graph
 from .pays import FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP, calls, is_turned
@@ -27,8 +28,9 @@ def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], rea
     for k in sorted(inside):
         eqn = graph.eqns[k]
         (out,) = eqn.outvars
-        if out not in read and all(u in inside or (u != OUTSIDE and u not in by_xla) for u in graph.users[out]):
-            continue
+        others = [u for u in graph.users[out] if u not in inside and (u == OUTSIDE or u in by_xla)]
+        if out not in read and all(u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in others):
+            continue  # XLA reduces it where it makes it, or nobody wants it
         site = Site(k, eqn, "map", None, ((out, tuple(range(out.aval.ndim))),), out.aval.shape, 0)
         for group in groups:
             if _belongs(graph, group, site, given):

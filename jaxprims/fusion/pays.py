@@ -37,18 +37,18 @@ DEAR = 8
 """Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
 ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
-ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("log log1p expm1 erf asinh acosh atanh".split())
+ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
 """Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
 
-QUICKER = frozenset("sinh cosh pow log log1p expm1 asinh".split())
-"""Of these, what XLA has done twice as soon, and kernels at half of its time."""
-
-COMPLEX = {"log": 1, "pow": 1, "exp": 0.5, "sqrt": 0.5}
-"""Such functions of complex numbers, in calls."""
+MAPPED = {**dict.fromkeys(ONE_BY_ONE - {"cosh"}, 1.0), "sinh": 0.5, "pow": 0.5}
+MAPPED_F64 = dict.fromkeys(ONE_BY_ONE_F64, 1.0) | dict.fromkeys("sinh cosh pow asinh log log1p expm1".split(), 0.5)
+MAPPED_COMPLEX = {"log": 1.0, "pow": 1.0, "exp": 0.5, "sqrt": 0.5}
+"""Those of a map, by what it saves in calls of a sine: logarithms of f64 XLA has in vectors where it reduces them, not in loops
+that write them."""
 
 FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
-"""Calls of such functions, the quicker ones half a call, that XLA has made before a kernel, which does nothing else, has been
-called; by a loop, where no other thread has to be woken."""
+"""Such calls that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread has to
+be woken."""
 
 WIDE_COLUMNS = 16
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
@@ -74,13 +74,13 @@ def is_one_by_one(eqn: JaxprEqn) -> bool:
 
 
 def calls(eqn: JaxprEqn) -> float:
-    """Of such a function that a map saves, for a number."""
-    name, dtype = eqn.primitive.name, eqn.outvars[0].aval.dtype
+    """That a map saves for a number, of sines."""
+    dtype = eqn.outvars[0].aval.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return COMPLEX.get(name, 0)
-    if not is_one_by_one(eqn) or (name == "cosh" and dtype != jnp.float64):  # which XLA makes of its vectors of exponentials
-        return 0
-    return 0.5 if name in QUICKER else 1
+        table = MAPPED_COMPLEX
+    else:
+        table = MAPPED_F64 if dtype == jnp.float64 else MAPPED if jnp.issubdtype(dtype, jnp.floating) else {}
+    return table.get(eqn.primitive.name, 0)
 
 
 def is_written_for(body: Body | Stencil, var: Var) -> bool:

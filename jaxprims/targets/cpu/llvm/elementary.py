@@ -7,7 +7,7 @@ vector's lane. Errors are at most 2 ULP.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -55,10 +55,15 @@ class Kit:
     def where(self, p: ir.Value, x: ir.Value | float, y: ir.Value | float) -> ir.Value:
         return self.b.select(p, self.of(x), self.of(y))
 
-    def some(self, p: ir.Value) -> ir.Value:
-        """Is any lane true?"""
-        wide = isinstance(p.type, ir.VectorType)
-        return intrinsic(self.b, "vector.reduce.or", ir.IntType(1), p, overloads=(p.type,)) if wide else p
+    def unless(self, some: ir.Value, value: Callable[[], ir.Value]) -> None:
+        """A function returns ``value()`` for vectors without a lane where ``some`` is true; what follows is for others."""
+        wide = isinstance(some.type, ir.VectorType)
+        any_lane = intrinsic(self.b, "vector.reduce.or", ir.IntType(1), some, overloads=(some.type,)) if wide else some
+        slow, quick = (self.b.append_basic_block() for _ in range(2))
+        self.b.cbranch(any_lane, slow, quick)
+        self.b.position_at_end(quick)
+        self.b.ret(value())
+        self.b.position_at_end(slow)
 
     def abs(self, x: ir.Value) -> ir.Value:
         return intrinsic(self.b, "fabs", self.t, x)

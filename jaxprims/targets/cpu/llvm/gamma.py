@@ -7,7 +7,6 @@ functions do; beyond, Stirling's series. Negative numbers are reflected, in a br
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from llvmlite import ir
 
@@ -57,13 +56,12 @@ def lgamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     series = [n / (2 * i * (2 * i - 1)) for i, n in enumerate(_BERNOULLI[: 8 if k.double else 5], 1)]
     rest = k.mul_add(inverse, k.polynomial(k.mul(inverse, inverse), series[::-1]), math.log(2 * math.pi) / 2 - 0.5)
     value = k.where(far, k.mul_add(k.sub(size, 0.5), k.sub(logarithm, 1.0), rest), near)
-
-    def reflected() -> ir.Value:
-        nearest, part = _from_nearest(k, size)
-        turned = k.sub(log(b, k.div(math.pi, k.abs(_sine_of_pi(k, part)))), k.add(value, log(b, size)))
-        return k.where(k.equal(size, nearest), math.inf, turned)
-
-    return _of_negative(k, x, reflected, k.where(k.equal(size, math.inf), size, value))
+    value = k.where(k.equal(size, math.inf), size, value)
+    negative = k.less(x, 0.0)
+    k.unless(negative, lambda: value)
+    nearest, part = _from_nearest(k, size)
+    turned = k.sub(log(b, k.div(math.pi, k.abs(_sine_of_pi(k, part)))), k.add(value, log(b, size)))
+    return k.where(negative, k.where(k.equal(size, nearest), math.inf, turned), value)
 
 
 def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -83,13 +81,13 @@ def digamma(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     series = [n / (2 * i) for i, n in enumerate(_BERNOULLI[: 9 if k.double else 5], 1)]
     rest = k.mul_add(square, k.polynomial(square, series[::-1]), k.mul(0.5, fraction))
     value = k.where(far, k.sub(log(b, size), rest), near)
-
-    def reflected() -> ir.Value:
-        nearest, part = _from_nearest(k, size)
-        quotient = k.div(k.mul(math.pi, _cosine_of_pi(k, part)), _sine_of_pi(k, part))
-        return k.where(k.equal(size, nearest), math.nan, k.add(value, k.add(k.div(1.0, size), quotient)))
-
-    return _of_negative(k, x, reflected, k.where(k.equal(size, 0.0), k.with_sign(math.inf, b.fneg(x)), value))
+    value = k.where(k.equal(size, 0.0), k.with_sign(math.inf, b.fneg(x)), value)
+    negative = k.less(x, 0.0)
+    k.unless(negative, lambda: value)
+    nearest, part = _from_nearest(k, size)
+    quotient = k.div(k.mul(math.pi, _cosine_of_pi(k, part)), _sine_of_pi(k, part))
+    turned = k.add(value, k.add(k.div(1.0, size), quotient))
+    return k.where(negative, k.where(k.equal(size, nearest), math.nan, turned), value)
 
 
 def _far(k: Kit) -> int:
@@ -108,17 +106,6 @@ def _to_one_and_two(k: Kit, x: ir.Value) -> tuple[ir.Value, ir.Value, list[tuple
         steps.append((above, t))
         t = k.where(above, k.sub(t, 1.0), t)
     return below, t, steps
-
-
-def _of_negative(k: Kit, x: ir.Value, reflected: Callable[[], ir.Value], value: ir.Value) -> ir.Value:
-    """``reflected`` of negative numbers, which is emitted for vectors that have any; otherwise ``value``."""
-    b, negative = k.b, k.less(x, 0.0)
-    some, none = (b.append_basic_block() for _ in range(2))
-    b.cbranch(k.some(negative), some, none)
-    b.position_at_end(none)
-    b.ret(value)
-    b.position_at_end(some)
-    return k.where(negative, reflected(), value)
 
 
 def _from_nearest(k: Kit, x: ir.Value) -> tuple[ir.Value, ir.Value]:

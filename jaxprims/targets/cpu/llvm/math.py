@@ -137,11 +137,7 @@ def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
     k, d = Kit(b, x.type), Kit(b, with_scalar(x.type, ir.DoubleType()))
     size = k.abs(x)
     far = b.and_(k.less(_FAR, size), k.less(size, _FARTHEST))
-    turned, plain = (b.append_basic_block() for _ in range(2))
-    b.cbranch(k.some(far), turned, plain)
-    b.position_at_end(plain)
-    b.ret(library(name)(b, x))
-    b.position_at_end(turned)
+    k.unless(far, lambda: library(name)(b, x))
     y = b.fpext(x, d.t)
     # sin(n pi + r) is sin(r), or -sin(r) for an odd n; cos((n + 1/2) pi + r) for an even one
     before = 0.0 if name == "sin" else 0.5
@@ -195,14 +191,14 @@ def _rem(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     known = b.and_(k.less(quotient, 2.0 ** (k.mantissa - 1)), b.and_(k.less(of, math.inf), k.less(normal * 2.0**k.mantissa, of)))
     bits = b.and_(b.bitcast(x, k.word), k.int((1 << (63 if k.double else 31)) - 1))
     known = b.and_(known, b.icmp_unsigned(">=", b.sub(bits, k.int(1)), k.int((1 << k.mantissa) - 1)))
-    quick, slow = (b.append_basic_block() for _ in range(2))
-    b.cbranch(k.some(b.not_(known)), slow, quick)
-    b.position_at_end(slow)
-    b.ret(lane_by_lane(b, b.frem, (x, y)))
-    b.position_at_end(quick)
-    rest = k.mul_add(b.fneg(intrinsic(b, "trunc", k.t, quotient)), of, size)
-    # a quotient that was rounded up to a whole number is one too many
-    return k.with_sign(k.where(k.less(rest, 0.0), k.add(rest, of), rest), x)
+
+    def known_rest() -> ir.Value:
+        rest = k.mul_add(b.fneg(intrinsic(b, "trunc", k.t, quotient)), of, size)
+        # a quotient that was rounded up to a whole number is one too many
+        return k.with_sign(k.where(k.less(rest, 0.0), k.add(rest, of), rest), x)
+
+    k.unless(b.not_(known), known_rest)
+    return lane_by_lane(b, b.frem, (x, y))
 
 
 def _shared(name: str, f: Math) -> Math:
