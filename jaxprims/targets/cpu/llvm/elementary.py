@@ -116,12 +116,9 @@ class Kit:
         return self.mul_add(k, -low, self.mul_add(k, -high, x)), n
 
     @property
-    def exponential(self) -> list[float]:
-        """(e^r - 1 - r) / r^2 for |r| at most ln 2 / 2, as a polynomial: Taylor's, or of the least largest error in e^r, which
-        needs one term less (2^-28)."""
-        if self.double:
-            return [1 / math.factorial(k) for k in range(13, 1, -1)]
-        return [0.0013814696576446295, 0.008368773385882378, 0.04166838899254799, 0.1666651964187622, 0.4999999403953552]
+    def exponential(self) -> Sequence[float]:
+        """(e^r - 1 - r) / r^2 for |r| at most ln 2 / 2, as a polynomial."""
+        return _EXPONENTIAL_F64 if self.double else _EXPONENTIAL
 
     def small_exp(self, r: ir.Value) -> ir.Value:
         """e^r for |r| at most ln 2 / 2."""
@@ -139,35 +136,55 @@ class Kit:
         return self.where(self.less(x, high), value, self.add(x, math.inf))
 
     def log_parts(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f and n. For normal positive x."""
+        """x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2): f, and the bits of 2^n, less those of 1. For normal positive
+        x."""
         b = self.b
         root = b.bitcast(self.of(math.sqrt(0.5)), self.word)
         above = b.sub(b.bitcast(x, self.word), root)
-        n = b.ashr(above, self.int(self.mantissa))
         fraction = b.and_(above, self.int((1 << self.mantissa) - 1))
-        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), n
+        return self.sub(b.bitcast(b.add(fraction, root), self.t), 1.0), b.sub(above, fraction)
 
-    def log_of(self, f: ir.Value, n: ir.Value) -> ir.Value:
-        """log(2^n (1 + f)), small terms first: f - f^2 / 2 and what is left, as a polynomial (Cephes' logf) or, in f64, by the
-        series of 2 atanh(f / (2 + f))."""
-        half_square = self.mul(0.5, self.mul(f, f))
-        if self.double:
-            s = self.div(f, self.add(f, 2.0))
-            z = self.mul(s, s)
-            series = self.mul(z, self.polynomial(z, [2 / (2 * k + 1) for k in range(11, 0, -1)]))
-            rest = self.mul(s, self.add(half_square, series))
-        else:
-            rest = self.mul(self.mul(f, self.mul(f, f)), self.horner(f, _LOGARITHM))
+    def log_of(self, f: ir.Value, power: ir.Value) -> ir.Value:
+        """log(2^n (1 + f)), of what :meth:`log_parts` gives, small terms first: f and what is left, as a polynomial or, in f64,
+        by the series of 2 atanh(f / (2 + f))."""
+        square, whole = self.mul(f, f), self.exponent(power)
         high, low = self.ln2
-        whole = self.b.sitofp(n, self.t)
-        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, self.mul_add(whole, low, rest))))
+        if not self.double:
+            rest = self.mul_add(square, self.polynomial(f, _LOGARITHM), self.mul(whole, low))
+            return self.mul_add(whole, high, self.add(f, rest))
+        s, half_square = self.div(f, self.add(f, 2.0)), self.mul(0.5, square)
+        z = self.mul(s, s)
+        series = self.mul_add(z, self.polynomial(z, _LOGARITHM_F64), half_square)
+        return self.mul_add(whole, high, self.sub(f, self.sub(half_square, self.mul_add(whole, low, self.mul(s, series)))))
 
+    def exponent(self, power: ir.Value) -> ir.Value:
+        """n, of the bits of 2^n less those of 1."""
+        b = self.b
+        if not self.double:
+            return b.sitofp(b.ashr(power, self.int(self.mantissa)), self.t)
+        # few machines have these of 64 bits: the digits of a sum of n and a large number are those of n
+        large = 1 << self.mantissa
+        digits = b.lshr(b.add(power, self.int(self.bias << self.mantissa)), self.int(self.mantissa))
+        return self.sub(b.bitcast(b.or_(digits, b.bitcast(self.of(float(large)), self.word)), self.t), float(large + self.bias))
+
+
+_EXPONENTIAL = (0.0013814696576446295, 0.008368773385882378, 0.04166838899254799, 0.1666651964187622, 0.4999999403953552)
+"""Of the least largest error in e^r: 2^-28, or 2^-56."""
+_EXPONENTIAL_F64 = (
+    *(2.5110049895858716e-8, 2.7620090487429893e-7, 2.7557242336680357e-6, 2.480152129105733e-5, 1.9841269886591e-4),
+    *(1.3888888917217381e-3, 8.333333333322207e-3, 4.166666666662412e-2, 0.16666666666666674, 0.5000000000000001),
+)
 
 _LOGARITHM = (
-    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
-    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+    *(-0.07644951427, 0.1292193803, -0.1324273259, 0.141792571, -0.1660879402),
+    *(0.2000208764, -0.2500159857, 0.3333332424, -0.4999998817),
 )
-"""(log(1 + f) - f + f^2 / 2) / f^3 for 1 + f between sqrt(1/2) and sqrt(2), in f32."""
+"""(log(1 + f) - f) / f^2 for 1 + f between sqrt(1/2) and sqrt(2), of the least largest relative error in log(1 + f): 2^-27."""
+_LOGARITHM_F64 = (
+    *(0.14795947688569538, 0.15314050714809854, 0.18183564321923593, 0.22222198573205726),
+    *(0.28571428742388266, 0.3999999999941467, 0.6666666666666734),
+)
+"""(2 atanh(s) - 2 s) / s^3 in s^2, likewise: 2^-58."""
 
 
 def exp(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -209,22 +226,77 @@ def log(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def log1p(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """1 + x is rounded to find its power of two alone: x / 2^n + (1 / 2^n - 1) is rounded once."""
     k = Kit(b, x.type)
-    u = k.add(x, 1.0)
-    lost = k.sub(x, k.sub(u, 1.0))  # what rounding took from u, put back where it counts most: with n = 0, f is x itself
-    f, n = k.log_parts(u)
-    scale = k.power_of_two(b.sub(k.int(0), intrinsic(b, "smin", k.word, n, k.int(k.mantissa + 2))))  # then nothing is lost
-    f = k.mul_add(lost, scale, f)
-    value = k.where(k.less(x, math.inf), k.log_of(f, n), x)
+    _, power = k.log_parts(k.add(x, 1.0))
+    inverse = b.bitcast(b.sub(k.int(k.bias + 3 << k.mantissa), power), k.t)  # 8 / 2^n, which is normal for every n
+    f = k.mul_add(k.mul(x, 0.125), inverse, k.mul_add(inverse, 0.125, -1.0))
+    value = k.where(k.less(x, math.inf), k.log_of(f, power), x)
+    value = k.where(k.less(k.abs(x), 2.0 ** -(k.mantissa + 2)), x, value)
     outside = k.where(k.equal(x, -1.0), -math.inf, math.nan)
-    value = k.where(k.equal(x, 0.0), x, value)
     return k.where(k.less(-1.0, x), value, k.where(k.less(x, 0.0), outside, x))
 
 
+def power_of_positive(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """2^(y log2 x) for f32, made in f64, which has digits enough for every y. x may be infinite or NaN, but not 0."""
+    k, d = Kit(b, x.type), Kit(b, with_scalar(x.type, ir.DoubleType()))
+    wide, most = b.fpext(x, d.t), 2.0**100  # stands for infinity, as 2^300 for its logarithm: too much of anything but 0
+    f, power = d.log_parts(wide)
+    logarithm = d.where(d.less(wide, math.inf), d.mul_add(f, d.polynomial(f, _LOG2), d.exponent(power)), 2.0**300)
+    exponent = d.clamp(d.mul(b.fpext(k.clamp(y, -most, most), d.t), logarithm), -160.0, 160.0)  # beyond f32, within f64
+    whole, n = d.nearest(exponent)
+    part = b.bitcast(d.polynomial(d.sub(exponent, whole), _EXP2), d.word)
+    value = b.fptrunc(b.bitcast(b.add(part, b.shl(n, d.int(d.mantissa))), d.t), k.t)
+    value = k.where(k.equal(x, x), value, x)
+    return k.where(b.or_(k.equal(y, 0.0), k.equal(x, 1.0)), 1.0, value)
+
+
+_LOG2 = (
+    *(0.0773705948283627, -0.1428394951432846, 0.1447484255993106, -0.1431564214439404, 0.1587698005670469),
+    *(-0.1803006050032712, 0.2061753596134483, -0.2404531654123349, 0.2885372934717876, -0.3606736748324025),
+    *(0.4808983613951901, -0.7213475208687157, 1.442695040868707),
+)
+"""log2(1 + f) / f for 1 + f between sqrt(1/2) and sqrt(2): relative error 2^-35."""
+_EXP2 = (
+    *(1.534582568334511e-4, 1.339993431103304e-3, 9.618488922030903e-3, 0.05550328769438698),
+    *(0.2402264689089164, 0.6931472057406525, 1.000000000554078),
+)
+"""2^r for |r| at most 1/2: relative error 2^-29."""
+
+
 def tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """A quotient of polynomials; for f64, -e / (e + 2) for e = e^(-2 |x|) - 1."""
     k = Kit(b, x.type)
-    e = expm1(b, k.mul(-2.0, k.abs(x)))
+    if not k.double:
+        return _odd(k, x, 9.02, _TANH)
+    twice = k.mul(-2.0, k.abs(x))
+    r, n = k.reduce(k.where(k.less(twice, -40.0), -40.0, twice))
+    power = k.power_of_two(n)
+    e = k.mul_add(power, k.small_expm1(r), k.sub(power, 1.0))
     return k.with_sign(k.div(e, k.add(e, 2.0)), x)
+
+
+def erf(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Of f32; that of f64 is the C library's."""
+    return _odd(Kit(b, x.type), x, 3.92, _ERF)
+
+
+def _odd(k: Kit, x: ir.Value, one: float, quotient: tuple[Sequence[float], Sequence[float]]) -> ir.Value:
+    """x times a quotient of polynomials in x^2, of a function that is 1 from ``one`` on."""
+    x = k.clamp(x, -one, one)
+    over, under = (k.horner(k.mul(x, x), p) for p in quotient)  # whose first terms are rounded once
+    return k.clamp(k.div(k.mul(x, over), under), -1.0, 1.0)
+
+
+_TANH = (
+    (1.33140447e-8, 2.057963191e-5, 3.493791986e-3, 0.1337951127, 0.9999999785),
+    (7.75989526e-7, 3.282701982e-4, 0.02587014253, 0.4671282642, 1.0),
+)
+_ERF = (
+    (2.050029919e-6, 2.848505105e-4, 3.764824427e-3, 0.05274626335, 0.1903900239, 1.128379146),
+    (3.808942751e-5, 1.162315827e-3, 0.0149676526, 0.114102055, 0.5020615109, 1.0),
+)
+"""Relative errors 2^-25; no term takes anything from another."""
 
 
 def sinh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from .elementary import EXPANSIONS, Kit
+from .elementary import EXPANSIONS, Kit, erf, power_of_positive
 from .engine import has_symbol, target, vector_function
 from .gamma import digamma, lgamma
 from .types import call, intrinsic, lanes, scalar_of, shared, splat, take, with_scalar
@@ -151,6 +151,10 @@ def _near_or_far(b: ir.IRBuilder, name: str, x: ir.Value) -> ir.Value:
     return k.where(far, turned_value, value if name == "sin" else library(name)(b, k.where(far, 0.0, x)))
 
 
+def of_errors(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return library("erf")(b, x) if scalar_of(x.type) == ir.DoubleType() else shared(b, "erf", erf, x)
+
+
 def erfc(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """The C library's, which libmvec has for one number after the other where it is no normal number any more: zero."""
     k = Kit(b, x.type)
@@ -159,7 +163,7 @@ def erfc(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def power(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The C library's of positive numbers: zeros and negative ones libmvec takes one after the other."""
+    """Of positive numbers, that of f64 is the C library's: zeros and negative ones libmvec takes one after the other."""
     return shared(b, "power", _power, x, y)
 
 
@@ -168,7 +172,7 @@ def _power(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     zero, half = k.equal(x, 0.0), k.mul(y, 0.5)
     whole = k.equal(y, intrinsic(b, "trunc", k.t, y))
     odd = b.and_(whole, b.not_(k.equal(half, intrinsic(b, "trunc", k.t, half))))
-    size = library("pow")(b, k.where(zero, 1.0, k.abs(x)), y)
+    size = (library("pow") if k.double else power_of_positive)(b, k.where(zero, 1.0, k.abs(x)), y)
     of_zero = k.where(k.less(0.0, y), 0.0, k.where(k.less(y, 0.0), math.inf, k.add(y, 1.0)))
     value = k.where(zero, of_zero, size)
     value = k.where(odd, k.with_sign(value, x), value)
@@ -205,7 +209,7 @@ def _shared(name: str, f: Math) -> Math:
     return lambda b, *args: shared(b, name, f, *args)
 
 
-_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "erf", "atan2"]
+_LIBRARY = ["tan", "asin", "acos", "atan", "cbrt", "atan2"]
 _LONG: dict[str, Math] = {**EXPANSIONS, "logistic": logistic, "erf_inv": erf_inv, "digamma": digamma, "lgamma": lgamma}
 
 MATH: dict[str, Math] = {
@@ -213,6 +217,7 @@ MATH: dict[str, Math] = {
     **{name: _shared(name, f) for name, f in _LONG.items()},
     "sin": of_turns("sin"),
     "cos": of_turns("cos"),
+    "erf": of_errors,
     "erfc": erfc,
     "pow": power,
     "sqrt": lambda b, x: intrinsic(b, "sqrt", x.type, x),

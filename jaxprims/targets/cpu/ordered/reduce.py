@@ -18,7 +18,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
 from ..llvm.types import take
 from ..llvm.vectors import prefix_mask
-from .elements import Elements, vector_width
+from .elements import MANY_OPERATIONS, Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import halves, high_halves, reduce_packed
 from .rows import (
@@ -65,7 +65,7 @@ def _parts(module: ir.Module, forms: Mapping[str, OrderedSpec], vector_bytes: in
 
 
 def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int, inner: bool) -> ir.Function:
-    width = vector_width(spec, vector_bytes)
+    width = width_of_functions(spec, vector_bytes) if spec.commutes else vector_width(spec, vector_bytes)
     b, (arrays, uniforms, _, range_, aggregate, progress) = declare(module, name, [PTR] * 5 + [I64], I64, inner)
     lo, hi, n = members(b, range_, "lo", "hi", "n")
     if spec.commutes and spec.reverse:  # any order will do: memory's
@@ -186,7 +186,7 @@ class Fold:
 
     def _vectors_at_once(self) -> int:
         """As many as hide the operator's latency, but few registers and little code."""
-        if is_expensive(self.spec.f) or len(self.spec.f.body) > 16:
+        if is_expensive(self.spec.f) or len(self.spec.f.body) > MANY_OPERATIONS:
             return 1
         return max(1, (4 if is_expensive(self.spec.op) or len(self.spec.f.body) > 4 else 8) // len(self.spec.state))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..llvm.build import i64, loop
-from .elements import Elements, vector_width
+from .elements import Elements, width_of_functions
 from .rows import is_expensive
 from .scan_base import Kernel
 
@@ -15,7 +15,7 @@ class Map(Kernel):
 
     def build(self) -> None:
         b, spec = self.b, self.spec
-        self.width = vector_width(spec, self.vector_bytes)
+        self.width = width_of_functions(spec, self.vector_bytes)
         period = self.period if self.periodic else None
         self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, self.width, mirrored=True, period=period)
         with b.if_then(self.scans):
