@@ -64,6 +64,26 @@ def test_gradients_by_name(op: Any) -> None:
     assert_close(jax.jit(jax.grad(sharded))(x), np.asarray(jax.jit(jax.grad(lambda x: total(x, None)))(x)), 1e-3)
 
 
+@pytest.mark.parametrize("op", [jnp.maximum, jnp.minimum])
+@pytest.mark.parametrize("names", [("x",), ("y", "x")])
+def test_derivatives_of_extremes_by_name(op: Any, names: Any) -> None:
+    """XLA's collective is of integers, which have none. Ties lie on one device each, and on all."""
+
+    def of(name: Any) -> Any:
+        def both(x: Any) -> Any:
+            y = jnp.sin(x) + x**2
+            bins = jp.reduce_by_index(y, jnp.arange(y.shape[0]) % 4, 4, op, axis_name=name)
+            return jnp.concatenate([jnp.sin(bins), jp.reduce(y, op, axis_name=name)[None] ** 2])
+
+        return both
+
+    m = mesh(4, 2)
+    sharded = jax.jit(jax.shard_map(of(names), mesh=m, in_specs=P(names), out_specs=P()))
+    for x in (X[:160], np.zeros(32, np.float32) + 2, np.where(np.arange(32) == 9, np.nan, X[:32])):
+        for transform in (jax.jacrev, jax.jacfwd, lambda f: jax.hessian(lambda x: jnp.sum(f(x)))):
+            assert_close(transform(sharded)(x), np.asarray(transform(jax.jit(of(None)))(x)), 1e-4)
+
+
 def test_by_name_large_slices_and_other_shapes() -> None:
     """Slices past the size from which bins are combined by shares, and positions beside leaves of several shapes."""
     x = RNG.standard_normal((16, 20_000)).astype(np.float32)

@@ -144,6 +144,24 @@ def test_bytes_in_another_order() -> None:
                 run(of_others)
 
 
+def test_masked_arrays() -> None:
+    """Whose mask what was compiled for an array before would leave out."""
+    masked = np.ma.array(X, mask=X > 0)
+    by_index, left = lambda v: jp.reduce_by_index(v, IDS, 4), lambda v: jp.stencil(lambda t: t[-1], v)
+    total, counts = lambda v: jp.segment_sum(v, IDS, 4), lambda v: jp.histogram2d(v, v, 3)
+    for run in (jp.scan, jp.cumsum, by_index, left, total, counts, jp.fuse(jax.lax.cumsum)):
+        for _ in range(3):
+            run(np.asarray(X))
+        for _ in range(2):
+            with pytest.raises((TypeError, ValueError), match="masked arrays"):
+                run(masked)
+
+
+def test_more_groups_than_positions_tell_apart() -> None:
+    with pytest.raises(ValueError, match="num_bins must fit the dtype of elements' numbers, int32, got 2147483648"):
+        jp.group_by_index(IDS, 2**31)
+
+
 def test_integers_that_no_dtype_holds() -> None:
     for argument, run in {
         "xs": lambda v: jp.scan((X, v)),

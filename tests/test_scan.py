@@ -333,6 +333,27 @@ def test_weak_types_and_booleans(name: str) -> None:
     same_as_lax(lambda lax: getattr(lax, name)(jnp.array([True, False])))
 
 
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
+def test_floats_that_kernels_do_not_know(name: str, dtype: str) -> None:
+    x = jnp.asarray([0.5, 2, 1, 4, 2, 0.5, 1, 2, 0.5]).astype(dtype)
+    same_as_lax(lambda lax: getattr(lax, name)(x))
+
+
+def test_products_of_floats_without_zero() -> None:
+    """Of which ``associative_scan`` makes its padding."""
+    x = jnp.asarray([0.5, 2, 1, 4, 2, 0.5, 1, 2, 0.5]).astype(jnp.float8_e8m0fnu)
+    np.testing.assert_array_equal(jp.cumprod(x).astype(jnp.float32), np.cumprod(x.astype(jnp.float32)))
+
+
+def test_axes_that_are_numbers_of_numpy() -> None:
+    x = np.ones((2, 3), np.float32)
+    for axis in (np.int8(-1), np.int64(1), np.uint8(0), np.int32(-2)):
+        np.testing.assert_array_equal(jp.cumsum(x, axis), np.cumsum(x, axis))
+    with pytest.raises(ValueError, match=r"axis must lie in \[-2, 2\), got -3"):
+        jp.cumsum(x, np.int64(-3))
+
+
 X23 = np.arange(6, dtype=np.float32).reshape(2, 3)
 ASSOCIATIVE_SCANS = {
     "None in a tuple": lambda lax: lax.associative_scan(lambda a, b: (a[0] + b[0], None), (X23, None)),

@@ -19,7 +19,8 @@ def dtype_of(x: Any) -> Any:
     """The dtype of what JAX takes for an array; object for anything else. Quick: eager calls ask first of all."""
     if isinstance(x, jax.Array):
         return x.dtype
-    return jnp.result_type(x) if isinstance(x, _ARRAY_LIKE) else np.dtype(object)
+    taken = isinstance(x, _ARRAY_LIKE) and not isinstance(x, np.ma.MaskedArray)
+    return jnp.result_type(x) if taken else np.dtype(object)
 
 
 _WIDE = frozenset(map(np.dtype, ("float64", "int64", "uint64", "complex128")))

@@ -93,9 +93,11 @@ def _array(x: Any, arrays: Arrays) -> Form:
 
 
 def _is_numbers(x: Any) -> bool:
-    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)? Not of bytes in another order, which what
-    ``jax.jit`` compiled for such an array before takes as they are."""
-    return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2) and x.dtype.isnative
+    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)? Not of bytes in another order, and not
+    masked: what ``jax.jit`` compiled for such an array before takes the bytes as they are, and leaves a mask out."""
+    if not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, np.ma.MaskedArray):
+        return False
+    return (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2) and x.dtype.isnative
 
 
 def form_of(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:

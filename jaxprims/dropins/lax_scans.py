@@ -29,9 +29,10 @@ _OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "cumprod": (jax.lax.cumprod, jnp.multiply, "iufc"),
     "cummax": (jax.lax.cummax, jnp.maximum, "iuf"),
     "cummin": (jax.lax.cummin, jnp.minimum, "iuf"),
-    "cumlogsumexp": (jax.lax.cumlogsumexp, jnp.logaddexp, "f"),
+    "cumlogsumexp": (jax.lax.cumlogsumexp, jnp.logaddexp, "f8"),
 }
-"""JAX's own function, the operator, and the kinds of dtypes that kernels serve."""
+"""JAX's own function, the operator, and the kinds of dtypes that are served: those of kernels, and floats of 8 bits and fewer
+("8") where JAX's makes NaN of them."""
 
 
 def _drop_in(name: str, what: str, served: str, result: str, beside: str, monoid: str, example: str) -> Callable[..., jax.Array]:
@@ -76,18 +77,18 @@ def _drop_in(name: str, what: str, served: str, result: str, beside: str, monoid
 _NUMBERS, _REAL = "integers, floats or complex numbers", "integers or floats"
 cumsum = _drop_in(
     "cumsum", "sum", _NUMBERS, "sum of elements 0 to i. Integers wrap; sums of halves are kept in f32 and rounded once each",
-    "4-bit integers", "add",
+    "integers of 4 bits, floats of 8", "add",
     """>>> jp.cumsum(jnp.array([[1, 2, 3], [4, 5, 6]]), axis=1).tolist()
     [[1, 3, 6], [4, 9, 15]]""",
 )  # fmt: skip
 cumprod = _drop_in(
-    "cumprod", "product", _NUMBERS, "product of elements 0 to i. Integers wrap", "4-bit integers", "mul",
+    "cumprod", "product", _NUMBERS, "product of elements 0 to i. Integers wrap", "integers of 4 bits, floats of 8", "mul",
     """>>> jp.cumprod(jnp.array([[1, 2], [3, 4]]), axis=None).tolist()
     [1, 2, 6, 24]""",
 )  # fmt: skip
 cummax = _drop_in(
     "cummax", "maximum", _REAL, "greatest of elements 0 to i; from a NaN on it is NaN",
-    "4-bit integers, complex numbers in lexicographic order", "max",
+    "integers of 4 bits, floats of 8, complex numbers in lexicographic order", "max",
     """>>> jp.cummax(jnp.array([3, 1, 4, 1, 5])).tolist()
     [3, 3, 4, 4, 5]
     >>> jp.cummax(jnp.array([3.0, 1.0, jnp.nan, 5.0]), reverse=True).tolist()
@@ -95,7 +96,7 @@ cummax = _drop_in(
 )  # fmt: skip
 cummin = _drop_in(
     "cummin", "minimum", _REAL, "least of elements 0 to i; from a NaN on it is NaN",
-    "4-bit integers, complex numbers in lexicographic order", "min",
+    "integers of 4 bits, floats of 8, complex numbers in lexicographic order", "min",
     """>>> jp.cummin(jnp.array([[3, 1], [2, 5]])).tolist()
     [[3, 1], [2, 1]]""",
 )  # fmt: skip
@@ -111,10 +112,11 @@ def _along(operand: Any, name: str, axis: int | None, reverse: bool) -> jax.Arra
     plain, _, kinds = _OPS[name]
     if axis is None:
         operand, axis = jnp.ravel(operand), 0
-    elif type(axis) is int and axis < 0:
-        if axis < -np.ndim(operand):
-            raise ValueError(f"axis must lie in [-{np.ndim(operand)}, {np.ndim(operand)}), got {axis}")
-        axis += np.ndim(operand)
+    elif type(axis) is int or isinstance(axis, np.integer):
+        axis, rank = int(axis), np.ndim(operand)
+        if axis < -rank:
+            raise ValueError(f"axis must lie in [-{rank}, {rank}), got {axis}")
+        axis += rank if axis < 0 else 0
     known = _scannable(operand, kinds) and type(axis) is int and 0 <= axis < operand.ndim and isinstance(reverse, bool)
     if known and axis not in sharded_axes(operand):
         return _cumulative(operand, name, axis, reverse)
@@ -124,7 +126,9 @@ def _along(operand: Any, name: str, axis: int | None, reverse: bool) -> jax.Arra
 def _scannable(x: Any, kinds: str) -> bool:
     if not isinstance(x, (jax.Array, np.ndarray)) or x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jax.dtypes.extended):
         return False
-    return np.dtype(x.dtype).kind in kinds or ("f" in kinds and jnp.issubdtype(x.dtype, jnp.floating))
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return ("f" if jnp.finfo(x.dtype).bits >= 16 else "8") in kinds
+    return np.dtype(x.dtype).kind in kinds
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=EARLY)

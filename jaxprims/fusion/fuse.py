@@ -88,8 +88,8 @@ _KNOWN: tuple[tuple[type, ...], ...] = ((), (bool, int), _NUMBERS)
 
 
 def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
-    if isinstance(x, (np.ndarray, np.generic)):
-        return x.dtype.kind in "biufcV"
+    if isinstance(x, (np.ndarray, np.generic)):  # ``jax.jit`` does not look each time for a mask or another order of bytes
+        return x.dtype.kind in "biufcV" and x.dtype.isnative and not isinstance(x, np.ma.MaskedArray)
     return isinstance(x, (jax.Array, jax.Ref, jax.core.Tracer)) or (type(x) in _NUMBERS and type(x) not in known)
 
 

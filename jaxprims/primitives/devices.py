@@ -154,12 +154,29 @@ def _by_name(collective: Any, x: Any, names: Names, scattered: int | None) -> An
     """Halves are summed as float32, as kernels do it."""
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating) else x
     if collective is not jax.lax.psum and jnp.issubdtype(x.dtype, jnp.floating):
-        # as integers of the same order: what XLA does with NaN and -0 on the way depends on the platform
-        key = scan_xla.key_of(wide, "max" if collective is jax.lax.pmax else "min")
-        return scan_xla.from_key(collective(key, names), wide.dtype).astype(x.dtype)
+        return _extreme(collective, wide, names).astype(x.dtype)
     if scattered is None:
         return collective(wide, names).astype(x.dtype)
     return jax.lax.psum_scatter(wide, names, scatter_dimension=scattered, tiled=True).astype(x.dtype)
+
+
+def _extreme(collective: Any, x: Any, names: Names) -> Any:
+    """Of floats, as integers of the same order: what XLA does with NaN and -0 on the way depends on the platform. Those have no
+    derivative: it is that of the devices whose number it is, which share it evenly."""
+
+    @jax.custom_jvp
+    def combined(x: Any) -> Any:
+        key = scan_xla.key_of(x, "max" if collective is jax.lax.pmax else "min")
+        return scan_xla.from_key(collective(key, names), x.dtype)
+
+    @combined.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        out = combined(*primals)
+        won = (primals[0] == out) | (jnp.isnan(primals[0]) & jnp.isnan(out))
+        ties = jax.lax.psum(won.astype(x.dtype), names)
+        return out, jax.lax.psum(jnp.where(won, tangents[0], 0) / ties, names)
+
+    return combined(x)
 
 
 def own_share(x: Any, axis: int, names: Names) -> Any:

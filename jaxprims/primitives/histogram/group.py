@@ -26,7 +26,11 @@ group_p = new_primitive("group_by_index")
 
 
 def group(indices: Any, num_bins: int) -> tuple[Any, Any]:
-    """order [N] and offsets [num_bins + 1] of int32 or int64 ``indices`` [N]; both of int32 if N allows."""
+    """order [N] and offsets [num_bins + 1] of int32 or int64 ``indices`` [N]; both of int32 if N allows, and then kernels count
+    bins in it, too."""
+    dtype = _dtype_of(indices.shape[0])
+    if num_bins > np.iinfo(dtype).max:
+        raise ValueError(f"num_bins must fit the dtype of elements' numbers, {dtype}, got {num_bins}")
     order, offsets = group_p.bind(indices, num_bins=num_bins)
     return order, offsets
 
