@@ -47,9 +47,10 @@ LARGEST_PRODUCT = 64
 _DEAR = {
     **dict.fromkeys("exp exp2 expm1 logistic sqrt rsqrt cbrt rem".split(), 8),
     **dict.fromkeys(
-        "log log1p tanh sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh pow erf erfc erf_inv lgamma gather".split(),
+        "log log1p tanh sin cos tan asin acos atan atan2 sinh cosh atanh erf erfc gather".split(),
         20,
     ),
+    **dict.fromkeys("pow asinh acosh erf_inv lgamma digamma".split(), 80),
     "div": 4,
     "search": 20,
 }

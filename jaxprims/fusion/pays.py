@@ -207,7 +207,7 @@ def why_not(body: Body) -> str | None:
     if not in_loops:
         return None  # XLA would write what these make
     if len(body.sites) == 1 and not positioned:
-        if each >= DEAR and not (slow or narrow or body.given):
+        if each >= DEAR and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
         wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
         if each == 0 and wide and not body.given and _is_read_by_xla(body):
@@ -217,6 +217,18 @@ def why_not(body: Body) -> str | None:
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
+
+
+FEWEST_LONG = 2**17
+"""Elements from which on a kernel's arithmetic, which several functions at once share, is done before XLA's."""
+
+
+def _is_long(body: Body, inside: list[JaxprEqn]) -> bool:
+    """Is it a reduction of all elements, of more than one operation on floats of which vectors are made as they are?"""
+    site, dtypes = body.sites[0], {e.outvars[0].aval.dtype for e in inside}
+    known = dtypes <= {jnp.dtype(t) for t in ("float32", "float64", "bool", "int32")}
+    several = sum(operations(e) > 0 for e in inside) > 1
+    return known and several and not site.kept and not site.lanes and math.prod(site.sizes) >= FEWEST_LONG
 
 
 MOST_APART = 40
