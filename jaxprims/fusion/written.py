@@ -168,8 +168,8 @@ def _loops_that_want(graph: Graph, v: Var, plain: Collection[int]) -> set[int]:
 
 
 class _Prices:
-    """In additions of f32. ``written``: what is there to be read; ``chosen``: what is to be written, too; ``made``: the equations in
-    bodies that have chosen."""
+    """In additions of f32. ``written``: what is there to be read; ``chosen``: what is to be written, too; ``made``: the equations
+    in bodies that have chosen."""
 
     def __init__(self, graph: Graph, bodies: Sequence[Body], plain: Collection[int], byte: ByteAt):
         self.graph, self.bodies, self.plain, self.byte = graph, bodies, plain, byte

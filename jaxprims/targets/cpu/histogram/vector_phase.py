@@ -27,6 +27,7 @@ from ..llvm.build import (
     scaled,
     splat,
 )
+from ..llvm.math import goes_in_pairs
 from ..llvm.squeeze import store_kept
 from ..llvm.vectors import f_of, load_row
 
@@ -53,6 +54,8 @@ class VectorPhase:
         self.module, self.spec, self.variant, self.vector_bytes = module, spec, variant, vector_bytes
         widest = max([4, *(itemsize(i.dtype) for i in spec.f.walk() if i.dtype not in ("tuple", "s64") and i.op != "arg")])
         self.width = vector_bytes // widest
+        if goes_in_pairs(spec.f) and not any(a.slots for a in spec.arrays):
+            self.width *= 2
         self.offset_type = I64 if variant.wide or (variant.soa and spec.index == "s64") else I32
         self._sort_results()
 

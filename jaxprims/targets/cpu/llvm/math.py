@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from ....ir.program import CONTROL, Program
 from .elementary import EXPANSIONS, Kit, erf, power_of_positive
 from .engine import has_symbol, target, vector_function
 from .gamma import digamma, lgamma
@@ -224,3 +225,13 @@ MATH: dict[str, Math] = {
     "rsqrt": rsqrt,
 }
 """How each mathematical operation is emitted."""
+
+CHAIN, TWO_CHAINS = 16, 64
+"""Instructions from which on operations wait for those before, and up to which registers hold what two vectors need."""
+
+
+def goes_in_pairs(program: Program) -> bool:
+    """Do two vectors of lanes take little longer than one? Functions are long chains of operations: each hides how long the
+    other's take. Powers of f32 are made of f64, two vectors already."""
+    ops, length = {i.op for i in program.body}, len(program.body)
+    return length <= TWO_CHAINS and (length > CHAIN or bool(ops & MATH.keys())) and not ops & {*CONTROL, "pow"}

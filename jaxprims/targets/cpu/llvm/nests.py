@@ -20,6 +20,7 @@ from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
 from . import expr
 from .build import I1, I32, PTR, alloca, declare, i64, load, loop, store
 from .engine import target
+from .math import goes_in_pairs
 from .table import TABLE, convert
 from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
 from .vectors import load_first, store_first
@@ -79,6 +80,8 @@ class _Emission:
         self.across = self.along >= nest.outer  # vectors run along what is reduced
         if self.across:
             self.most = min(self.most, 1 << (nest.extents[self.along] - 1).bit_length())
+        elif not nest.inner and goes_in_pairs(nest.body):
+            self.most *= 2
         self.rows = self._row_loop()
 
     def strides(self, k: int) -> list[int]:

@@ -6,18 +6,15 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ....ir.program import CONTROL, itemsize
+from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I32, address, chosen, i64, masked_load, numbers, scaled, splat, undefined
-from ..llvm.math import MATH
+from ..llvm.math import goes_in_pairs
 from ..llvm.structs import in_pieces, load_structs
 from ..llvm.vectors import MOST_SHUFFLED, f_of, register_bytes
 
 LEAST_WIDTH = 4
-
-MANY_OPERATIONS = 16
-"""Instructions of f that several vectors under way are not to be made of: that much code is emitted once."""
 
 
 def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
@@ -34,17 +31,10 @@ def vector_width(spec: OrderedSpec, vector_bytes: int) -> int:
     return width
 
 
-TWO_OF_FUNCTIONS = 64
-"""Instructions of f up to which the registers hold what two vectors' worth of lanes need."""
-
-
 def width_of_functions(spec: OrderedSpec, vector_bytes: int) -> int:
-    """The lanes of a loop that makes f alone: of two registers, where its chain of operations is long, so that each waits for the
-    other's. Powers of f32 are vectors of f64, two registers already."""
-    width, program = vector_width(spec, vector_bytes), spec.f
-    ops, length = {i.op for i in program.body}, len(program.body)
-    long = (length > MANY_OPERATIONS or ops & MATH.keys()) and length <= TWO_OF_FUNCTIONS and not ops & {*CONTROL, "pow"}
-    return 2 * width if long and width > 1 and is_taken_apart(spec, 2 * width) else width
+    """The lanes of a loop that makes f, and little else: of two registers, where that pays."""
+    width = vector_width(spec, vector_bytes)
+    return 2 * width if width > 1 and goes_in_pairs(spec.f) and is_taken_apart(spec, 2 * width) else width
 
 
 def is_taken_apart(spec: OrderedSpec, width: int) -> bool:

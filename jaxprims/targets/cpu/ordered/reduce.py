@@ -16,9 +16,10 @@ from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
+from ..llvm.math import CHAIN
 from ..llvm.types import take
 from ..llvm.vectors import prefix_mask
-from .elements import MANY_OPERATIONS, Elements, vector_width, width_of_functions
+from .elements import Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import halves, high_halves, reduce_packed
 from .rows import (
@@ -186,7 +187,7 @@ class Fold:
 
     def _vectors_at_once(self) -> int:
         """As many as hide the operator's latency, but few registers and little code."""
-        if is_expensive(self.spec.f) or len(self.spec.f.body) > MANY_OPERATIONS:
+        if is_expensive(self.spec.f) or len(self.spec.f.body) > CHAIN:
             return 1
         return max(1, (4 if is_expensive(self.spec.op) or len(self.spec.f.body) > 4 else 8) // len(self.spec.state))
 
