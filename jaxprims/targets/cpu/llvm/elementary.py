@@ -1,7 +1,7 @@
 """exp, log and their kin as straight-line LLVM IR, for f32 and f64, scalars and vectors alike.
 
 Inlined they cost no more than libmvec's calls, which not every machine has, and give a scalar the very bits that they give a
-vector's lane. Errors are at most 2 ULP.
+vector's lane. Errors are at most 3 ULP; 5 of tanh and erf of f32, as XLA's.
 """
 
 from __future__ import annotations
