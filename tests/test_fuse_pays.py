@@ -60,6 +60,39 @@ def test_functions_that_xla_calls_one_by_one(name: str, shape: tuple[int, ...]) 
     same(jax.jit(total)(x), jax.jit(jp.fuse(total))(x), atol=1e-3 * np.sqrt(shape[-1]))
 
 
+LONG: dict[str, tuple[Callable[..., Any], bool]] = {  # is one reduction of many elements a kernel?
+    "losses": (lambda x: jnp.log1p(jnp.exp(-jnp.abs(x))) + jnp.maximum(x, 0), True),
+    "densities": (lambda x: jnp.exp(-x * x / 2), True),
+    "a function": (jnp.exp, False),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_long_arithmetic_of_many_elements(name: str, dtype: str) -> None:
+    """Operations that wait for each other are a kernel's; those of halves XLA does not round one by one."""
+    f, taken = LONG[name]
+    with jax.enable_x64(dtype == "float64"):
+        x = jnp.linspace(-3, 3, 2**17, dtype=dtype)
+        assert bool(kernels(lambda x: jnp.sum(f(x)), x)) == (taken and dtype != "bfloat16")
+        assert not kernels(lambda x: jnp.sum(f(x)), x[1:])
+        same(jnp.sum(f(x)), jp.fuse(lambda x: jnp.sum(f(x)))(x), atol=1e-3 * x.size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_are_not_made_twice(dtype: str) -> None:
+    """To write one and read it takes less."""
+
+    def priorities(x: Any, bins: Any) -> Any:
+        p = (jnp.abs(x) + 0.1) ** 0.6
+        return jnp.zeros(32, x.dtype).at[bins].add(p), jnp.cumsum(p * x)
+
+    with jax.enable_x64(dtype == "float64"):
+        x, bins = jnp.resize(X, 100_000).astype(dtype), jnp.arange(100_000) % 32
+        assert taken_in(priorities, x, bins).count("pow") <= 1
+        same(jax.jit(priorities)(x, bins), jp.fuse(priorities)(x, bins), atol=1e-2)
+
+
 def mixture(x: Any, mean: Any, width: Any) -> Any:
     """A step of expectation maximisation; each sum by the kernel that makes what it adds."""
     likely = -0.5 * ((x[:, None] - mean) / width) ** 2 - jnp.log(width)

@@ -225,7 +225,8 @@ FEWEST_LONG = 2**17
 
 def _is_long(body: Body, inside: list[JaxprEqn]) -> bool:
     """Is it a reduction of all elements, of more than one operation on floats of which vectors are made as they are?"""
-    site, dtypes = body.sites[0], {e.outvars[0].aval.dtype for e in inside}
+    site = body.sites[0]
+    dtypes = {v.aval.dtype for v in (*(e.outvars[0] for e in inside), *(var for var, _ in body.leaves))}
     known = dtypes <= {jnp.dtype(t) for t in ("float32", "float64", "bool", "int32")}
     several = sum(operations(e) > 0 for e in inside) > 1
     return known and several and not site.kept and not site.lanes and math.prod(site.sizes) >= FEWEST_LONG
