@@ -23,6 +23,11 @@ def dtype_of(x: Any) -> Any:
     return jnp.result_type(x) if taken else np.dtype(object)
 
 
+def lies_as_taken(x: np.ndarray | np.generic) -> bool:
+    """Without a mask, its bytes in this machine's order? What ``jax.jit`` compiled for an array before does not look again."""
+    return x.dtype.isnative and not isinstance(x, np.ma.MaskedArray)
+
+
 _WIDE = frozenset(map(np.dtype, ("float64", "int64", "uint64", "complex128")))
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.bins import Bins
+from ..arguments.checks import lies_as_taken
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..operators.traced import SameObject
@@ -93,11 +94,8 @@ def _array(x: Any, arrays: Arrays) -> Form:
 
 
 def _is_numbers(x: Any) -> bool:
-    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)? Not of bytes in another order, and not
-    masked: what ``jax.jit`` compiled for such an array before takes the bytes as they are, and leaves a mask out."""
-    if not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, np.ma.MaskedArray):
-        return False
-    return (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2) and x.dtype.isnative
+    """Is it NumPy's, of numbers (those of ml_dtypes are dtypes that users registered)?"""
+    return isinstance(x, (np.ndarray, np.generic)) and (x.dtype.kind in "biufc" or x.dtype.isbuiltin == 2) and lies_as_taken(x)
 
 
 def form_of(x: Any, arrays: Arrays, inside: tuple[Any, ...] = ()) -> Form:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from ..arguments.checks import lies_as_taken
 from ..tracing.jaxprs import with_arguments
 from ..tracing.varying import axes_of
 from .call import Fused, bind, has_other_types
@@ -88,8 +89,8 @@ _KNOWN: tuple[tuple[type, ...], ...] = ((), (bool, int), _NUMBERS)
 
 
 def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
-    if isinstance(x, (np.ndarray, np.generic)):  # ``jax.jit`` does not look each time for a mask or another order of bytes
-        return x.dtype.kind in "biufcV" and x.dtype.isnative and not isinstance(x, np.ma.MaskedArray)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.dtype.kind in "biufcV" and lies_as_taken(x)
     return isinstance(x, (jax.Array, jax.Ref, jax.core.Tracer)) or (type(x) in _NUMBERS and type(x) not in known)
 
 

@@ -220,7 +220,7 @@ def why_not(body: Body) -> str | None:
 
 
 FEWEST_LONG = 2**17
-"""Elements from which on a kernel's arithmetic, which several functions at once share, is done before XLA's."""
+"""Elements from which on a kernel's arithmetic, of two vectors at a time, is done before XLA's."""
 
 
 def _is_long(body: Body, inside: list[JaxprEqn]) -> bool:

@@ -6,6 +6,7 @@ lists of leaves with a leading axis, as in ``scan_xla``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,23 +161,21 @@ def _by_name(collective: Any, x: Any, names: Names, scattered: int | None) -> An
     return jax.lax.psum_scatter(wide, names, scatter_dimension=scattered, tiled=True).astype(x.dtype)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
 def _extreme(collective: Any, x: Any, names: Names) -> Any:
     """Of floats, as integers of the same order: what XLA does with NaN and -0 on the way depends on the platform. Those have no
     derivative: it is that of the devices whose number it is, which share it evenly."""
+    key = scan_xla.key_of(x, "max" if collective is jax.lax.pmax else "min")
+    return scan_xla.from_key(collective(key, names), x.dtype)
 
-    @jax.custom_jvp
-    def combined(x: Any) -> Any:
-        key = scan_xla.key_of(x, "max" if collective is jax.lax.pmax else "min")
-        return scan_xla.from_key(collective(key, names), x.dtype)
 
-    @combined.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        out = combined(*primals)
-        won = (primals[0] == out) | (jnp.isnan(primals[0]) & jnp.isnan(out))
-        ties = jax.lax.psum(won.astype(x.dtype), names)
-        return out, jax.lax.psum(jnp.where(won, tangents[0], 0) / ties, names)
-
-    return combined(x)
+@_extreme.defjvp
+def _extreme_jvp(collective: Any, names: Names, primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    out = _extreme(collective, x, names)
+    won = (x == out) | (jnp.isnan(x) & jnp.isnan(out))
+    ties = jax.lax.psum(won.astype(x.dtype), names)
+    return out, jax.lax.psum(jnp.where(won, t, 0) / ties, names)
 
 
 def own_share(x: Any, axis: int, names: Names) -> Any:
