@@ -50,6 +50,20 @@ def test_arithmetic(dtype: str) -> None:
             assert_same(got[op], want[op], f"{op} {dtype} {name}", inputs[op])
 
 
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "sqrt"])
+def test_not_a_number_of_any_bits_stays_one(op: str) -> None:
+    """Rounding adds to a bf16's bits: of a NaN, all ones or not, of either sign, it must not make a number."""
+    x = np.arange(2**16).astype(np.uint16).view(P.numpy_dtype("bf16"))
+    x[np.abs(x.astype(np.float32)) < 2.0**-126] = 0  # denormals, which are flushed
+    y = np.random.default_rng(0).permutation(x)
+    with np.errstate(all="ignore"):
+        wide = [a.astype(np.float32) for a in (x, y)][: operands_of(op)]
+        want = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}[op](*wide)
+    for width in widths("bf16").values():
+        got = run_all({op: one(op, "bf16", *["bf16"] * operands_of(op))}, {op: [x, y][: operands_of(op)]}, width)[op]
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), np.isnan(want))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_remainder(dtype: str) -> None:
     """To the bit: products and their neighbours, quotients of any size, and what ends in denormals."""

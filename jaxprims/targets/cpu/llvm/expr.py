@@ -19,7 +19,7 @@ from . import folds
 from .engine import target
 from .extremes import completed, nearer
 from .math import MATH
-from .table import EXACT, IN_HALVES, TABLE, bitcast, convert
+from .table import BY_PROCESSOR, EXACT, IN_HALVES, TABLE, bitcast, convert
 from .types import HALVES as HALVES
 from .types import constant as constant
 from .types import from_memory as from_memory
@@ -103,7 +103,7 @@ class _Emission:
         if instr.attr is not None:
             return getattr(b, f"f{op}")(*operands, flags=("contract",))
         value = TABLE[op](b, source, *operands)
-        return value if op in EXACT else rounded(b, value, dtype)
+        return value if op in EXACT else rounded(b, value, dtype, plain_nan=op in BY_PROCESSOR)
 
     def _alike(self, values: Sequence[ir.Value]) -> list[ir.Value]:
         """All of them scalars, or all of them vectors."""

@@ -178,7 +178,7 @@ def convert(b: ir.IRBuilder, x: ir.Value, source: str, dtype: str) -> ir.Value:
             return rounded(b, _resize_float(b, x, t), dtype)
         return _saturate(b, x, dtype, t)
     if is_float(dtype):
-        return rounded(b, (b.sitofp if is_signed(source) else b.uitofp)(x, t), dtype)
+        return rounded(b, (b.sitofp if is_signed(source) else b.uitofp)(x, t), dtype, plain_nan=True)
     if _bits(t) < _bits(x.type):
         return b.trunc(x, t)
     if _bits(t) == _bits(x.type):
@@ -247,6 +247,9 @@ and control flow."""
 
 EXACT = frozenset(["max", "min", "neg", "abs", "sign", "floor", "ceil", "round_away", "round_even", "nextafter"])
 """What needs no rounding in f16 and bf16."""
+
+BY_PROCESSOR = frozenset(["add", "sub", "mul", "div", "sqrt"])
+"""Whose NaN is an operand's own or the processor's: made of halves, one that has nothing in the lower 16 bits."""
 
 IN_HALVES: dict[str, Callable[..., ir.Value]] = {
     **{op: functools.partial(getattr(B, f"f{op}"), flags=("contract",)) for op in ("add", "sub", "mul")},

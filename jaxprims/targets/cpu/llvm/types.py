@@ -190,8 +190,11 @@ def to_memory(b: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
     return value
 
 
-def rounded(b: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
-    """An f32 rounded to the nearest f16 or bf16, ties to even; values of other dtypes are what they should be already."""
+def rounded(b: ir.IRBuilder, value: ir.Value, dtype: str, *, plain_nan: bool = False) -> ir.Value:
+    """An f32 rounded to the nearest f16 or bf16, ties to even; values of other dtypes are what they should be already.
+
+    ``plain_nan``: a NaN among them has nothing in the bits that are cut off. Else rounding could make a number of it.
+    """
     if dtype == "f16":
         return _half_to_float(b, _float_to_half(b, value))
     if dtype != "bf16":
@@ -200,9 +203,9 @@ def rounded(b: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
     bits = b.bitcast(value, word)
     odd = b.and_(b.lshr(bits, literal(word, 16)), literal(word, 1))
     near = b.add(b.add(bits, literal(word, 0x7FFF)), odd)
-    quiet = b.or_(bits, literal(word, 0x400000))  # the carry of rounding must not turn a NaN into something else
-    chosen = b.select(b.fcmp_unordered("uno", value, value), quiet, near)
-    return b.bitcast(b.and_(chosen, literal(word, 0xFFFF0000)), value.type)
+    if not plain_nan:
+        near = b.select(b.fcmp_unordered("uno", value, value), b.or_(bits, literal(word, 0x400000)), near)
+    return b.bitcast(b.and_(near, literal(word, 0xFFFF0000)), value.type)
 
 
 def narrowed(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
