@@ -41,6 +41,13 @@ MOST_UNROLLED = 4096
 MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
 """Numbers that are written for a row of those: gradients in several arrays."""
 
+A_VECTOR, LONG_ROW = 32, 128
+"""Bytes of a row from which on vectors go along it: if it is reduced once and cheaply and there are several arrays, which would have
+to be turned in registers; in any case."""
+
+DEAR = 8
+"""Additions for each element from which on arithmetic takes the time, and XLA's loop of one reduction is no slower: an exponential's."""
+
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
 
@@ -151,10 +158,23 @@ class Body:
     @functools.cached_property
     def side_by_side(self) -> bool:
         """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
-        made = sum(own_numbers(*root) for site in self.sites for root in site.roots)
-        widest = max(self.widest, *(own_numbers(*leaf) for leaf in self.leaves))
-        fit = widest <= MAX_STRUCT_SLOTS and made <= MOST_MADE_SIDE_BY_SIDE
-        return self.of_rows and fit and self._unrolled() <= MOST_UNROLLED
+        written = [root for site in self.sites for root in site.roots]
+        arrays = sum(own_numbers(*x) > 1 for x in {*self.leaves, *written})
+        turned = self.reduced_once and self.row_bytes >= A_VECTOR and arrays > 2
+        fit = self.row_bytes < LONG_ROW and sum(own_numbers(*x) for x in written) <= MOST_MADE_SIDE_BY_SIDE
+        return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED
+
+    @functools.cached_property
+    def row_bytes(self) -> float:
+        """Of the longest array of a row in registers."""
+        arrays = {*self.leaves, *(root for site in self.sites for root in site.roots)}
+        return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(4, *(v.aval.dtype.itemsize for v, _ in arrays))
+
+    @functools.cached_property
+    def reduced_once(self) -> bool:
+        """Is there one reduction of a row at most, and little arithmetic?"""
+        reductions = sum(self.graph.eqns[k].primitive.name in REDUCTIONS for k in self.inside)
+        return reductions < 2 and self._unrolled() < DEAR * self.widest
 
     def _unrolled(self, row: int = 1) -> float:
         """Additions for a row of so many elements."""

@@ -11,7 +11,7 @@ from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing import elementwise
 from ..tracing.labels import MOVES, REDUCTIONS
 from ..tracing.lanewise import OWN
-from .body import Body, Leaf, operations, own_numbers
+from .body import A_VECTOR, DEAR, Body, Leaf, operations, own_numbers
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
@@ -32,9 +32,6 @@ FEWEST_OF_BATCH = 32
 
 SHORT_ROW, SHORTEST_ROW = 512, 33
 """Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case."""
-
-DEAR = 8
-"""Additions for each element from which on arithmetic takes the time: XLA's loop of one reduction is no slower."""
 
 ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
 ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
@@ -286,19 +283,17 @@ def why_no_rows(body: Body) -> str | None:
     """Why XLA's own code is the strategy for functions of rows, in words; None where a kernel is faster."""
     site = body.sites[0]
     if body.side_by_side:
-        reduced = sum(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.inside)
-        each = sum(operations(body.graph.eqns[k]) * body.numbers[k] for k in body.taken) / body.widest
-        once = reduced < 2 and each < DEAR
-        numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if once else FEWEST_SIDE_BY_SIDE
+        numbers, rows = FEWEST_ADDED_SIDE_BY_SIDE if body.reduced_once else FEWEST_SIDE_BY_SIDE
         if body.graph.in_loop:
             numbers, rows = FEWEST_IN_A_LOOP
         few = math.prod(site.sizes) < rows or math.prod(site.sizes) * body.widest < numbers
         return "few elements: XLA's loop is done before a kernel is called" if few else None
     written = any(own_numbers(*leaf) > 1 and is_written_for(body, leaf[0]) for leaf in body.streamed)
-    if math.prod(site.sizes) * body.widest < FEWEST_IN_ROWS_AGAIN * (1 + written):
+    fewest, _ = FEWEST_IN_A_LOOP if body.graph.in_loop else (FEWEST_IN_ROWS_AGAIN, 0)
+    if math.prod(site.sizes) * body.widest < fewest * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
-    if body.widest < SHORTEST_ROW_AGAIN or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
+    if body.row_bytes < A_VECTOR or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
         return "short rows, each reduced by itself"
     if _is_made_again_by_xla(body):
         return "one pass of reductions, of which XLA makes the rest where it is wanted"
