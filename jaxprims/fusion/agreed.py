@@ -69,7 +69,7 @@ def made_apart(graph: Graph, found: Sequence[Compared], inside: Collection[int],
 
 def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]) -> list[Kernel]:
     """Kernels that make in their own way what others compare. ``by_xla``: the equations that XLA evaluates."""
-    inside = {k: {*k.body.taken, *_made(k)} for k in kernels}
+    inside = {k: k.inside for k in kernels}
     out = dict[Kernel, None]()
     for var, extreme, compares, between in found:
         if extreme == compares:
@@ -78,7 +78,7 @@ def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kerne
         own = all(extreme in inside[k] and not _is_behind(graph, k.inputs, extreme, compares) for k in comparing)
         if not own or compares in by_xla:
             for k in kernels:
-                makes = graph.producer.get(var) in k.body.taken - _made(k)
+                makes = graph.producer.get(var) in k.body.taken - k.made
                 if makes and not {extreme, compares}.isdisjoint(inside[k]) and has_its_own_way(graph, var, inside[k]):
                     out[k] = None
         for index in (k for k in between if not _is_alike(graph, graph.eqns[k])):
@@ -91,32 +91,31 @@ def disagreeing(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kerne
 
 def to_be_held(graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]) -> Iterator[Var]:
     """What XLA is to make once, for itself too: it makes an extreme of it, or compares it, and kernels the rest."""
-    inside = {t for k in kernels for t in (*k.body.taken, *_made(k))}
-    read = {v for k in kernels for v in k.inputs}
     every = range(len(graph.eqns))
-    for var, extreme, compares, _ in found:
-        concerns_kernels = extreme != compares and ({extreme, compares} & inside or var in read)
-        if concerns_kernels and jnp.issubdtype(var.aval.dtype, jnp.floating) and has_its_own_way(graph, var, every):
+    for var, extreme, compares, _ in _of_kernels(found, kernels):
+        if jnp.issubdtype(var.aval.dtype, jnp.floating) and has_its_own_way(graph, var, every):
             needed = graph.ancestors[extreme] | graph.ancestors[compares]
             if any(needed >> k & 1 for k in _users(graph, var) if k in by_xla):
                 yield var
 
 
+def _of_kernels(found: Sequence[Compared], kernels: Sequence[Kernel]) -> Iterator[Compared]:
+    """Those whose extreme or comparison is in a kernel, or that a kernel reads; but for positions."""
+    inside, read = {index for k in kernels for index in k.inside}, {v for k in kernels for v in k.inputs}
+    return (c for c in found if c.extreme != c.compares and ({c.extreme, c.compares} & inside or c.var in read))
+
+
 def made_to_be_compared(graph: Graph, found: Sequence[Compared], by_xla: Collection[int]) -> set[int]:
     """Those of these equations, of XLA's, whose rounding decides what is found."""
-    vs = [c.var for c in found]
-    return set(reached(_makers(graph, vs, by_xla), lambda k: _makers(graph, variables(graph.eqns[k].invars), by_xla)))
+    return set(_behind(graph, [c.var for c in found], by_xla))
 
 
 def arguments_to_be_held(
     graph: Graph, found: Sequence[Compared], kernels: Sequence[Kernel], by_xla: Collection[int]
 ) -> Iterator[Var]:
     """Of what the function is given, what XLA is not to make in the loop that makes what is compared, if a kernel makes that."""
-    inside = {t for k in kernels for t in (*k.body.taken, *_made(k))}
-    read = {v for k in kernels for v in k.inputs}
-    for var, extreme, compares, _ in found:
-        concerns_kernels = extreme != compares and ({extreme, compares} & inside or var in read)
-        if concerns_kernels and graph.producer.get(var) in by_xla:
+    for var, *_ in _of_kernels(found, kernels):
+        if graph.producer.get(var) in by_xla:
             yield from _added(graph, var, by_xla)
 
 
@@ -149,10 +148,6 @@ def _users(graph: Graph, var: Var) -> Iterator[int]:
             yield k
 
 
-def _made(kernel: Kernel) -> set[int]:
-    return {s.index for s in kernel.body.sites}
-
-
 def _is_of_rows(kernel: Kernel) -> bool:
     return isinstance(kernel.body, Body) and kernel.body.of_rows
 
@@ -165,8 +160,12 @@ def _is_behind(graph: Graph, leaves: Iterable[Any], extreme: int, compares: int)
 
 def has_its_own_way(graph: Graph, var: Var, taken: Collection[int]) -> bool:
     """Are its bits those of whoever computes these equations?"""
-    made = reached(_makers(graph, [var], taken), lambda k: _makers(graph, variables(graph.eqns[k].invars), taken))
-    return not all(_is_alike(graph, graph.eqns[k]) for k in made)
+    return not all(_is_alike(graph, graph.eqns[k]) for k in _behind(graph, [var], taken))
+
+
+def _behind(graph: Graph, wanted: Iterable[Var], taken: Collection[int]) -> Iterator[int]:
+    """The equations, of those taken, that make these, and what they are made of."""
+    return reached(_makers(graph, wanted, taken), lambda k: _makers(graph, variables(graph.eqns[k].invars), taken))
 
 
 def _makers(graph: Graph, wanted: Iterable[Var], taken: Collection[int]) -> list[int]:

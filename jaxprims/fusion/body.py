@@ -12,9 +12,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..tracing import elementwise, lanewise
+from ..tracing import lanewise
 from ..tracing.emit import Unsupported
-from ..tracing.labels import MOVES, REDUCTIONS, Labels, wanted
+from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, Labels, own_shape, wanted
 from ..tracing.lanewise import OWN, SAME, Lane
 from .cut import count_of
 from .exact_loops import each_step, is_exact_loop, steps
@@ -26,7 +26,7 @@ Leaf = tuple[Var, Labels]
 MOST_TAKEN = 300
 """Equations in a body, those nearest to its sites: what they need beyond is read."""
 
-IN_ROWS = elementwise.NAMES | MOVES | REDUCTIONS
+IN_ROWS = NUMBER_BY_NUMBER | REDUCTIONS
 """What a function of a row may do."""
 
 MOST_IN_ROW = 8192
@@ -53,13 +53,9 @@ LARGEST_PRODUCT = 64
 
 _DEAR = {
     **dict.fromkeys("exp exp2 expm1 logistic sqrt rsqrt cbrt rem".split(), 8),
-    **dict.fromkeys(
-        "log log1p tanh sin cos tan asin acos atan atan2 sinh cosh atanh erf erfc gather".split(),
-        20,
-    ),
+    **dict.fromkeys("log log1p tanh sin cos tan asin acos atan atan2 sinh cosh atanh erf erfc gather search".split(), 20),
     **dict.fromkeys("pow asinh acosh erf_inv lgamma digamma".split(), 80),
     "div": 4,
-    "search": 20,
 }
 """Operations that take longer than an addition, in additions."""
 
@@ -232,7 +228,7 @@ class Body:
 
 def own_numbers(var: Any, labels: Labels) -> float:
     """Infinite where it is not known how many."""
-    mine = [n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN]
+    mine = own_shape(var, labels)
     return math.prod(mine) if all(isinstance(n, int) for n in mine) else math.inf
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
 from ..arguments.checks import is_too_wide
 from ..primitives.operations import EACH
 from ..primitives.tangents import is_inexact, replaced, taylor_by
-from ..tracing.jaxprs import interpret, opened, run_equation, subjaxprs, with_arguments
+from ..tracing.jaxprs import equations_in, interpret, opened, run_equation, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
@@ -84,9 +84,10 @@ class Fused:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
         for earlier in (simplified, by_index, unflattened, added_in_turn, picked_first, by_place):
             found_earlier = earlier(plain)
-            if found_earlier is not None:
-                plain = flat_graph(found_earlier, with_rules=self.with_rules)
-            if found_earlier is not None and earlier is by_index:
+            if found_earlier is None:
+                continue
+            plain = flat_graph(found_earlier, with_rules=self.with_rules)
+            if earlier is by_index:
                 self.inside.append("one-hot arrays: none is made, but updates and reads by index")
                 self.changed = True
         known = intervals(plain)
@@ -175,13 +176,13 @@ def fused_of(jaxpr: ClosedJaxpr) -> Fused:
 
 def _made(jaxpr: Jaxpr) -> int:
     """How many variables, in calls and loops, too."""
-    return sum(len(e.outvars) + sum(_made(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+    return sum(len(e.outvars) for e in equations_in(jaxpr))
 
 
 def has_to_stay(jaxpr: Jaxpr) -> bool:
     """Is there a ``shard_map`` in it, which has to be lowered where it stands? Or a sharding, which ``vmap`` may name another
     axis of, what is done along a named axis, or a primitive that has a backward pass alone?"""
-    return any(_has_to_stay(e) or any(has_to_stay(opened(j)[0]) for j in subjaxprs(e)) for e in jaxpr.eqns)
+    return any(map(_has_to_stay, equations_in(jaxpr)))
 
 
 def _has_to_stay(eqn: JaxprEqn) -> bool:
@@ -214,7 +215,7 @@ def has_other_types(jaxpr: Jaxpr) -> bool:
     made = (*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars))
     types = [getattr(v.aval, "inner_aval", v.aval) for v in made]
     known = (isinstance(t, jax.core.ShapedArray) and is_whole(t) and not is_too_wide(t.dtype) for t in types)
-    return not all(known) or any(has_other_types(opened(j)[0]) for e in jaxpr.eqns for j in subjaxprs(e))
+    return not all(known) or any(has_other_types(j) for e in jaxpr.eqns for j in jaxprs_in_params(e.params))
 
 
 def bind(call: Fused, args: Sequence[Any]) -> list[Any]:
@@ -372,5 +373,3 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr) -> lis
 
 
 ad.primitive_transposes[fused_p] = _transpose
-
-__all__ = ["Fused", "bind", "fused_of", "fused_p"]

@@ -14,18 +14,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from ..ir.program import COMPARE
 from ..tracing import elementwise
+from ..tracing.jaxprs import scatters
 from ..tracing.labels import MOVES
-from .graph import OUTSIDE, Graph
+from .graph import OUTSIDE, Graph, reached
 
 _LONGEST = 6
 """Equations of a function that is compared of two numbers."""
 
-_EXTREMES = frozenset(
-    f"{what}{which}" for what in ("reduce_", "reduce_window_", "cum", "scatter-", "scatter_") for which in ("max", "min")
-) | {"sort", "top_k"}
-
-_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_EXTREMES = (
+    frozenset(f"{what}{which}" for what in ("reduce_", "reduce_window_", "cum") for which in ("max", "min"))
+    | scatters("max", "min")
+    | {"sort", "top_k"}
+)
 
 _POSITIONS = ("argmax", "argmin")
 
@@ -45,7 +47,7 @@ _FROM: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
 }
 """Of which operands these are; others of the first."""
 
-_STEPS = frozenset("sqrt rsqrt log log1p pow floor ceil round sign acos acosh atanh is_finite".split()) | _COMPARISONS
+_STEPS = COMPARE | frozenset("sqrt rsqrt log log1p pow floor ceil round sign acos acosh atanh is_finite".split())
 """What makes much of a rounding from 0 or 1: a difference from an extreme that one of these is of is a comparison."""
 
 _SCALES = frozenset("mul div add sub neg abs max min clamp exp exp2 expm1 tanh transpose reduce_max reduce_min".split()) | MOVES
@@ -140,13 +142,12 @@ def _compares(graph: Graph, eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
     if len(eqn.invars) != 2 or not jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact):
         return False
-    return name in _COMPARISONS or ((name in ("sub", "div") or _is_quotient(graph, eqn)) and _is_of_steps(graph, eqn.outvars[0]))
+    return name in COMPARE or ((name in ("sub", "div") or _is_quotient(graph, eqn)) and _is_of_steps(graph, eqn.outvars[0]))
 
 
 def _is_quotient(graph: Graph, eqn: JaxprEqn) -> bool:
     """Is it a product with a reciprocal?"""
-    makers = [graph.made_by(source(graph, v)) for v in eqn.invars] if eqn.primitive.name == "mul" else []
-    return any(m is not None and m.primitive.name == "div" for m in makers)
+    return eqn.primitive.name == "mul" and any(graph.name_of(source(graph, v)) == "div" for v in eqn.invars)
 
 
 def _is_of_steps(graph: Graph, difference: Var) -> bool:
@@ -175,22 +176,20 @@ def _of_both(graph: Graph, eqn: JaxprEqn) -> set[Var]:
 
 def _picks(graph: Graph, eqn: JaxprEqn) -> bool:
     if eqn.primitive.name == "add":  # numbers between zeros, and others there
-        makers = [graph.made_by(v) for v in eqn.invars]
-        return all(m is not None and m.primitive.name == "pad" for m in makers)
+        return all(graph.name_of(v) == "pad" for v in eqn.invars)
     return eqn.primitive.name in _PICKS
 
 
 def _picked(graph: Graph, atom: Any) -> set[Var]:
     """What others have made that a number is one of."""
-    todo, out = [atom], set[Var]()
-    while todo:
-        v = source(graph, todo.pop())
+
+    def of(v: Any) -> list[Any]:
         eqn = graph.made_by(v)
-        if eqn is not None and v not in out:
-            out.add(v)
-            if _picks(graph, eqn):
-                todo += _FROM.get(eqn.primitive.name, lambda operands: operands[:1])(eqn.invars)
-    return out
+        if eqn is None or not _picks(graph, eqn):
+            return []
+        return [source(graph, x) for x in _FROM.get(eqn.primitive.name, lambda operands: operands[:1])(eqn.invars)]
+
+    return graph.producer.keys() & reached([source(graph, atom)], of)
 
 
 def _chooses(eqn: JaxprEqn) -> bool:
@@ -200,9 +199,5 @@ def _chooses(eqn: JaxprEqn) -> bool:
 
 def source(graph: Graph, var: Any) -> Any:
     """What a variable is another form of; None of literals."""
-    while not isinstance(var, Literal):
-        eqn = graph.made_by(var)
-        if eqn is None or eqn.primitive.name not in MOVES or not eqn.invars:
-            return var
-        var = eqn.invars[0]
-    return None
+    origin = graph.before(var, MOVES)
+    return None if isinstance(origin, Literal) else origin

@@ -25,6 +25,12 @@ class ByteAt(NamedTuple):
 MEMORY, CACHE = ByteAt(KEPT, READ), ByteAt(1, 0.4)
 """Where a program's arrays lie."""
 
+
+def byte_at(together: float) -> ByteAt:
+    """If a program's arrays have so many."""
+    return CACHE if together <= IN_CACHE else MEMORY
+
+
 LAST_CACHE, KEPT_IN_LAST_CACHE = 2**24, 0.5
 """Bytes of a program's arrays up to which they stay in a processor's last cache, and memory is not asked for anew at each call;
 and additions that it takes then to keep a byte."""

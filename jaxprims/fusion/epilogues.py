@@ -14,7 +14,7 @@ from ..tracing.jaxprs import run_in, value_of, variables
 from ..tracing.lanewise import OWN
 from . import loops
 from .body import Body, operations
-from .cut import KEPT, READ, read_or_made
+from .cut import KEPT, READ, bytes_of, read_or_made
 from .graph import OUTSIDE, Graph
 from .pays import SHORT_ROW_SCANNED
 from .sites import Site
@@ -45,8 +45,7 @@ class Finished:
             mine = (k if n == m else OWN for n, m, k in zip(v.aval.shape, made[0].aval.shape, labels, strict=False))
             passed.append(Site(graph.producer.get(v, 0), site.eqn, "scan", last, ((v, tuple(mine)),), *site.form[1:]))
         apart = (v for v in self.beside if _is_wanted(graph, v, inside, read) or v.aval.shape != made[0].aval.shape)
-        loaded = (v for v in apart if (eqn := graph.made_by(v)) is None or eqn.primitive.name != "iota")
-        cut = {v for v, _ in scans.leaves}.union(loaded)
+        cut = {v for v, _ in scans.leaves}.union(v for v in apart if graph.name_of(v) != "iota")
         self.body = Body(graph, [*scans.sites, *passed], cut, scans.given)
         self.leaves = [v for v, _ in self.body.leaves if not isinstance(v, Literal)]
         self.taken = {*self.body.taken, *inside, *(s.index for s in scans.sites)}
@@ -106,17 +105,16 @@ def _made_again(graph: Graph, inside: Sequence[int], made: Collection[Any], outs
 
     def reading(v: Any) -> float:
         there = graph.producer.get(v) not in outside or OUTSIDE in graph.users[v]
-        return (READ if there else KEPT) * v.aval.size * v.aval.dtype.itemsize
+        return (READ if there else KEPT) * bytes_of(v)
 
     wanted = [v for k in inside for v in variables(graph.eqns[k].invars) if v not in made]
     return [graph.producer[v] for v in read_or_made(wanted, graph.operands_of, reading, making)[1]]
 
 
-def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int], read: Collection[Var]) -> int:
+def _written(graph: Graph, results: Sequence[Var], inside: Sequence[int], read: Collection[Var]) -> float:
     """Bytes of what is for others alone: what the program returns is written anyway."""
     made = [*results, *(graph.eqns[k].outvars[0] for k in inside)]
-    for_others = [v for v in made if _is_wanted(graph, v, inside, read) and OUTSIDE not in graph.users[v]]
-    return sum(v.aval.size * v.aval.dtype.itemsize for v in for_others)
+    return sum(bytes_of(v) for v in made if _is_wanted(graph, v, inside, read) and OUTSIDE not in graph.users[v])
 
 
 def _is_wanted(graph: Graph, v: Var, inside: Collection[int], read: Collection[Var]) -> bool:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from ..ir.program import COMPARE
 from ..tracing import elementwise
 from ..tracing.jaxprs import CALLS, called, looked, opened, run_equation
 from ..tracing.labels import MOVES, Mixed, sources
@@ -22,8 +23,7 @@ NAME = "loop"
 FEWEST_STEPS = 3
 """Below which XLA hardly writes more than a kernel."""
 
-_EXACT = MOVES | frozenset("select_n gather max min neg abs sign clamp".split())
-_COMPARISONS = frozenset("eq ne lt le gt ge lt_to le_to is_finite".split())
+_EXACT = MOVES | COMPARE | frozenset("lt_to le_to is_finite select_n gather max min neg abs sign clamp".split())
 
 
 def as_calls(jaxpr: Jaxpr) -> Jaxpr:
@@ -100,7 +100,7 @@ def _is_exact(jaxpr: Jaxpr) -> bool:
         return v.aval.dtype == bool or np.issubdtype(v.aval.dtype, np.integer)
 
     return all(
-        eqn.primitive.name in _EXACT | _COMPARISONS
+        eqn.primitive.name in _EXACT
         or (eqn.primitive.name in elementwise.NAMES and all(map(is_whole, (*eqn.invars, *eqn.outvars))))
         for eqn in _inlined(jaxpr)
     )

@@ -13,12 +13,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..arguments.checks import lies_as_taken
-from ..tracing.jaxprs import with_arguments
+from ..tracing.jaxprs import EARLY, with_arguments
 from ..tracing.varying import axes_of
 from .call import Fused, bind, has_other_types
-
-INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
-"""As part of whoever calls it, so that it is seen what made its arguments (newer JAX has several ways)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -126,7 +123,7 @@ def _compiled(fn: Callable[..., Any], tree: Any, known: dict[int, Any]) -> Calla
         return _traced(fn, tree, known, operands)
 
     call.__name__ = getattr(fn, "__name__", "fused")
-    return jax.jit(call, inline=INLINE)
+    return jax.jit(call, inline=EARLY)
 
 
 def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: list[Any]) -> tuple[list[Any], Structure]:
@@ -142,13 +139,13 @@ def _traced(fn: Callable[..., Any], tree: Any, known: dict[int, Any], operands: 
 
     closed = _counting(jax.make_jaxpr(flat)(*operands))
     has_references = any(isinstance(x, jax.Ref) for x in [*operands, *closed.consts])
+    whole = Fused(closed)
     if has_other_types(closed.jaxpr):  # which kernels do not keep
-        out = jaxpr_as_fun(closed)(*operands)
-    elif Fused(closed).stays or has_references or axes_of([*operands, *closed.consts]):
-        out = Fused(closed).in_place(*operands)
+        out = whole.function(*operands)
+    elif whole.stays or has_references or axes_of([*operands, *closed.consts]):
+        out = whole.in_place(*operands)
     else:  # captured arrays may be tracers: they are operands
-        args = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
-        open_jaxpr = with_arguments(closed.jaxpr.replace(constvars=[]), [], args)
+        open_jaxpr = with_arguments(closed.jaxpr, [], [*closed.jaxpr.constvars, *closed.jaxpr.invars])
         out = bind(Fused(ClosedJaxpr(open_jaxpr, [])), [*closed.consts, *operands])
     return out, structure[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
@@ -39,6 +39,17 @@ class Graph:
         """The equation that makes a variable; None of arguments and literals."""
         index = None if isinstance(atom, Literal) else self.producer.get(atom)
         return None if index is None else self.eqns[index]
+
+    def name_of(self, atom: Any) -> str:
+        """The primitive that makes a variable; "" of arguments and literals."""
+        eqn = self.made_by(atom)
+        return "" if eqn is None else eqn.primitive.name
+
+    def before(self, atom: Any, names: Collection[str]) -> Any:
+        """What a variable, or literal, was before these primitives, of which the first operand counts."""
+        while (eqn := self.made_by(atom)) is not None and eqn.primitive.name in names and eqn.invars:
+            atom = eqn.invars[0]
+        return atom
 
     def operands_of(self, atom: Any) -> list[Var]:
         """What the equation that makes a variable reads."""
@@ -142,6 +153,22 @@ def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
         if any(v in out for v in variables(eqn.invars)):
             out.update(eqn.outvars)
     return out
+
+
+T = TypeVar("T")
+
+
+def needs_itself(made: int, needed: int, others: Iterable[T], made_by: Callable[[T], int], needed_by: Callable[[T], int]) -> bool:
+    """Does what has ``made`` some equations need one of them itself, be it by way of ``others``? Equations are bits."""
+    todo = list(others)
+    while not needed & made:
+        found = [o for o in todo if made_by(o) & needed]
+        if not found:
+            return False
+        todo = [o for o in todo if o not in found]
+        for o in found:
+            needed |= needed_by(o)
+    return True
 
 
 def reached(starts: Iterable[Any], onward: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:

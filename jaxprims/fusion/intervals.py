@@ -13,6 +13,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing.labels import MOVES
 from .graph import Graph
+from .sites import is_number
 
 Interval = tuple[float, float]
 """The least and the largest number that it may be, if it is not NaN."""
@@ -24,11 +25,11 @@ def intervals(graph: Graph, given: Sequence[Interval] = ()) -> dict[Var, Interva
     """Of every variable of which something is known. ``given``: of the arguments."""
     known: dict[Var, Interval] = dict(zip(graph.jaxpr.invars, given, strict=False))
     for v, x in zip(graph.jaxpr.constvars, graph.consts, strict=True):
-        if v.aval.shape == () and _is_real(v) and not isinstance(x, (jax.core.Tracer, jax.Ref)):
+        if v.aval.shape == () and is_number(v) and not isinstance(x, (jax.core.Tracer, jax.Ref)):
             known[v] = (float(x), float(x))
     for eqn in graph.eqns:
         rule = _RULES.get(eqn.primitive.name)
-        if rule is not None and len(eqn.outvars) == 1 and _is_real(eqn.outvars[0]):
+        if rule is not None and len(eqn.outvars) == 1 and is_number(eqn.outvars[0]):
             known[eqn.outvars[0]] = rule(eqn, [interval(v, known) for v in eqn.invars])
     return known
 
@@ -39,11 +40,6 @@ def interval(atom: Any, known: Mapping[Var, Interval]) -> Interval:
         x = np.asarray(atom.val)
         return (float(x), float(x)) if x.ndim == 0 and x.dtype.kind in "biuf" else ANY
     return known.get(atom, (0.0, 1.0) if atom.aval.dtype == np.bool_ else ANY)
-
-
-def _is_real(atom: Any) -> bool:
-    d = atom.aval.dtype
-    return bool(d == np.bool_ or jnp.issubdtype(d, jnp.floating) or jnp.issubdtype(d, jnp.integer))
 
 
 def _union(xs: Sequence[Interval]) -> Interval:
@@ -111,5 +107,3 @@ _RULES: dict[str, Callable[[JaxprEqn, Sequence[Interval]], Interval]] = {
     "square": _squared,
     "sub": _corners(lambda x, y: x - y),
 }
-
-__all__ = ["ANY", "Interval", "interval", "intervals"]

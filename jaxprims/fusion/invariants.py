@@ -6,6 +6,7 @@ XLA moves that out of a loop by itself, but not out of a kernel.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts, variables
 from ..tracing.labels import REDUCTIONS
 from .body import operations
-from .cut import CACHE, IN_CACHE, MEMORY, bytes_of, read_or_made
+from .cut import byte_at, bytes_of, read_or_made
 from .exact_loops import is_exact_loop
 from .graph import Graph, flat_graph
 from .written import IN_LOOPS, SHIFTS
@@ -97,7 +98,10 @@ class _Step:
     with_rules: bool
 
     def __post_init__(self) -> None:
-        nested: Callable[[JaxprEqn], Any] = lambda eqn: _as_function(before_loop(eqn, self.with_rules))  # noqa: E731
+        def nested(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
+            moved = before_loop(eqn, self.with_rules)
+            return None if moved is None else jaxpr_as_fun(moved)
+
         self.graph = flat_graph(ClosedJaxpr(*opened(self.body)), nested, self.with_rules)
         self.kept = _kept(self.graph, self.same)
 
@@ -113,10 +117,6 @@ class _Step:
         return list(jaxpr_as_fun(ClosedJaxpr(mine, []))(*made, *self.graph.consts, *args))
 
 
-def _as_function(closed: ClosedJaxpr | None) -> Callable[..., list[Any]] | None:
-    return None if closed is None else jaxpr_as_fun(closed)
-
-
 def _kept(graph: Graph, same: set[int]) -> list[Var]:
     """What is cheaper to read in every step than to make."""
     fixed = {*graph.jaxpr.constvars, *(graph.jaxpr.invars[k] for k in same)}
@@ -124,21 +124,20 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     for eqn in graph.eqns:
         mine = variables(eqn.invars)
         if _may_be_moved(eqn) and len(eqn.outvars) == 1 and fixed.issuperset(mine):
-            fixed |= {*eqn.outvars}
-            moved |= {*eqn.outvars}
+            fixed.update(eqn.outvars)
+            moved.update(eqn.outvars)
     if not moved or not all(isinstance(n, int) for v in (*graph.jaxpr.invars, *moved) for n in v.aval.shape):
         return []
     inside = {k for k, eqn in enumerate(graph.eqns) if not moved.issuperset(eqn.outvars)}
     wanted = [v for v in fixed if inside.intersection(graph.users.get(v, ()))]
-    near = sum(map(bytes_of, graph.jaxpr.invars)) <= IN_CACHE
-    byte = CACHE if near else MEMORY
+    byte = byte_at(sum(map(bytes_of, graph.jaxpr.invars)))
 
     def operands(v: Var) -> list[Var]:
         return graph.operands_of(v) if v in moved else []
 
     def making(v: Var) -> float:
         eqn = graph.made_by(v) if v in moved else None
-        return float("inf") if eqn is None else _additions(eqn)
+        return math.inf if eqn is None else _additions(eqn)
 
     def all_of(atoms: Sequence[Var]) -> float:
         return sum(_additions(graph.eqns[k]) for k in graph.needed(atoms))

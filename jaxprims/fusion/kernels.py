@@ -31,6 +31,20 @@ class Kernel:
     inputs: tuple[Var, ...]
     call: ClosedJaxpr
 
+    @property
+    def results(self) -> list[Var]:
+        return [s.eqn.outvars[0] for s in self.body.sites]
+
+    @property
+    def made(self) -> set[int]:
+        """The equations whose results these are."""
+        return {s.index for s in self.body.sites}
+
+    @property
+    def inside(self) -> set[int]:
+        """These equations, and those that are in it."""
+        return self.made | self.body.taken
+
     def in_words(self) -> str:
         if isinstance(self.body, (Stencil, Folded)):
             return self.body.in_words()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from ..tracing import elementwise
 from ..tracing.jaxprs import assembled, variables
-from ..tracing.labels import MOVES
+from ..tracing.labels import NUMBER_BY_NUMBER
 from .agreed import has_its_own_way, is_of_arguments
 from .body import operations
 from .compared import compared
-from .cut import KEPT, count_of, read_or_made
-from .graph import OUTSIDE, Graph, depending_on
+from .cut import KEPT, bytes_of, count_of, read_or_made
+from .graph import OUTSIDE, Graph, depending_on, reached
 from .one_hots import one_hot
 from .sites import MOST_OWN
 
@@ -93,7 +92,7 @@ class _Prices:
     def kept(self, v: Var) -> float:
         if v in self.behind or v in self.there or v in self.constant or v in self.one_hot:
             return math.inf
-        return 0 if v in self.results or _is_small(v) else KEPT * _numbers(v) * v.aval.dtype.itemsize
+        return 0 if v in self.results or _is_small(v) else KEPT * bytes_of(v)
 
     def again(self, v: Var) -> float:
         eqn = self.graph.eqns[self.graph.producer[v]]
@@ -124,8 +123,7 @@ def _compared(graph: Graph) -> tuple[set[Var], set[Var]]:
 
 def _may_be_again(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
-    again = name in elementwise.NAMES or name in MOVES or name in _VIEWS or _of_a_few(eqn)
-    return again and len(eqn.outvars) == 1
+    return len(eqn.outvars) == 1 and (name in NUMBER_BY_NUMBER or name in _VIEWS or _of_a_few(eqn))
 
 
 def _of_a_few(eqn: JaxprEqn) -> bool:
@@ -137,17 +135,12 @@ def _of_a_few(eqn: JaxprEqn) -> bool:
 
 def _is_spread(graph: Graph, v: Var) -> bool:
     """Is what a row is reduced to wanted for each of its numbers?"""
-    todo, seen = [v], {v}
-    while todo:
-        for eqn in (graph.eqns[u] for u in graph.users[todo.pop()] if u != OUTSIDE):
-            out = eqn.outvars[0]
-            if eqn.primitive.name not in elementwise.NAMES | MOVES or out in seen:
-                continue
-            if _numbers(out) > _numbers(v):
-                return True
-            seen.add(out)
-            todo.append(out)
-    return False
+
+    def onward(x: Var) -> Iterator[Var]:
+        users = (graph.eqns[u] for u in graph.users[x] if u != OUTSIDE)
+        return (eqn.outvars[0] for eqn in users if eqn.primitive.name in NUMBER_BY_NUMBER)
+
+    return any(_numbers(x) > _numbers(v) for x in reached([v], onward))
 
 
 def _is_small(v: Any) -> bool:

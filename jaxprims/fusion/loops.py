@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -22,10 +22,11 @@ from ..arguments.positions import positions
 from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
 from ..primitives.batches import over_batch
+from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
 from .body import MOST_MADE_SIDE_BY_SIDE, Body
 from .graph import Graph
-from .sites import Site, is_filled_with
+from .sites import Site, extreme, is_filled_with
 
 
 def run(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -41,16 +42,11 @@ def targets(body: Body) -> list[Any]:
 
 
 def _target(graph: Graph, site: Site) -> Any:
-    into = site.into
-    neutral: Any = {"add": 0, "multiply": 1}.get(getattr(site.op, "__name__", ""))
-    if neutral is None:
-        d = into.aval.dtype
-        low: Any = False
-        high: Any = True
-        if d != np.bool_:
-            low, high = (-np.inf, np.inf) if jnp.issubdtype(d, jnp.floating) else (jnp.iinfo(d).min, jnp.iinfo(d).max)
-        neutral = low if site.op is jnp.maximum else high
-    return None if is_filled_with(graph, into, neutral) else into
+    if site.op in (jnp.maximum, jnp.minimum):
+        neutral = extreme("least" if site.op is jnp.maximum else "greatest", site.into.aval.dtype)
+    else:
+        neutral = int(site.op is jnp.multiply)
+    return None if is_filled_with(graph, site.into, neutral) else site.into
 
 
 # --- reductions and scans -----------------------------------------------------------------------------------------------------
@@ -59,9 +55,9 @@ def _target(graph: Graph, site: Site) -> Any:
 def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     first = body.innermost
     count = len(body.sites[0].sizes) - first
-    op = _together([s.op for s in body.sites], [1 + s.positioned for s in body.sites])
+    op = _together(body.sites)
     if body.combines_rows:
-        return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(_of_rows(body, read, op), body.sites, strict=True)]
+        return _typed(body, (x[0] for x in _of_rows(body, read, op)))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         return reduce(elements, op, axis=tuple(range(count)), map=f)
@@ -69,13 +65,13 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     out = _over_rows(body, read, first, row)
     between = tuple(range(body.batch, first))
     out = reduce(out, op, axis=between) if between else out
-    return [typed(x[-1], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]  # of a pair its position
+    return _typed(body, (x[-1] for x in out))  # of a pair its position
 
 
 def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
     """A reduction whose elements are short rows, along the loops behind the first one."""
     loop, last = body.batch, len(body.sites[0].sizes)
-    labels = [k for _, k in body.leaves]
+    arrays, labels, _ = _operands(body, read, 0)
     streamed = [n for n, k in enumerate(labels) if loop in k]
 
     def one(*xs: Any) -> Any:
@@ -95,7 +91,6 @@ def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
 
         return reduce(tuple(xs[n] for n in streamed), op, axis=0, map=f)
 
-    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
     return _batched(one, loop, labels)(*arrays)
 
 
@@ -104,20 +99,17 @@ def _no_position(loop: int) -> Any:
 
 
 def _scanning(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    site = body.sites[0]
-    op = _together([s.op for s in body.sites], [1] * len(body.sites))
+    site, op = body.sites[0], _together(body.sites)
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         return scan(elements, op, axis=0, map=f, reverse=site.reverse)
 
-    out = _over_rows(body, read, len(site.sizes) - 1, row)
-    return [typed(x[0], s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+    return _typed(body, (x[0] for x in _over_rows(body, read, len(site.sizes) - 1, row)))
 
 
 def finished(body: Body, read: Sequence[Any], then: Callable[..., list[Any]], wanted: Sequence[Any]) -> list[Any]:
     """What ``then`` makes of scans' results, of the types ``wanted``. Sites whose operator is ``last`` pass on what it needs."""
-    site = body.sites[0]
-    op = _together([s.op for s in body.sites], [1] * len(body.sites))
+    site, op = body.sites[0], _together(body.sites)
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         def alike(*element: Any) -> Any:
@@ -131,25 +123,34 @@ def finished(body: Body, read: Sequence[Any], then: Callable[..., list[Any]], wa
 
 
 def _recurrence(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
-    (site,) = body.sites
-    call = site.eqn.params["call"]
+    call = body.sites[0].eqn.params["call"]
     rest = list(into)
     flags = rest.pop(0) if call.flags else None
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         return recurring(call, f, elements, flags, rest[0] if rest else None)
 
-    return [typed(_over_rows(body, read, 0, row), site.eqn.outvars[0].aval)]
+    return _typed(body, [_over_rows(body, read, 0, row)])
+
+
+def _typed(body: Body, results: Iterable[Any]) -> list[Any]:
+    """The sites' results, of the types that their equations say."""
+    return [typed(x, s.eqn.outvars[0].aval) for x, s in zip(results, body.sites, strict=True)]
+
+
+def _operands(body: Body, read: Sequence[Any], first: int) -> tuple[list[Any], list[Labels], list[int]]:
+    """What is read, and the positions of loops before ``first``, where they are wanted: arrays, their axes in the order of the
+    loops, with their labels; and which loops these are."""
+    labels = [k for _, k in body.leaves]
+    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
+    counted = sorted(k for k in body.counted if k < first)
+    return [*arrays, *(jnp.arange(body.sites[0].sizes[k]) for k in counted)], [*labels, *((k,) for k in counted)], counted
 
 
 def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, Callable[..., Any]], Any]) -> Any:
     """``row(elements, f)`` for the loops from ``first`` on, batched over those before."""
     sizes = body.sites[0].sizes
-    labels = [k for _, k in body.leaves]
-    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
-    counted = sorted(k for k in body.counted if k < first)
-    arrays += [jnp.arange(sizes[k]) for k in counted]
-    labels += [(k,) for k in counted]
+    arrays, labels, counted = _operands(body, read, first)
     streamed = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
     if not streamed:
         raise ValueError("nothing is read")
@@ -177,12 +178,12 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     return _batched(one, first, labels)(*arrays)
 
 
-def _together(ops: Sequence[Any], counts: Sequence[int]) -> Callable[[Any, Any], Any]:
-    """Operators side by side: on tuples with a tuple for each."""
-    plain = [op.op if isinstance(op, Monoid) else op for op in ops]
+def _together(sites: Sequence[Site]) -> Callable[[Any, Any], Any]:
+    """Their operators side by side: on tuples with a tuple for each, of a value, or of it and its position."""
+    ops = [(s.op.op if isinstance(s.op, Monoid) else s.op, s.positioned) for s in sites]
 
     def op(a: Any, b: Any) -> Any:
-        return tuple(f(x, y) if n > 1 else (f(x[0], y[0]),) for f, n, x, y in zip(plain, counts, a, b, strict=True))
+        return tuple(f(x, y) if pairs else (f(x[0], y[0]),) for (f, pairs), x, y in zip(ops, a, b, strict=True))
 
     return op
 
@@ -214,23 +215,19 @@ def _histograms(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[An
         bins = [Bins(_bins(s), s.op, None, None if d is None else next(dests)) for s, d in zip(body.sites, into, strict=True)]
         return genhist(f, elements, bins)
 
-    out = _over_flat(body, read, body.batch, row, [x for x in into if x is not None])
-    return [typed(x, s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+    return _typed(body, _over_flat(body, read, body.batch, row, [x for x in into if x is not None]))
 
 
 def _over_flat(body: Body, read: Sequence[Any], first: int, row: Callable[..., Any], given: Sequence[Any] = ()) -> Any:
     """``row(elements, values, *given)`` for the loops from ``first`` on as one, batched over those before."""
-    labels = [k for _, k in body.leaves]
-    counted = [k for k in sorted(body.counted) if k < first]
-    arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)] + [jnp.arange(body.sites[0].sizes[k]) for k in counted]
-    batch = [*labels, *((k,) for k in counted), *(tuple(range(first)) for _ in given)]
+    arrays, labels, counted = _operands(body, read, first)
 
     def one(*xs: Any) -> Any:
-        mine, rest = xs[: len(labels)], xs[len(labels) :]
+        mine, rest = xs[: len(body.leaves)], xs[len(body.leaves) :]
         elements, values = _flat(body, mine, first, dict(zip(counted, rest, strict=False)))
         return row(elements, values, *rest[len(counted) :])
 
-    return _batched(one, first, batch)(*arrays, *given)
+    return _batched(one, first, [*labels, *(tuple(range(first)) for _ in given)])(*arrays, *given)
 
 
 def _batched(one: Callable[..., Any], loops: int, labels: Sequence[Sequence[int]]) -> Callable[..., Any]:
@@ -271,7 +268,7 @@ def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     while jax.device_count() > 1 and math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS:  # they may share any of the axes
         first += 1
     out = _over_flat(body, read, first, row)
-    return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+    return _typed(body, (x.reshape(s.eqn.outvars[0].aval.shape) for x, s in zip(out, body.sites, strict=True)))
 
 
 ROWS_TOGETHER, TOGETHER = 16, 1024
@@ -305,7 +302,7 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
         return mapped(jax.vmap(values), flat, rows=True)
 
     out = _over_rows(body, read, first, row)
-    return [typed(x.reshape(s.eqn.outvars[0].aval.shape), s.eqn.outvars[0].aval) for x, s in zip(out, body.sites, strict=True)]
+    return _typed(body, (x.reshape(s.eqn.outvars[0].aval.shape) for x, s in zip(out, body.sites, strict=True)))
 
 
 def _bins(site: Site) -> tuple[int, ...]:

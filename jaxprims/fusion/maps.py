@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import jax
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing import elementwise
@@ -14,7 +14,7 @@ from ..tracing.labels import REDUCTIONS
 from .body import Body
 from .graph import OUTSIDE, Graph
 from .pays import FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP, calls, is_turned
-from .sites import Site, is_number
+from .sites import Site, is_number, map_of
 
 LEAST = 128
 """Numbers of a function that a map begins with."""
@@ -31,7 +31,7 @@ def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], rea
         others = [u for u in graph.users[out] if u not in inside and (u == OUTSIDE or u in by_xla)]
         if out not in read and all(u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in others):
             continue  # XLA reduces it where it makes it, or nobody wants it
-        site = Site(k, eqn, "map", None, ((out, tuple(range(out.aval.ndim))),), out.aval.shape, 0)
+        site = map_of(k, eqn)
         for group in groups:
             if _belongs(graph, group, site, given):
                 group.append(site)
@@ -57,17 +57,11 @@ def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
         if not elementwise.is_elementwise(eqn) or len(eqn.outvars) != 1 or not is_number(eqn.outvars[0], complex=True):
             continue
         (out,) = eqn.outvars
-        begins = calls(eqn) and _numbers(eqn) >= LEAST
+        begins = calls(eqn) and isinstance(out.aval.size, int) and out.aval.size >= LEAST
         if begins or any(v in behind and v.aval.shape == out.aval.shape for v in variables(eqn.invars)):
             inside.add(k)
             behind.add(out)
     return inside
-
-
-def _numbers(eqn: JaxprEqn) -> int:
-    """None where it is not known how many."""
-    size = eqn.outvars[0].aval.size
-    return size if isinstance(size, int) else 0
 
 
 def _belongs(graph: Graph, group: list[Site], site: Site, given: Collection[Var]) -> bool:

@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation, variables
 from .graph import Graph, with_equations
-from .sites import is_number
+from .sites import extreme, is_number
 
 FEWEST_POSITIONS, FEWEST_IN_PRODUCTS, LEAST_PRODUCT = 8, 16, 2**15
 """Positions from which on reductions, and products, are by index; numbers of a one-hot array that is multiplied."""
@@ -152,11 +152,7 @@ def _ordered(x: Any, axes: Sequence[int]) -> Any:
 
 
 def _identity(how: str, dtype: Any) -> Any:
-    if how in ("add", "mul"):
-        return int(how == "mul")
-    floats = jnp.issubdtype(dtype, jnp.floating)
-    info: Any = None if floats else jnp.iinfo(dtype)
-    return (-np.inf if floats else info.min) if how == "max" else (np.inf if floats else info.max)
+    return int(how == "mul") if how in ("add", "mul") else extreme("least" if how == "max" else "greatest", dtype)
 
 
 def _inside(index: Any, positions: int) -> Any:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..tracing import elementwise
-from ..tracing.labels import MOVES, REDUCTIONS
+from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import A_VECTOR, DEAR, Body, Leaf, operations, own_numbers
 from .exact_loops import is_exact, is_exact_loop
@@ -54,10 +53,7 @@ would send to sleep; of fewer it takes one number after the other."""
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
 
-IN_LOOPS = elementwise.NAMES | MOVES
-"""What XLA takes into the loop of a reduction, too."""
-
-FUSED_BY_XLA = IN_LOOPS | frozenset("slice dynamic_slice pad concatenate rev transpose gather stack unstack".split())
+FUSED_BY_XLA = NUMBER_BY_NUMBER | frozenset("slice dynamic_slice pad concatenate rev transpose gather stack unstack".split())
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
@@ -83,15 +79,13 @@ def calls(eqn: JaxprEqn) -> float:
 def is_written_for(body: Body | Stencil, var: Var) -> bool:
     """Would XLA write an array for this kernel alone?"""
     graph = body.graph
+    var = graph.before(var, _RESHAPES)  # which are free
     eqn = graph.made_by(var)
-    while eqn is not None and eqn.primitive.name in _RESHAPES:  # which are free
-        var = eqn.invars[0]
-        eqn = graph.made_by(var)
     if eqn is not None and eqn.primitive.name == "conv_general_dilated":
         return _has_channels_first(eqn)
     if eqn is None or eqn.primitive.name not in FUSED_BY_XLA:
         return False
-    inside = {*body.taken, *(s.index for s in body.sites)}
+    inside = body.inside
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
@@ -127,8 +121,7 @@ def is_turned(leaf: Leaf) -> bool:
 
 def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
     """Is it read for every element and lane, or one number for all?"""
-    own = tuple(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
-    loops = {k for k in labels if k >= body.batch}
+    own, loops = own_shape(var, labels), {k for k in labels if k >= body.batch}
     return (own == body.sites[0].lanes and len(loops) == len(body.sites[0].sizes) - body.batch) or (not loops and not own)
 
 
@@ -149,7 +142,7 @@ def _fewest(body: Body) -> int:
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
-    slow = any(e.primitive.name not in IN_LOOPS or is_one_by_one(e) for e in inside)
+    slow = any(e.primitive.name not in NUMBER_BY_NUMBER or is_one_by_one(e) for e in inside)
     dear = slow or sum(map(operations, inside)) >= 2 * DEAR
     return FEWEST_DEAR if one_by_one or dear else FEWEST
 
@@ -168,12 +161,12 @@ def why_not(body: Body) -> str | None:
         return "few elements: XLA's loop is done before a kernel is called"
     if of_bins and site.kept and _are_few_for_bins(site):
         return "few updates for each of a batch's bins"
-    gathers = any(body.graph.eqns[k].primitive.name == "gather" for k in body.taken)
+    inside = [body.graph.eqns[k] for k in body.taken]
+    gathers = any(e.primitive.name == "gather" for e in inside)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
         return "one sum of rows, which XLA adds as vectors, too"
     if any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
-    inside = [body.graph.eqns[k] for k in body.taken]
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
     looped = beside and not body.combines_rows
     if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
@@ -190,7 +183,7 @@ def why_not(body: Body) -> str | None:
         return None
     row = math.prod(site.sizes[site.kept :])
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
-    in_loops = all(e.primitive.name in IN_LOOPS for e in inside)
+    in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
     if site.kept and row < (SHORT_ROW if in_loops and each >= DEAR else SHORTEST_ROW) and not slow:
         return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
@@ -250,7 +243,7 @@ def along_rows(body: Body) -> frozenset[Var]:
             continue
         behind = {graph.eqns[j].primitive.name for j in body.taken if graph.ancestors[k] >> j & 1 and j != k}
         ahead = (j for j in body.taken if graph.ancestors[j] >> k & 1 and j != k)
-        if behind <= IN_LOOPS - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
+        if behind <= NUMBER_BY_NUMBER - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
             out.add(eqn.outvars[0])
     return frozenset(out)
 

@@ -16,13 +16,13 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation
+from ..tracing.jaxprs import run_equation, scatters
 from ..tracing.labels import REDUCTIONS
 from .body import IN_ROWS, MOST_IN_ROW
 from .compared import compared, source
 from .graph import Graph, with_equations
 from .pays import FEWEST_IN_ROWS_AGAIN
-from .sites import is_filled_with
+from .sites import extreme, is_filled_with
 
 
 def added_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
@@ -30,7 +30,7 @@ def added_by_place(graph: Graph) -> dict[int, Callable[..., list[Any]]]:
     all numbers combines it with others."""
     out: dict[int, Callable[..., list[Any]]] = {}
     for index, eqn in enumerate(graph.eqns):
-        if eqn.primitive.name in ("scatter-add", "scatter_add") and _is_one_of_each_row(graph, eqn, eqn.invars[2]):
+        if eqn.primitive.name in scatters("add") and _is_one_of_each_row(graph, eqn, eqn.invars[2]):
             after = [e for k, e in enumerate(graph.eqns) if graph.ancestors[k] >> index & 1]
             combined = any(elementwise.is_elementwise(e) and eqn.outvars[0] in e.invars for e in after)
             if combined or any(_reduces(e, eqn.invars[0]) for e in after):
@@ -162,8 +162,7 @@ def _picked(graph: Graph, eqn: JaxprEqn, value: Callable[[Any], Any]) -> Any:
 
 def _by_place(x: Any, at: Any) -> Any:
     """As it is, NaN and zeros' signs too."""
-    floating = jnp.issubdtype(x.dtype, jnp.floating)
-    least = jnp.asarray(-jnp.inf if floating else (False if x.dtype == np.bool_ else jnp.iinfo(x.dtype).min), x.dtype)
+    least = jnp.asarray(extreme("least", x.dtype), x.dtype)
     return jnp.max(jnp.where(_is_here(x, at), x, least), x.ndim - 1, keepdims=True)
 
 

@@ -10,13 +10,13 @@ from jax.extend.core import Var
 from ..tracing.jaxprs import variables
 from ..tracing.labels import REDUCTIONS
 from .body import Body, operations
-from .cut import CACHE, IN_CACHE, MEMORY, bytes_of
+from .cut import byte_at, bytes_of
 from .epilogues import Finished
 from .graph import Graph
 from .kernels import Kernel
 from .stencils.folded import Folded
 from .stencils.stencil import Stencil
-from .written import A_LOOP, BEGIN_ROW, IN_LOOPS, IN_REDUCTION, is_written_by_xla
+from .written import A_LOOP, BEGIN_ROW, IN_REDUCTION, MADE_WITHIN, is_written_by_xla
 
 SAVED = 0.97
 """Of what a plan takes, from which on another is cheaper for certain."""
@@ -35,11 +35,6 @@ PRODUCTS = 4
 """Multiplications and additions of a product of matrices in the time of one."""
 
 
-def is_in_cache(graph: Graph) -> bool:
-    """May what the program is given, and what it returns, be in a core's cache together?"""
-    return bytes_around(graph) <= IN_CACHE
-
-
 def bytes_around(graph: Graph) -> float:
     """Of what a program is given and returns; infinite if that is not known."""
     mine = set(variables((*graph.jaxpr.invars, *graph.jaxpr.constvars, *graph.jaxpr.outvars)))
@@ -51,9 +46,8 @@ def price(graph: Graph, kernels: Sequence[Kernel], by_xla: Collection[int]) -> f
     """Of these kernels, if XLA evaluates these equations beside them."""
     written = _written(graph, kernels, by_xla)
     loops = {v: _loop(graph, v, written, by_xla) for v in written}
-    made = written | {s.eqn.outvars[0] for k in kernels for s in k.body.sites}
-    together = {*graph.jaxpr.invars, *graph.jaxpr.constvars, *made}
-    byte = CACHE if sum(map(bytes_of, together)) <= IN_CACHE else MEMORY
+    made = written | {v for k in kernels for v in k.results}
+    byte = byte_at(sum(map(bytes_of, {*graph.jaxpr.invars, *graph.jaxpr.constvars, *made})))
     read = [*(v for k in kernels for v in k.inputs), *(v for _, mine in loops.values() for v in mine)]
     moved = byte.read * sum(map(bytes_of, read)) + byte.kept * sum(map(bytes_of, made))
     by_loops = sum(_by_xla(graph, v, inside) for v, (inside, _) in loops.items())
@@ -69,8 +63,7 @@ def _written(graph: Graph, kernels: Sequence[Kernel], by_xla: Collection[int]) -
 
 def _is_alone(graph: Graph, index: int) -> bool:
     """Is what an equation makes written, whoever wants it?"""
-    name = graph.eqns[index].primitive.name
-    return name in REDUCTIONS or name not in IN_LOOPS
+    return graph.eqns[index].primitive.name not in MADE_WITHIN
 
 
 def _loop(graph: Graph, v: Var, written: Collection[Var], by_xla: Collection[int]) -> tuple[set[int], set[Var]]:

@@ -22,10 +22,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from ..api.scan import scan
 from ..primitives.avals import typed
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
-from ..tracing import elementwise
 from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import interpret, run_equation, scan_counts, value_of, variables
-from ..tracing.labels import MOVES
+from ..tracing.labels import NUMBER_BY_NUMBER
 from ..tracing.lanewise import one_lane
 from .cut import count_of
 from .graph import OUTSIDE, Graph, depending_on, flat_graph
@@ -144,7 +143,7 @@ def _over_lanes(one: Callable[..., Any], eqn: JaxprEqn, rank: int) -> Callable[.
     return one
 
 
-_IN_STEPS = elementwise.NAMES | MOVES | {"slice", "concatenate"}
+_IN_STEPS = NUMBER_BY_NUMBER | {"slice", "concatenate"}
 """What a step may do: what is as good done for all steps at once."""
 
 

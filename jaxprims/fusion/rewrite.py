@@ -11,9 +11,8 @@ import jax
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from ..primitives.held import argument, held, table
-from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation, run_in, value_of, variables
-from ..tracing.labels import MOVES, REDUCTIONS
+from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from . import loops
 from .agreed import (
     WHY,
@@ -28,14 +27,14 @@ from .agreed import (
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared
-from .cut import CACHE, MEMORY, ByteAt
+from .cut import CACHE, IN_CACHE, MEMORY, ByteAt
 from .epilogues import finished
 from .exact_loops import title
-from .graph import Graph
+from .graph import Graph, needs_itself
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .maps import find_maps, is_worth_one
 from .pays import along_rows, is_held, of_short_rows, why_no_rows, why_not
-from .priced import SAVED, bytes_around, is_in_cache, price
+from .priced import SAVED, bytes_around, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils.pays import folds, why_no_stencil
@@ -72,7 +71,7 @@ class Rewritten:
 
 def rewritten(graph: Graph) -> Rewritten:
     plan, kernels = _cheapest(graph)
-    by_xla = graph.evaluated(_reads(kernels))
+    by_xla = _beside(graph, kernels)
     once: dict[Any, Any] = dict.fromkeys(made_once(graph, {v for k in kernels for v in k.inputs}, by_xla), lambda x: table(x, 2))
     once |= dict.fromkeys(to_be_held(graph, plan.compared, kernels, by_xla), lambda x: held([x])[0])
     of_arguments = set(arguments_to_be_held(graph, plan.compared, kernels, by_xla))
@@ -81,7 +80,7 @@ def rewritten(graph: Graph) -> Rewritten:
     closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*(v.aval for v in args))
     kernels = [k for k in kernels if k in called]  # others take in what some are for
     closed, chains = (closed, []) if graph.with_rules else chained(closed)
-    done = {s.index for k in kernels for s in k.body.sites} | {t for k in kernels for t in k.body.taken}
+    done = {index for k in kernels for index in k.inside}
     left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
     holds = tuple(v in of_arguments for v in args) if of_arguments else ()
     return Rewritten(closed, tuple(kernels), left, chains=tuple(chains), held=holds)
@@ -95,16 +94,16 @@ def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
     kernels = _planned(plan)
 
     def cost(kernels: Sequence[Kernel]) -> float:
-        return price(graph, kernels, graph.evaluated(_reads(kernels)))
+        return price(graph, kernels, _beside(graph, kernels))
 
-    if bytes_around(graph) < math.inf and leaves_short_ones(graph, graph.evaluated(_reads(kernels))):
+    if bytes_around(graph) < math.inf and leaves_short_ones(graph, _beside(graph, kernels)):
         written = _Plan(graph, compared=plan.compared, written=True)
         others = _planned(written)
         if others and cost(others) < cost(kernels):
             plan, kernels = written, others
-    if not kernels or not is_in_cache(graph):
+    if not kernels or bytes_around(graph) > IN_CACHE:
         return plan, kernels
-    near = dataclasses.replace(plan, moved=frozenset(), of_rows=(), inside=frozenset(), left={}, bodies={}, byte=CACHE)
+    near = _Plan(graph, compared=plan.compared, made=plan.made, seen=plan.seen, byte=CACHE, written=plan.written)
     others = _planned(near)
     return (near, others) if cost(others) < SAVED * cost(kernels) else (plan, kernels)
 
@@ -121,7 +120,7 @@ def _planned(plan: _Plan) -> list[Kernel]:
             more = kernel if _is_compared(plan, kernel) else _finished(graph, kernel, kernels)
             if more is not kernel and _can_be_run(graph, more, [*kernels[:n], *kernels[n + 1 :]]):
                 kernels[n] = more
-    while bad := disagreeing(graph, plan.compared, kernels, graph.evaluated(_reads(kernels))):
+    while bad := disagreeing(graph, plan.compared, kernels, _beside(graph, kernels)):
         plan.left.update((s.index, WHY) for k in bad for s in k.body.sites)
         kernels = [k for k in kernels if k not in bad]
     return kernels
@@ -159,7 +158,6 @@ class _Plan:
             roots = {s.eqn.outvars[0] for s in sites}
             others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)
             self.moved = frozenset(others) - roots
-            self.bodies.clear()
             body, made_here = self._body(sites), {s.index for s in sites}
             made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
             read = {
@@ -171,9 +169,8 @@ class _Plan:
             if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, kernels):
                 kernels.append(kernel)
         self.of_rows = tuple(k.body.sites for k in kernels)
-        self.moved = frozenset(s.eqn.outvars[0] for k in kernels for s in k.body.sites)
+        self.moved = frozenset(v for k in kernels for v in k.results)
         self.inside = frozenset(t for k in kernels for t in k.body.taken)
-        self.bodies.clear()
         return kernels
 
     def kernels(self) -> list[Kernel]:
@@ -194,7 +191,7 @@ class _Plan:
             if site.kept and math.prod(site.sizes[site.kept :]) <= MOST_OWN:
                 continue  # for each element a few numbers, which another kernel may take in
             body = self._body([site])
-            moved = [var for var, _ in body.streamed if _is_moved(self.graph, var)]
+            moved = [var for var, _ in body.streamed if self.graph.name_of(var) in _MOVES]
             bits = sum(1 << self.graph.producer[var] for var in dict.fromkeys(moved))
             if moved:
                 made = {_unwrapped(self.graph, var) for var, _ in site.roots if self.graph.needs([var]) & bits}
@@ -209,12 +206,11 @@ class _Plan:
             found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why, self.seen)
             roots = {s.sites[0].eqn.outvars[0] for s in found}
             self.moved |= roots & wanted
-            self.bodies.clear()
 
     def stencils(self, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
-        outside = self.graph.evaluated(_reads(kernels))
+        outside = _beside(self.graph, kernels)
         found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside), self.seen)
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
@@ -231,7 +227,7 @@ class _Plan:
         return out
 
     def _maps(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        reads, given = _reads(kernels), {s.eqn.outvars[0] for k in kernels for s in k.body.sites}
+        reads, given = _reads(kernels), {v for k in kernels for v in k.results}
         by_xla = self.graph.evaluated(reads)
         free = by_xla - made_to_be_compared(self.graph, self.compared, by_xla)
         groups = find_maps(self.graph, free, given, {v for k in kernels for v in k.inputs})
@@ -309,7 +305,7 @@ class _Plan:
         return why_not(body) is None and isinstance(self._kernel(body), Kernel)
 
     def _body(self, sites: Sequence[Site], cut: frozenset[Var] = frozenset()) -> Body:
-        key = tuple((s.index, s.family, s.sizes) for s in sites), cut
+        key = tuple((s.index, s.family, s.sizes) for s in sites), cut, self.moved
         if key not in self.bodies:
             self.bodies[key] = Body(self.graph, sites, cut, self.moved)
         return self.bodies[key]
@@ -344,7 +340,7 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
     if not isinstance(kernel.body, Body) or kernel.body.sites[0].family != "scan":
         return kernel
     others = {v for k in kernels if k is not kernel for v in k.inputs}
-    body = finished(kernel.body, graph.evaluated(_reads(kernels)), others)
+    body = finished(kernel.body, _beside(graph, kernels), others)
     made = kernel if body is None else kernel_from(body, body.leaves, body.run)
     return made if isinstance(made, Kernel) else kernel
 
@@ -352,8 +348,7 @@ def _finished(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> Kernel
 def _is_compared(plan: _Plan, kernel: Kernel) -> bool:
     """Does it combine what is compared with its result elsewhere? That is to be the same, and so has to be written, where not
     everybody makes the same of it."""
-    mine = {s.index for s in kernel.body.sites}
-    every = range(len(plan.graph.eqns))
+    mine, every = kernel.made, range(len(plan.graph.eqns))
     return any(k in mine and has_its_own_way(plan.graph, var, every) for var, k, *_ in plan.compared)
 
 
@@ -370,18 +365,13 @@ def _compares_in_its_own_way(plan: _Plan, kernel: Kernel) -> bool:
     return any(has_its_own_way(plan.graph, var, inside) for var in apart)
 
 
-def _is_moved(graph: Graph, var: Var) -> bool:
-    eqn = graph.made_by(var)
-    return eqn is not None and eqn.primitive.name in _MOVES
-
-
 def _unwrapped(graph: Graph, var: Any) -> Any:
     """What an elementwise function of one array is of: the last single array that all of it is computed from."""
     last, todo = var, {var}
     while todo:
         at = max(graph.producer.get(v, -1) for v in todo)
         eqn = None if at < 0 else graph.eqns[at]
-        if eqn is None or eqn.primitive.name not in elementwise.NAMES | MOVES or len(eqn.outvars) != 1:
+        if eqn is None or eqn.primitive.name not in NUMBER_BY_NUMBER or len(eqn.outvars) != 1:
             break
         todo -= set(eqn.outvars)
         todo |= {v for v in variables(eqn.invars) if v.aval.ndim}
@@ -396,33 +386,24 @@ def _unwrapped(graph: Graph, var: Any) -> Any:
 
 def _independent(graph: Graph, merged: Sequence[Site], groups: Sequence[Sequence[Site]], old: Sequence[Site]) -> bool:
     """Does no site of a kernel need another's result, by way of other kernels either?"""
-    bits = 0
-    for s in merged:
-        bits |= graph.needs(s.eqn.invars)
-    mine = sum(1 << s.index for s in merged)
-    todo = [g for g in groups if g is not old]
-    while not bits & mine:
-        reached = [g for g in todo if any(bits >> s.index & 1 for s in g)]
-        if not reached:
-            return True
-        for g in reached:
-            todo.remove(g)
-            for s in g:
-                bits |= graph.needs(s.eqn.invars)
-    return False
+
+    def needs(sites: Sequence[Site]) -> int:
+        return graph.needs([v for s in sites for v in s.eqn.invars])
+
+    return not needs_itself(_bits(merged), needs(merged), (g for g in groups if g is not old), _bits, needs)
 
 
 def _can_be_run(graph: Graph, kernel: Kernel, others: Sequence[Kernel]) -> bool:
     """Does it not need its own results, by way of others either?"""
-    made = {k: sum(1 << s.index for s in k.body.sites) for k in (kernel, *others)}
-    needed, todo = graph.needs(kernel.inputs), list(others)
-    while not needed & made[kernel]:
-        reached = [k for k in todo if made[k] & needed]
-        if not reached:
-            return True
-        todo = [k for k in todo if k not in reached]
-        needed |= graph.needs([v for k in reached for v in k.inputs])
-    return False
+
+    def needs(k: Kernel) -> int:
+        return graph.needs(k.inputs)
+
+    return not needs_itself(_bits(kernel.body.sites), needs(kernel), others, lambda k: _bits(k.body.sites), needs)
+
+
+def _bits(sites: Sequence[Site | Root]) -> int:
+    return sum(1 << s.index for s in sites)
 
 
 # --- what is evaluated outside of kernels ---------------------------------------------------------------------------------------
@@ -433,9 +414,14 @@ def _cuts(graph: Graph, bodies: Sequence[Body], byte: ByteAt) -> list[frozenset[
     return read_of(graph, bodies, graph.evaluated(_reads_of(bodies)), byte)
 
 
+def _beside(graph: Graph, kernels: Sequence[Kernel]) -> set[int]:
+    """The equations that XLA evaluates beside these kernels."""
+    return graph.evaluated(_reads(kernels))
+
+
 def _reads(kernels: Sequence[Kernel]) -> dict[int, Sequence[Any]]:
     """By the equation of each site, what its kernel reads."""
-    return {s.index: k.inputs for k in kernels for s in k.body.sites}
+    return {index: k.inputs for k in kernels for index in k.made}
 
 
 def _reads_of(bodies: Sequence[Body]) -> dict[int, Sequence[Any]]:
@@ -451,7 +437,7 @@ def _run(
 ) -> list[Any]:
     """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again, and
     how that is said."""
-    within = {s.index: k for k in kernels for s in k.body.sites}
+    within = {index: k for k in kernels for index in k.made}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
     def make(wanted: Sequence[Any]) -> None:
@@ -477,8 +463,7 @@ def _run(
             else:
                 called.append(kernel)
                 results = jaxpr_as_fun(kernel.call)(*(env[x] for x in kernel.inputs))
-                made: Sequence[Site | Root] = kernel.body.sites
-                env.update((s.eqn.outvars[0], r) for s, r in zip(made, results, strict=True))
+                env.update(zip(kernel.results, results, strict=True))
 
     for eqn in graph.eqns:
         if eqn.effects:

@@ -13,13 +13,12 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Literal
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..tracing.labels import REDUCTIONS, Labels, wanted
-from ..tracing.lanewise import OWN
+from ..tracing.labels import REDUCTIONS, Labels, leading, wanted
 from .agreed import made_apart
 from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
 from .compared import Compared
 from .cut import IN_CACHE, bytes_of
-from .graph import OUTSIDE, Graph
+from .graph import OUTSIDE, Graph, needs_itself
 from .pays import FEWEST_IN_A_LOOP, FEWEST_SIDE_BY_SIDE, why_not
 from .priced import bytes_around
 from .sites import Site, find_sites, is_number
@@ -51,8 +50,7 @@ class Rows:
         return self.graph.needs([v for k in self.members for v in self.graph.eqns[k].invars if not self.has(v)])
 
     def labels(self, var: Any) -> Labels:
-        k = len(self.sizes)
-        return (*range(k), *(OWN,) * (var.aval.ndim - k))
+        return leading(len(self.sizes), var.aval.ndim)
 
     def own(self, index: int) -> float:
         """Numbers of a row of what an equation makes."""
@@ -76,15 +74,9 @@ class Rows:
         together = Rows(self.graph, self.sizes, set().union(self.members, *(o.members for o in others), {index}))
         if len(together.members) > MOST_MEMBERS:
             return None
-        needed, todo = together.needed, [o for o in every if o not in others]
-        while not needed & together.bits:
-            reached = [o for o in todo if o.bits & needed]
-            if not reached:
-                return together
-            todo = [o for o in todo if o not in reached]
-            for o in reached:
-                needed |= o.needed
-        return None
+        rest = (o for o in every if o not in others)
+        around = needs_itself(together.bits, together.needed, rest, lambda o: o.bits, lambda o: o.needed)
+        return None if around else together
 
     def roots(self, elsewhere: Collection[int], others: Collection[int]) -> list[int]:
         """What others want of it. What loops of other sites and other functions of rows make again (``elsewhere``), if that is

@@ -21,8 +21,8 @@ from ..api.bin_finder import place_finder
 from ..primitives.batches import new_primitive
 from ..tracing import elementwise, lanewise
 from ..tracing.jaxprs import run_equation, with_arguments
-from ..tracing.labels import wanted
-from ..tracing.lanewise import OWN, Lane
+from ..tracing.labels import own_shape, wanted
+from ..tracing.lanewise import Lane
 from .exact_loops import is_exact_loop
 from .graph import OUTSIDE, Graph, flat_graph, with_equations
 
@@ -84,9 +84,8 @@ def _side(graph: Graph, eqn: JaxprEqn) -> str | None:
 
 def _number(graph: Graph, atom: Any) -> int | None:
     """The number that all of an array are."""
-    while (eqn := graph.made_by(atom)) is not None and eqn.primitive.name in ("broadcast_in_dim", "reshape"):
-        atom = eqn.invars[0]
-    return int(atom.val) if isinstance(atom, Literal) else None
+    filling = graph.before(atom, ("broadcast_in_dim", "reshape"))
+    return int(filling.val) if isinstance(filling, Literal) else None
 
 
 def _of_one(eqn: JaxprEqn) -> str | None:
@@ -99,10 +98,8 @@ def _of_one(eqn: JaxprEqn) -> str | None:
         lanes = [Lane(x, tuple(v.aval.shape), k) for x, v, k in zip(xs, eqn.invars, labels, strict=True)]
         return lanewise.equation(eqn, lanes)[0].data
 
-    def own(v: Any, labels: Sequence[int]) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct([n for n, k in zip(v.aval.shape, labels, strict=True) if k == OWN], v.aval.dtype)
-
-    return str(jax.make_jaxpr(run)(*map(own, eqn.invars, labels)))
+    own = (jax.ShapeDtypeStruct(own_shape(v, k), v.aval.dtype) for v, k in zip(eqn.invars, labels, strict=True))
+    return str(jax.make_jaxpr(run)(*own))
 
 
 @functools.lru_cache(maxsize=64)

@@ -165,14 +165,15 @@ def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         if _is_mask(graph, x):
             return functools.partial(_chosen, inverse, x)
         return lambda value: _widened(value(x)) * inverse
-    spread = made is not None and made.primitive.name == "broadcast_in_dim" and made.invars[0].aval.size < y.aval.size
-    if not spread and y.aval.shape == out.shape:
+    if made is not None and (made.primitive.name != "broadcast_in_dim" or made.invars[0].aval.size >= y.aval.size):
+        made = None  # it is not spread
+    if made is None and y.aval.shape == out.shape:
         return None
-    shared, *sizes = made.invars if made is not None and spread else [y]
+    shared, *sizes = [y] if made is None else made.invars
 
     def product(value: Callable[[Any], Any]) -> Any:
         inverse = 1 / _widened(value(shared))
-        if made is not None and spread:
+        if made is not None:
             inverse = made.primitive.bind(inverse, *map(value, sizes), **made.params)
         return _widened(value(x)) * inverse
 

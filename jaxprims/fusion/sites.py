@@ -14,8 +14,8 @@ from jax.extend.core import JaxprEqn, Literal
 from ..arguments.monoids import monoids
 from ..calls.genhist import ROW
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence
-from ..tracing.labels import Labels
-from ..tracing.lanewise import OWN
+from ..tracing.jaxprs import scatters
+from ..tracing.labels import Labels, leading, own_shape
 from ..tracing.parameters import INDEX_MODES
 from .exact_loops import is_exact
 from .graph import Graph
@@ -50,8 +50,7 @@ class Site:
     @property
     def elements(self) -> int:
         """Numbers that it combines."""
-        own = max(math.prod(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN) for var, labels in self.roots)
-        return math.prod(self.sizes) * own
+        return math.prod(self.sizes) * max(math.prod(own_shape(*root)) for root in self.roots)
 
     @property
     def positioned(self) -> bool:
@@ -89,9 +88,8 @@ def _reduction(op: Any) -> Callable[..., Site | None]:
         axes, shape = sorted(eqn.params["axes"]), x.aval.shape
         if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not is_number(x, complex=op is jnp.add):
             return None
-        behind = shape[axes[-1] + 1 :]
-        labels = (*range(axes[-1] + 1), *(OWN,) * len(behind))
-        return Site(index, eqn, "reduce", op, ((x, labels),), shape[: axes[-1] + 1], axes[0], behind)
+        loops = axes[-1] + 1
+        return Site(index, eqn, "reduce", op, ((x, leading(loops, len(shape))),), shape[:loops], axes[0], shape[loops:])
 
     return rule
 
@@ -102,7 +100,7 @@ def _scan(op: Any) -> Callable[..., Site | None]:
         axis, shape = eqn.params["axis"], x.aval.shape
         if not is_number(x, complex=op in (jnp.add, jnp.multiply)) or x.aval.dtype == np.bool_:
             return None
-        labels = (*range(axis + 1), *(OWN,) * (len(shape) - axis - 1))
+        labels = leading(axis + 1, len(shape))
         return Site(index, eqn, "scan", op, ((x, labels),), shape[: axis + 1], axis, shape[axis + 1 :], eqn.params["reverse"])
 
     return rule
@@ -135,8 +133,7 @@ def _scatter(op: Any) -> Callable[..., Site | None]:
         whole = d.update_window_dims == window and updates.aval.shape[rank:] == shape[kept + depth :]
         if not whole or rank == kept or eqn.params["mode"].name not in INDEX_MODES or not is_number(updates, complex=True):
             return None
-        loops = tuple(range(rank))
-        roots = (indices, (*loops, OWN)), (updates, (*loops, *(OWN,) * len(window)))
+        roots = tuple((v, leading(rank, v.aval.ndim)) for v in (indices, updates))
         rows = math.prod(updates.aval.shape[rank:]) >= ROW
         return Site(index, eqn, "histogram", op, roots, indices.aval.shape[:-1], kept, rows=rows, into=into)
 
@@ -147,8 +144,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     """A reduction of a few numbers for each of many elements, as a loop over these, or over fewer of which each has several
     results. XLA writes what it reduces, if that is made from less; and what loops carry."""
     if is_exact(eqn) and all(isinstance(n, int) for n in eqn.outvars[0].aval.shape):
-        (out,) = eqn.outvars
-        yield Site(index, eqn, "map", None, ((out, tuple(range(out.aval.ndim))),), out.aval.shape, 0)
+        yield map_of(index, eqn)
     if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:
         return
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
@@ -157,19 +153,33 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
         return
     for rank in range(axes[0], 0, -1):
         if 0 < math.prod(shape[rank:]) <= MOST_OWN:
-            labels = (*range(rank), *(OWN,) * (out.aval.ndim - rank))
-            yield Site(index, eqn, "map", None, ((out, labels),), shape[:rank], 0)
+            yield map_of(index, eqn, rank)
+
+
+def map_of(index: int, eqn: JaxprEqn, loops: int | None = None) -> Site:
+    """An equation's result, made in loops along its first axes: along all of them if it is not said of how many."""
+    (out,) = eqn.outvars
+    loops = out.aval.ndim if loops is None else loops
+    return Site(index, eqn, "map", None, ((out, leading(loops, out.aval.ndim)),), out.aval.shape[:loops], 0)
 
 
 _SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin sort".split())
 
 
+def extreme(which: str, dtype: Any) -> Any:
+    """The "least" or "greatest" number of a dtype; infinities count."""
+    d, greatest = np.dtype(dtype), which == "greatest"
+    if jnp.issubdtype(d, jnp.floating):
+        return np.inf if greatest else -np.inf
+    return greatest if d == np.bool_ else (jnp.iinfo(d).max if greatest else jnp.iinfo(d).min)
+
+
 def is_number(x: Any, complex: bool = False) -> bool:
     d = x.aval.dtype
     return (
-        jnp.issubdtype(d, jnp.bool_)
+        jnp.issubdtype(d, jnp.floating)
         or jnp.issubdtype(d, jnp.integer)
-        or jnp.issubdtype(d, jnp.floating)
+        or jnp.issubdtype(d, jnp.bool_)
         or (complex and jnp.issubdtype(d, jnp.complexfloating))
     )
 
@@ -190,21 +200,19 @@ _RULES: dict[str, Callable[..., Site | None]] = {
     "cummax": _scan(jnp.maximum),
     "cummin": _scan(jnp.minimum),
     "cumlogsumexp": _scan(jnp.logaddexp),
-    **{f"scatter{dash}add": _scatter(jnp.add) for dash in "-_"},
-    **{f"scatter{dash}mul": _scatter(jnp.multiply) for dash in "-_"},
-    **{f"scatter{dash}min": _scatter(jnp.minimum) for dash in "-_"},
-    **{f"scatter{dash}max": _scatter(jnp.maximum) for dash in "-_"},
+    **dict.fromkeys(scatters("add"), _scatter(jnp.add)),
+    **dict.fromkeys(scatters("mul"), _scatter(jnp.multiply)),
+    **dict.fromkeys(scatters("min"), _scatter(jnp.minimum)),
+    **dict.fromkeys(scatters("max"), _scatter(jnp.maximum)),
 }
 
 
 def is_filled_with(graph: Graph, atom: Any, value: Any) -> bool:
     """Is an array the same number everywhere, this one?"""
-    while not isinstance(atom, Literal):
-        eqn = graph.made_by(atom)
-        if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type", "copy"):
-            return False
-        atom = eqn.invars[0]
-    number = np.asarray(atom.val)
+    filling = graph.before(atom, ("broadcast_in_dim", "convert_element_type", "copy"))
+    if not isinstance(filling, Literal):
+        return False
+    number = np.asarray(filling.val)
     return number.ndim == 0 and bool(number == value) and not (value == 0 and _is_negative(complex(number)))
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from ..tracing.jaxprs import scatters
 from .graph import Graph
 from .sites import is_filled_with
 
-_ADDED = ("scatter-add", "scatter_add")
+_ADDED = scatters("add")
 
 
 def added_in_turn(graph: Graph) -> ClosedJaxpr | None:
@@ -39,9 +40,7 @@ def _is_one_of_many(graph: Graph, eqn: JaxprEqn, user: int) -> bool:
 def _are_alike(one: JaxprEqn, other: JaxprEqn) -> bool:
     """Are they updates of the same bins, as many and of the same kind? Of numbers: rows that are not all made alike would be
     written for a kernel of all of them."""
-    if one.primitive is not other.primitive or any(
-        one.params[name] != other.params[name] for name in ("dimension_numbers", "mode")
-    ):
+    if one.primitive is not other.primitive or any(one.params[k] != other.params[k] for k in ("dimension_numbers", "mode")):
         return False
     _, indices, updates = one.invars
     return updates.aval.ndim < indices.aval.ndim and all(

@@ -13,11 +13,11 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import run_equation, variables
+from ..tracing.jaxprs import run_equation, scatters, variables
 from ..tracing.labels import REDUCTIONS
 from .graph import Graph, reached, with_equations
 
-_UPDATES = frozenset(f"scatter{dash}{op}" for dash in "-_" for op in ("add", "mul", "min", "max"))
+_UPDATES = scatters("add", "mul", "min", "max")
 
 _OF_NUMBERS = elementwise.NAMES | {"broadcast_in_dim"}
 
@@ -32,7 +32,6 @@ def unflattened(graph: Graph) -> ClosedJaxpr | None:
     if not updates:
         return None
     wanted = _behind(graph, [v for e in updates for v in e.invars[1:]], shapes)
-
     numbers, whole = dict[Var, Any](), dict[Var, Any]()
 
     def in_shape(atom: Any, shape: Shape) -> Any:

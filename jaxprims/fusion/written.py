@@ -10,7 +10,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.jaxprs import variables
-from ..tracing.labels import MOVES, REDUCTIONS
+from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from .body import Body, operations
 from .cut import READ, ByteAt, bytes_of, kept_byte, read_or_made
 from .graph import OUTSIDE, Graph
@@ -30,12 +30,11 @@ and for each innermost row."""
 A_LOOP = 8192
 """What one more loop of XLA's takes, in additions."""
 
-IN_LOOPS = elementwise.NAMES | MOVES | REDUCTIONS | SHIFTS | {"gather"}
-"""What XLA's loops take in: what they read need not be written for them."""
-
-
-_MADE_WITHIN = IN_LOOPS - REDUCTIONS
+MADE_WITHIN = NUMBER_BY_NUMBER | SHIFTS | {"gather"}
 """What is in the loop of what wants it."""
+
+IN_LOOPS = MADE_WITHIN | REDUCTIONS
+"""What XLA's loops take in: what they read need not be written for them."""
 
 
 def read_of(graph: Graph, bodies: Sequence[Body], plain: Collection[int], byte: ByteAt) -> list[frozenset[Var]]:
@@ -77,7 +76,7 @@ def _left(graph: Graph, plain: Collection[int]) -> set[Var]:
     while todo:
         v = todo.pop()
         eqn = None if isinstance(v, Literal) or v in seen else graph.made_by(v)
-        if eqn is None or eqn.primitive.name not in elementwise.NAMES | MOVES:
+        if eqn is None or eqn.primitive.name not in NUMBER_BY_NUMBER:
             continue
         seen.add(v)
         if len(graph.users[v]) == 1:
@@ -131,7 +130,7 @@ def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
         eqn = graph.eqns[graph.producer[todo.pop()]]
         out.append(eqn)
         mine = {x for x in variables(eqn.invars) if len(graph.users[x]) == 1}
-        todo += [x for x in mine if (made := graph.made_by(x)) is not None and made.primitive.name in _MADE_WITHIN]
+        todo += [x for x in mine if (made := graph.made_by(x)) is not None and made.primitive.name in MADE_WITHIN]
     return out
 
 
@@ -159,7 +158,7 @@ def _loops_that_want(graph: Graph, v: Var, plain: Collection[int]) -> set[int]:
             continue
         seen.add(x)
         users = [u for u in graph.users.get(x, ()) if u in plain]
-        last = {u for u in users if (name := graph.eqns[u].primitive.name) in REDUCTIONS or name not in IN_LOOPS}
+        last = {u for u in users if graph.eqns[u].primitive.name not in MADE_WITHIN}
         if x is not v and (not users or OUTSIDE in graph.users[x]):
             out.add(graph.producer[x])
         out |= last
@@ -175,14 +174,10 @@ class _Prices:
         self.graph, self.bodies, self.plain, self.byte = graph, bodies, plain, byte
         self.takers = collections.Counter(k for b in bodies for k in b.taken)
         self.readers = collections.Counter(v for b in bodies for v in {v for v, _ in b.leaves})
-        self.written = {v for v in self.readers if not self._is_shifted(v)}
+        self.written = {v for v in self.readers if graph.name_of(v) not in SHIFTS}
         concerned = {*self.takers, *(graph.producer[v] for v in self.readers if v in graph.producer)}.intersection(plain)
         self.written.update(v for k in concerned for v in graph.eqns[k].outvars if is_written_by_xla(graph, v, plain))
         self.chosen, self.made = set[Var](), set[int]()
-
-    def _is_shifted(self, v: Var) -> bool:
-        eqn = self.graph.made_by(v)
-        return eqn is not None and eqn.primitive.name in SHIFTS
 
     def _written_for(self, body: Body) -> list[Var]:
         """What XLA would write for the body to read."""
@@ -237,7 +232,6 @@ class _Prices:
     def is_for_several(self, v: Var) -> bool:
         """And not for XLA, nor in place of several others, nor of what one would make again and again?"""
         index = self.graph.producer[v]
-
         alone = any(index in b.taken and (self.is_common(b, index) or len(self._written_for(b)) > 1) for b in self.bodies)
         return index not in self.plain and not alone
 

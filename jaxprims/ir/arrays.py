@@ -14,12 +14,12 @@ import math
 from collections.abc import Sequence
 
 from .check import check_program
-from .program import DTYPES, Program, is_float, itemsize
+from .program import DTYPES, FOLDED, Program, is_float, itemsize
 
 INDEX = -1
 """As the number of an array: its scalar at a position is the position, as s32."""
 
-COMBINE = ("none", "add", "mul", "max", "min", "and", "or", "xor")
+COMBINE = FOLDED | {"none"}
 """How a nest combines what its inner loops make."""
 
 MOST_BYTES = 1 << 18

@@ -116,9 +116,8 @@ def _convert(a: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if not _integer(a):
         return a / b
-    q = np.floor_divide(a, np.where(b == 0, b.dtype.type(1), b))
-    q = q + ((q * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)  # truncate
-    return np.where(b == 0, ~np.zeros_like(a), q)
+    divisor = np.where(b == 0, b.dtype.type(1), b)
+    return np.where(b == 0, ~(a ^ a), (a - np.fmod(a, divisor)) // divisor)  # truncated; by zero, all ones
 
 
 def _rem(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -8,12 +8,10 @@ import functools
 from typing import Any
 
 from .lanes import Lanes, lanes_of
-from .program import FOLDED, Builder, Program, neutral_bits
+from .program import FOLDED, NEUTRAL, Builder, Program, neutral_bits
 
 FEWEST = 8
 """Terms of a fold that is worth it."""
-
-_NEUTRAL = {"add": -0.0, "mul": 1, "max": "least", "min": "greatest", "and": "ones"}
 
 
 @functools.lru_cache(maxsize=512)
@@ -86,7 +84,8 @@ def _chain(whole: Program, root: int, users: collections.Counter[int]) -> tuple[
 def _fold(b: Builder, op: str, values: list[int], start: int | None, count: int, lanes: Lanes) -> int:
     """``start ⊕ term(0) ⊕ ... ⊕ term(count - 1)``."""
     dtype = lanes.program.result_dtypes[0]
-    first = values[start] if start is not None else b.emit("const", dtype, attr=neutral_bits(_NEUTRAL.get(op, 0), dtype))
+    neutral = neutral_bits(-0.0 if op == "add" else NEUTRAL[op], dtype)
+    first = values[start] if start is not None else b.emit("const", dtype, attr=neutral)
     outer = [values[v] for v in (*lanes.bases, *lanes.scalars)]
     body = Builder(["s32", dtype, *(b.dtype(v) for v in outer)])
     given = iter(range(2, 2 + len(outer)))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .evaluate import EXACT, NotEvaluable, apply
-from .program import COMMUTATIVE, Builder, Instr, Program, is_float, numpy_dtype, to_bits
+from .program import COMMUTATIVE, Builder, Instr, Program, in_order_of_use, is_float, neutral_bits, to_bits
 
 
 @functools.lru_cache(maxsize=1024)
@@ -22,7 +22,8 @@ def simplify(op: Program) -> Program:
     """The normal form: commutative operands in order, ``lt``/``le``/``eq`` alone of the comparisons, no inverted selects,
     constants folded, harmless no-ops gone, branches turned into selects, values numbered in the order of use."""
     r = _Rewriter(op.params)
-    return r.ordered(r.program(op, [r.emit("arg", d, attr=k) for k, d in enumerate(op.params)]))
+    results = r.program(op, [r.emit("arg", d, attr=k) for k, d in enumerate(op.params)])
+    return in_order_of_use(Program(op.params, tuple(r.b.body), tuple(results)))
 
 
 class _Rewriter:
@@ -84,18 +85,6 @@ class _Rewriter:
             return self.emit(instr.op, instr.dtype, *x, attr=instr.attr)
 
         return p.run(args, made)
-
-    def ordered(self, results: Sequence[int]) -> Program:
-        """The Program with these results, values numbered as a walk from the results finds them."""
-        out, number, waiting = Builder(self.b.params), dict[int, int](), list(reversed(results))
-        while waiting:
-            instr = self[value := waiting[-1]]
-            if missing := [o for o in instr.operands if o not in number]:
-                waiting += reversed(missing)
-                continue
-            number[value] = out.emit(instr.op, instr.dtype, *(number[o] for o in instr.operands), attr=instr.attr)
-            waiting.pop()
-        return out.finish([number[v] for v in results])
 
 
 Rule = Callable[[_Rewriter, str, tuple[int, ...]], int | None]
@@ -192,9 +181,8 @@ def _neutral(constant: float, *, negative_zero: bool = False, right_only: bool =
 
 def _all_ones(absorbing: bool) -> Rule:
     def rule(r: _Rewriter, dtype: str, x: tuple[int, ...]) -> int | None:
-        ones = (1 if dtype == "b1" else (1 << 8 * numpy_dtype(dtype).itemsize) - 1) if not is_float(dtype) else None
         for value, other in (x, x[::-1]):
-            if r[other].op == "const" and r[other].attr == ones:
+            if r[other].op == "const" and r[other].attr == neutral_bits("ones", dtype):
                 return other if absorbing else value
         return None
 

@@ -74,7 +74,10 @@ CONTROL = frozenset("loop fold while cond".split())
 COUNTED = frozenset("loop fold".split())
 """Of these, those with a number of turns."""
 
-FOLDED = frozenset("add mul max min and or xor".split())
+NEUTRAL = {"add": 0, "mul": 1, "max": "least", "min": "greatest", "and": "ones", "or": 0, "xor": 0}
+"""By operation, the number that changes none, as :func:`neutral_bits` takes it (but that the sum of 0 and -0.0 is 0)."""
+
+FOLDED = frozenset(NEUTRAL)
 """Operations that a ``fold`` may combine by."""
 
 

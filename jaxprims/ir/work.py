@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from .program import BINARY, COMPARE, CONTROL, COUNTED, UNARY, Program
+from .program import COMPARE, CONTROL, COUNTED, Program
 
 _SLOW = {"div": 4, "rem": 8, "sqrt": 4, "rsqrt": 4, "load": 2}
 _FREE = frozenset("arg const item".split())
-_SIMPLE = (
-    COMPARE
-    | (BINARY & frozenset("add sub mul max min and or xor shift_left shift_right_logical shift_right_arithmetic".split()))
-    | (UNARY & frozenset("not neg abs sign floor ceil round round_even real imag".split()))
-    | frozenset("select convert bitcast".split())
+_SIMPLE = COMPARE | frozenset(
+    "add sub mul max min and or xor shift_left shift_right_logical shift_right_arithmetic not neg abs sign floor ceil round_even "
+    "select convert bitcast".split()
 )
 _FUNCTION = 16  # a polynomial, or what there is no instruction for
 _TURNS = 8  # of a loop that ends when it does

@@ -23,9 +23,12 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..ir.program import Builder, Program, neutral_bits, numpy_dtype
+from ..tracing.lower import to_program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,10 +134,6 @@ _KINDS = {
 
 
 def _trace(function: Callable[..., Any], dtypes: tuple[str, ...]) -> Program:
-    import jax
-
-    from ..tracing.lower import to_program
-
     with jax.enable_x64("f64" in dtypes):
         avals = [jax.ShapeDtypeStruct((), numpy_dtype(d)) for d in dtypes * 2]
         return to_program(jax.make_jaxpr(function)(*avals).jaxpr)
@@ -189,21 +188,8 @@ def _headroom(a: Expr, b: Expr) -> Expr:
     return (a > top - b).where(top, a + b)
 
 
-def _jnp(name: str) -> Callable[..., Any]:
-    """``jax.numpy``'s function of this name."""
-
-    def function(*args: Any) -> Any:
-        import jax
-
-        return getattr(jax.numpy, name)(*args)
-
-    return function
-
-
 def _logsumexp(a: Any, b: Any) -> Any:
-    import jax
-
-    return jax.nn.logsumexp(jax.numpy.stack([a, b]))
+    return jax.nn.logsumexp(jnp.stack([a, b]))
 
 
 KNOWN = (
@@ -226,11 +212,11 @@ KNOWN = (
     Known("or", "i", lambda a, b: a | b, (0,)),
     Known("xor", "i", lambda a, b: a ^ b, (0,)),
     Known("logaddexp", "f", _logaddexp, ("least",), "result"),
-    Known("logaddexp", "f", _jnp("logaddexp"), ("least",), "result", traced=True),
+    Known("logaddexp", "f", jnp.logaddexp, ("least",), "result", traced=True),
     Known("logaddexp", "f", _logsumexp, ("least",), "result", traced=True),
-    Known("logaddexp2", "f", _jnp("logaddexp2"), ("least",), "result", traced=True),
+    Known("logaddexp2", "f", jnp.logaddexp2, ("least",), "result", traced=True),
     Known("hypot", "f", lambda a, b: (a * a + b * b).apply("sqrt"), (0,), "result"),
-    Known("hypot", "f", _jnp("hypot"), (0,), "result", traced=True),
+    Known("hypot", "f", jnp.hypot, (0,), "result", traced=True),
     Known("complex_mul", "ff", _complex_mul, (1, 0)),
     Known("affine", "nn", _affine, (1, 0)),
     Known("complex_affine", "ffff", _complex_affine, (1, 0, 0, 0)),

@@ -68,14 +68,11 @@ def form_of(op: Program, dtypes: tuple[str, ...], position: int, identity: tuple
 def _order(op: Program, position: int) -> Order | None:
     if op.params != op.result_dtypes * 2:
         return None
-    places = (1 - position, position)
-    dtypes = tuple(op.result_dtypes[k] for k in places)
-    b = Builder(dtypes * 2)
-    results = b.inline(op, [b.arg(places.index(k % 2) + 2 * (k // 2)) for k in range(4)])
-    decisions = classify.decisions(b.finish([results[k] for k in places]))
+    value_first = classify.restrict(op, (1 - position, position))
+    decisions = classify.decisions(value_first)
     if decisions is None:
         return None
-    return next((o for o, wanted in _references(dtypes) if all(map(_same, decisions, wanted))), None)
+    return next((o for o, wanted in _references(value_first.result_dtypes) if all(map(_same, decisions, wanted))), None)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

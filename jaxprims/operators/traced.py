@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from ..ir.arrays import ArrayProgram
 from ..ir.program import Program, from_bits
-from ..tracing.jaxprs import RULES, VJPS, capturing, run_equation, structs, without_mesh
+from ..tracing.jaxprs import RULES, VJPS, capturing, equations_in, run_equation, structs, without_mesh
 from ..tracing.lower import to_program
 from ..tracing.names import is_fixed
 from ..tracing.nests import to_arrays
@@ -111,11 +111,7 @@ def _has_rules(jaxpr: Jaxpr) -> bool:
 
 def _rules_of(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """The equations with rules, and those in what these compute."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _RULES:
-            yield eqn
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _rules_of(inner)
+    return (eqn for eqn in equations_in(jaxpr) if eqn.primitive.name in _RULES)
 
 
 @functools.lru_cache(maxsize=512)

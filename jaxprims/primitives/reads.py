@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
 from ..operators.traced import Traced
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, expansions, interpret, run_equation, subjaxprs
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, equations_in, expansions, interpret, run_equation
 from ..tracing.varying import axes_of, in_context, of_rows, placed
 from .avals import result_aval
 from .batches import batch_shape, members, new_primitive, outermost, over_batch
@@ -83,7 +83,7 @@ def _several(*args: Any) -> bool:
 
 def _reads(jaxpr: Jaxpr) -> bool:
     """Does it read numbers with derivatives by index?"""
-    return any(_is_read(eqn) or any(_reads(getattr(j, "jaxpr", j)) for j in subjaxprs(eqn)) for eqn in jaxpr.eqns)
+    return any(map(_is_read, equations_in(jaxpr)))
 
 
 def _is_read(eqn: JaxprEqn) -> bool:
@@ -94,7 +94,7 @@ def _equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
     if _is_read(eqn):
         read = Read(eqn.primitive, tuple(eqn.params.items()), tuple(operands[0].shape))
         return read_p.bind(*operands, read=read, masks=(0,) * len(operands), rank=0)
-    if eqn.primitive.name in RULES or not any(_reads(getattr(j, "jaxpr", j)) for j in subjaxprs(eqn)):
+    if eqn.primitive.name in RULES or not any(map(_reads, jaxprs_in_params(eqn.params))):
         return run_equation(eqn, operands)
     inner = called(eqn) if eqn.primitive.name in CALLS - CHECKPOINTS else None
     if inner is not None:

@@ -11,24 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.program import numpy_dtype
+from .elementwise import REAL
 from .emit import Unsupported
+from .jaxprs import scatters
 from .lowering import Lowering
-from .values import Array, Index, Value, View, check_shape, clamp_index, constants, read, row_major
-
-
-def loaded(e: Lowering, v: Value, name: str) -> Array:
-    return v if isinstance(v, Array) else v.array(e, name)
-
-
-def _moving(f: Callable[..., np.ndarray]) -> Callable[..., Array]:
-    """A rule from a function on one NumPy array and the equation's parameters."""
-
-    def rule(e: Lowering, eqn: Any, x: Value, *rest: Value) -> Array:
-        check_shape(eqn.outvars[0].aval.shape, eqn.primitive.name)
-        return loaded(e, x, eqn.primitive.name).map(lambda p: f(p, eqn.params))
-
-    return rule
-
+from .values import Array, Index, Value, View, check_shape, clamp_index, constants, loaded, read, row_major
 
 # --- shape -----------------------------------------------------------------------------------------------------------
 
@@ -116,6 +104,11 @@ def unstack(e: Lowering, eqn: Any, x: Value) -> list[Value]:
     return [without_axis(piece, axis) for piece in pieces(x, axis, [1] * x.shape[axis])]
 
 
+def tile(e: Lowering, eqn: Any, x: Value) -> Array:
+    check_shape(eqn.outvars[0].aval.shape, "tile")
+    return loaded(e, x, "tile").map(lambda p: np.tile(p, eqn.params["reps"]))
+
+
 def _joining(f: Callable[..., np.ndarray], axis: str) -> Callable[..., Array]:
     def rule(e: Lowering, eqn: Any, *xs: Value) -> Array:
         check_shape(eqn.outvars[0].aval.shape, eqn.primitive.name)
@@ -183,7 +176,7 @@ def _in_bounds(e: Lowering, starts: Sequence[tuple[int, int]]) -> int:
         dtype = e.dtype(start)
         if dtype[0] == "s":
             inside = e.op("and", inside, e.op("ge", start, e.like(start, 0)))
-        if count - 1 < np.iinfo(("int" if dtype[0] == "s" else "uint") + dtype[1:]).max:
+        if count - 1 < np.iinfo(numpy_dtype(dtype)).max:
             inside = e.op("and", inside, e.op("lt", start, e.like(start, count)) if count > 0 else e.const(False, "b1"))
     return inside
 
@@ -234,12 +227,7 @@ def _fill_value(dtype: np.dtype, given: Any) -> np.ndarray:
 
 def dynamic_update_slice(e: Lowering, eqn: Any, x: Value, update: Value, *starts: Value) -> Array:
     x, update = loaded(e, x, "dynamic_update_slice"), loaded(e, update, "dynamic_update_slice")
-    at = _clamped(e, starts, x.shape, update.shape)
-    result = x.map(np.copy)
-    for u in np.ndindex(update.shape):
-        target = [i + o for i, o in zip(at, u, strict=True)]
-        _write(e, result, target, [int(p[u]) for p in update.parts], e.const(True, "b1"))
-    return result
+    return _with_window(e, x, _clamped(e, starts, x.shape, update.shape), update)
 
 
 def row(e: Lowering, x: Value, i: Index) -> Value:
@@ -252,9 +240,15 @@ def row(e: Lowering, x: Value, i: Index) -> Value:
 
 def with_row(e: Lowering, x: Array, i: Index, new: Array) -> Array:
     """``x`` with ``x[i]`` replaced."""
+    return _with_window(e, x, [i, *[Index(None, 0)] * len(new.shape)], new.map(lambda p: p[None]))
+
+
+def _with_window(e: Lowering, x: Array, at: Sequence[Index], new: Array) -> Array:
+    """``x`` with ``new`` from a position on."""
     result = x.map(np.copy)
     for u in np.ndindex(new.shape):
-        _write(e, result, [i, *(Index(None, k) for k in u)], [int(p[u]) for p in new.parts], e.const(True, "b1"))
+        target = [i + o for i, o in zip(at, u, strict=True)]
+        _write(e, result, target, [int(p[u]) for p in new.parts], e.const(True, "b1"))
     return result
 
 
@@ -295,8 +289,7 @@ def scatter(e: Lowering, eqn: Any, x: Value, indices: Value, updates: Value) -> 
             return [int(p[()]) for p in loaded(e, result, name).parts]
         if how == "replace":
             return new
-        op = {"max": "or", "min": "and", "mul": "and", "add": "or"}.get(how, how) if x.dtype == np.bool_ else how
-        return [e.op(op, a, b) for a, b in zip(old, new, strict=True)]
+        return [REAL[how](e, {}, e.dtype(a), a, b) for a, b in zip(old, new, strict=True)]
 
     window_axes = [a for a in range(len(x.shape)) if a not in (*d.inserted_window_dims, *d.operand_batching_dims)]
     batch_axes = [a for a in range(len(updates.shape)) if a not in d.update_window_dims]
@@ -336,7 +329,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "slice": slice_,
     "split": split,
     "unstack": unstack,
-    "tile": _moving(lambda p, params: np.tile(p, params["reps"])),
+    "tile": tile,
     "concatenate": _joining(np.concatenate, "dimension"),
     "stack": _joining(np.stack, "axis"),
     "pad": pad,
@@ -344,15 +337,5 @@ RULES: dict[str, Callable[..., Any]] = {
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,
-    "scatter": scatter,
-    "scatter-add": scatter,
-    "scatter_add": scatter,
-    "scatter-sub": scatter,
-    "scatter_sub": scatter,
-    "scatter_mul": scatter,
-    "scatter-mul": scatter,
-    "scatter_min": scatter,
-    "scatter-min": scatter,
-    "scatter_max": scatter,
-    "scatter-max": scatter,
+    **dict.fromkeys(scatters("add", "sub", "mul", "min", "max") | {"scatter"}, scatter),
 }

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 Pair = tuple[Array, Array]
+T = TypeVar("T")
 
 
 def _add(a: Array, b: Array, c: Array, d: Array) -> Pair:
@@ -122,18 +123,24 @@ def _pow(a: Array, b: Array, c: Array, d: Array) -> Pair:
     return jnp.where(one, 1.0, jnp.where(vanishes, 0.0, re)), jnp.where(one | vanishes, 0.0, im)
 
 
+def powered(x: T, n: int, multiply: Callable[[T, T], T]) -> T:
+    """A positive power by repeated squaring, in the order of XLA's own expansion."""
+    result = None
+    while n:
+        if n & 1:
+            result = x if result is None else multiply(result, x)
+        n >>= 1
+        x = multiply(x, x) if n else x
+    assert result is not None
+    return result
+
+
 @functools.cache
 def _integer_pow(y: int) -> Callable[[Array, Array], Pair]:
     def power(a: Array, b: Array) -> Pair:
-        n, result, square = abs(y), None, (a, b)
-        while n:
-            if n & 1:
-                result = square if result is None else _mul(*result, *square)
-            n >>= 1
-            if n:
-                square = _mul(*square, *square)
         one = jnp.ones_like(a), jnp.zeros_like(a)
-        return one if result is None else result if y > 0 else _div(*one, *result)
+        result = powered((a, b), abs(y), lambda p, q: _mul(*p, *q)) if y else one
+        return result if y >= 0 else _div(*one, *result)
 
     return power
 

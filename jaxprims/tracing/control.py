@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from ..ir.program import CONTROL, Program
-from .arrays import cut, join, loaded, row, with_row, without_axis
+from .arrays import cut, join, row, with_row, without_axis
 from .emit import Imports, Unsupported
-from .jaxprs import opened, scan_counts, subjaxprs
+from .jaxprs import opened, scan_counts
 from .lowering import Lowering
-from .values import Array, Index, Value, check_shape, constants
+from .values import Array, Index, Value, check_shape, constants, loaded
 
 UNROLL = 128
 """A counted loop that makes at most so many scalars is unrolled."""
@@ -47,8 +48,8 @@ def unflat(like: Sequence[Array], scalars: Sequence[int]) -> list[Array]:
 def cost(e: Lowering, jaxpr: Any) -> int:
     """About how many scalars one evaluation makes."""
     total = 0
-    for eqn in opened(jaxpr)[0].eqns:
-        inner = sum(cost(e, j) for j in subjaxprs(eqn))
+    for eqn in jaxpr.eqns:
+        inner = sum(cost(e, j) for j in jaxprs_in_params(eqn.params))
         total += inner * eqn.params.get("length", 1) if inner else sum(math.prod(e.shape(v.aval)) for v in eqn.outvars)
     return total
 

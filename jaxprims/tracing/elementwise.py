@@ -17,7 +17,7 @@ from . import complex
 from .emit import Emitter, Unsupported, bits
 from .keys import plain_dtype
 from .lowering import Lowering
-from .values import Array, Value, check_shape, scalar_dtypes
+from .values import Array, Value, by_number, check_shape, loaded, scalar_dtypes
 
 Rule = Callable[..., int]
 
@@ -36,17 +36,10 @@ def _sign(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
 
 
 def _integer_pow(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    """Repeated squaring, in the order of XLA's own expansion."""
     y = params["y"]
     if y == 0:
         return e.like(x, 1)
-    n, power, square = abs(y), -1, x
-    while n:
-        if n & 1:
-            power = square if power < 0 else e.op("mul", power, square)
-        n >>= 1
-        if n:
-            square = e.op("mul", square, square)
+    power = complex.powered(x, abs(y), lambda a, b: e.op("mul", a, b))
     return power if y > 0 else e.op("div", e.like(x, 1), power)
 
 
@@ -62,10 +55,6 @@ def _pow(e: Emitter, params: Mapping[str, Any], out: str, x: int, y: int) -> int
     root = e.op("add", e.op("sqrt", x), e.like(x, 0))
     root = e.select(e.op("eq", x, e.like(x, -np.inf)), e.like(x, np.inf), root)
     return root if known == 0.5 else e.op("mul", e.op("abs", x), root) if known == 1.5 else e.op("div", e.like(x, 1), root)
-
-
-def _convert(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
-    return e.convert(x, out)
 
 
 def _bitcast(e: Emitter, params: Mapping[str, Any], out: str, x: int) -> int:
@@ -168,7 +157,7 @@ REAL: dict[str, Rule] = {
     "integer_pow": _integer_pow,
     "pow": _pow,
     "clamp": lambda e, params, out, low, x, high: e.op("min", e.op("max", low, x), high),
-    "convert_element_type": _convert,
+    "convert_element_type": lambda e, params, out, x: e.convert(x, out),
     "bitcast_convert_type": _bitcast,
     "eq_to": _total_order("eq"),
     "le_to": _total_order("le"),
@@ -181,19 +170,10 @@ REAL: dict[str, Rule] = {
 
 
 def _select(e: Emitter, which: int, *cases: int) -> int:
-    """``cases[which]``, an integer ``which`` clamped: selections by bisection."""
-    if len(cases) == 1:
-        return cases[0]
-    if e.dtype(which) == "b1":
+    """``cases[which]``, an integer ``which`` clamped."""
+    if e.dtype(which) == "b1" and len(cases) > 1:
         return e.select(which, cases[1], cases[0])
-
-    def between(low: int, high: int) -> int:
-        if high - low == 1:
-            return cases[low]
-        middle = (low + high) // 2
-        return e.select(e.op("lt", which, e.like(which, middle)), between(low, middle), between(middle, high))
-
-    return between(0, len(cases))
+    return by_number(e, which, len(cases), cases.__getitem__)
 
 
 def _parts(e: Lowering, name: str, out: tuple[str, ...], params: Mapping[str, Any]) -> Callable[..., tuple[int, ...]]:
@@ -215,7 +195,7 @@ def elementwise(e: Lowering, eqn: Any, *values: Value) -> Array:
     name, aval = eqn.primitive.name, eqn.outvars[0].aval
     check_axes(eqn)
     shape = check_shape(e.shape(aval), name)
-    operands = [v if isinstance(v, Array) else v.array(e, name) for v in values]
+    operands = [loaded(e, v, name) for v in values]
     out = scalar_dtypes(aval.dtype, name)
     if name == "select_n":
         which, *cases = operands

@@ -7,13 +7,13 @@ has an emitter of its own, which imports the values it uses from the one around 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from ..ir.program import COMPARE, Builder, Instr, Program, is_float, itemsize, numpy_dtype, to_bits
+from ..ir.evaluate import apply
+from ..ir.program import COMPARE, Builder, Instr, Program, is_float, itemsize, to_bits
 
 MAX_INSTRUCTIONS = 20_000
 """A function with more instructions, loops that were unrolled included, is not compiled."""
@@ -80,13 +80,16 @@ class Emitter:
         dtype = "b1" if name in COMPARE or name == "is_finite" else self.dtype(operands[0])
         if not is_float(self.dtype(operands[0])) or name in COMPARE:
             known = [self.constant(o) for o in operands]
-            if name in _FOLD and all(k is not None for k in known):
-                with np.errstate(over="ignore"):
-                    return self.const(_FOLD[name](*known), dtype)
+            if name in _FOLDED and all(k is not None for k in known):
+                return self._folded(name, dtype, known)
             same = self._identity(name, operands, known)
             if same is not None:
                 return same
         return self.emit(name, dtype, *operands)
+
+    def _folded(self, name: str, dtype: str, known: Sequence[Any]) -> int:
+        with np.errstate(all="ignore"):
+            return self.const(apply(name, dtype, known), dtype)
 
     def _identity(self, name: str, operands: Sequence[int], known: Sequence[Any]) -> int | None:
         """``x`` for x + 0, x * 1, x & True and the like; the condition itself for ``convert(condition) != 0``."""
@@ -96,7 +99,7 @@ class Emitter:
         for x, k in ((a, known[1]), (b, known[0])):
             if k is None:
                 continue
-            if name in _NEUTRAL and k == _NEUTRAL[name](k.dtype) and (x == a or name != "sub"):
+            if name in _NEUTRAL and (~k if name == "and" else k) == _NEUTRAL[name] and (x == a or name != "sub"):
                 return x
             if name in ("mul", "and") and k == 0:
                 return self.like(x, 0)
@@ -116,7 +119,7 @@ class Emitter:
         if self.dtype(value) == dtype:
             return value
         known = self.constant(value)
-        return self.emit("convert", dtype, value) if known is None else self.const(_cast(known, dtype), dtype)
+        return self.emit("convert", dtype, value) if known is None else self._folded("convert", dtype, [known])
 
     def bitcast(self, value: int, dtype: str) -> int:
         if self.dtype(value) == dtype:
@@ -160,73 +163,9 @@ class Imports:
         return programs, [v for v, _ in kept]
 
 
-def _cast(value: Any, dtype: str) -> Any:
-    target = numpy_dtype(dtype)
-    if dtype == "b1":
-        return bool(value != 0)
-    if target.kind in "iu" and value.dtype.kind not in "iub":
-        info = np.iinfo(target)
-        x = float(value)
-        return 0 if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x)
-    with np.errstate(over="ignore"):
-        return np.asarray(value).astype(target)
+_FOLDED = COMPARE | frozenset("add sub mul div rem neg sign max min and or xor not".split())
 
-
-def _div(a: Any, b: Any) -> Any:
-    if b == 0:
-        return _wrap(-1, a)
-    q = abs(int(a)) // abs(int(b))
-    return _wrap(q if (a < 0) == (b < 0) else -q, a)
-
-
-def _rem(a: Any, b: Any) -> Any:
-    if b == 0:
-        return a
-    r = abs(int(a)) % abs(int(b))
-    return _wrap(-r if a < 0 else r, a)
-
-
-def _wrap(n: int, like: Any) -> Any:
-    """The integer ``n`` modulo 2^bits, of the dtype of ``like``."""
-    bits = 8 * like.dtype.itemsize
-    n &= (1 << bits) - 1
-    return like.dtype.type(n - (1 << bits) if like.dtype.kind == "i" and n >> (bits - 1) else n)
-
-
-def _arithmetic(f: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: _wrap(f(int(a), int(b)), a)
-
-
-_FOLD: dict[str, Callable[..., Any]] = {
-    "add": _arithmetic(operator.add),
-    "sub": _arithmetic(operator.sub),
-    "mul": _arithmetic(operator.mul),
-    "div": _div,
-    "rem": _rem,
-    "neg": lambda a: _wrap(-int(a), a),
-    "sign": lambda a: _wrap(int(a > 0) - int(a < 0), a),
-    "max": max,
-    "min": min,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "not": np.invert,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
-_NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
-    "add": lambda t: 0,
-    "sub": lambda t: 0,
-    "mul": lambda t: 1,
-    "or": lambda t: 0,
-    "xor": lambda t: 0,
-    "and": lambda t: True if t == np.bool_ else _wrap(-1, np.zeros((), t)),
-}
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "or": 0, "xor": 0, "and": 0}  # of "and" the inverse
 
 
 def bits(dtype: str) -> int:

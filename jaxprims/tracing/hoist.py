@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
-from .jaxprs import CALLS, RULES, called, capturing, opened
+from .jaxprs import CALLS, RULES, assembled, called, capturing, structs, variables
 from .keys import from_words, is_key, words
 
 LARGE = 64
@@ -40,13 +40,13 @@ def hoist(closed: ClosedJaxpr) -> tuple[Callable[..., list[Any]], ClosedJaxpr]:
     which a part needs the element are inlined; those with differentiation rules of their own (``custom_jvp``) are kept whole,
     as are calls that don't need it.
     """
-    jaxpr, _ = opened(closed)
+    jaxpr = closed.jaxpr
     parting = _Parting(jaxpr)
     outvars = parting.walk(jaxpr, jaxpr.constvars, jaxpr.invars)
     inner, constvars = parting.inner(outvars)
-    pre = jaxpr_as_fun(_closed("captured", parting.embedded, jaxpr.constvars, constvars, parting.outer(constvars)))
-    held = {v: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in constvars}
-    rest = _closed("element", held, jaxpr.invars, outvars, inner)
+    outer = assembled(list(parting.embedded), jaxpr.constvars, constvars, parting.outer(constvars))
+    pre = jaxpr_as_fun(ClosedJaxpr(outer, list(parting.embedded.values())))
+    rest = ClosedJaxpr(assembled(constvars, jaxpr.invars, outvars, inner), structs(constvars))
     return _on_words(pre, rest) if any(is_key(v.aval.dtype) for v in constvars) else (pre, rest)
 
 
@@ -61,12 +61,6 @@ def _on_words(pre: Callable[..., list[Any]], inner: ClosedJaxpr) -> tuple[Callab
     jaxpr = jax.make_jaxpr(on_words)(*structs, *(v.aval for v in inner.jaxpr.invars)).jaxpr
     rest = capturing(jaxpr, n)
     return lambda *captured: [words(x) for x in pre(*captured)], ClosedJaxpr(rest, structs)
-
-
-def _closed(name: str, held: dict[Var, Any], invars: Sequence[Var], outvars: Sequence[Any], eqns: list[JaxprEqn]) -> ClosedJaxpr:
-    effects = frozenset().union(*(e.effects for e in eqns))
-    info = DebugInfo("jaxprims", name, ("",) * len(invars), ("",) * len(outvars))
-    return ClosedJaxpr(Jaxpr(list(held), list(invars), list(outvars), eqns, effects, info), list(held.values()))
 
 
 class _Parting:
@@ -104,8 +98,7 @@ class _Parting:
 
     def inner(self, outvars: Sequence[Any]) -> tuple[list[JaxprEqn], list[Var]]:
         """The equations for each element, and the variables that they need from outside, in the order of the equations."""
-        wanted = {v for v in outvars if isinstance(v, Var)}
-        indexed: set[Var] = set()
+        wanted, indexed = set(variables(outvars)), set[Var]()
         kept: list[JaxprEqn] = []
         for eqn, depends in reversed(self.eqns):
             if not wanted.intersection(eqn.outvars) and not eqn.effects:
@@ -115,11 +108,10 @@ class _Parting:
             if depends == _ELEMENT or view or (depends == _NOTHING and not large):
                 kept.append(eqn)
                 wanted.difference_update(eqn.outvars)
-                wanted.update(v for v in eqn.invars if isinstance(v, Var))
+                wanted.update(variables(eqn.invars))
             name = eqn.primitive.name
             if name in _INDEXING or name in _CONTROL or (name in _VIEWS and indexed.intersection(eqn.outvars)):
-                read = eqn.invars if name in _CONTROL else eqn.invars[:1]
-                indexed.update(v for v in read if isinstance(v, Var))
+                indexed.update(variables(eqn.invars if name in _CONTROL else eqn.invars[:1]))
         return kept[::-1], [v for v, depends in self.depends.items() if v in wanted and depends != _ELEMENT]
 
     def outer(self, outvars: Sequence[Var]) -> list[JaxprEqn]:
@@ -128,5 +120,5 @@ class _Parting:
         for eqn, depends in reversed(self.eqns):
             if depends != _ELEMENT and wanted.intersection(eqn.outvars):
                 kept.append(eqn)
-                wanted.update(v for v in eqn.invars if isinstance(v, Var))
+                wanted.update(variables(eqn.invars))
         return kept[::-1]

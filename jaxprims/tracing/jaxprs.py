@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -29,12 +29,21 @@ _TYPES_ALONE = frozenset({"pvary", "pcast", "reshard", "mesh_cast", "sharding_co
 IDENTITIES = _TYPES_ALONE | {"copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "stage", "device_put", "held"}
 """Primitives that give their operands."""
 
+REDUCED_BY = {"reduce_sum": "add", "reduce_prod": "mul"} | {f"reduce_{how}": how for how in ("max", "min", "and", "or", "xor")}
+"""The operation by which a primitive combines all that lies along some axes."""
+
 EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 """``jax.jit(inline=EARLY)``: equations in the jaxpr around, where what makes their operands is to be seen."""
 
 
 expansions: dict[str, Callable[..., Sequence[Any]]] = {}
 """What calls without a jaxpr evaluate, as a function of their operands and parameters."""
+
+
+@functools.cache
+def scatters(*ops: str) -> frozenset[str]:
+    """The primitives that update by index so, as older and newer JAX call them."""
+    return frozenset(f"scatter{dash}{op}" for dash in "-_" for op in ops)
 
 
 def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
@@ -136,14 +145,12 @@ def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
     return opened(jax.make_jaxpr(expanded)(*structs(eqn.invars)))
 
 
-def subjaxprs(eqn: JaxprEqn) -> Iterator[Any]:
-    """Every jaxpr among an equation's parameters."""
-    for value in eqn.params.values():
-        yield from _jaxprs_of(value if isinstance(value, (tuple, list)) else (value,))
-
-
-def _jaxprs_of(items: Sequence[Any]) -> Iterator[Any]:
-    return (item for item in items if isinstance(item, (Jaxpr, ClosedJaxpr)))
+def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Its equations, each before those of the functions among its parameters."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jaxprs_in_params(eqn.params):
+            yield from equations_in(inner)
 
 
 def without_mesh(jaxpr: Jaxpr) -> Jaxpr:
@@ -174,7 +181,8 @@ def _retyped(jaxpr: Jaxpr, context: Any) -> Jaxpr:
             return ClosedJaxpr(_retyped(param.jaxpr, context), param.consts)
         if isinstance(param, Jaxpr):
             return _retyped(param, context)
-        return tuple(map(inside, param)) if isinstance(param, tuple) and any(True for _ in _jaxprs_of(param)) else param
+        several = isinstance(param, tuple) and any(isinstance(p, (Jaxpr, ClosedJaxpr)) for p in param)
+        return tuple(map(inside, param)) if several else param
 
     constvars, invars = [*map(typed, jaxpr.constvars)], [*map(typed, jaxpr.invars)]
     eqns = []

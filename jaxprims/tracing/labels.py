@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from . import elementwise
-from .jaxprs import CALLS, IDENTITIES, called, opened, scan_counts
+from .jaxprs import CALLS, IDENTITIES, REDUCED_BY, called, opened, scan_counts
 from .lanewise import OWN
 
 Labels = tuple[int, ...]
@@ -22,7 +22,20 @@ Labels = tuple[int, ...]
 MOVES = frozenset("broadcast_in_dim reshape squeeze expand_dims iota copy stop_gradient name".split())
 """Primitives that compute nothing, and that a loop's body has for nothing, XLA's loops too."""
 
-REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "prod", "max", "min", "and", "or", "xor"))
+NUMBER_BY_NUMBER = elementwise.NAMES | MOVES
+"""What loops make of each number by itself, those of XLA's reductions too."""
+
+REDUCTIONS = frozenset(REDUCED_BY)
+
+
+def leading(loops: int, ndim: int) -> Labels:
+    """Of an array whose first axes are the loops', the others its own."""
+    return (*range(loops), *(OWN,) * (ndim - loops))
+
+
+def own_shape(var: Any, labels: Labels) -> tuple[Any, ...]:
+    """Of what a loop's body has of an array."""
+    return tuple(n for n, k in zip(var.aval.shape, labels, strict=True) if k == OWN)
 
 
 class Mixed(Exception):
@@ -210,10 +223,8 @@ def _stack(eqn: Any, axis: int) -> Found:
 _RULES: dict[str, Callable[[Any, int], Found]] = {
     **dict.fromkeys(elementwise.NAMES, _elementwise),
     **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _every),
-    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(REDUCTIONS | {"argmax", "argmin"}, _reduction),
     **{f"cum{how}": _but("axis") for how in ("sum", "prod", "max", "min")},
-    "argmax": _reduction,
-    "argmin": _reduction,
     "jit": _call,
     "pjit": _call,
     "broadcast_in_dim": _broadcast_in_dim,

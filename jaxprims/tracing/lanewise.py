@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from . import elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, called, interpret, opened, scan_counts
+from .jaxprs import CALLS, IDENTITIES, REDUCED_BY, called, interpret, opened, scan_counts
 from .varying import axes_of
 
 SAME, OWN = -1, -2
@@ -127,13 +127,12 @@ def _bind(eqn: Any, *data: Any, **changed: Any) -> Any:
     return eqn.primitive.bind(*data, **{**eqn.params, **changed})
 
 
-def _aligned(xs: Sequence[Lane], but: int = -1) -> tuple[list[Lane], tuple[int, ...]]:
-    """Values of one shape (scalars aside, and the axis ``but``), their axes labelled alike; and the labels."""
-    full = [x for x in xs if x.shape]
+def _aligned(xs: Sequence[Lane]) -> tuple[list[Lane], tuple[int, ...]]:
+    """Values of one shape (scalars aside, and axes of their own), their axes labelled alike; and the labels."""
     labels = []
-    for axis, mine in enumerate(zip(*(x.labels for x in full), strict=True)):
-        found = set(mine) - {SAME} if axis != but else {OWN}
-        if len(found) > 1 or (axis == but and any(k >= 0 for k in mine)):
+    for mine in zip(*(x.labels for x in xs if x.shape), strict=True):
+        found = set(mine) - {SAME}
+        if len(found) > 1:
             raise Unsupported("operator", "that mixes its lanes")
         labels.append(found.pop() if found else SAME)
     return [x.labelled(labels) if x.shape else x for x in xs], tuple(labels)
@@ -196,13 +195,6 @@ def _slice(eqn: Any, x: Lane) -> Lane:
     return Lane(data, tuple(eqn.outvars[0].aval.shape), x.labels)
 
 
-def _concatenate(eqn: Any, *xs: Lane) -> Lane:
-    axis = eqn.params["dimension"]
-    aligned, labels = _aligned(xs, axis)
-    data = _bind(eqn, *(x.data for x in aligned), dimension=aligned[0].at(axis))
-    return Lane(data, tuple(eqn.outvars[0].aval.shape), labels)
-
-
 def _stack(eqn: Any, *xs: Lane) -> Lane:
     axis = eqn.params["axis"]
     aligned, labels = _aligned(xs)
@@ -227,7 +219,7 @@ def _reduction(eqn: Any, x: Lane) -> Lane:
 
 
 def _along(name: str, eqn: Any, *xs: Lane) -> list[Lane]:
-    """Primitives that work along one axis, and keep it."""
+    """Primitives that work along one axis of all, and keep it."""
     axis = eqn.params[name]
     aligned, labels = _aligned([x.own(axis) for x in xs])
     results = _bind(eqn, *(x.data for x in aligned), **{name: aligned[0].at(axis)})
@@ -266,15 +258,9 @@ def _scan(eqn: Any, *xs: Lane) -> list[Lane]:
         jax.eval_shape(step, [c.data for c in carry])
         if labels == [c.labels for c in carry]:
             break
-        carry = [_with(c, k) for c, k in zip(carry, labels, strict=True)]
+        carry = [Lane(c.labelled(k).data, c.shape, k) for c, k in zip(carry, labels, strict=True)]
     results, _ = lax.scan(step, [c.data for c in carry], length=eqn.params["length"])
     return [Lane(r, c.shape, c.labels) for r, c in zip(results, carry, strict=True)]
-
-
-def _with(x: Lane, labels: tuple[int, ...]) -> Lane:
-    """With these labels where all is the same."""
-    x = x.labelled(labels)
-    return Lane(x.data, x.shape, labels)
 
 
 def _dot_general(eqn: Any, x: Lane, y: Lane) -> Lane:
@@ -340,16 +326,13 @@ _RULES: dict[str, Callable[..., Any]] = {
     "expand_dims": _reshape,
     "transpose": _transpose,
     "slice": _slice,
-    "concatenate": _concatenate,
     "stack": _stack,
     "unstack": _unstack,
-    **{f"reduce_{how}": _reduction for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
-    "argmax": _reduction,
-    "argmin": _reduction,
+    **dict.fromkeys((*REDUCED_BY, "argmax", "argmin"), _reduction),
     **dict.fromkeys(
         ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split", "top_k"), functools.partial(_along, "axis")
     ),
-    "sort": functools.partial(_along, "dimension"),
+    **dict.fromkeys(("concatenate", "sort"), functools.partial(_along, "dimension")),
     "rev": _rev,
     "iota": _iota,
     "scan": _scan,

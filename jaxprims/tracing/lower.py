@@ -20,9 +20,8 @@ from ..ir.program import Program
 from . import arrays, control, elementwise, random, reductions
 from .emit import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported
 from .hoist import hoist
-from .jaxprs import opened
 from .lowering import LANE_BY_LANE, ON_KEYS, RULES, WITH_EFFECTS, Lowering
-from .values import Array, Value, View, check_shape, scalar_dtypes
+from .values import Array, Value, View, check_shape, loaded, scalar_dtypes
 
 __all__ = ["MAX_INSTRUCTIONS", "MAX_SLOTS", "Unsupported", "hoist", "lower_elementwise", "to_program"]
 
@@ -34,30 +33,13 @@ WITH_EFFECTS.update(control.RULES)
 ON_KEYS.update(random.RULES, arrays.MOVES, ("select_n", "while", "cond"))
 
 
-def to_program(jaxpr: Jaxpr) -> Program:
-    """The Program of a jaxpr.
+def to_program(jaxpr: Jaxpr, lanes: tuple[int, ...] | None = None) -> Program:
+    """The Program of a jaxpr. ``lanes``: it is that of one lane, of what treats every element of arrays of this shape alike.
 
     ``constvars`` (captured arrays) are uniforms 0, 1, ...; parameters are the scalars of every invar and results those of every
     outvar, flattened in row-major order, a complex number as two (real, imaginary). Uniforms of complex numbers are loaded as
     such pairs: number ``2 i`` is the real part of element ``i``. Raises :class:`Unsupported`.
     """
-    jaxpr, _ = opened(jaxpr)
-    return _lower(jaxpr, None)
-
-
-def lower_elementwise(jaxpr: Jaxpr, lanes_shape: tuple[int, ...]) -> Program | None:
-    """The Program for one lane of an operator that acts on each element of arrays of ``lanes_shape`` by itself, else None.
-
-    Invars are scalars or have that shape; in the Program each is one parameter (two for a complex one).
-    """
-    jaxpr, _ = opened(jaxpr)
-    try:
-        return _lower(jaxpr, tuple(lanes_shape))
-    except Unsupported:
-        return None
-
-
-def _lower(jaxpr: Jaxpr, lanes: tuple[int, ...] | None) -> Program:
     probe = Lowering((), lanes=lanes)
     params, shapes = [], []
     for v in jaxpr.invars:
@@ -79,4 +61,13 @@ def _lower(jaxpr: Jaxpr, lanes: tuple[int, ...] | None) -> Program:
     ]
     args = control.unflat(like, [e.builder.arg(k) for k in range(len(params))])
     results = e.evaluate(jaxpr, uniforms, args)
-    return e.builder.finish(control.flat([arrays.loaded(e, r, "result") for r in results]))
+    return e.builder.finish(control.flat([loaded(e, r, "result") for r in results]))
+
+
+def lower_elementwise(jaxpr: Jaxpr, lanes: tuple[int, ...]) -> Program | None:
+    """:func:`to_program` of one lane; None where lanes are not treated alike. Invars are scalars or have the lanes' shape: each
+    is one parameter (two if it is complex)."""
+    try:
+        return to_program(jaxpr, lanes)
+    except Unsupported:
+        return None

@@ -48,7 +48,7 @@ def names_of(code: types.CodeType) -> Names:
             path = [i.argval]
         elif i is not None and i.opname == "LOAD_DEREF":
             path = [i.argval]
-        elif i is not None and i.opname == "IMPORT_NAME" and i.argval.split(".")[0] not in _CONSTANT_MODULES:
+        elif i is not None and i.opname == "IMPORT_NAME" and _first(i.argval) not in _CONSTANT_MODULES:
             raise Unknown
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -76,10 +76,9 @@ def is_of_libraries(f: types.FunctionType) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def never_changes(x: Any) -> bool:
+def never_changes(x: types.ModuleType | type) -> bool:
     """Is this module, or class, of a library's?"""
-    name = x.__name__ if type(x) is types.ModuleType else x.__module__
-    return str(name).split(".")[0] in _CONSTANT_MODULES
+    return _first(x.__name__ if type(x) is types.ModuleType else x.__module__) in _CONSTANT_MODULES
 
 
 def is_fixed(f: Any) -> bool:
@@ -102,4 +101,4 @@ def _is_constant(x: Any) -> bool:
         return never_changes(x)
     if type(x) is types.FunctionType:
         return is_of_libraries(x)
-    return isinstance(x, jnp.ufunc) or (callable(x) and str(getattr(x, "__module__", "")).split(".")[0] in LIBRARIES)
+    return isinstance(x, jnp.ufunc) or (callable(x) and _first(str(getattr(x, "__module__", ""))) in LIBRARIES)

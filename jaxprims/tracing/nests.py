@@ -21,7 +21,7 @@ from ..ir.arrays import INDEX, MOST_BYTES, MOST_TURNS, Access, ArrayProgram, Nes
 from ..ir.program import Builder, Program, from_bits, itemsize
 from .elementwise import NAMES, REAL, check_axes, elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, called
+from .jaxprs import CALLS, IDENTITIES, REDUCED_BY, called
 from .lowering import Lowering
 from .parameters import check_parameters
 from .values import Array, row_major, scalar_dtypes
@@ -29,8 +29,6 @@ from .values import Array, row_major, scalar_dtypes
 _CHEAP = frozenset("arg const convert select add sub mul max min neg abs and or xor not eq ne lt le gt ge bitcast".split())
 _FEW = 8
 """Cheap instructions that are rather repeated than kept."""
-
-_REDUCTIONS = {"sum": "add", "prod": "mul"} | {how: how for how in ("max", "min", "and", "or", "xor")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,8 +207,8 @@ class _Nests:
                 raise Unsupported(name, "of an array without elements")
         if name in NAMES:
             return [self._elementwise(eqn, operands)]
-        if name.startswith("reduce_") and name.removeprefix("reduce_") in _REDUCTIONS:
-            return [self._reduction(_REDUCTIONS[name.removeprefix("reduce_")], operands[0], eqn.params["axes"])]
+        if name in REDUCED_BY:
+            return [self._reduction(REDUCED_BY[name], operands[0], eqn.params["axes"])]
         rule = getattr(self, f"_do_{name}", None)
         if rule is None:
             raise Unsupported(name, "on an element of so many scalars")

@@ -10,6 +10,7 @@ from typing import Any
 from jax import lax
 
 from .emit import Unsupported
+from .jaxprs import REDUCED_BY, scatters
 
 Check = Callable[[Any, Any], bool]
 """Of a value and its equation: can the rule do it?"""
@@ -39,7 +40,6 @@ def _names(text: str) -> dict[str, Check]:
 _WITH_ACCURACY = "cbrt cos cosh erf erfc exp exp2 expm1 log log1p log2 logistic rsqrt sin sinh sqrt tan tanh".split()
 _SCATTER = _names("dimension_numbers indices_are_sorted unique_indices update_jaxpr update_consts") | {"mode": _mode}
 _ROUNDING = lax.RoundingMethod
-_SCATTERS = ("add", "sub", "mul", "min", "max")
 
 HANDLED: dict[str, dict[str, Check]] = {
     **{name: {"accuracy": lambda value, _: getattr(value, "name", None) == "DEFAULT"} for name in _WITH_ACCURACY},
@@ -70,14 +70,13 @@ HANDLED: dict[str, dict[str, Check]] = {
     "random_seed": _names("impl"),
     "random_split": _names("shape"),
     "random_wrap": _names("impl"),
-    **{f"reduce_{how}": _names("axes out_sharding") for how in ("sum", "prod", "max", "min", "and", "or", "xor")},
+    **dict.fromkeys(REDUCED_BY, _names("axes out_sharding")),
     "reduce_precision": _names("exponent_bits mantissa_bits"),
     "reshape": _names("new_sizes dimensions sharding"),
     "rev": _names("dimensions"),
     "round": {"rounding_method": lambda value, _: value in (_ROUNDING.AWAY_FROM_ZERO, _ROUNDING.TO_NEAREST_EVEN)},
     "scan": _names("jaxpr length reverse num_consts num_carry linear unroll ft_in ft_out _split_transpose"),
-    "scatter": _SCATTER,
-    **{f"scatter{dash}{how}": _SCATTER for dash in "-_" for how in _SCATTERS},
+    **dict.fromkeys(scatters("add", "sub", "mul", "min", "max") | {"scatter"}, _SCATTER),
     "slice": _names("start_indices limit_indices strides"),
     "sort": _names("dimension is_stable num_keys"),
     "split": _names("sizes axis"),

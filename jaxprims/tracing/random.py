@@ -15,11 +15,10 @@ import numpy as np
 from jax import lax
 from jax.extend.random import threefry_prng_impl
 
-from .arrays import loaded
 from .emit import Unsupported
 from .keys import is_key
 from .lowering import Lowering
-from .values import Array, Value, View, check_shape, constants, row_major, scalar_dtypes
+from .values import Array, Value, View, check_shape, constants, loaded, row_major, scalar_dtypes
 
 Words = tuple[jax.Array, jax.Array]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.program import is_float
+from ..ir.program import NEUTRAL, is_float, neutral_bits
 from . import complex
-from .arrays import loaded
 from .elementwise import REAL, in_total_order
 from .emit import Emitter, Unsupported
+from .jaxprs import REDUCED_BY
 from .lowering import Lowering
-from .values import Array, Value, check_shape, constants, scalar_dtypes
+from .values import Array, Value, check_shape, loaded, scalar_dtypes
 
 Scalars = tuple[int, ...]  # one number: a value, or the two of a complex number
 Combine = Callable[[Scalars, Scalars], Scalars]
@@ -46,14 +46,8 @@ def array(dtype: Any, a: np.ndarray, name: str) -> Array:
 
 
 def _identity(e: Lowering, how: str, dtype: np.dtype) -> Scalars:
-    if how in ("max", "min"):
-        info = np.iinfo(dtype) if dtype.kind in "iu" else None
-        low, high = (False, True) if dtype.kind == "b" else (-np.inf, np.inf) if info is None else (info.min, info.max)
-        value: Any = low if how == "max" else high
-    else:
-        value = {"add": 0, "mul": 1, "and": -1, "or": 0, "xor": 0}[how]
-    a = constants(e, np.asarray(value).astype(dtype), how)
-    return tuple(int(p) for p in a.parts)
+    first, *rest = scalar_dtypes(dtype, how)
+    return (e.emit("const", first, attr=neutral_bits(NEUTRAL[how], first)), *(e.const(0, t) for t in rest))
 
 
 def _from_zero(how: str, dtype: np.dtype) -> bool:
@@ -238,13 +232,7 @@ def top_k(e: Lowering, eqn: Any, x: Value) -> list[Array]:
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    "reduce_sum": reduction("add"),
-    "reduce_prod": reduction("mul"),
-    "reduce_max": reduction("max"),
-    "reduce_min": reduction("min"),
-    "reduce_and": reduction("and"),
-    "reduce_or": reduction("or"),
-    "reduce_xor": reduction("xor"),
+    **{name: reduction(how) for name, how in REDUCED_BY.items()},
     "argmax": arg_reduction("gt"),
     "argmin": arg_reduction("lt"),
     "cumsum": cumulative("add"),

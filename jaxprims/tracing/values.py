@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.program import dtype_name
+from ..ir.program import dtype_name, numpy_dtype
 from .emit import MAX_SLOTS, Emitter, Unsupported
 from .keys import is_key, plain_dtype, threefry_dtype
 
@@ -99,6 +99,11 @@ class View:
     def whole(dtype: Any, uniform: int, shape: tuple[int, ...]) -> View:
         return View(plain_dtype(dtype), uniform, math.prod(shape), shape, row_major(shape))
 
+    @property
+    def _positions(self) -> str:
+        """The dtype that holds all positions of scalars."""
+        return "s32" if 2 * self.size < 2**31 else "s64"
+
     def replace(self, **changes: Any) -> View:
         return dataclasses.replace(self, **changes)
 
@@ -114,7 +119,7 @@ class View:
 
     def moved(self, e: Emitter, at: Sequence[Index]) -> View:
         """The view whose origin is here."""
-        wide = "s32" if 2 * self.size < 2**31 else "s64"
+        wide = self._positions
         base = None if self.base is None else e.convert(self.base, wide)
         for i, stride in zip(at, self.strides, strict=True):
             if i.value is not None:
@@ -127,8 +132,7 @@ class View:
         """The scalars of one element."""
         if self.size == 0:
             raise Unsupported("captured array", f"it is read, and has shape {self.shape}")
-        here = self.moved(e, at)
-        wide = "s32" if 2 * self.size < 2**31 else "s64"
+        here, wide = self.moved(e, at), self._positions
         position = e.const(here.offset, wide)
         if here.base is not None:
             position = e.op("add", e.convert(here.base, wide), position)
@@ -139,6 +143,10 @@ class View:
 
 
 Value = Array | View
+
+
+def loaded(e: Emitter, v: Value, name: str) -> Array:
+    return v if isinstance(v, Array) else v.array(e, name)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -167,7 +175,7 @@ def clamp_index(e: Emitter, value: int, count: int) -> Index:
         value, dtype = e.convert(value, "s32"), "s32"
     if dtype[0] == "s":
         value = e.op("max", value, e.const(0, dtype))
-    if count - 1 < np.iinfo(f"{'int' if dtype[0] == 's' else 'uint'}{dtype[1:]}").max:
+    if count - 1 < np.iinfo(numpy_dtype(dtype)).max:
         value = e.op("min", value, e.const(count - 1, dtype))
     return Index(e.convert(value, "s32" if count <= 2**31 else "s64"), 0, count)
 
@@ -183,13 +191,18 @@ def _pick(e: Emitter, part: np.ndarray, at: Sequence[Index]) -> int:
     if not at:
         return int(part[()])
     first, *rest = at
+    if first.value is None:
+        return _pick(e, part[first.offset], rest)
+    return by_number(e, first.value, first.count, lambda k: _pick(e, part[first.offset + k], rest))
+
+
+def by_number(e: Emitter, which: int, count: int, case: Callable[[int], int]) -> int:
+    """``case(which)``, or of the first or the last where that is none below ``count``: selections by bisection."""
 
     def between(low: int, high: int) -> int:
         if high - low == 1:
-            return _pick(e, part[first.offset + low], rest)
+            return case(low)
         middle = (low + high) // 2
-        assert first.value is not None
-        below = e.op("lt", first.value, e.const(middle, e.dtype(first.value)))
-        return e.select(below, between(low, middle), between(middle, high))
+        return e.select(e.op("lt", which, e.like(which, middle)), between(low, middle), between(middle, high))
 
-    return between(0, first.count) if first.value is not None else _pick(e, part[first.offset], rest)
+    return between(0, count)

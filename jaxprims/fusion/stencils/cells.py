@@ -84,7 +84,7 @@ class Read(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Op:
-    """A function of numbers. ``eqn``: the equation that says so."""
+    """A function of numbers."""
 
     name: str
     fn: Callable[..., Any]
@@ -130,7 +130,7 @@ class Cells:
 
     def __init__(self, graph: Graph, shape: tuple[int, ...], cut: Collection[Var], rules: Mapping[str, Rule]):
         self.graph, self.shape, self.cut, self.rules = graph, shape, cut, rules
-        self.whole: Region = tuple((0, n) for n in shape)
+
         self.known: dict[Any, Node] = {}
         self.nodes: dict[Any, Node] = {}
         self.ops: dict[Any, Op] = {}
@@ -138,7 +138,7 @@ class Cells:
         self.depth = 0
 
     def root(self, var: Var) -> Node:
-        return self.value(var, tuple((g, 0) for g in range(len(self.shape))), self.whole)
+        return self.value(var, tuple((g, 0) for g in range(len(self.shape))), tuple((0, n) for n in self.shape))
 
     def value(self, var: Any, view: View, region: Region) -> Node:
         """What a variable holds there."""
@@ -180,10 +180,8 @@ class Cells:
             self.depth -= 1
         if made is None:
             return self.read(var, view, region)
-        whole = math.prod(self.shape)
-        part = math.prod(hi - lo for lo, hi in region) / whole
         assert index is not None
-        self.counts[index] = self.counts.get(index, 0) + part
+        self.counts[index] = self.counts.get(index, 0) + math.prod(hi - lo for lo, hi in region) / math.prod(self.shape)
         return made
 
     # --- nodes, each once ---------------------------------------------------------------------------------------------------
@@ -334,12 +332,12 @@ class Cells:
             if r.var is not main.var or (*r.axes[:d], *r.axes[d + 1 :]) != others or r.axes[d].along not in (g, FIXED):
                 return None
         fill = main.fill
+        lo = begin + axis.shift if begin > start else 0
+        hi = axis.size - (end + axis.shift) if end < pieces[-1][0] else 0
         if numbers:
             (number,) = numbers
             if len(reads) > 1 or axis.mode != "inside" or (fill is not None and fill is not number):
                 return None
-            lo = begin + axis.shift if begin > start else 0
-            hi = axis.size - (end + axis.shift) if end < pieces[-1][0] else 0
             if g == len(self.shape) - 1 and len(range(start, pieces[-1][0])) - (end - begin) > MOST_BEYOND:
                 return None
             axis, fill = Axis(g, axis.shift, axis.size, "constant", lo, hi), number
@@ -349,8 +347,6 @@ class Cells:
             modes = ("inside", "wrap", "edge", "reflect", "symmetric") if axis.mode == "inside" else (axis.mode,)
             found = [Axis(g, axis.shift, axis.size, m, axis.lo, axis.hi) for m in modes]
             if axis.mode == "inside":  # of the cells of the main piece alone
-                lo = begin + axis.shift if begin > start else 0
-                hi = axis.size - (end + axis.shift) if end < pieces[-1][0] else 0
                 found += [Axis(g, axis.shift, axis.size, m, lo, hi) for m in modes[1:]]
             fits = [a for a in found if all(_agree(a, r.axes[d], b, e) for b, e, r in reads)]
             if not fits:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from jax.extend.core import Var
 
 from ...tracing import elementwise
-from ...tracing.jaxprs import variables
+from ...tracing.jaxprs import scatters, variables
 from ..body import operations
 from ..graph import Graph
 from .cells import Cells
@@ -76,4 +76,4 @@ def work(graph: Graph, index: int) -> float:
     if name == "conv_general_dilated":
         w, o = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
         return 2 * math.prod(w.shape) / w.shape[o]
-    return operations(eqn) if name in elementwise.NAMES else float(name in ("scatter-add", "scatter_add"))
+    return operations(eqn) if name in elementwise.NAMES else float(name in scatters("add"))

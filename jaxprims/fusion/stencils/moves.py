@@ -4,14 +4,14 @@ convolutions."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...ir.program import dtype_name, from_bits, neutral_bits
-from ...tracing.jaxprs import IDENTITIES
+from ...tracing.jaxprs import IDENTITIES, scatters
 from ...tracing.parameters import INDEX_MODES
+from ..sites import extreme
 from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
 
 MOST_TAPS = 128
@@ -36,21 +36,28 @@ def _slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     return c.value(eqn.invars[0], tuple(out), region)
 
 
-def _start(c: Cells, var: Any) -> int | None:
-    """A number that is known."""
-    found = c.value(var, (), ())
-    return int(found.value) if isinstance(found, Number) else None
+def _known(nodes: Iterable[Node]) -> list[int] | None:
+    """These, if all are numbers that are known; it is not looked beyond one that is not."""
+    numbers = []
+    for node in nodes:
+        if not isinstance(node, Number):
+            return None
+        numbers.append(int(node.value))
+    return numbers
+
+
+def _starts(c: Cells, x: Any, given: Sequence[Any], sizes: Sequence[int]) -> list[int] | None:
+    """Where in an array something of these sizes begins, if that is known."""
+    starts = _known(c.value(v, (), ()) for v in given)
+    return starts and [min(max(at, 0), n - size) for at, n, size in zip(starts, x.aval.shape, sizes, strict=True)]
 
 
 def _dynamic_slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
-    x, *starts = eqn.invars
-    out = view
-    for axis, (var, n, size) in enumerate(zip(starts, x.aval.shape, eqn.params["slice_sizes"], strict=True)):
-        at = _start(c, var)
-        if at is None:
-            return None
-        out = shifted(out, axis, min(max(at, 0), n - size))
-    return c.value(x, out, region)
+    x, *given = eqn.invars
+    starts = _starts(c, x, given, eqn.params["slice_sizes"])
+    if starts is None:
+        return None
+    return c.value(x, tuple((g, s + at) for (g, s), at in zip(view, starts, strict=True)), region)
 
 
 def _placed(c: Cells, view: View, region: Region, box: Region, inside: Callable[[Region], Node], outside: Any) -> Node:
@@ -83,8 +90,12 @@ def _pad(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     if any(interior for _, _, interior in config):
         return None
     inner = tuple((g, s - lo) for (g, s), (lo, _, _) in zip(view, config, strict=True))
-    box = tuple((0, n) for n in x.aval.shape)
-    return _placed(c, inner, region, box, lambda r: c.value(x, inner, r), lambda r: c.value(filler, (), r))
+    return _padded(c, x, inner, region, lambda r: c.value(filler, (), r))
+
+
+def _padded(c: Cells, x: Any, view: View, region: Region, outside: Callable[[Region], Node]) -> Node:
+    """An array, and what is ``outside`` of it."""
+    return _placed(c, view, region, tuple((0, n) for n in x.aval.shape), lambda r: c.value(x, view, r), outside)
 
 
 def _concatenate(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
@@ -183,12 +194,12 @@ def _scatter(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     d = eqn.params["dimension_numbers"]
     if indices.aval.ndim != 1 or d.operand_batching_dims or eqn.params["mode"].name not in INDEX_MODES:
         return None
-    starts = [0] * x.aval.ndim
-    for k, a in enumerate(d.scatter_dims_to_operand_dims):
-        found = c.value(indices, ((FIXED, k),), ())
-        if not isinstance(found, Number):
-            return None
-        starts[a] = int(found.value)
+    along = d.scatter_dims_to_operand_dims
+    known = _known(c.value(indices, ((FIXED, k),), ()) for k in range(len(along)))
+    if known is None:
+        return None
+    given = dict(zip(along, known, strict=True))
+    starts = [given.get(a, 0) for a in range(x.aval.ndim)]
     axes = [a for a in range(x.aval.ndim) if a not in d.inserted_window_dims]
     if tuple(d.update_window_dims) != tuple(range(len(axes))):
         return None
@@ -200,14 +211,9 @@ def _scatter(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
 
 
 def _dynamic_update_slice(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
-    x, new, *at = eqn.invars
-    starts = []
-    for var, n, size in zip(at, x.aval.shape, new.aval.shape, strict=True):
-        start = _start(c, var)
-        if start is None:
-            return None
-        starts.append(min(max(start, 0), n - size))
-    return _updated(c, x, new, starts, range(x.aval.ndim), view, region, False)
+    x, new, *given = eqn.invars
+    starts = _starts(c, x, given, new.aval.shape)
+    return None if starts is None else _updated(c, x, new, starts, range(x.aval.ndim), view, region, False)
 
 
 def _window(name: str) -> Rule:
@@ -224,22 +230,17 @@ def _window(name: str) -> Rule:
             return None
         if name != "add" and dtype.kind not in "iufV":
             return None
-        outside = c.number(np.zeros((), dtype) if name == "add" else _extreme("least" if name == "max" else "greatest", dtype))
-        box = tuple((0, n) for n in x.aval.shape)
+        none = 0 if name == "add" else extreme("least" if name == "max" else "greatest", dtype)
+        outside = c.number(np.asarray(none, dtype))
         out: Node | None = None
         for offsets in np.ndindex(*sizes):
             steps = [o * d - lo for o, d, (lo, _) in zip(offsets, p["window_dilation"], p["padding"], strict=True)]
             mine = tuple((g, s + o) for (g, s), o in zip(view, steps, strict=True))
-            term = _placed(c, mine, region, box, lambda r, mine=mine: c.value(x, mine, r), lambda r: outside)  # type: ignore[misc]
+            term = _padded(c, x, mine, region, lambda r: outside)
             out = term if out is None else c.binary(name, out, term, dtype)
         return out
 
     return rule
-
-
-def _extreme(which: str, dtype: Any) -> np.ndarray:
-    name = dtype_name(dtype)
-    return np.asarray(from_bits(neutral_bits(which, name), name))
 
 
 def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
@@ -258,7 +259,6 @@ def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
         return None
     if any(view[k][0] == FIXED for k in outs):
         return None
-    box = tuple((0, m) for m in x.aval.shape)
     zero = c.number(np.asarray(0, dtype))
     out: Node | None = None
     for channel in range(inputs):
@@ -273,9 +273,8 @@ def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
                 g, s = view[outs[k]]
                 mine[axis] = g, s + off * p["rhs_dilation"][k] - p["padding"][k][0]
                 weight[ws[k]] = FIXED, off
-            at, by = tuple(mine), tuple(weight)
-            term = _placed(c, at, region, box, lambda r, at=at: c.value(x, at, r), lambda r: zero)  # type: ignore[misc]
-            term = c.binary("mul", term, c.value(w, by, region), dtype)
+            term = _padded(c, x, tuple(mine), region, lambda r: zero)
+            term = c.binary("mul", term, c.value(w, tuple(weight), region), dtype)
             out = term if out is None else c.binary("add", out, term, dtype)
     return out
 
@@ -295,9 +294,7 @@ RULES: dict[str, Rule] = {
     "reduce_window_sum": _window("add"),
     "reshape": _reshape,
     "rev": _rev,
-    "scatter": _scatter,
-    "scatter-add": _scatter,
-    "scatter_add": _scatter,
+    **dict.fromkeys(scatters("add") | {"scatter"}, _scatter),
     "slice": _slice,
     "squeeze": _reshape,
     "transpose": _transpose,

@@ -9,10 +9,11 @@ from jax.extend.core import JaxprEqn
 
 from ...specs.stencil import WIDEST, is_short_row
 from ...tracing import elementwise
-from ...tracing.labels import REDUCTIONS
+from ...tracing.jaxprs import scatters
+from ...tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from ..body import operations
 from ..graph import Graph
-from ..pays import DEAR, FUSED_BY_XLA, IN_LOOPS, ONE_BY_ONE, is_written_for
+from ..pays import DEAR, FUSED_BY_XLA, ONE_BY_ONE, is_written_for
 from .stencil import Layout, Stencil
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN, FEWEST_AT_ROWS_ENDS = 2**15, 2**16, 2**11, 2**18
@@ -30,11 +31,11 @@ SHORT_ROW_OF_CELLS, MOST_BORDERED = 128, 3
 """Numbers of a row below which XLA's loops have its ends as fast, unless those of another axis meet them in corners, or so many
 axes have ends."""
 
-_ADDED = frozenset(("scatter-add", "scatter_add"))
+_ADDED = scatters("add")
 _WRITTEN = _ADDED | {"conv_general_dilated", "scatter", "dynamic_update_slice"}
 """What XLA does in a loop of its own."""
 
-_SLICED = IN_LOOPS | {"slice"}
+_SLICED = NUMBER_BY_NUMBER | {"slice"}
 """What costs XLA's loops nothing but loads."""
 
 _BORDERS = frozenset("concatenate pad rev".split())
@@ -108,12 +109,11 @@ def why_no_stencil(
     if combined:
         users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
         wanted_again = any(u not in combined for u in users)
-        each = sum(map(operations, inside))
-        cheap = each < DEAR and all(e.primitive.name in _SLICED | _BORDERS for e in inside)
+        cheap = _is_cheap(inside)
         bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
         beyond = layout.beyond(inner) > 0
         short = math.prod(layout.shape[inner:]) < (SHORT_FOLDED if beyond else SHORT_FOLDED_AGAIN)
-        again = folded and each <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
+        again = folded and sum(map(operations, inside)) <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
         if bordered and not beyond and cells < FEWEST_IN_ROWS:
             again = False  # XLA would make borders of borders for the others
         if wanted_again and cheap and not again:
@@ -125,13 +125,13 @@ def why_no_stencil(
         return "XLA reduces what it makes on its way, and writes that for both"
     if _is_made_where_it_is_read(stencil, inside, by_xla):
         return "XLA makes it in the loop that reads it, of what it need not write either"
-    if are_ends_of_short_rows(layout, stencil.graph, [*stencil.taken, *(s.index for s in stencil.sites)]):
+    if are_ends_of_short_rows(layout, stencil.graph, stencil.inside):
         return "the ends of short rows, which XLA's loops have as well"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
     padded_slices = {"pad", "slice"} <= {e.primitive.name for e in inside}  # XLA makes these again for each that it adds
     ends_of_rows = inner in layout.counted and not padded_slices
-    if layout.beyond(inner) and cells >= (FEWEST_AT_ROWS_ENDS if ends_of_rows else FEWEST_CELLS):
+    if layout.beyond(inner) and (cells >= FEWEST_AT_ROWS_ENDS or not ends_of_rows):
         return None
     if not (_BORDERS | {"reduce_window_sum"}).isdisjoint(e.primitive.name for e in inside):
         return None if cells >= FEWEST_IN_ROWS else "borders that XLA's loops have as well"
@@ -141,7 +141,7 @@ def why_no_stencil(
 def _is_made_where_it_is_read(stencil: Stencil, inside: Sequence[JaxprEqn], by_xla: Collection[int]) -> bool:
     """Are there fewer borders, which are what takes XLA the time, than pay for what goes through memory for a kernel alone?"""
     graph = stencil.graph
-    if sum(map(operations, inside)) >= DEAR or not all(e.primitive.name in _SLICED | _BORDERS for e in inside):
+    if not _is_cheap(inside):
         return False
     users = [u for s in stencil.sites for u in graph.users[s.eqn.outvars[0]]]
     passed = all(u in by_xla and graph.eqns[u].primitive.name in FUSED_BY_XLA for u in users)
@@ -149,6 +149,11 @@ def _is_made_where_it_is_read(stencil: Stencil, inside: Sequence[JaxprEqn], by_x
     columns = [u for v in stencil.leaves if v.aval.ndim > len(stencil.shape) for u in graph.users[v] if u in stencil.taken]
     borders = sum(e.primitive.name in _BORDERS for e in inside)
     return borders < BORDERS_OF_RESULT * passed + BORDERS_OF_OPERAND * (written + len(columns))
+
+
+def _is_cheap(inside: Sequence[JaxprEqn]) -> bool:
+    """Is it little arithmetic, and nothing else than XLA's loops make where they read it?"""
+    return sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED | _BORDERS for e in inside)
 
 
 def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
@@ -159,7 +164,7 @@ def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
 
 def _is_reduced(stencil: Stencil, index: int, by_xla: Collection[int]) -> bool:
     """Does XLA reduce what a stencil makes of shifted cells for itself, as they are or elementwise?"""
-    graph, mine = stencil.graph, {*stencil.taken, *(s.index for s in stencil.sites)}
+    graph, mine = stencil.graph, stencil.inside
     shifts = (k for k in mine if graph.ancestors[index] >> k & 1 and graph.eqns[k].primitive.name in _BORDERS | {"slice"})
     if graph.eqns[index].primitive.name not in elementwise.NAMES or not any(shifts):
         return False

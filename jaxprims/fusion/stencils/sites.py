@@ -11,14 +11,14 @@ from typing import Any
 
 from jax.extend.core import Var
 
-from ...tracing.jaxprs import variables
+from ...tracing.jaxprs import scatters, variables
 from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
 from .stencil import TAKEN, Root, Seen, Stencil
 
-_CELL_BY_CELL = frozenset("concatenate pad rev scatter scatter-add scatter_add dynamic_update_slice".split())
+_CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
 
 ONE_BY_ONE = 64
@@ -53,15 +53,12 @@ def find_stencils(
         reads = {root.index: s.leaves for s in found for root in s.sites}
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
-    def price(plan: _Plan) -> float:
-        return _price(graph, plan)
-
     first = best = planned(set(variables(wanted)))
     for which in (_last, _most):
         plan, in_vain = first, 0
         while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
             plan = planned({*plan.wanted, *more})
-            best, in_vain = (plan, 0) if price(plan) < price(best) else (best, in_vain + 1)
+            best, in_vain = (plan, 0) if _price(graph, plan) < _price(graph, best) else (best, in_vain + 1)
     return best.stencils, best.left
 
 

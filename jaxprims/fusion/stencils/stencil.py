@@ -83,6 +83,11 @@ class Stencil:
         self.layout = Layout(self.shape, self.nodes)
         self.leaves = self.layout.variables
 
+    @property
+    def inside(self) -> set[int]:
+        """The results' equations, and those that are in it."""
+        return self.taken | {s.index for s in self.sites}
+
     def run(self, read: Sequence[Any]) -> list[Any]:
         """The results, given the leaves."""
         out = self.layout.call(self.nodes, read)
