@@ -42,11 +42,12 @@ MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
 """Numbers that are written for a row of those: gradients in several arrays."""
 
 A_VECTOR, LONG_ROW = 32, 128
-"""Bytes of a row from which on vectors go along it: if it is reduced once and cheaply and there are several arrays, which would have
-to be turned in registers; in any case."""
+"""Bytes of a row from which on vectors go along it: if it is reduced once and cheaply and there are several arrays, which would
+have to be turned in registers; in any case."""
 
 DEAR = 8
-"""Additions for each element from which on arithmetic takes the time, and XLA's loop of one reduction is no slower: an exponential's."""
+"""Additions for each element from which on arithmetic takes the time (an exponential does): XLA's loop of one reduction is no
+slower."""
 
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
