@@ -12,17 +12,7 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import (
-    I64,
-    NULL,
-    address,
-    all_pointers,
-    alloca,
-    declare,
-    i64,
-    pointer,
-    scaled,
-)
+from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, alloca, declare, i64, pointer, scaled
 from ..llvm.math import MATH
 from ..llvm.vectors import f_of, load_row, store_row
 
@@ -45,6 +35,12 @@ def part_of(b: ir.IRBuilder, range_: ir.Value) -> tuple[ir.Value, dict[str, ir.V
     for value, place in zip(members(b, range_, *RANGE), places.values(), strict=True):
         b.store(value, place)
     return part, places
+
+
+def reduce_by_scan(module: ir.Module, scan: ir.Function) -> None:
+    """Defines ``reduce`` as the scan that writes nothing: the same code leaves the same bits, and is compiled once."""
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
+    b.ret(b.call(scan, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
 
 
 def arrays_of(b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value) -> list[ir.Value]:

@@ -57,13 +57,7 @@ def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, streams: bool 
 
 
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
-    """Of a scan's module: the scan that writes nothing, which costs less to compile than a second function of its own."""
-    full = module.globals.get("scan")
-    if full is None:
-        _Across(module, spec, vector_bytes, "reduce").build()
-        return
-    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
-    b.ret(b.call(full, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
+    _Across(module, spec, vector_bytes, "reduce").build()
 
 
 def rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
