@@ -15,7 +15,7 @@ from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
 from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, numbers, scaled, splat
-from .types import lanes, take
+from .types import alloca, lanes, take
 
 MOST_SHUFFLED = 128
 """Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
@@ -30,6 +30,22 @@ LINE = 64
 def register_bytes(dtype: str) -> int:
     """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
     return 4 if dtype in expr.HALVES else itemsize(dtype)
+
+
+class Held:
+    """Values, or vectors of so many lanes, in stack space, of which LLVM makes registers."""
+
+    def __init__(self, b: ir.IRBuilder, dtypes: Sequence[str], width: int):
+        self.b = b
+        self.types = [expr.register_type(t, width) for t in dtypes]
+        self.places = [alloca(b, t) for t in self.types]
+
+    def put(self, values: Sequence[ir.Value]) -> None:
+        for p, v in zip(self.places, values, strict=True):
+            self.b.store(v, p)
+
+    def get(self) -> list[ir.Value]:
+        return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]
 
 
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int) -> ir.Value:

@@ -42,11 +42,11 @@ from ..llvm.build import (
     splat,
 )
 from ..llvm.types import literal, take
-from ..llvm.vectors import prefix_mask
+from ..llvm.vectors import Held, prefix_mask
 from .elements import vector_width
-from .reduce_logaddexp import Folds, folds
+from .reduce_logaddexp import Folds, folds, is_finite
 from .reduce_packed import halves
-from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
+from .rows import FOUR, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
@@ -149,9 +149,7 @@ def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value]) -> Stat
     """The greatest exponent of each row, and the sum of its exponentials relative to it."""
     b = group.b
     (top,) = _folded(group, forms.most, captured)
-    infinite = literal(top.type, float("inf"))
-    finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
-    levels = alloca(b, top.type)
+    finite, levels = is_finite(b, top), alloca(b, top.type)
     b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # or the sum tells, or all is in top
     (sums,) = group.fold(forms.total, captured, levels)
     return [top, b.select(finite, sums, literal(top.type, 1.0)) if forms.ones else sums]
@@ -265,7 +263,7 @@ class _Group:
         levels: ir.Value | None,
         seen: extremes.Seen | None,
     ) -> State:
-        b, n, states = self.b, len(spec.state), [Held(self.b, spec, self.width) for _ in rows]
+        b, n, states = self.b, len(spec.state), [Held(self.b, spec.state, self.width) for _ in rows]
         types = [expr.register_type(t, self.width) for t in spec.state]
 
         def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
@@ -366,7 +364,7 @@ class _Group:
 
     def _full_row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], row: _Row) -> State:
         """One row, at least a vector of elements: a vector of what its lanes have met."""
-        b, width, total = self.b, self.width, Held(self.b, spec, self.width)
+        b, width, total = self.b, self.width, Held(self.b, spec.state, self.width)
 
         def states(at: ir.Value) -> State:
             return self._states(spec, uniforms, row, at)

@@ -124,6 +124,11 @@ def store_results(
         store_row(b, [next(values) for _ in range(slots)], place, dtype, width, rest, streams)
 
 
+def starts_anew(b: ir.IRBuilder, flags: ir.Value, index: ir.Value) -> ir.Value:
+    """Is the flag of the element that lies there set?"""
+    return b.icmp_unsigned("!=", b.load(address(b, flags, index), typ=I8), ir.Constant(I8, 0))
+
+
 def has(b: ir.IRBuilder, progress: ir.Value, bit: int) -> ir.Value:
     """Is this bit of a kernel's progress set?"""
     return b.icmp_unsigned("!=", b.and_(progress, i64(bit)), i64(0))
@@ -182,19 +187,3 @@ def apply_op(
         fn = inside.function
     called = b.call(fn, args)
     return [b.extract_value(called, k) for k in range(len(spec.state))]
-
-
-class Held:
-    """A state in stack space, of which LLVM makes registers."""
-
-    def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, width: int):
-        self.b = b
-        self.types = [expr.register_type(t, width) for t in spec.state]
-        self.places = [alloca(b, t) for t in self.types]
-
-    def put(self, state: Sequence[ir.Value]) -> None:
-        for p, v in zip(self.places, state, strict=True):
-            self.b.store(v, p)
-
-    def get(self) -> list[ir.Value]:
-        return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]

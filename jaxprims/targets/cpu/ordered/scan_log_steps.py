@@ -138,15 +138,15 @@ class LogSteps(Kernel):
         return self._whole(befores)
 
     def _carry(self) -> Values:
-        prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
+        prefix, aggregate = self.prefix.get(), self.aggregate.get()
         return chosen(self.b, self.counts_prefix(), lambda: self.op(prefix, aggregate, self.stride), lambda: aggregate)
 
     def _take_in(self, total: Values, found: ir.Value | None) -> None:
-        b, values = self.b, self.op(self.held(self.aggregate), total, self.stride)
+        b, values = self.b, self.op(self.aggregate.get(), total, self.stride)
         if found is not None:
             values = expr.selected(b, found, total, values)
             self.restarts_if(found)
-        self.keep(values, self.aggregate)
+        self.aggregate.put(values)
 
     def _between_some(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> Values:
         """The same, through memory, also where groups are missing or the aggregate has not been started."""
@@ -157,8 +157,8 @@ class LogSteps(Kernel):
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
         started = self.is_started()
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
-            total, prefix, found = (self._last(i64(0), rest), self.held(self.prefix), self._found(i64(0), bits))
-            self.keep(total, self.aggregate)
+            total, prefix, found = self._last(i64(0), rest), self.prefix.get(), self._found(i64(0), bits)
+            self.aggregate.put(total)
             self._carry_into(i64(0), expr.selected(b, self.counts_prefix(), prefix, total))
             if found is not None:
                 self.restarts_if(found)
