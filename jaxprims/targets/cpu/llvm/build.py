@@ -11,7 +11,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from . import expr
 from .types import alloca as alloca
-from .types import call, take, vector, vector_of
+from .types import call, suffix, take, vector, vector_of
 from .types import numbers as numbers
 from .types import undefined as undefined
 
@@ -95,11 +95,11 @@ def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
 
 def masked_load(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, mask: ir.Value) -> ir.Value:
     """Zeros where the mask is false."""
-    return call(b, f"llvm.masked.load.v{t.count}{suffix(t.element)}.p0", t, p, mask, ir.Constant(t, None))
+    return call(b, f"llvm.masked.load.{suffix(t)}.p0", t, p, mask, ir.Constant(t, None))
 
 
 def masked_store(b: ir.IRBuilder, v: ir.Value, p: ir.Value, mask: ir.Value) -> None:
-    call(b, f"llvm.masked.store.v{v.type.count}{suffix(v.type.element)}.p0", ir.VoidType(), v, p, mask)
+    call(b, f"llvm.masked.store.{suffix(v.type)}.p0", ir.VoidType(), v, p, mask)
 
 
 def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) -> None:
@@ -127,11 +127,6 @@ def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     t = vector(value.type, width)
     one = b.insert_element(undefined(t), value, ir.Constant(I32, 0))
     return b.shuffle_vector(one, undefined(t), numbers(I32, [0] * width))
-
-
-def intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
-    known = module.globals.get(name)
-    return known or ir.Function(module, ir.FunctionType(result, params), name)
 
 
 def declare(
@@ -236,8 +231,3 @@ def side_by_side(b: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
 
 def bytes_of(t: ir.Type) -> int:
     return {"i8": 1, "i16": 2, "i64": 8, "double": 8}.get(str(t), 4)
-
-
-def suffix(t: ir.Type) -> str:
-    """A scalar type in an intrinsic's name."""
-    return {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64"}[str(t)]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, declare, i64, least, loop, suffix
+from ..llvm.build import I32, I64, PTR, declare, i64, least, loop
 from ..llvm.structs import swapped
+from ..llvm.types import suffix
 from ..llvm.vectors import load_row, store_row
 
 Get = Callable[[ir.IRBuilder, ir.Value], ir.Value]
