@@ -93,6 +93,15 @@ def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
     b.store(expr.to_memory(b, value, dtype), p, align=itemsize(dtype))
 
 
+def load_each(b: ir.IRBuilder, places: Sequence[ir.Value], dtypes: Sequence[str], width: int = 1) -> list[ir.Value]:
+    return [load(b, p, t, width) for p, t in zip(places, dtypes, strict=True)]
+
+
+def store_each(b: ir.IRBuilder, values: Sequence[ir.Value], places: Sequence[ir.Value], dtypes: Sequence[str]) -> None:
+    for v, p, t in zip(values, places, dtypes, strict=True):
+        store(b, v, p, t)
+
+
 def masked_load(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, mask: ir.Value) -> ir.Value:
     """Zeros where the mask is false."""
     return call(b, f"llvm.masked.load.{suffix(t)}.p0", t, p, mask, ir.Constant(t, None))
