@@ -23,7 +23,7 @@ from ..llvm.build import (
     store_few,
     vector_for,
 )
-from ..llvm.types import HALVES
+from ..llvm.vectors import register_bytes
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 
@@ -82,7 +82,7 @@ class Rows(ScalarPhase):
         """More than phase one's vectors have, where all numbers are of fewer bytes than an index."""
         h = self.spec.bins[g]
         dtypes = {h.acc[0], *(i.dtype for program in (h.op, self._lane_value(g)) for i in program.walk())}
-        widest = max(4 if t in HALVES or t == "tuple" else itemsize(t) for t in dtypes)
+        widest = max(4 if t == "tuple" else register_bytes(t) for t in dtypes)
         return max(self.width, self.vector_bytes // widest)
 
     def _lane_value(self, g: int) -> Program:

@@ -23,7 +23,7 @@ from .engine import target
 from .math import goes_in_pairs
 from .table import TABLE, convert
 from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
-from .vectors import load_first, store_first
+from .vectors import load_first, register_bytes, store_first
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""
@@ -74,7 +74,7 @@ class _Emission:
         self.b, self.nest, self.places, self.dtypes = b, nest, places, dtypes
         self.result = nest.body.result_dtypes[0]
         self.written = dtypes[nest.write.of]
-        bytes_ = max(4 if i.dtype in HALVES else itemsize(i.dtype) for i in nest.body.walk() if i.dtype != "tuple")
+        bytes_ = max(register_bytes(i.dtype) for i in nest.body.walk() if i.dtype != "tuple")
         self.least, self.most = LEAST_BYTES // bytes_, target().vector_bytes // bytes_
         self.along = self._vector_loop()
         self.across = self.along >= nest.outer  # vectors run along what is reduced
