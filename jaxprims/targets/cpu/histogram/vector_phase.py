@@ -141,7 +141,7 @@ class VectorPhase:
         b.ret_void()
 
     def _overlap(self, first: ir.Value, j: ir.Value) -> None:
-        """Phase two's part of the vector loop: what ``llvm_hist_runs.Update`` adds."""
+        """Phase two's part of the vector loop: what ``runs.Update`` adds."""
         raise AssertionError("phase one alone is no kernel")
 
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:

@@ -1,4 +1,4 @@
-"""``reduce`` of a packed maximum (argmax and its position, frontend/representation.py): half of each word, as a rule."""
+"""``reduce`` of a packed maximum (argmax and its position, operators/packed.py): half of each word, as a rule."""
 
 from __future__ import annotations
 
