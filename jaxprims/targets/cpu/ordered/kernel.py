@@ -14,12 +14,7 @@ from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, NULL, PTR, all_pointers, chosen, declare, i64, loop
-from . import reduce as llvm_reduce
-from . import reduce_rows as llvm_reduce_rows
-from . import scan_abreast as llvm_scan_abreast
-from . import scan_across as llvm_scan_across
-from . import scan_along as llvm_scan_along
-from . import segment_runs as llvm_runs
+from . import reduce, reduce_rows, scan_abreast, scan_across, scan_along, segment_runs
 from .elements import vector_width
 from .rows import apply_op, identity_state, load_state, reduce_by_scan, store_results, store_state, uniforms_of
 
@@ -47,26 +42,26 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
         if variant & SPACED:
-            llvm_reduce_rows.reduce_rows(module, spec, vector_bytes, spaced=True)
+            reduce_rows.reduce_rows(module, spec, vector_bytes, spaced=True)
         elif variant & PERIODIC and spec.across:
-            llvm_scan_across.rows(module, spec, vector_bytes)
-        elif variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
-            folded = llvm_reduce_rows.reduce_rows(module, spec, vector_bytes)
-            llvm_scan_abreast.scan(module, spec, vector_bytes, streams, folded)
+            scan_across.rows(module, spec, vector_bytes)
+        elif variant & PERIODIC and not scan_along.runs_along_short_rows(spec, vector_bytes):
+            folded = reduce_rows.reduce_rows(module, spec, vector_bytes)
+            scan_abreast.scan(module, spec, vector_bytes, streams, folded)
         elif name == "combine":
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":
             finish(module, spec, width if spec.across else 1)
         elif name == "runs":
-            llvm_runs.runs(module, spec, vector_bytes)
+            segment_runs.runs(module, spec, vector_bytes)
         elif name == "reduce" and spec.kind == "scan":
-            reduce_by_scan(module, module.globals["scan" if spec.across else llvm_scan_along.ALONG])
+            reduce_by_scan(module, module.globals["scan" if spec.across else scan_along.ALONG])
         elif name == "reduce":
-            (llvm_scan_across if spec.across else llvm_reduce).reduce(module, spec, vector_bytes)
+            (scan_across if spec.across else reduce).reduce(module, spec, vector_bytes)
         elif spec.across:
-            llvm_scan_across.scan(module, spec, vector_bytes, streams=streams)
+            scan_across.scan(module, spec, vector_bytes, streams=streams)
         else:
-            llvm_scan_along.scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
+            scan_along.scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
     return module
 
 

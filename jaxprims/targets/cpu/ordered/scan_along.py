@@ -19,8 +19,7 @@ from ....ir.work import instructions
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, PTR, declare
 from ..llvm.math import MATH
-from . import scan_logaddexp as llvm_scan_logaddexp
-from . import scan_replicas as llvm_scan_replicas
+from . import scan_logaddexp, scan_replicas
 from .elements import vector_width
 from .scan_base import Kernel
 from .scan_log_steps import LogSteps
@@ -53,12 +52,12 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return Map
     if spec.op.may_not_end:
         return Sequential
-    if not periodic and llvm_scan_logaddexp.applies(spec):
-        return llvm_scan_logaddexp.LogAddExp
+    if not periodic and scan_logaddexp.applies(spec):
+        return scan_logaddexp.LogAddExp
     if instructions(spec.op, _WEIGHTS) > (EXPENSIVE_ABREAST if periodic else EXPENSIVE) * len(spec.state):
         return Tile
-    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
-        return llvm_scan_replicas.Replicas
+    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and scan_replicas.of_one_scalar(spec, periodic):
+        return scan_replicas.Replicas
     few = min(FEW, vector_width(spec, vector_bytes) // 4)
     if len(spec.state) > few:  # tiles of 8 lanes are as fast as one after the other, of fewer roundings in a row
         return Tile if few > 1 and len(spec.state) <= FEW else Sequential
