@@ -25,6 +25,7 @@ from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
 from ..llvm.engine import FEWEST_PACKED, pack
+from ..llvm.types import constant, to_memory
 from ..llvm.vectors import Held
 from .runs import Update
 
@@ -51,7 +52,7 @@ def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str, num_uni
     if bins.start is not None:
         identity = expr.emit(b, bins.start, [], [pointer(b, uniforms, k) for k in range(num_uniforms)], 1)
     elif bins.identity is not None:
-        identity = [expr.constant(dtype, bits, 1) for dtype, bits in zip(bins.acc, bins.identity, strict=True)]
+        identity = [constant(dtype, bits, 1) for dtype, bits in zip(bins.acc, bins.identity, strict=True)]
     else:
         b.ret_void()
         return
@@ -117,7 +118,7 @@ def combine(module: ir.Module, bins: PartSpec, variant: Variant, name: str, widt
                 for s, v in enumerate(mine):
                     store(b, v, address(b, p, i64(s * itemsize(dtype))), dtype)
             else:
-                store_slots(b, [expr.to_memory(b, v, dtype) for v in mine], p, dtype, w)
+                store_slots(b, [to_memory(b, v, dtype) for v in mine], p, dtype, w)
 
     start, stop = scaled(b, lo, bins.lanes), scaled(b, hi, bins.lanes)
     if same and variant.copies == 1:

@@ -23,6 +23,7 @@ from ..llvm.build import (
     store_few,
     vector_for,
 )
+from ..llvm.types import to_memory
 from ..llvm.vectors import register_bytes
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
@@ -63,7 +64,7 @@ class Rows(ScalarPhase):
             args, width = load_few(b, there, dtype, count, h.slots), vector_for(count)
             args += expr.emit(b, value, [*self._lanes_of(g, rows, at, count), *scalars], self.uniforms, width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
-            store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
+            store_few(b, [to_memory(b, v, dtype) for v in now], there, dtype, count)
 
         width, at = self._lanes_at_once(g), 0
         cheap = len(h.op.body) + len(value.body) <= CHEAP
@@ -126,7 +127,7 @@ class Rows(ScalarPhase):
                 mine = [part(b, v, range(k * stride, (k + 1) * stride)) for v in values]
                 now = load_few(b, there, dtype, h.lanes, h.slots)
                 now = expr.emit(b, h.op, now + mine, self.uniforms, stride)
-                store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, h.lanes)
+                store_few(b, [to_memory(b, v, dtype) for v in now], there, dtype, h.lanes)
         return whole
 
     def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:

@@ -8,7 +8,7 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, load, load_each, load_slots, loop, scaled, splat, store_each
-from ..llvm.types import alloca
+from ..llvm.types import alloca, constant, memory_type
 from .rows import Rows
 from .vector_phase import PREFETCH_AHEAD
 
@@ -142,7 +142,7 @@ class Update(Rows):
         """Vectors of updates that agree on a bin are combined on vectors, one bin's update at the end of its run: equal indices
         cost no more than a reduction (the warp aggregation of GPU kernels)."""
         b, h, width = self.b, self.spec.bins[g], self.width
-        run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+        run = [alloca(b, memory_type(t), width) for t in h.acc]
         bin_of_run = alloca(b, self.offset_type)
         nowhere = ir.Constant(self.offset_type, -1)
         b.store(nowhere, bin_of_run)
@@ -182,7 +182,7 @@ class Update(Rows):
             return
         with b.if_then(b.icmp_signed("<", i64(bin_), self.num_bins[g])):
             entry = address(b, self.tables[g][0], i64(bin_ * self._entry_bytes(g) * self.variant.copies))
-            run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+            run = [alloca(b, memory_type(t), width) for t in h.acc]
             whole = b.and_(count, i64(-width))
             with b.if_then(b.icmp_signed("!=", whole, i64(0))):
                 store_each(b, self._vector_values(g, first, i64(0)), run, h.acc)
@@ -199,9 +199,9 @@ class Update(Rows):
         b, h, width, out = self.b, self.spec.bins[g], self.width, []
         for s, source in enumerate(self.sources[g][0]):
             if source.kind == "constant":
-                out.append(expr.constant(h.acc[s], source.number, width))
+                out.append(constant(h.acc[s], source.number, width))
             elif source.kind == "buffer":
-                at = self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s]))
+                at = self._buffer_at(self.value_buffers[source.number], j, memory_type(h.acc[s]))
                 out.append(load(b, at, h.acc[s], width))
             else:
                 a = self.spec.arrays[source.number]

@@ -12,6 +12,7 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
 from ..llvm.build import I32, I64, address, i64, least, load, load_each, loop, prefetch, scaled, store_each
+from ..llvm.types import constant, memory_type
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
 UNROLL = 8
@@ -116,9 +117,9 @@ class ScalarPhase(VectorPhase):
         """One slot of update j's value, or one of its scalars."""
         b, source, dtype = self.b, self.sources[g][u][s], self.given[g][s]
         if source.kind == "constant":
-            v = expr.constant(dtype, source.number, 1)
+            v = constant(dtype, source.number, 1)
         elif source.kind == "buffer":
-            v = load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(dtype)), dtype)
+            v = load(b, self._buffer_at(self.value_buffers[source.number], j, memory_type(dtype)), dtype)
         else:
             a = self.spec.arrays[source.number]
             at = b.add(scaled(b, b.add(first, self._element(g, u, j)), a.slots), i64(source.slot))

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from . import expr
-from .types import alloca as alloca
-from .types import call, suffix, take, vector, vector_of
-from .types import numbers as numbers
-from .types import undefined as undefined
+from .types import call, from_memory, memory_type, numbers, suffix, take, to_memory, undefined, vector, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -84,13 +80,13 @@ def all_pointers(b: ir.IRBuilder, pointers: ir.Value, count: int) -> list[ir.Val
 
 def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
     """A value or a vector of contiguous ones from memory, in registers."""
-    t = expr.memory_type(dtype)
+    t = memory_type(dtype)
     v = b.load(p, typ=vector_of(t, width), align=itemsize(dtype))
-    return expr.from_memory(b, v, dtype)
+    return from_memory(b, v, dtype)
 
 
 def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
-    b.store(expr.to_memory(b, value, dtype), p, align=itemsize(dtype))
+    b.store(to_memory(b, value, dtype), p, align=itemsize(dtype))
 
 
 def load_each(b: ir.IRBuilder, places: Sequence[ir.Value], dtypes: Sequence[str], width: int = 1) -> list[ir.Value]:
@@ -118,7 +114,7 @@ def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) 
 
 def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int]) -> dict[int, ir.Value]:
     """``width`` consecutive elements of ``slots`` scalars each, as a vector for each wanted slot."""
-    t = expr.memory_type(dtype)
+    t = memory_type(dtype)
     if slots == 1:
         return {0: load(b, p, dtype, width)}
     if width == 1:
@@ -128,7 +124,7 @@ def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int,
     out = {}
     for s in wanted:
         lanes = numbers(I32, range(s, width * slots, slots))
-        out[s] = expr.from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
+        out[s] = from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
     return out
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from . import engine
-from .build import I8, I32, I64, address, bytes_of, i64, numbers, undefined
-from .types import call, suffix
+from .build import I8, I32, I64, address, bytes_of, i64
+from .types import call, numbers, suffix, undefined
 
 LANES = 8
 """Numbers of 4 bytes in a vector that AVX2 permutes."""

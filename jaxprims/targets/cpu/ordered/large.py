@@ -15,8 +15,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, alloca, declare, i64, loop, pointer, scaled
-from ..llvm.types import call, memory_type
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, loop, pointer, scaled
+from ..llvm.types import alloca, call, memory_type
 from .rows import RESTARTED, STARTED, arrays_of, members, starts_anew
 
 Pointers = list[ir.Value]

@@ -15,9 +15,9 @@ from llvmlite import ir
 from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
+from ..llvm.build import I1, I32, I64, PTR, declare, i64, least, loop, splat
 from ..llvm.math import CHAIN
-from ..llvm.types import take
+from ..llvm.types import alloca, numbers, register_type, take
 from ..llvm.vectors import Held, prefix_mask
 from .elements import Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
@@ -240,7 +240,7 @@ class Fold:
         Subtrees that wait for their right half are kept like the digits of a binary counter.
         """
         b, width, levels = self.b, self.width, TREE.bit_length()
-        types = [expr.register_type(t, width) for t in self.spec.state]
+        types = [register_type(t, width) for t in self.spec.state]
         waiting, level = [alloca(b, t, levels) for t in types], alloca(b, I64)
         whole, vectors = b.sdiv(rest, i64(width)), i64(1)
         for k in range(1, levels):

@@ -16,9 +16,9 @@ from ....operators.traced import NO_PROGRAM
 from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I64, PTR, alloca, chosen, declare, i64, least, loop
+from ..llvm.build import I1, I64, PTR, chosen, declare, i64, least, loop
 from ..llvm.elementary import Kit, exp_below
-from ..llvm.types import literal
+from ..llvm.types import alloca, literal, register_type
 from .rows import STARTED, apply_op, has, is_expensive, load_state, members, part_of, store_state, uniforms_of
 
 State = list[ir.Value]
@@ -117,7 +117,7 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
     """Chunk after chunk. ``functions``: most and total of ``two``; the operator's own fold, if that is wanted."""
     most, total, *own = functions
     b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
-    register = expr.register_type(spec.state[0], 1)
+    register = register_type(spec.state[0], 1)
     (part, member), level, found = part_of(b, range_), alloca(b, I64), alloca(b, I64, len(spec.state))
     captured = uniforms_of(b, spec, uniforms)
     with_level = alloca(b, PTR, len(captured) + 1)

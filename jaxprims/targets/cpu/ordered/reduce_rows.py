@@ -25,23 +25,8 @@ from ....ir.program import Program, is_float
 from ....ir.work import work
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
-from ..llvm.build import (
-    I64,
-    NULL,
-    PTR,
-    address,
-    all_pointers,
-    alloca,
-    bytes_of,
-    chosen,
-    declare,
-    i64,
-    least,
-    loop,
-    numbers,
-    splat,
-)
-from ..llvm.types import literal, take
+from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, least, loop, splat
+from ..llvm.types import alloca, literal, numbers, register_type, take
 from ..llvm.vectors import Held, prefix_mask
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds, is_finite
@@ -120,7 +105,7 @@ def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value]) -> S
     name = _only(spec.op)
     if name not in ("max", "min") or not is_float(spec.state[0]):
         return group.fold(spec, captured)
-    b, t = group.b, expr.register_type(spec.state[0], group.width)
+    b, t = group.b, register_type(spec.state[0], group.width)
     seen = extremes.Seen(b, name, t)
 
     def by_hardware() -> State:
@@ -226,7 +211,7 @@ class _Group:
 
     def one_by_one(self, spec: OrderedSpec, captured: Sequence[ir.Value], levels: ir.Value | None = None) -> State:
         b, width = self.b, self.width
-        types = [expr.register_type(t, width) for t in spec.state]
+        types = [register_type(t, width) for t in spec.state]
         folded = [alloca(b, t, width) for t in types]
         with loop(b, i64(0), i64(width)) as r:
             row = self._row(r)
@@ -264,7 +249,7 @@ class _Group:
         seen: extremes.Seen | None,
     ) -> State:
         b, n, states = self.b, len(spec.state), [Held(self.b, spec.state, self.width) for _ in rows]
-        types = [expr.register_type(t, self.width) for t in spec.state]
+        types = [register_type(t, self.width) for t in spec.state]
 
         def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
             uniforms = [self._of_row(captured, levels, types[0], self.starts[r], i64(r)) for r in rows]
@@ -346,7 +331,7 @@ class _Group:
         width = self.width
 
         def position(dtype: str) -> ir.Value:
-            t = expr.register_type(dtype)
+            t = register_type(dtype)
             first = splat(self.b, at if t.width == 64 else self.b.trunc(at, t), width)
             places = self.b.add(first, numbers(t, range(width)))
             return places if rest is None else self.b.select(prefix_mask(self.b, rest, width), places, first)

@@ -12,8 +12,9 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, alloca, declare, i64, pointer, scaled
+from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, pointer, scaled
 from ..llvm.math import MATH
+from ..llvm.types import alloca, constant
 from ..llvm.vectors import f_of, load_row, store_row
 
 STARTED, RESTARTED = 1, 2
@@ -80,7 +81,7 @@ def element(
 def identity_state(spec: OrderedSpec, width: int = 1) -> list[ir.Value]:
     """The operator's identity in every lane; zeros where it is not known, and nothing needs it."""
     bits = spec.identity or (0,) * len(spec.state)
-    return [expr.constant(t, word, width) for t, word in zip(spec.state, bits, strict=True)]
+    return [constant(t, word, width) for t, word in zip(spec.state, bits, strict=True)]
 
 
 def load_state(

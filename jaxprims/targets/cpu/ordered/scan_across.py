@@ -14,7 +14,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, NULL, PTR, all_pointers, alloca, chosen, declare, i64, least, loop, pointer
+from ..llvm.build import I1, I32, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
+from ..llvm.types import alloca
 from ..llvm.vectors import Held
 from .elements import vector_width
 from .reduce_logaddexp import log_sums_at_once, of_ones

@@ -10,8 +10,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, NULL, PTR, address, alloca, chosen, i64, masked_store, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled, splat
 from ..llvm.structs import in_pieces, store_structs
+from ..llvm.types import alloca, to_memory
 from ..llvm.vectors import Held, interleaved, stream
 from .elements import Elements
 from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
@@ -120,7 +121,7 @@ class Kernel(abc.ABC):
         at, rows = self.elements.memory_index(i), []
         for k, (dtype, slots) in enumerate(spec.leaves):
             leaf = pointer(b, self.out_places, k)
-            mine = [expr.to_memory(b, next(values), dtype) for _ in range(slots)]
+            mine = [to_memory(b, next(values), dtype) for _ in range(slots)]
             if in_pieces(dtype, slots, width):
                 size = slots * itemsize(dtype)
                 nowhere = None if rest is None else alloca(b, I8, size)

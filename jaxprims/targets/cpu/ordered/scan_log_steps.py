@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, alloca, chosen, i64, least, loop, masked_load, numbers, side_by_side, splat
-from ..llvm.types import take, vector_of
+from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side, splat
+from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, take, to_memory, vector_of
 from .elements import Elements, is_taken_apart, vector_width
 from .rows import identity_state
 from .scan_base import Kernel, Values
@@ -33,8 +33,8 @@ class LogSteps(Kernel):
         b, spec = self.b, self.spec
         self.choose_groups()
         self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, self.width, mirrored=True)
-        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), self.width) for t in spec.state]
-        self.carries = [alloca(b, expr.register_type(t), self.groups * self.stride) for t in spec.state]
+        self.locals = [alloca(b, memory_type(t) if t == "b1" else register_type(t), self.width) for t in spec.state]
+        self.carries = [alloca(b, register_type(t), self.groups * self.stride) for t in spec.state]
         self.begin()
         with loop(b, self.lo, self.hi, self.width) as i:
             self._vector(i, b.sub(self.hi, i))
@@ -152,7 +152,7 @@ class LogSteps(Kernel):
         """The same, through memory, also where groups are missing or the aggregate has not been started."""
         b, group, spec = self.b, self.group, self.spec
         for v, p, t in zip(local, self.locals, spec.state, strict=True):
-            b.store(expr.to_memory(b, v, t) if t == "b1" else v, p)
+            b.store(to_memory(b, v, t) if t == "b1" else v, p)
         count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
         started = self.is_started()
@@ -172,7 +172,7 @@ class LogSteps(Kernel):
         b = self.b
         for v, p, t in zip(values, self.carries, self.spec.state, strict=True):
             at = b.mul(self._place(g, self.groups), i64(self.stride))
-            b.store(v, b.gep(p, [at], source_etype=expr.register_type(t)), align=1)
+            b.store(v, b.gep(p, [at], source_etype=register_type(t)), align=1)
 
     def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
         """Whether there is a restart in group g."""
@@ -191,14 +191,14 @@ class LogSteps(Kernel):
         last = b.add(first, b.sub(least(b, left, i64(group)), i64(step)))
         at, values = self._place(last, self.width - step + 1), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
-            stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
+            stored = memory_type(t) if t == "b1" else register_type(t)
             v = b.load(b.gep(p, [at], source_etype=stored), typ=vector_of(stored, step), align=1)
-            values.append(expr.from_memory(b, v, t) if t == "b1" else v)
+            values.append(from_memory(b, v, t) if t == "b1" else v)
         return values
 
     def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
         """A value for each group, in all its lanes."""
-        b, t, parts = self.b, expr.register_type(dtype), []
+        b, t, parts = self.b, register_type(dtype), []
         for g in range(self.groups):
             place = b.gep(p, [i64(g * self.stride)], source_etype=t)
             parts.append(self._repeated(b.load(place, typ=vector_of(t, self.stride), align=1)))

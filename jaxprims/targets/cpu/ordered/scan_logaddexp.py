@@ -15,8 +15,8 @@ from ....ir.program import Builder, Program
 from ....operators import classify
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, alloca, chosen, i64, loop, numbers, splat
-from ..llvm.types import literal, take
+from ..llvm.build import I32, chosen, i64, loop, splat
+from ..llvm.types import alloca, literal, numbers, register_type, take
 from .reduce_logaddexp import is_finite
 from .scan_tiles import Tile
 
@@ -42,7 +42,7 @@ class LogAddExp(Tile):
         super()._allocate()
         self.backwards = self.spec.reverse  # no squares are transposed
         (dtype,) = self.spec.state
-        self.vector = expr.register_type(dtype, self.width)
+        self.vector = register_type(dtype, self.width)
         self.exp = _program(dtype, lambda b, x, t: b.emit("exp", dtype, b.emit("sub", dtype, x, t)))
         self.log = _program(dtype, lambda b, s, t: b.emit("add", dtype, t, b.emit("log", dtype, s)))
         self.sums = [alloca(self.b, self.vector.element, (self.chains * self.width + 1) * self.width)]

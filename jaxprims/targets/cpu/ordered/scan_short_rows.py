@@ -14,8 +14,8 @@ import itertools
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from ..llvm.build import I1, I8, PTR, address, alloca, i64, least, loop, pointer, scaled
-from ..llvm.types import call, take
+from ..llvm.build import I1, I8, PTR, address, i64, least, loop, pointer, scaled
+from ..llvm.types import alloca, call, take
 from ..llvm.vectors import LINE, Held, stream_bytes
 from .elements import Elements
 from .rows import STREAMED_BYTES, STREAMED_ROW

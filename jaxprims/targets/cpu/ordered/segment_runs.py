@@ -11,8 +11,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, loop, numbers, pointer, scaled, splat
-from ..llvm.types import call
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled, splat
+from ..llvm.types import alloca, call, from_memory, memory_type, numbers
 from ..llvm.vectors import Held, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
@@ -118,7 +118,7 @@ class _Abreast:
 
         def loaded(n: int, wanted: list[int]) -> dict[int, ir.Value]:
             a = self.spec.arrays[n]
-            t, size = expr.memory_type(a.dtype), itemsize(a.dtype)
+            t, size = memory_type(a.dtype), itemsize(a.dtype)
             out: dict[int, ir.Value] = {}
             base = address(b, self.arrays[n], scaled(b, i, size * a.slots))
             for s in wanted:
@@ -126,7 +126,7 @@ class _Abreast:
                 for lane in range(width):
                     p = b.gep(base, [b.add(scaled(b, place[lane], a.slots), i64(s))], source_etype=t)
                     v = b.insert_element(v, b.load(p, typ=t, align=size), I32(lane))
-                out[s] = expr.from_memory(b, v, a.dtype)
+                out[s] = from_memory(b, v, a.dtype)
             return out
 
         def position(dtype: str) -> ir.Value:
