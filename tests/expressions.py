@@ -18,6 +18,7 @@ from llvmlite import ir
 from jaxprims.ir import program as P
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
 from jaxprims.targets.cpu.llvm import expr as llvm_expr
+from jaxprims.targets.cpu.llvm import types as llvm_types
 
 X86 = platform.machine() == "x86_64"
 INTEGERS = [d for d in P.DTYPES if d[0] in "su"]
@@ -53,15 +54,15 @@ def add_kernel(module: ir.Module, name: str, program: P.Program, width: int) -> 
     i.add_incoming(i64(0), entry)
     args = []
     for pointer_in, dtype in zip(ins, program.params, strict=True):
-        scalar = llvm_expr.memory_type(dtype)
+        scalar = llvm_types.memory_type(dtype)
         t = scalar if width == 1 else ir.VectorType(scalar, width)
         at = b.gep(pointer_in, [i], source_etype=scalar)
-        args.append(llvm_expr.from_memory(b, b.load(at, typ=t, align=P.itemsize(dtype)), dtype))
+        args.append(llvm_types.from_memory(b, b.load(at, typ=t, align=P.itemsize(dtype)), dtype))
     results = llvm_expr.emit(b, program, args, uniforms, width)
     for pointer_out, dtype, value in zip(outs, program.result_dtypes, results, strict=True):
-        assert value.type == llvm_expr.register_type(dtype, width)
-        at = b.gep(pointer_out, [i], source_etype=llvm_expr.memory_type(dtype))
-        b.store(llvm_expr.to_memory(b, value, dtype), at, align=P.itemsize(dtype))
+        assert value.type == llvm_types.register_type(dtype, width)
+        at = b.gep(pointer_out, [i], source_etype=llvm_types.memory_type(dtype))
+        b.store(llvm_types.to_memory(b, value, dtype), at, align=P.itemsize(dtype))
     if width == 1:
         b.fence("acquire")  # keeps LLVM from making it a vector loop; costs nothing else
     following = b.add(i, i64(width))

@@ -18,6 +18,7 @@ from jaxprims.specs.ordered import OrderedSpec
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
 from jaxprims.targets.cpu.ordered import scan_abreast as llvm_scan_abreast
 from jaxprims.targets.cpu.ordered import scan_along as llvm_scan_along
+from jaxprims.targets.cpu.ordered.rows import reduce_by_scan
 from jaxprims.targets.cpu.ordered.scan_log_steps import LogSteps
 from jaxprims.targets.cpu.ordered.scan_sequential import Sequential
 from jaxprims.targets.cpu.ordered.scan_short_rows import ShortRows
@@ -43,9 +44,9 @@ class Kernel:
             if form == "abreast":
                 llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
             else:
-                llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
+                llvm_scan_along.scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
             if not periodic:
-                llvm_scan_along.build_reduce(module, spec, vector_bytes)
+                reduce_by_scan(module, module.globals[llvm_scan_along.ALONG])
         self.compiled = llvm_engine.compile_ir(module, ["scan"] if periodic else ["scan", "reduce"])
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7, ctypes.c_int64)
         self.code = kind(self.compiled.address["scan"])

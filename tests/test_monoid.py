@@ -38,12 +38,12 @@ def test_as_monoid():
     assert as_monoid(monoids.max, -1).identity == -1
     assert as_monoid(Monoid(jnp.fmax, np.nan), np.nan).op is jnp.fmax
     for other in (1, (0,), [0, 0]):
-        with pytest.raises(ValueError, match="differs from the identity of combine"):
-            as_monoid(m, other, name="combine")
+        with pytest.raises(ValueError, match="differs from the identity of op"):
+            as_monoid(m, other)
     with pytest.raises(ValueError, match="differs"):
         jax.jit(lambda x: as_monoid(m, x).identity)(0)
-    with pytest.raises(TypeError, match="combine must be a Monoid or a function"):
-        as_monoid("add", name="combine")
+    with pytest.raises(TypeError, match="op must be a Monoid or a function"):
+        as_monoid("add")
 
 
 def test_copies_and_pickles():

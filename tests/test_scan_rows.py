@@ -153,7 +153,7 @@ def test_few_structs_of_bytes_are_taken_apart_at_once(vector_bytes: int, monkeyp
     for slots, form in itertools.product((3, 4, 7), (ShortRows, LogSteps)):
         monkeypatch.setattr(scan_along, "_form", lambda *_, form=form: form)
         module, leaves = ir.Module(), [("u8", slots)]
-        scan_along.build_scan(module, spec_of(sums, ["u8"] * slots, leaves, leaves), vector_bytes, periodic=form is ShortRows)
+        scan_along.scan(module, spec_of(sums, ["u8"] * slots, leaves, leaves), vector_bytes, periodic=form is ShortRows)
         assert max(int(n) for n in re.findall(r"<(\d+) x i8>", str(module))) <= MOST_SHUFFLED
 
 

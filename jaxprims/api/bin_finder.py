@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..api.scan import scan
 from ..targets.plans import AnyKernel, forced
 from ..tracing.varying import axes_of, vary
+from .scan import scan
 
 COMPARED, COMPARED_BY_FEW = 40, 128
 """Edges that were given, up to which to compare an element with all of them takes less time than to search in a grid's cell; by

@@ -1,4 +1,4 @@
-"""Grouping by index: the counting sort and the sparsity estimate."""
+"""``group_by_index``: the counting sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reduce`` and ``segment_reduce``: any associative operator, on any pytree; order kept, so that it need not commute."""
+"""``reduce``: any associative operator, on any pytree; order kept, so that it need not commute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Bins`` and ``positions``; indices into bins: checked, brought into range, flattened."""
+"""``Bins``: those of one histogram."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def in_mode(index: Sequence[Any], sizes: Sequence[int], mode: str) -> tuple[Any,
 
 def flat_index(index: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
     """One index into the flattened bins; -1 (or whatever is out of range) where it is to be dropped. int32 where that will do."""
-    total = int(np.prod(sizes, dtype=object))
+    total = math.prod(sizes)
     narrow = total < 2**31 - 1
     if len(sizes) == 1:
         i = index[0]

@@ -49,7 +49,7 @@ class Monoid:
         return (type(self), (self.op, self.identity)) if name is None else name
 
 
-def as_monoid(op: Any, identity: Any = None, *, name: str = "op") -> Monoid:
+def as_monoid(op: Any, identity: Any = None) -> Monoid:
     """``op``, a Monoid or any callable, with ``identity``, as a Monoid.
 
     Raises:
@@ -57,13 +57,13 @@ def as_monoid(op: Any, identity: Any = None, *, name: str = "op") -> Monoid:
       ValueError: ``op`` is a Monoid with another identity than the one given.
     """
     if not callable(op):
-        raise TypeError(f"{name} must be a Monoid or a function of two values, got {op!r}")
+        raise TypeError(f"op must be a Monoid or a function of two values, got {op!r}")
     if not isinstance(op, Monoid):
         return Monoid(op, identity)
     if op.identity is None:
         return op if identity is None else Monoid(op.op, identity)
     if identity is not None and not _same_identity(op.identity, identity):
-        raise ValueError(f"identity={identity!r} differs from the identity of {name}, {op.identity!r}; give one of them")
+        raise ValueError(f"identity={identity!r} differs from the identity of op, {op.identity!r}; give one of them")
     return op
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.bins import Bins
-from ..arguments.checks import as_array, called, check_index, flat_index, sizes_of
+from ..arguments.checks import as_array, called, check_index, check_numbers, flat_index, sizes_of
 from ..arguments.positions import position_dtype, positions
 from ..primitives import devices
 from ..tracing.keys import from_words, words
@@ -154,8 +154,7 @@ def _checked_pair(index: Any, value: Any, bins: Bins, found: list[Pair]) -> list
     out = []
     for n, leaf in enumerate(leaves):
         v = as_array(leaf, "f's value")
-        if jnp.issubdtype(v.dtype, jax.dtypes.prng_key) or v.dtype == jax.dtypes.float0:
-            raise TypeError(f"f's value (values) must be numbers, got {v.dtype}")
+        check_numbers(v.dtype, "f's value (values)")
         if jax.typeof(v).weak_type and wanted is not None and len(wanted) == len(leaves) and wanted[n] is not None:
             v = v.astype(wanted[n])
         if many and v.ndim == 0:

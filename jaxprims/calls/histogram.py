@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,10 +39,10 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        return int(np.prod(sizes_of(self.bins.num_bins), dtype=object))
+        return math.prod(sizes_of(self.bins.num_bins))
 
 
-def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True, names: devices.Names = ()) -> Histogram:
+def make_histogram(bins: Bins, pair: Pair, axes: Axes, *, rows: bool = True, names: devices.Names) -> Histogram:
     """``rows``: an array-valued leaf is updated lane by lane, however short it is; no kernel that computes it can do so."""
     monoid = as_monoid(bins.op, bins.identity)
     sizes = sizes_of(bins.num_bins)
@@ -51,7 +52,7 @@ def make_histogram(bins: Bins, pair: Pair, axes: Axes, rows: bool = True, names:
         dest, after = None, dest
     identity, concrete = checked_identity(monoid, pair)
     if identity is not None and not concrete:  # one that is only known at run time: the bins start from it
-        full = [jnp.broadcast_to(i, (int(np.prod(sizes, dtype=object)), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
+        full = [jnp.broadcast_to(i, (math.prod(sizes), *s)) for i, s in zip(identity, pair.shapes, strict=True)]
         dest = dest if dest is not None else full
         identity, captured = None, identity
         known: list[np.ndarray] | None = None
@@ -110,7 +111,7 @@ def _checked_dest(bins: Bins, pair: Pair, sizes: tuple[int, ...]) -> list[Any] |
             raise ValueError(f"dest must have shape {(*sizes, *s)}, got {x.shape}")
         if x.dtype != d:
             raise TypeError(f"dest must have the values' dtype, {d}, got {x.dtype}")
-        out.append(x.reshape((int(np.prod(sizes, dtype=object)), *s)))
+        out.append(x.reshape((math.prod(sizes), *s)))
     return out
 
 

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..arguments.checks import as_array
 from ..arguments.monoid import Monoid
+from ..operators.classify import why_no_identity
 from ..operators.operator import Operator, identity_leaves
 from ..operators.traced import Traced
 from ..primitives.ordered.call import OrderedCall
@@ -59,6 +60,11 @@ class Ordered:
         if any(isinstance(i, jax.core.Tracer) for i in given):
             return False
         return all(bool(np.all(a == b)) for a, b in zip(given, identity_leaves(self.operator), strict=False))
+
+    @property
+    def hint(self) -> str:
+        """What to do where the operator's identity is not known, if there is more to say."""
+        return "" if self.operator is None else why_no_identity(self.operator.name)
 
     def static(self, kind: str, **others: Any) -> OrderedCall:
         """The static half of a call that a kernel does."""

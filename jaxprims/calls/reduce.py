@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..operators.classify import why_no_identity
 from ..operators.commutes import commutes
 from ..operators.operator import passing, rounds
 from ..primitives.ordered import scan_xla
@@ -33,10 +32,8 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
     if call.elements.n == 0:
         neutral = identity_on_slices(call) if start is None else list(start)
         if neutral is None:
-            hint = "" if call.operator is None else why_no_identity(call.operator.name)
-            raise ValueError(
-                f"identity is not known for this operator: a reduction of no elements needs identity= or init={hint}"
-            )
+            needed = f"a reduction of no elements needs identity= or init={call.hint}"
+            raise ValueError(f"identity is not known for this operator: {needed}")
         return neutral
     if call.operator is None or any(0 in s for s in call.values.shapes):
         return scan_xla.reduce(call.plain_operator(), call.plain_values(), start)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import as_array
-from ..operators.classify import why_no_identity
 from ..operators.operator import identity_leaves
 from ..operators.traced import Traced
 from ..primitives.ordered import scan_xla
@@ -35,8 +34,7 @@ def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool,
     if exclusive and start is None and not any(0 in s for s in call.values.shapes):
         given = identity_on_slices(call)
         if given is None:
-            hint = "" if call.operator is None else why_no_identity(call.operator.name)
-            raise ValueError(f"identity is not known for this operator: an exclusive scan needs identity= or init={hint}")
+            raise ValueError(f"identity is not known for this operator: an exclusive scan needs identity= or init={call.hint}")
     empty = call.elements.n == 0 or any(0 in s for s in call.values.shapes)
     if call.operator is None or empty:
         values = call.plain_values()
@@ -93,18 +91,22 @@ def _restarting_from_init(call: Ordered, start: Sequence[Any], flags: Any, exclu
     full = [jnp.broadcast_to(s, v.shape) for s, v in zip(start, values, strict=True)]
     first = op(full, values)
     begun = scan_xla.where(begins, first, values)
-    tree, axis = call.values.tree, call.elements.axis
-    xs = jax.tree.unflatten(tree, [jnp.moveaxis(v, 0, axis if axis >= 0 else v.ndim + axis) for v in begun])
-    inner = check_ordered(xs, call.monoid, axis, None, None)
-    out = run(inner, None, flags, False, reverse)
+    out = run(same_call(call, begun), None, flags, False, reverse)
     if not exclusive:
         return out
-    shifted = []
+    shifted, axis = [], call.elements.axis
     for x, s in zip(jax.tree.leaves(out), full, strict=True):
         y = jnp.moveaxis(x, axis, 0)
         moved = jnp.concatenate([y[1:], y[:1]]) if reverse else jnp.concatenate([y[-1:], y[:-1]])
         shifted.append(jnp.moveaxis(scan_xla.where(begins, [s], [moved])[0], 0, axis))
-    return jax.tree.unflatten(tree, shifted)
+    return jax.tree.unflatten(call.values.tree, shifted)
+
+
+def same_call(call: Ordered, values: Sequence[Any]) -> Ordered:
+    """The call's operator on other values, the axis first in them."""
+    axis = call.elements.axis
+    xs = jax.tree.unflatten(call.values.tree, [jnp.moveaxis(v, 0, axis if axis >= 0 else v.ndim + axis) for v in values])
+    return check_ordered(xs, call.monoid, axis, None, None)
 
 
 def identity_on_slices(call: Ordered) -> list[Any] | None:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import sizes_of
-from ..operators.classify import why_no_identity
 from ..primitives.histogram.primitive import by_index
 from ..primitives.ordered import scan_xla
 from ..primitives.ordered.scan import bind
@@ -88,8 +87,7 @@ def segments_reduced(call: Ordered, kind: str, cut: Any, count: int, of_empty: S
         return [vary(jnp.zeros(s, d), call.axes) for s, d in zip(shapes, call.values.dtypes, strict=True)]
     neutral = identity_on_slices(call) if of_empty is None else of_empty
     if neutral is None:
-        hint = "" if call.operator is None else why_no_identity(call.operator.name)
-        raise ValueError(f"identity: segments may be empty, and op's neutral element is not known; give identity{hint}")
+        raise ValueError(f"identity: segments may be empty, and op's neutral element is not known; give identity{call.hint}")
     if call.elements.n == 0:
         return [jnp.broadcast_to(i, s) for i, s in zip(neutral, shapes, strict=True)]
     if call.operator is None or any(0 in s for s in shapes):

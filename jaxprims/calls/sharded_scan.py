@@ -4,7 +4,6 @@ each total's prefix combined in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ from ..primitives import devices
 from ..primitives.ordered import scan_xla
 from ..tracing.varying import axes_of, vary
 from . import scan as _scan
-from .check_ordered import check_ordered
 from .ordered import Ordered
 
 Leaves = list[Any]
@@ -44,7 +42,7 @@ def sharded_scan(call: Ordered, start: Leaves | None, flags: Any, exclusive: boo
     further = before if neutral else [x[0] for x in op([s[None] for s in start], [b[None] for b in before])]
     started = [jnp.where(first, s, b) for s, b in zip(start, further, strict=True)]
     axes = axes_of(started)  # of the mesh: device by device another start
-    again = _same_call(call, [vary(v, axes) for v in call.plain_values()])
+    again = _scan.same_call(call, [vary(v, axes) for v in call.plain_values()])
     return _scan.run(again, [vary(s, axes) for s in started], None, exclusive, reverse)
 
 
@@ -61,7 +59,7 @@ def _restarting(
     full = None if start is None else [vary(jnp.broadcast_to(s, v.shape), axes) for s, v in zip(start, values, strict=True)]
     if full is not None and not neutral:
         values = scan_xla.where(begins, op(full, values), values)
-    inclusive = _inclusive(_same_call(call, values), begins, reverse)
+    inclusive = _inclusive(_scan.same_call(call, values), begins, reverse)
     before, _ = devices.before(op, _last(inclusive, reverse), names, reverse, jnp.any(begins))
     met = scan_xla.scan(lambda a, b: [a[0] | b[0]], [begins], reverse=reverse)[0]
     combined = op([jnp.broadcast_to(b[None], x.shape) for b, x in zip(before, inclusive, strict=True)], inclusive)
@@ -83,10 +81,3 @@ def _inclusive(call: Ordered, flags: Any, reverse: bool) -> Leaves:
 
 def _last(leaves: Leaves, reverse: bool) -> Leaves:
     return [x[0] if reverse else x[-1] for x in leaves]
-
-
-def _same_call(call: Ordered, values: Sequence[Any]) -> Ordered:
-    """The call's operator on other values, the axis first in them."""
-    axis = call.elements.axis
-    xs = jax.tree.unflatten(call.values.tree, [jnp.moveaxis(v, 0, axis if axis >= 0 else v.ndim + axis) for v in values])
-    return check_ordered(xs, call.monoid, axis, None, None)

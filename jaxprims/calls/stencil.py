@@ -83,9 +83,8 @@ def check_stencil(
 ) -> Stencil:
     """``like_xs``: f's results have to be what its arrays are; ``first_cell``: of the grid, if it is part of a larger one, its
     first cell's coordinate on each axis and the larger one's size (0: it is all there)."""
-    name = "f"
     if not callable(f):
-        raise TypeError(f"{name} must be a function of a cell's neighbourhood, got {f!r:.100}")
+        raise TypeError(f"f must be a function of a cell's neighbourhood, got {f!r:.100}")
     given, trees = _arguments(xs, "xs"), []
     others = [] if constants is None else _arguments(constants, "constants")
     leaves: list[tuple[str, Any]] = []
@@ -124,12 +123,12 @@ def check_stencil(
                     members.append(View(what, number, rank, read))
                     number += 1
             views.append(jax.tree.unflatten(tree, members))
-        returned = called(name, f, *views)
+        returned = called("f", f, *views)
         out, tree = jax.tree.flatten(returned, is_leaf=lambda x: x is None)
         if not out:
-            raise TypeError(f"{name} must return at least one number, got none")
+            raise TypeError("f must return at least one number, got none")
         out_tree[:] = [tree]
-        return [vary(as_array(x, f"{name}'s result"), varying) for x in out]
+        return [vary(as_array(x, "f's result"), varying) for x in out]
 
     at = [element_aval((), np.int32, varying) for _ in range(rank)]
 
@@ -157,9 +156,9 @@ def check_stencil(
     n = numbers.count("xs")
     keeps = "keep" in modes
     if like_xs or keeps:
-        closed = _like_arrays(closed, flat, centre[:n], [*(centre[k] for k, _ in reads), *at], name, keeps)
+        closed = _like_arrays(closed, flat, centre[:n], [*(centre[k] for k, _ in reads), *at], keeps)
     for v in closed.out_avals:
-        check_numbers(v.dtype, f"{name}'s results")
+        check_numbers(v.dtype, "f's results")
     ends = ends_of([offsets for _, offsets in reads], rank)
     window, bounds = [], []
     for size, mode, end in zip(grid, modes, ends, strict=True):
@@ -253,18 +252,16 @@ def _fill(value: Any, arrays: Sequence[Any]) -> Any:
     return number
 
 
-def _like_arrays(closed: ClosedJaxpr, flat: Any, wanted: Any, avals: Any, name: str, keeps: bool) -> ClosedJaxpr:
+def _like_arrays(closed: ClosedJaxpr, flat: Any, wanted: Any, avals: Any, keeps: bool) -> ClosedJaxpr:
     """f with results of the arrays' dtypes. Raises TypeError where they are not."""
     why = "cells that keep their value" if keeps else "the next step"
     got = closed.out_avals
     if len(got) != len(wanted):
-        raise TypeError(
-            f"{name} must return a result for each of the {len(wanted)} arrays of xs, which are {why}, got {len(got)}"
-        )
+        raise TypeError(f"f must return a result for each of the {len(wanted)} arrays of xs, which are {why}, got {len(got)}")
     for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
         if g.shape != w.shape or (g.dtype != w.dtype and not g.weak_type):
             what = f"{g.dtype}{list(g.shape)}; wanted {w.dtype}{list(w.shape)}"
-            raise TypeError(f"{name}'s results must be like xs, for they are {why}: result {k} is {what}")
+            raise TypeError(f"f's results must be like xs, for they are {why}: result {k} is {what}")
     if [g.dtype for g in got] == [w.dtype for w in wanted]:
         return closed
     return jax.make_jaxpr(lambda *v: [x.astype(w.dtype) for x, w in zip(flat(*v), wanted, strict=True)])(*avals)

@@ -17,11 +17,11 @@ from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
 from ..primitives.histogram.row_maps import made_rows, rows_pay
-from ..primitives.ordered.scan_xla import like
+from ..primitives.ordered.scan_xla import inside, like
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
 from .ops_segment import over_columns
-from .segments import by_segment, checked, combined, ids_of, inside, widened
+from .segments import by_segment, checked, combined, ids_of, widened
 
 __all__ = ["segment_logsumexp", "segment_softmax"]
 

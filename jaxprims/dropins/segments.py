@@ -17,6 +17,7 @@ from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
 from ..calls.segments import count_of, segments_pay
+from ..primitives.ordered.scan_xla import inside
 from ..primitives.reads import rows as rows_at
 from ..tracing.varying import beside
 from .ops_segment import check_count, largest, mode_of
@@ -39,12 +40,6 @@ def by_segment(values: jax.Array, ids: jax.Array) -> jax.Array:
     """The values of these segments; for ids out of range anything: those are no mistake, so ``checkify`` is not to see them."""
     values = not_empty(values)
     return rows_at(values, jnp.where(inside(ids, values.shape[0]), ids, 0), mode="clip")
-
-
-def inside(ids: jax.Array, n: Any) -> jax.Array:
-    """Which are of a segment. Where n is beyond ids' dtype, none is too large."""
-    narrow = isinstance(n, int) and n > jnp.iinfo(ids.dtype).max
-    return ids >= 0 if narrow else (ids >= 0) & (ids < n)
 
 
 def not_empty(values: jax.Array) -> jax.Array:

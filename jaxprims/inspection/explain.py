@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -182,6 +182,3 @@ def _hint(eqn: Any) -> str:
         return ""
     size = bytes_in_words(most)
     return f"a result of {size} is made of fresh pages on every call, unless jp.keep_freed_memory() was called: see there"
-
-
-__all__: Sequence[str] = ["Plan", "PlannedCall", "explain"]

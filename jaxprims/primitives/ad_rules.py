@@ -66,7 +66,7 @@ def rule_tangents(
     out: Leaves,
     dot: Leaves,
     start_dot: Leaves,
-    positive: frozenset[int] = frozenset(),
+    positive: frozenset[int],
 ) -> Leaves | None:
     """Each leaf's tangent, None for zero; no list at all if there is no rule for the operator. ``positive``: leaves whose values
     are known to be."""

@@ -70,6 +70,16 @@ layouts: dict[Primitive, Callable[..., Layout]] = {}
 members of the batch."""
 
 
+def batch_factors(rank: int, mask: int = -1) -> Factors:
+    """Of the batch axes that an operand has; a result has all."""
+    return tuple(f"b{a}" for a in range(rank) if mask >> a & 1)
+
+
+def rest_whole(known: Sequence[str | None], aval: Any) -> Factors:
+    """Factors of an operand of which these are the first axes'."""
+    return (*known, *(None,) * (len(aval.shape) - len(known)))
+
+
 def devices_of(ctx: Any) -> int:
     """Over how many devices XLA will partition what is being lowered; 1 inside ``shard_map``, and where it cannot ask how: a
     module that is exported can hold no function of this process; and it asks in a thread of its own, where numbers have the types

@@ -27,7 +27,7 @@ _as_they_are: contextvars.ContextVar[bool] = contextvars.ContextVar("operands as
 
 
 @contextlib.contextmanager
-def operands_as_they_are(so: bool = True) -> Iterator[None]:
+def operands_as_they_are(so: bool) -> Iterator[None]:
     """Calls that are traced inside read their operands: to make them in the kernel has been weighed."""
     token = _as_they_are.set(so)
     try:

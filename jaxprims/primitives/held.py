@@ -25,7 +25,7 @@ from ..targets import ffi
 from ..targets.registry import register_family
 from ..targets.target import Target
 from .batches import new_primitive
-from .divided import Layout, devices_of
+from .divided import Layout, batch_factors, devices_of
 from .divided import lower as divide
 from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, is_one_number, made_by, reshapes
 
@@ -153,7 +153,7 @@ class Held:
         bind = functools.partial(self.lowered.bind, times=times)
         if count == 1:
             return mlir.lower_fun(bind)(ctx, x)
-        axes = tuple(f"b{a}" for a in range(aval.ndim))
+        axes = batch_factors(aval.ndim)
         part = Layout((axes,), (axes,), lambda _, x: bind(x), "")
         return divide(ctx, [x], part, lambda x: tuple(bind(x)), count)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..ir.check import check_bits
-from ..ir.program import DTYPES, itemsize
+from ..ir.program import DTYPES
 
 MOST_PARAMS = 1 << 16
 """Far more scalars than a Program that can be compiled takes."""
@@ -43,10 +43,10 @@ def scalars_of(leaves: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     return tuple(dtype for dtype, slots in leaves for _ in range(slots))
 
 
-def struct_of(dtypes: Iterable[str]) -> tuple[list[int], int]:
-    """Byte offset of each scalar in a struct of them, each aligned to its size, and the struct's size."""
+def struct_of(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Byte offset of each scalar in a struct of scalars of these sizes, each aligned to its size, and the struct's size."""
     offsets, at, align = [], 0, 1
-    for size in map(itemsize, dtypes):
+    for size in sizes:
         at = -(-at // size) * size
         offsets.append(at)
         at, align = at + size, max(align, size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..ir.program import itemsize
 from .elements import struct_of
 from .histogram import PartSpec
 
@@ -37,7 +38,7 @@ class Variant:
 
 def slot_offsets(bins: PartSpec) -> tuple[list[int], int]:
     """Byte offset of each slot in a table's struct, and the struct's size."""
-    return struct_of(bins.acc)
+    return struct_of(map(itemsize, bins.acc))
 
 
 def leaf_of_slot(bins: PartSpec) -> list[tuple[int, int, str, int]]:

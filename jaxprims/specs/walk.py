@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from ..ir.check import check_program
-from ..ir.program import Program
+from ..ir.program import Program, itemsize
 from .elements import check_dtypes, scalars_of, struct_of
 from .kernel import KernelSpec, register_kind, rows_of
 
@@ -40,7 +40,7 @@ class WalkSpec(KernelSpec):
     @functools.cached_property
     def layout(self) -> tuple[list[int], int]:
         """Byte offset of each of the state's scalars in a struct, each aligned to its size, and the struct's size."""
-        return struct_of(scalars_of(self.state))
+        return struct_of(map(itemsize, scalars_of(self.state)))
 
     @functools.cached_property
     def text(self) -> str:

@@ -90,39 +90,37 @@ def lower_call(
     }
     results = jax.ffi.ffi_lowering(call_target, operand_output_aliases=aliases)(ctx, *operands, **described, **numbers)
     if rank:
-        shard_batch(results, [len(a.shape) for a in ctx.avals_in], masks, rank, [len(a.shape) for a in ctx.avals_out])
+        shard_batch(results, masks, rank)
     return results[: len(wanted)]
 
 
-def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], rank: int, out_ranks: Sequence[int]) -> None:
+def shard_batch(results: Any, masks: Sequence[int], rank: int) -> None:
     """Tells both of XLA's partitioners that the leading batch axes of a call may be split over devices, each on its own.
 
     ``masks`` say which batch axes an operand has; one that has none is the same on every device.
     """
-    op = results[0].owner if hasattr(results[0], "owner") else results[0][0].owner
-    types = [mlir.ir.RankedTensorType(x.type) for x in (*op.operands, *op.results)]
-    if not all(t.has_static_shape for t in types):  # exported for sizes to come: the rule would have to name them
-        return
-    if any(n >= 2**31 for t in types for n in t.shape):  # which no rule can name
-        return
-    letters: dict[tuple[str, int, int], int] = {}
-
-    def factor(*key: Any) -> int:
-        return letters.setdefault(key, len(letters))
-
-    def dims(kind: str, number: int, axes: Sequence[int], n: int) -> str:
-        names = [factor("batch", a, 0) for a in axes]
-        names += [factor(kind, number, d) for d in range(len(axes), n)]
-        return "[" + ", ".join(_letter(x) for x in names) + "]"
-
-    ins = [dims("in", k, [a for a in range(rank) if m >> a & 1], n) for k, (m, n) in enumerate(zip(masks, in_ranks, strict=True))]
-    outs = [dims("out", k, range(rank), n) for k, n in enumerate(out_ranks)]
-    sizes = _sizes(op, letters, masks, rank)
-    private = [v for k, v in letters.items() if k[0] != "batch"]
-    blocked = f" need_replication={{{', '.join(_letter(x) for x in sorted(private))}}}" if private else ""
-    rule = f"#sdy.op_sharding_rule<({', '.join(ins)})->({', '.join(outs)}) {{{sizes}}}{blocked}, custom>"
     ir = mlir.ir
+    op = results[0].owner if hasattr(results[0], "owner") else results[0][0].owner
+    ins, outs = ([ir.RankedTensorType(x.type) for x in xs] for xs in (op.operands, op.results))
+    if not all(t.has_static_shape for t in (*ins, *outs)):  # exported for sizes to come: the rule would have to name them
+        return
+    if any(n >= 2**31 for t in (*ins, *outs) for n in t.shape):  # which no rule can name
+        return
+    dimensions: dict[Any, tuple[str, int]] = {}  # batch axes and others: their names, their sizes
+
+    def dims(kind: str, number: int, batch: Sequence[int], shape: Sequence[int]) -> str:
+        keys = [*batch, *((kind, number, d) for d in range(len(batch), len(shape)))]
+        names = [dimensions.setdefault(key, (_letter(len(dimensions)), n))[0] for key, n in zip(keys, shape, strict=True)]
+        return f"[{', '.join(names)}]"
+
+    pairs = enumerate(zip(masks, ins, strict=True))
+    before = ", ".join(dims("in", k, [a for a in range(rank) if m >> a & 1], t.shape) for k, (m, t) in pairs)
+    after = ", ".join(dims("out", k, range(rank), t.shape) for k, t in enumerate(outs))
+    sizes = ", ".join(f"{name}={n}" for name, n in dimensions.values())
+    private = [name for key, (name, _) in dimensions.items() if not isinstance(key, int)]
+    blocked = f" need_replication={{{', '.join(private)}}}" if private else ""
     with op.context:
+        rule = f"#sdy.op_sharding_rule<({before})->({after}) {{{sizes}}}{blocked}, custom>"
         op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(rule)
         if all(m == (1 << rank) - 1 for m in masks):
             op.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"num_batch_dims": ir.StringAttr.get(str(rank))})
@@ -131,17 +129,3 @@ def shard_batch(results: Any, in_ranks: Sequence[int], masks: Sequence[int], ran
 def _letter(n: int) -> str:
     """Shardy's names of dimensions: i, j, ... z, then z_1, z_2, ..."""
     return chr(ord("i") + n) if n < 18 else f"z_{n - 17}"
-
-
-def _sizes(op: Any, letters: dict[tuple[str, int, int], int], masks: Sequence[int], rank: int) -> str:
-    shapes = {"in": [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.operands]}
-    shapes["out"] = [list(mlir.ir.RankedTensorType(x.type).shape) for x in op.results]
-    out = []
-    for (kind, number, d), n in letters.items():
-        if kind == "batch":
-            k = next(k for k, m in enumerate(masks) if m >> number & 1)
-            size = shapes["in"][k][(masks[k] & ((1 << number) - 1)).bit_count()]
-        else:
-            size = shapes[kind][number][d]
-        out.append((n, size))
-    return ", ".join(f"{_letter(n)}={size}" for n, size in sorted(out))

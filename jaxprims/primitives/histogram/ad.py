@@ -36,17 +36,13 @@ def _tangents(call: HistogramCall, operands: Leaves, every_dot: Leaves, outs: Le
     dots = {k: d for k, d in enumerate(every_dot) if d is not None}
     arrays, captured, per_operator, dests = call.split(operands)
     n, first = len(arrays), len(arrays) + len(captured)
-    inner = any(k < first for k in dots)
     results, result_dots = along(lambda xs: call.on_all(xs[:n], xs[n:]), operands[:first], every_dot[:first])
     tangents: list[Any] = []
     at_operator, at_dest, at_out = first, first + sum(p.captured for p in call.parts), 0
     for part, consts, dest in zip(call.parts, per_operator, dests, strict=True):
         count = len(part.values)
         index, values = call.pairs(part, results)
-        dot: Leaves = [None] * count
-        if inner:
-            moved = call.pairs(part, result_dots)[1]
-            dot = [d if is_inexact(v.dtype) else None for d, v in zip(moved, values, strict=True)]
+        dot = call.moves(part, values, result_dots)
         dest_dot = [dots.get(at_dest + k) for k in range(count)] if dest is not None else [None] * count
         const_dots = [dots.get(at_operator + k) for k in range(part.captured)]
         out = outs[at_out : at_out + count]

@@ -20,7 +20,7 @@ from ...specs.problems import HistogramProblem
 from ...targets.plans import Plan, forced_plans
 from ...targets.target import Target
 from ..elements import ElementFunctionCall, Operands, captured_dtypes
-from ..tangents import add
+from ..tangents import add, is_inexact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +102,12 @@ class HistogramCall(ElementFunctionCall):
             index = index.reshape(-1)
             values = [v.reshape(-1, *v.shape[2:]) for v in values]
         return index, values
+
+    def moves(self, part: Part, values: Sequence[Any], dots: Sequence[Any]) -> list[Any]:
+        """The tangents of a part's values, given those of f's results (None: zero, or an integer's)."""
+        if all(d is None for d in dots):
+            return [None] * len(values)
+        return [d if is_inexact(v.dtype) else None for v, d in zip(values, self.pairs(part, dots)[1], strict=True)]
 
     def unfused(self, operands: Sequence[Any]) -> Iterator[tuple[Part, list[Any], list[Any] | None, Any, list[Any]]]:
         """Each part of an unbatched call, f evaluated: (part, what its operator captures, its dests or None, index, values)."""

@@ -35,16 +35,16 @@ def layout(avals: Sequence[Any], *, call: HistogramCall, masks: tuple[int, ...],
     dests = [mine for (p, _, _), mine in zip(_leaves(call), leaves, strict=True) if p.dest]
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
-        known: list[str | None] = [f"b{a}" for a in range(rank) if masks[k] >> a & 1]
+        known = divided.batch_factors(rank, masks[k])
         if k < call.num_arrays:
-            known += [n, *own(elements[k])]
+            known += (n, *own(elements[k]))
         elif k < len(elements):
             known += own_axes.after(own(elements[k]), map(own, elements[: call.num_arrays]))
         elif (at := k - len(avals) + len(dests)) >= 0:
-            known += [bins, *dests[at]]
-        return (*known, *(None,) * (len(aval.shape) - len(known)))
+            known += (bins, *dests[at])
+        return divided.rest_whole(known, aval)
 
-    every = tuple(f"b{a}" for a in range(rank))
+    every = divided.batch_factors(rank)
     results = tuple((*every, n if side_by_side else bins, *mine) for mine in leaves)
     leaf_names = [name for p in call.parts for name in p.operator.leaf_names]
     if side_by_side:

@@ -137,9 +137,7 @@ def general(call: HistogramCall, operands: Leaves, dots: Leaves) -> Leaves:
     n = len(arrays)
     results, moved = along(lambda xs: call.on_all(xs[:n], xs[n:]), operands[:count], dots[:count])
     index, values = call.pairs(part, results)
-    dot: Leaves = [None] * len(part.values)
-    if any(d is not None for d in dots[:count]):
-        dot = [d if is_inexact(v.dtype) else None for d, v in zip(call.pairs(part, moved)[1], values, strict=True)]
+    dot = call.moves(part, values, moved)
     return of_values(part, call.deterministic, index, values, dest, consts, dot, dest_dot or [None] * len(values), const_dots)
 
 

@@ -20,7 +20,6 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
-from ...operators.traced import slots_of
 from ...tracing.jaxprs import with_arguments
 from ...tracing.lower import Unsupported
 from ...tracing.parameters import INDEX_MODES
@@ -33,7 +32,7 @@ from ..reads import by_calls
 from ..tangents import Leaves, add, along, is_inexact, replaced, summed_to
 from ..transposition import pulled_back
 from .call import HistogramCall, sums_of_rows
-from .made import MOST, MOST_READS, Aval, Made, avals_of, context, made_of, numbers_of, row_or_zero, traced_element
+from .made import MOST_READS, Aval, Made, avals_of, context, is_large, made_of, numbers_of, row_or_zero, traced_element
 from .primitive import bind, by_index
 
 FEWEST, FEWEST_SCALARS, FEWEST_NARROW, NARROW = 1024, 5000, 2**15, 8
@@ -101,7 +100,7 @@ def _tangent_call(
 
     elements = _elements(call.positions, arrays)
     every = [*elements, *(elements[k] for k in moved[1])]
-    if sum(slots_of(s, d) for s, d in every) > MOST:
+    if is_large(every):
         return None
     held = [*captured, *(captured[k] for k in moved[0])]
     return made_of(call, of_element, held, every, [dataclasses.replace(p, dest=False) for p in call.parts])
@@ -251,7 +250,7 @@ def _pullback(
         return list(pull([row_or_zero(ct, i) for ct, i in zip(cts, index, strict=True)]))
 
     elements = [a for k, a in enumerate(arguments) if k not in moved]
-    if sum(slots_of(s, d) for s, d in elements) > MOST:
+    if is_large(elements):
         return None
     positions = tuple(p for k, p in enumerate(call.positions) if k not in moved)
     pre, inner = traced_element(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from ...operators.operator import simple_operator
-from ...operators.traced import make_traced
+from ...operators.traced import make_traced, slots_of
 from ...tracing.jaxprs import opened, with_arguments
 from ...tracing.lower import Unsupported, hoist
 from ..ordered.call import OrderedCall, last
@@ -39,6 +39,11 @@ class Made:
 
     call: Any  # HistogramCall, OrderedCall or ClosedJaxpr
     captured: Callable[..., Leaves]
+
+
+def is_large(elements: Iterable[Aval]) -> bool:
+    """Has an element more numbers than f is traced for?"""
+    return sum(slots_of(*a) for a in elements) > MOST
 
 
 def made_of(

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...operators.traced import make_traced, slots_of
+from ...operators.traced import make_traced
 from ...tracing.lower import Unsupported
 from ...tracing.varying import axes_of, placed
 from ..held import table
@@ -25,7 +25,7 @@ from ..ordered.scan import bind as bind_ordered
 from ..ordered.scan import scan_p
 from ..reads import by_calls
 from .call import HistogramCall, can_fuse, sums_of_rows
-from .made import MOST, Aval, Made, avals_of, context, numbers_of, row_or_zero, traced_element
+from .made import Aval, Made, avals_of, context, is_large, numbers_of, row_or_zero, traced_element
 from .primitive import bind
 
 F = Callable[..., Any]
@@ -81,7 +81,7 @@ def _in_kernel(f: F, held: Sequence[Any], arrays: Sequence[Any]) -> Any:
 @functools.lru_cache(maxsize=256)
 def _call(f: F, held: tuple[Aval, ...], elements: tuple[Aval, ...], n: int, _: Any) -> Made | None:
     position = jnp.dtype(jnp.int32)
-    if n >= 2**31 - 1 or sum(slots_of(s, d) for s, d in elements) > MOST:
+    if n >= 2**31 - 1 or is_large(elements):
         return None
     pre, inner = traced_element(lambda given, *xs: [f(given, *xs)], held, elements)
     if inner.out_avals[0].shape == ():

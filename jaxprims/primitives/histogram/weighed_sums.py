@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...operators.operator import passing
-from ...operators.traced import slots_of
 from ...tracing.lower import Unsupported
 from ...tracing.varying import axes_of
 from ..tangents import Leaves
 from .call import HistogramCall, sums_of_rows
 from .linear import pays
-from .made import MOST, Aval, Made, avals_of, context, made_of
+from .made import Aval, Made, avals_of, context, is_large, made_of
 from .primitive import bind, narrowed
 
 
@@ -47,7 +46,7 @@ def _weighed(
         weight = weigh(value, lax.dynamic_index_in_dim(held[0], jnp.clip(i, 0, bins - 1), keepdims=False))
         return [i, weight * dot[0] if dot else weight]
 
-    if sum(slots_of(s, d) for s, d in elements) > MOST:
+    if is_large(elements):
         return None
     try:
         part = sums_of_rows(bins, inner, dtype)

@@ -106,7 +106,7 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
     elements = call.arguments + call.f.jaxpr.constvars
 
     def factors(k: int, aval: Any) -> tuple[str | None, ...]:
-        known: tuple[str | None, ...] = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
+        known = divided.batch_factors(rank, masks[k])
         if k < call.num_arrays:
             known += (n, *lanes)
         elif k == call.num_arrays and call.segmented_by in ("flags", "ids"):
@@ -116,10 +116,10 @@ def layout(avals: Sequence[Any], *, call: OrderedCall, masks: tuple[int, ...], r
         if own is not None:
             mine = own(elements[k])
             known += mine if k < call.num_arrays else own_axes.after(mine, map(own, elements[: call.num_arrays]))
-        return known + (None,) * (len(aval.shape) - len(known))
+        return divided.rest_whole(known, aval)
 
     steps: tuple[str | None, ...] = {"scan": (n,), "reduce": (), "segments": ("h",)}[call.kind]
-    every = tuple(f"b{a}" for a in range(rank))
+    every = divided.batch_factors(rank)
     ends = [(None,) * len(shape) for shape, _ in call.results] if own is None else map(own, call.f.jaxpr.outvars)
     results = tuple((*every, *steps, *lanes, *mine) for mine in ends)
     if n is None:

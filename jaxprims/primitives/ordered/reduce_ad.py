@@ -192,10 +192,9 @@ def gather(x: Any, index: Any) -> Any:
     x = jnp.asarray(x)  # a cotangent may be a NumPy array
     if x.shape[0] == 0:
         return jnp.zeros((index.shape[0], *x.shape[1:]), x.dtype)
-    n = x.shape[0]
-    narrow = isinstance(n, int) and n > jnp.iinfo(index.dtype).max
-    inside = index >= 0 if narrow else (index >= 0) & (index < n)
-    found = rows(table(x, index.shape[0] // n), jnp.where(inside, index, 0), mode="clip")  # so checkify sees none that is outside
+    inside = scan_xla.inside(index, x.shape[0])
+    at = jnp.where(inside, index, 0)  # so checkify sees none that is outside
+    found = rows(table(x, index.shape[0] // x.shape[0]), at, mode="clip")
     return jnp.where(scan_xla.like(inside, x), found, jnp.zeros((), x.dtype))
 
 

@@ -123,6 +123,12 @@ def like(flags: Any, x: Any) -> Any:
     return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
 
 
+def inside(index: Any, n: Any) -> Any:
+    """Which indices are in [0, n)? Where n is beyond their dtype, none is too large."""
+    narrow = isinstance(n, int) and n > jnp.iinfo(index.dtype).max
+    return index >= 0 if narrow else (index >= 0) & (index < n)
+
+
 def spare(index: Any, n: int) -> Any:
     """Indices with everything out of range, negative ones too, sent to n: dropped by a scatter, last in a sort."""
     return jnp.where((index >= 0) & (index < n), index, n)

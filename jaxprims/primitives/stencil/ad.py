@@ -4,6 +4,7 @@ Several steps are differentiated step by step, and made again for that from what
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -28,7 +29,7 @@ from ..transposed import transposed
 from ..transposition import known_rule, pulled_back
 from . import xla as stencil_xla
 from .adjoint import Adjoint
-from .call import Bounds, StencilCall, Window, lanes_of
+from .call import StencilCall, Window, lanes_of
 from .made import step
 from .primitive import bind, stencil_p
 
@@ -91,10 +92,9 @@ def _tangents(
         run = _tangents_within if still else _tangent_stencil
         made = run(primals, dots, wanted, call, masks, rank)
     except Unsupported:
-        made = _plain_tangents(primals, dots, wanted, call, masks, rank)
-    for k, dot in zip(wanted, made, strict=True):
-        zeros[k] = dot
-    return zeros
+        every = along(lambda xs: _plain(call, masks, rank)(*xs), primals, dots)[1]
+        made = [every[k] for k in wanted]
+    return replaced(zeros, wanted, made)
 
 
 def _tangents_within(
@@ -120,13 +120,6 @@ def _tangents_within(
         fn = over_batch(functools.partial(among, k), [full, *(m for _, m in own)], rank)
         out.append(fn(x, *(d for d, _ in own)))
     return out
-
-
-def _plain_tangents(
-    primals: Sequence[Any], dots: Sequence[Any], wanted: Sequence[int], call: StencilCall, masks: Sequence[int], rank: int
-) -> list[Any]:
-    moved = along(lambda xs: _plain(call, masks, rank)(*xs), primals, dots)[1]
-    return [moved[k] for k in wanted]
 
 
 def _tangent_stencil(
@@ -164,14 +157,10 @@ def _tangent_stencil(
     spots = [(active.index(call.reads[r][0]), call.reads[r][1]) for r in moving]
     spots += [(len(active) + k, offsets) for k, offsets in call.reads]
     held = [(x, masks[n + k]) for k, x in enumerate(primals[n:])] + [(dots[k], masks[k]) for k in captured]
-    bounds = [_flat_fill(call, k) for k in active] + list(zip(call.bounds, call.fills, strict=True))
+    bounds = [(call.bounds[k], (0, 0)) for k in active]  # beyond a tangent's ends nothing moves where the fill value is read
+    bounds += zip(call.bounds, call.fills, strict=True)
     least = len(wanted) if call.keeps else 0
     return step(jaxpr, held, arrays, spots, list(call.coordinates), bounds, call, rank, least)(call.window)
-
-
-def _flat_fill(call: StencilCall, k: int) -> tuple[tuple[Bounds, ...], tuple[int, int]]:
-    """Beyond the ends of a tangent nothing moves where the fill value is read."""
-    return call.bounds[k], (0, 0)
 
 
 # --- several steps -------------------------------------------------------------------------------------------------------------
@@ -221,27 +210,24 @@ def _transpose(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tup
         raise NotImplementedError(f"linear_transpose: {call!r} is not linear in what is transposed, or not known to be")
     if call.steps > 1:
         return pulled_back(cts, operands, functools.partial(by_steps, call=call, masks=masks, rank=rank))
-    plain = _plain(call, masks, rank)
-    sizes = [w.size for w in call.window]
-    if not all(isinstance(n, int) for n in (*sizes, *(d for x in operands for d in _shape(x)))):
-        return pulled_back(cts, operands, lambda xs: plain(*xs))
+    shapes = [tuple(x.aval.shape if u else x.shape) for x, u in zip(operands, linear, strict=True)]
+    sizes = [*(w.size for w in call.window), *itertools.chain(*shapes)]
     captured = [k for k in range(call.num_arrays, len(operands)) if linear[k]]
-    small = _small(call, ())
-    empty = any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
-    if small or empty or any(math.prod(_shape(operands[k])) > MOST_CAPTURED for k in captured):
-        return pulled_back(cts, operands, lambda xs: plain(*xs))
-    try:
-        return transposed(_adjoint, stencil_p, cts, operands, call=call, masks=masks, rank=rank)
-    except Unsupported:
-        return pulled_back(cts, operands, lambda xs: plain(*xs))
+    by_xla = (
+        not all(isinstance(n, int) for n in sizes)
+        or _small(call, ())
+        or any(w.size <= sum(w.keep) for w in call.window)  # nothing is computed
+        or any(math.prod(shapes[k]) > MOST_CAPTURED for k in captured)
+    )
+    if not by_xla:
+        with contextlib.suppress(Unsupported):
+            return transposed(_adjoint, stencil_p, cts, operands, call=call, masks=masks, rank=rank)
+    plain = _plain(call, masks, rank)
+    return pulled_back(cts, operands, lambda xs: plain(*xs))
 
 
 def _adjoint(cts: Sequence[Any], *operands: Any, call: StencilCall, masks: tuple[int, ...], rank: int) -> list[Any]:
     return Adjoint(cts, operands, [ad.is_undefined_primal(x) for x in operands], call, masks, rank).all()
-
-
-def _shape(x: Any) -> tuple[Any, ...]:
-    return tuple(x.aval.shape) if ad.is_undefined_primal(x) else tuple(x.shape)
 
 
 def _is_linear(call: StencilCall, linear: Sequence[bool]) -> bool:

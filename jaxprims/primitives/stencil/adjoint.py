@@ -134,9 +134,9 @@ class Adjoint:
         there = [(b.lo - b.origin, n - b.hi - b.origin) for b, n in zip(call.bounds[k], self._sizes(k), strict=True)]
         # On an axis that wraps around, all of which is computed, so do cotangents.
         around = [b.mode == "wrap" and t == i for b, t, i in zip(call.bounds[k], there, self.inside, strict=True)]
-        terms = self._terms(reads, around)
-        main = terms.stencil([Window(begin, end - begin) for begin, end in there])
-        main = self._whole(k, main, there)
+        many = len(self.pulled.jaxpr.eqns) * len(reads) > MOST_EQUATIONS
+        terms = (Written if many else Terms)(self, reads, around)
+        main = self._whole(k, terms.stencil([Window(begin, end - begin) for begin, end in there]))
         beyond = []
         for axis, (b, (begin, end), (first, last)) in enumerate(zip(call.bounds[k], there, self.inside, strict=True)):
             offsets = [call.reads[r][1][axis] for r in reads]
@@ -153,18 +153,12 @@ class Adjoint:
 
     def _leaves(self, offsets: Sequence[int], sides: Sequence[int], there: Sequence[tuple[int, int]]) -> bool:
         """Does a read of some computed cell go beyond these sides at once?"""
-        for o, s, (begin, end), (first, last) in zip(offsets, sides, there, self.inside, strict=True):
-            if (s < 0 and first + o >= begin) or (s > 0 and last - 1 + o < end):
-                return False
-        return True
+        every = zip(offsets, sides, there, self.inside, strict=True)
+        return not any(
+            (s < 0 and first + o >= begin) or (s > 0 and last - 1 + o < end) for o, s, (begin, end), (first, last) in every
+        )
 
-    def _terms(self, reads: Sequence[int], around: Sequence[bool]) -> Terms:
-        equations = len(self.pulled.jaxpr.eqns) * len(reads)
-        if equations > MOST_EQUATIONS:
-            return Written(self, reads, around)
-        return Terms(self, reads, around)
-
-    def _whole(self, k: int, made: Any, there: Sequence[tuple[int, int]]) -> Any:
+    def _whole(self, k: int, made: Any) -> Any:
         """With zeros at the cells of an array that are not there."""
         if not any(b.lo or b.hi for b in self.call.bounds[k]):
             return made
@@ -223,19 +217,16 @@ class Adjoint:
         """Made cell by cell, and summed."""
         if not self.captured:
             return []
-        n = len(self.moving)
-        jaxpr = self.pulled.jaxpr
-        only = jaxpr.replace(outvars=jaxpr.outvars[n:])
-        closed = ClosedJaxpr(only, self.pulled.consts)
+        made = self.of_cells(self.pulled.jaxpr.outvars[len(self.moving) :])
+        cells = tuple(range(self.rank, self.rank + self.call.rank + self.call.lanes_rank))
+        return [summed_to(jnp.sum(x, cells), self.masks[k], self.rank) for k, x in zip(self.captured, made, strict=True)]
+
+    def of_cells(self, outvars: Sequence[Any]) -> list[Any]:
+        """These results of pulling back, at every cell that is computed."""
+        closed, call = ClosedJaxpr(self.pulled.jaxpr.replace(outvars=outvars), self.pulled.consts), self.call
+        spots, told = self._spots((0,) * call.rank), list(call.coordinates)
         window = [Window(first, last - first) for first, last in self.inside]
-        spots = self._spots((0,) * self.call.rank)
-        told = list(self.call.coordinates)
-        made = step(closed, self.held, self.arrays, spots, told, self.bounds, self.call, self.rank)(window)
-        out = []
-        for k, x in zip(self.captured, made, strict=True):
-            cells = tuple(range(self.rank, self.rank + self.call.rank + self.call.lanes_rank))
-            out.append(summed_to(jnp.sum(x, cells), self.masks[k], self.rank))
-        return out
+        return step(closed, self.held, self.arrays, spots, told, self.bounds, call, self.rank)(window)
 
 
 class Terms:
@@ -314,19 +305,11 @@ class Written(Terms):
     """The same where each read's derivative is made first, once for each cell, and written."""
 
     def __init__(self, adjoint: Adjoint, reads: Sequence[int], around: Sequence[bool]):
-        self.a, self.reads, self.around = adjoint, reads, around
-        call = adjoint.call
-        jaxpr = adjoint.pulled.jaxpr
-        only = jaxpr.replace(outvars=[jaxpr.outvars[adjoint.moving.index(r)] for r in reads])
-        closed = ClosedJaxpr(only, adjoint.pulled.consts)
-        window = [Window(first, last - first) for first, last in adjoint.inside]
-        spots = adjoint._spots((0,) * call.rank)
-        told = list(call.coordinates)
-        made = step(closed, adjoint.held, adjoint.arrays, spots, told, adjoint.bounds, call, adjoint.rank)(window)
-        full = (1 << adjoint.rank) - 1
+        call, full = adjoint.call, (1 << adjoint.rank) - 1
+        outvars = [adjoint.pulled.jaxpr.outvars[adjoint.moving.index(r)] for r in reads]
+        made = adjoint.of_cells(outvars)
         modes = [Bounds("wrap" if w else "constant", -first) for w, (first, _) in zip(around, adjoint.inside, strict=True)]
         own = [(tuple(modes), (0, 0)) for _ in made]
         places = [(c, tuple(-o for o in call.reads[r][1])) for c, r in enumerate(reads)]
-        cell = jaxpr.outvars[adjoint.moving.index(reads[0])].aval
-        summed = jax.make_jaxpr(lambda *xs: [functools.reduce(jnp.add, xs)])(*[cell] * len(made))
+        summed = jax.make_jaxpr(lambda *xs: [functools.reduce(jnp.add, xs)])(*[outvars[0].aval] * len(made))
         self.at = step(summed, [], [(-1, x, full) for x in made], places, [], own, call, adjoint.rank)

@@ -102,6 +102,15 @@ class StencilCall:
         return len(self.f.jaxpr.outvars) if self.steps > 1 or self.keeps else 0
 
     @property
+    def attributes(self) -> dict[str, tuple[int, ...]]:
+        """What handlers are told of what lies beyond the arrays."""
+        bounds = (b for row in self.bounds for b in row)
+        return {
+            "bounds": tuple(n for b in bounds for n in (MODES.index(b.mode), b.origin, b.lo, b.hi)),
+            "fills": tuple(n for fill in self.fills for n in fill),
+        }
+
+    @property
     def results(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of a lane of a cell of each result."""
         return [(tuple(v.aval.shape), np.dtype(v.aval.dtype)) for v in self.f.jaxpr.outvars]

@@ -90,11 +90,11 @@ def layout(avals: Sequence[Any], *, call: StencilCall, masks: tuple[int, ...], r
     sizes = tuple(0 if found is None else found[2] for found in rooms)
 
     def factors(k: int, aval: Any) -> divided.Factors:
-        known: divided.Factors = tuple(f"b{a}" for a in range(rank) if masks[k] >> a & 1)
+        known = divided.batch_factors(rank, masks[k])
         known += (*grid, *lanes) if k < call.num_arrays else ()
-        return known + (None,) * (len(aval.shape) - len(known))
+        return divided.rest_whole(known, aval)
 
-    every = tuple(f"b{a}" for a in range(rank))
+    every = divided.batch_factors(rank)
     results = tuple((*every, *grid, *lanes, *(None,) * len(shape)) for shape, _ in call.results)
     on_devices = functools.partial(_on_devices, call, masks, rank, sizes)
     block = min(call.steps, MOST_STEPS)

@@ -1,5 +1,5 @@
 """``stencil_p``: every cell of a grid from the cells around it, as a jax primitive (Larsen 2010; ``docs/stencils.md``).
-Operands: see ``stencil_call``.
+Operands: see ``call``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..avals import result_aval
 from ..batches import batch_axes_first, batch_shape, new_primitive, outermost
 from ..family import Family, Instead
 from . import xla as stencil_xla
-from .call import MODES, StencilCall, call_spec, of_lines, result_shapes, widest
+from .call import StencilCall, call_spec, of_lines, result_shapes, widest
 
 stencil_p = new_primitive("stencil")
 
@@ -81,10 +81,8 @@ class Stencils(Family):
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: StencilCall = params["call"]
-        bounds = [n for row in call.bounds for b in row for n in (MODES.index(b.mode), b.origin, b.lo, b.hi)]
-        window = [n for w in call.window for n in (w.start, *w.shrink, *w.keep)]
-        fills = [n for fill in call.fills for n in fill]
-        return {"bounds": tuple(bounds), "fills": tuple(fills), "window": tuple(window), "steps": call.steps}
+        window = tuple(n for w in call.window for n in (w.start, *w.shrink, *w.keep))
+        return {**call.attributes, "window": window, "steps": call.steps}
 
     def summary(self, problem: Any, explanation: Explanation, **params: Any) -> str:
         call: StencilCall = params["call"]

@@ -29,7 +29,7 @@ from ..family import Family
 from ..ordered import reduce
 from ..ordered.call import OrderedCall, spec_of
 from . import primitive as stencil
-from .call import MODES, StencilCall, array_cells
+from .call import StencilCall, array_cells
 
 stencil_reduce_p = new_primitive("reduce_of_stencil")
 
@@ -132,11 +132,9 @@ class StencilReductions(Family):
 
     def attributes(self, problem: Any, **params: Any) -> dict[str, Any]:
         call: StencilReduceCall = params["call"]
-        bounds = [n for row in call.stencil.bounds for b in row for n in (MODES.index(b.mode), b.origin, b.lo, b.hi)]
         return {
             "reads": tuple(n for array, offsets in call.stencil.reads for n in (array, *offsets)),
-            "bounds": tuple(bounds),
-            "fills": tuple(n for fill in call.stencil.fills for n in fill),
+            **call.stencil.attributes,
             "window": tuple(n for w in call.stencil.window for n in (w.start, w.size)),
             "kept": call.kept,
             "line": call.line,

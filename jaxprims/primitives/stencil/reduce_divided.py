@@ -32,7 +32,7 @@ def layout(avals: Sequence[Any], *, call: StencilReduceCall) -> divided.Layout:
 
     def factors(k: int, aval: Any) -> divided.Factors:
         known = (*grid, *(f"l{a}" for a in range(s.lanes_rank))) if k < s.num_arrays else ()
-        return (*known, *(None,) * (len(aval.shape) - len(known)))
+        return divided.rest_whole(known, aval)
 
     whole = tuple(n for _, n in cells)
     words = f"halos of 1 step are exchanged; {devices.in_words(reduce.operator.leaf_names, reduce.operator.dtypes)}"

@@ -52,8 +52,8 @@ class Compiled:
 
 
 def _resources(report: str) -> Resources:
-    def number(pattern: str) -> int:
-        found = re.search(pattern, report)
+    def number(pattern: str, text: str) -> int:
+        found = re.search(pattern, text)
         return int(found.group(1)) if found else 0
 
     kernel = re.match(r"'(\w+)'", report)
@@ -62,10 +62,10 @@ def _resources(report: str) -> Resources:
     own = report[report.find(f"Function properties for {kernel.group(1)}") :]  # behind those of functions that were not inlined
     return Resources(
         kernel.group(1),
-        number(r"Used (\d+) registers"),
-        number(r"(\d+) bytes smem"),
-        int(found.group(1)) if (found := re.search(r"(\d+) bytes stack frame", own)) else 0,
-        sum(int(found.group(1)) for what in ("stores", "loads") if (found := re.search(rf"(\d+) bytes spill {what}", own))),
+        number(r"Used (\d+) registers", report),
+        number(r"(\d+) bytes smem", report),
+        number(r"(\d+) bytes stack frame", own),
+        number(r"(\d+) bytes spill stores", own) + number(r"(\d+) bytes spill loads", own),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ir.program import itemsize
+from ...specs.elements import struct_of
 from ...specs.ordered import KINDS, OrderedSpec
 from .elements import (
     Elements,
@@ -23,12 +24,12 @@ from .elements import (
     uniforms_parameter,
 )
 from .expr import Scalars, length
-from .types import from_memory, memory_type, register_bytes, struct_bytes, to_memory
+from .types import from_memory, memory_type, register_bytes, to_memory
 
 
 def state_bytes(spec: OrderedSpec) -> int:
     """``sizeof(spec::State)``."""
-    return struct_bytes([register_bytes(t) for t in spec.state])
+    return struct_of(map(register_bytes, spec.state))[1]
 
 
 def element_bytes(spec: OrderedSpec) -> tuple[int, int]:

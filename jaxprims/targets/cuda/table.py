@@ -1,4 +1,4 @@
-"""The table of operations: how each is written in CUDA C++, the counterpart of :mod:`llvm_table`.
+"""The table of operations: how each is written in CUDA C++, the counterpart of ``cpu/llvm/table.py``.
 
 Arithmetic is XLA's. What C++ leaves undefined or does otherwise is a function of cuda/kernels/math.cuh, of the operation's name.
 Operands are names or literals, so that no parentheses are needed around them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +88,7 @@ class Cuda(Target):
         family, device = self.families[problem.family], self.device or devices.default()
         classes = family.classes(problem.spec, 10 * device.major + device.minor)
         if not problem.known:
-            return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, classes=classes)
+            return dataclasses.replace(UNKNOWN_SIZES, classes=classes)
         strategy, reason = family.words(problem, family.plan(problem, device))
         workspace = self.workspace(problem)
         return Explanation(strategy, reason, 0 if workspace is None else math.prod(workspace.shape), classes=classes)

@@ -1,13 +1,12 @@
 """Scalar types in memory and in registers, and constants, as CUDA C++.
 
-As in :mod:`llvm_types`: in memory a b1 is a byte and an f16 or bf16 its 16 bits; in registers a b1 is a bool and an f16 or bf16
-the float of the same value, rounded to its own type again after every operation.
+As on CPUs (``cpu/llvm/types.py``): in memory a b1 is a byte and an f16 or bf16 its 16 bits; in registers a b1 is a bool and an
+f16 or bf16 the float of the same value, rounded to its own type again after every operation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ...ir.program import from_bits, is_float, itemsize, to_bits
 
@@ -30,15 +29,6 @@ def memory_type(dtype: str) -> str:
 
 def register_bytes(dtype: str) -> int:
     return 4 if dtype in HALVES else itemsize(dtype)
-
-
-def struct_bytes(sizes: Sequence[int]) -> int:
-    """``sizeof`` a struct of scalars of these sizes."""
-    at = 0
-    for size in sizes:
-        at = -(-at // size) * size + size
-    largest = max(sizes, default=1)
-    return max(1, -(-at // largest) * largest)
 
 
 def from_memory(value: str, dtype: str) -> str:

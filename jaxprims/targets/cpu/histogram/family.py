@@ -49,7 +49,7 @@ class Histograms(CpuFamily):
     def explain(self, problem: HistogramProblem) -> Explanation:
         classes = tuple(classify.atomic_class(b.op, b.acc) for b in problem.spec.bins)
         if not problem.known:
-            return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, classes=classes)
+            return dataclasses.replace(UNKNOWN_SIZES, classes=classes)
         plan, planned = self.plan(problem), self.planned(problem)
         reason = _reason(self.numbers(problem), plan, planned["few"])
         return Explanation(str(plan), reason, planned["workspace"], plan.variant, classes)

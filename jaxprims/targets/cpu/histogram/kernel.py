@@ -23,8 +23,10 @@ from ....ir.program import itemsize
 from ....specs.histogram import HistogramSpec, PartSpec
 from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
 from ..llvm import expr
-from ..llvm.build import I64, PTR, address, alloca, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
+from ..llvm.build import I64, PTR, address, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
 from ..llvm.engine import FEWEST_PACKED, pack
+from ..llvm.types import constant, to_memory
+from ..llvm.vectors import Held
 from .runs import Update
 
 
@@ -50,7 +52,7 @@ def fill(module: ir.Module, bins: PartSpec, variant: Variant, name: str, num_uni
     if bins.start is not None:
         identity = expr.emit(b, bins.start, [], [pointer(b, uniforms, k) for k in range(num_uniforms)], 1)
     elif bins.identity is not None:
-        identity = [expr.constant(dtype, bits, 1) for dtype, bits in zip(bins.acc, bins.identity, strict=True)]
+        identity = [constant(dtype, bits, 1) for dtype, bits in zip(bins.acc, bins.identity, strict=True)]
     else:
         b.ret_void()
         return
@@ -91,22 +93,14 @@ def combine(module: ir.Module, bins: PartSpec, variant: Variant, name: str, widt
             return list(load_slots(b, entry, bins.acc[0], w, bins.slots, range(bins.slots)).values())
 
         base = address(b, table, scaled(b, first, size * variant.copies))
-        places = [expr.register_type(t, w) for t in bins.acc]
-        carried = [alloca(b, t) for t in places]
+        carried = Held(b, bins.acc, w)
         for c in range(variant.copies):
             values = slots_of(address(b, base, i64(c * size)))
-            if c:
-                values = expr.emit(
-                    b, bins.op, [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)] + values, captured, w
-                )
-            for p, v in zip(carried, values, strict=True):
-                b.store(v, p)
+            carried.put(expr.emit(b, bins.op, carried.get() + values, captured, w) if c else values)
         with loop(b, i64(1), parts) as k, loop(b, i64(0), i64(variant.copies)) as c:
             entry = address(b, address(b, base, b.mul(k, stride)), scaled(b, c, size))
-            now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
-            for p, v in zip(carried, expr.emit(b, bins.op, now + slots_of(entry), captured, w), strict=True):
-                b.store(v, p)
-        now = [b.load(p, typ=t) for p, t in zip(carried, places, strict=True)]
+            carried.put(expr.emit(b, bins.op, carried.get() + slots_of(entry), captured, w))
+        now = carried.get()
         if bins.finish is not None:
             now = expr.emit(b, bins.finish, now, [], w)
         rows = leaf_of_slot(bins)
@@ -124,7 +118,7 @@ def combine(module: ir.Module, bins: PartSpec, variant: Variant, name: str, widt
                 for s, v in enumerate(mine):
                     store(b, v, address(b, p, i64(s * itemsize(dtype))), dtype)
             else:
-                store_slots(b, [expr.to_memory(b, v, dtype) for v in mine], p, dtype, w)
+                store_slots(b, [to_memory(b, v, dtype) for v in mine], p, dtype, w)
 
     start, stop = scaled(b, lo, bins.lanes), scaled(b, hi, bins.lanes)
     if same and variant.copies == 1:

@@ -23,7 +23,8 @@ from ..llvm.build import (
     store_few,
     vector_for,
 )
-from ..llvm.types import HALVES
+from ..llvm.types import to_memory
+from ..llvm.vectors import register_bytes
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 
@@ -63,7 +64,7 @@ class Rows(ScalarPhase):
             args, width = load_few(b, there, dtype, count, h.slots), vector_for(count)
             args += expr.emit(b, value, [*self._lanes_of(g, rows, at, count), *scalars], self.uniforms, width)
             now = expr.emit(b, h.op, args, self.uniforms, width)
-            store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, count)
+            store_few(b, [to_memory(b, v, dtype) for v in now], there, dtype, count)
 
         width, at = self._lanes_at_once(g), 0
         cheap = len(h.op.body) + len(value.body) <= CHEAP
@@ -82,7 +83,7 @@ class Rows(ScalarPhase):
         """More than phase one's vectors have, where all numbers are of fewer bytes than an index."""
         h = self.spec.bins[g]
         dtypes = {h.acc[0], *(i.dtype for program in (h.op, self._lane_value(g)) for i in program.walk())}
-        widest = max(4 if t in HALVES or t == "tuple" else itemsize(t) for t in dtypes)
+        widest = max(4 if t == "tuple" else register_bytes(t) for t in dtypes)
         return max(self.width, self.vector_bytes // widest)
 
     def _lane_value(self, g: int) -> Program:
@@ -126,7 +127,7 @@ class Rows(ScalarPhase):
                 mine = [part(b, v, range(k * stride, (k + 1) * stride)) for v in values]
                 now = load_few(b, there, dtype, h.lanes, h.slots)
                 now = expr.emit(b, h.op, now + mine, self.uniforms, stride)
-                store_few(b, [expr.to_memory(b, v, dtype) for v in now], there, dtype, h.lanes)
+                store_few(b, [to_memory(b, v, dtype) for v in now], there, dtype, h.lanes)
         return whole
 
     def _rows(self, g: int, first: ir.Value, j: ir.Value) -> list[tuple[ir.Value, str]]:

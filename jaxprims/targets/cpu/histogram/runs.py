@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from llvmlite import ir
 
 from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, load, load_slots, loop, scaled, splat, store
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, load, load_each, load_slots, loop, scaled, splat, store_each
+from ..llvm.types import alloca, constant, memory_type
 from .rows import Rows
 from .vector_phase import PREFETCH_AHEAD
 
@@ -143,7 +142,7 @@ class Update(Rows):
         """Vectors of updates that agree on a bin are combined on vectors, one bin's update at the end of its run: equal indices
         cost no more than a reduction (the warp aggregation of GPU kernels)."""
         b, h, width = self.b, self.spec.bins[g], self.width
-        run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+        run = [alloca(b, memory_type(t), width) for t in h.acc]
         bin_of_run = alloca(b, self.offset_type)
         nowhere = ir.Constant(self.offset_type, -1)
         b.store(nowhere, bin_of_run)
@@ -162,12 +161,12 @@ class Update(Rows):
                     values = self._vector_values(g, first, j)
                     with b.if_else(b.icmp_unsigned("==", offset, b.load(bin_of_run, typ=self.offset_type))) as (same, other):
                         with same:
-                            now = [load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
-                            self._keep(run, g, expr.emit(b, h.op, now + values, self.uniforms, width))
+                            now = load_each(b, run, h.acc, width)
+                            store_each(b, expr.emit(b, h.op, now + values, self.uniforms, width), run, h.acc)
                         with other:
                             end_run()
                             b.store(offset, bin_of_run)
-                            self._keep(run, g, values)
+                            store_each(b, values, run, h.acc)
                 with otherwise:
                     end_run()
                     b.store(nowhere, bin_of_run)
@@ -183,30 +182,26 @@ class Update(Rows):
             return
         with b.if_then(b.icmp_signed("<", i64(bin_), self.num_bins[g])):
             entry = address(b, self.tables[g][0], i64(bin_ * self._entry_bytes(g) * self.variant.copies))
-            run = [alloca(b, expr.memory_type(t), width) for t in h.acc]
+            run = [alloca(b, memory_type(t), width) for t in h.acc]
             whole = b.and_(count, i64(-width))
             with b.if_then(b.icmp_signed("!=", whole, i64(0))):
-                self._keep(run, g, self._vector_values(g, first, i64(0)))
+                store_each(b, self._vector_values(g, first, i64(0)), run, h.acc)
                 with loop(b, i64(width), whole, width) as j:
-                    now = [load(b, p, t, width) for p, t in zip(run, h.acc, strict=True)]
-                    self._keep(run, g, expr.emit(b, h.op, now + self._vector_values(g, first, j), self.uniforms, width))
+                    now = load_each(b, run, h.acc, width) + self._vector_values(g, first, j)
+                    store_each(b, expr.emit(b, h.op, now, self.uniforms, width), run, h.acc)
                 b.call(self._flush(g), [entry, *run, *self.uniforms])
             places = [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
             with loop(b, whole, count) as j:
                 self._apply_at(g, places, [self._value(g, 0, s, first, j) for s in range(h.slots)])
-
-    def _keep(self, run: Sequence[ir.Value], g: int, now: Sequence[ir.Value]) -> None:
-        for p, t, v in zip(run, self.spec.bins[g].acc, now, strict=True):
-            store(self.b, v, p, t)
 
     def _vector_values(self, g: int, first: ir.Value, j: ir.Value) -> list[ir.Value]:
         """The values of updates [j, j + width), by slot."""
         b, h, width, out = self.b, self.spec.bins[g], self.width, []
         for s, source in enumerate(self.sources[g][0]):
             if source.kind == "constant":
-                out.append(expr.constant(h.acc[s], source.number, width))
+                out.append(constant(h.acc[s], source.number, width))
             elif source.kind == "buffer":
-                at = self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(h.acc[s]))
+                at = self._buffer_at(self.value_buffers[source.number], j, memory_type(h.acc[s]))
                 out.append(load(b, at, h.acc[s], width))
             else:
                 a = self.spec.arrays[source.number]
@@ -217,7 +212,7 @@ class Update(Rows):
     def _flush(self, g: int) -> ir.Function:
         """``flush(entry, run by slot..., uniforms...)``: folds the lanes of a run, pairwise, and updates the bin with the
         result."""
-        h, outer = self.spec.bins[g], self.b
+        h = self.spec.bins[g]
         b, (entry, *given) = declare(self.module, f"flush_{g}", [PTR] * (1 + h.slots + len(self.uniforms)), inner=True)
         run, uniforms = given[: h.slots], given[h.slots :]
         width = self.width
@@ -228,14 +223,9 @@ class Update(Rows):
                 for half in (0, 1)
                 for p, t in zip(run, h.acc, strict=True)
             ]
-            for p, t, v in zip(run, h.acc, expr.emit(b, h.op, halves, uniforms, width), strict=True):
-                store(b, v, p, t)
-        self.b = b
-        one = [load(b, p, t) for p, t in zip(run, h.acc, strict=True)]
+            store_each(b, expr.emit(b, h.op, halves, uniforms, width), run, h.acc)
+        one = load_each(b, run, h.acc)
         places = [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
-        now = [load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
-        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + one, uniforms, 1), strict=True):
-            store(b, v, p, t)
+        store_each(b, expr.emit(b, h.op, load_each(b, places, h.acc) + one, uniforms, 1), places, h.acc)
         b.ret_void()
-        self.b = outer
         return b.function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from llvmlite import ir
 
@@ -10,18 +11,8 @@ from ....ir.choices import replaces
 from ....ir.program import itemsize
 from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
-from ..llvm.build import (
-    I32,
-    I64,
-    address,
-    i64,
-    least,
-    load,
-    loop,
-    prefetch,
-    scaled,
-    store,
-)
+from ..llvm.build import I32, I64, address, i64, least, load, load_each, loop, prefetch, scaled, store_each
+from ..llvm.types import constant, memory_type
 from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
 UNROLL = 8
@@ -126,9 +117,9 @@ class ScalarPhase(VectorPhase):
         """One slot of update j's value, or one of its scalars."""
         b, source, dtype = self.b, self.sources[g][u][s], self.given[g][s]
         if source.kind == "constant":
-            v = expr.constant(dtype, source.number, 1)
+            v = constant(dtype, source.number, 1)
         elif source.kind == "buffer":
-            v = load(b, self._buffer_at(self.value_buffers[source.number], j, expr.memory_type(dtype)), dtype)
+            v = load(b, self._buffer_at(self.value_buffers[source.number], j, memory_type(dtype)), dtype)
         else:
             a = self.spec.arrays[source.number]
             at = b.add(scaled(b, b.add(first, self._element(g, u, j)), a.slots), i64(source.slot))
@@ -138,33 +129,27 @@ class ScalarPhase(VectorPhase):
     def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value, ahead: int = PREFETCH_AHEAD) -> None:
         """bin = bin ⊕ value. What is dropped goes to the spare bin, unless the operator need not end on it."""
         b, h = self.b, self.spec.bins[g]
+        wanted: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if h.op.may_not_end and not self.variant.ranged:
             spare = scaled(b, self.num_bins[g], self._entry_bytes(g) * self.variant.copies)
-            with b.if_then(b.icmp_unsigned("<", offset, spare)):
-                self._combine(g, u, first, j, offset, ahead)
-            return
-        self._combine(g, u, first, j, offset, ahead)
-
-    def _combine(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value, ahead: int) -> None:
-        b, h = self.b, self.spec.bins[g]
-        if self.variant.prefetch:
-            self._prefetch(g, u, b.add(j, i64(ahead)))
-        places = self._places(g, offset)
-        if h.lanes == 1:
-            self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
-            return
-        self._combine_lanes(g, first, j, places[0])
+            wanted = b.if_then(b.icmp_unsigned("<", offset, spare))
+        with wanted:
+            if self.variant.prefetch:
+                self._prefetch(g, u, b.add(j, i64(ahead)))
+            places = self._places(g, offset)
+            if h.lanes == 1:
+                self._apply_at(g, places, [self._value(g, u, s, first, j) for s in range(h.slots)])
+            else:
+                self._combine_lanes(g, first, j, places[0])
 
     def _apply_at(self, g: int, places: list[ir.Value], values: list[ir.Value]) -> None:
         b, h = self.b, self.spec.bins[g]
-        now = [load(b, p, t) for p, t in zip(places, h.acc, strict=True)]
+        now = load_each(b, places, h.acc)
         decides = replaces(h.op) if self.variant.settled else None
         if decides is not None:
             with contextlib.ExitStack() as inside:
                 for program in decides:
                     inside.enter_context(b.if_then(expr.emit(b, program, now + values, self.uniforms, 1)[0], likely=False))
-                for p, t, v in zip(places, h.acc, values, strict=True):
-                    store(b, v, p, t)
+                store_each(b, values, places, h.acc)
             return
-        for p, t, v in zip(places, h.acc, expr.emit(b, h.op, now + values, self.uniforms, 1), strict=True):
-            store(b, v, p, t)
+        store_each(b, expr.emit(b, h.op, now + values, self.uniforms, 1), places, h.acc)

@@ -9,26 +9,10 @@ from llvmlite import ir
 from ....ir.program import Builder, Program, from_bits, itemsize
 from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
-from ..llvm import expr
-from ..llvm.build import (
-    I32,
-    I64,
-    PTR,
-    address,
-    all_pointers,
-    alloca,
-    chosen,
-    declare,
-    i64,
-    least,
-    loop,
-    numbers,
-    pointer,
-    scaled,
-    splat,
-)
+from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, loop, pointer, scaled, splat
 from ..llvm.math import goes_in_pairs
 from ..llvm.squeeze import store_kept
+from ..llvm.types import alloca, memory_type, numbers, to_memory
 from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
@@ -125,7 +109,7 @@ class VectorPhase:
         self.bin_lo, self.bin_hi = bin_lo, bin_hi
         self.offset_buffers = [[alloca(b, self.offset_type, room) for _ in range(h.updates)] for h in spec.bins]
         self.position_buffers = [[alloca(b, I32, room) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
-        self.value_buffers = [alloca(b, expr.memory_type(t), room) for t in self.buffers]
+        self.value_buffers = [alloca(b, memory_type(t), room) for t in self.buffers]
         self.counts = [[alloca(b, I64) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
         with loop(b, lo, hi, chunk) as first:
             left = b.sub(hi, first)
@@ -141,7 +125,7 @@ class VectorPhase:
         b.ret_void()
 
     def _overlap(self, first: ir.Value, j: ir.Value) -> None:
-        """Phase two's part of the vector loop: what ``llvm_hist_runs.Update`` adds."""
+        """Phase two's part of the vector loop: what ``runs.Update`` adds."""
         raise AssertionError("phase one alone is no kernel")
 
     def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
@@ -178,9 +162,7 @@ class VectorPhase:
             for u in range(h.updates):
                 index = None if self.constant[g] is not None else values[self.indices[g][u]]
                 mine = [
-                    (s, expr.to_memory(b, values[s.slot], self.buffers[s.number]))
-                    for s in self.sources[g][u]
-                    if s.kind == "buffer"
+                    (s, to_memory(b, values[s.slot], self.buffers[s.number])) for s in self.sources[g][u] if s.kind == "buffer"
                 ]
                 if self.variant.ranged:
                     self._squeeze(g, u, index, mine, j, count)

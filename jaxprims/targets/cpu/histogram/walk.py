@@ -22,6 +22,7 @@ from ..family import CpuFamily
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, all_pointers, declare, i64, load, loop, pointer, prefetch, scaled, store
 from ..llvm.engine import FEWEST_PACKED, pack
+from ..llvm.types import constant
 
 NAME = "walk"
 
@@ -80,7 +81,7 @@ def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
                     store(b, v, p, t)
             with dropped:
                 for p, t in places:
-                    store(b, expr.constant(t, 0, 1), p, t)
+                    store(b, constant(t, 0, 1), p, t)
     b.ret_void()
     return module
 

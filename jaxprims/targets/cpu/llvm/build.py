@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from . import expr
-from .types import alloca as alloca
-from .types import call, take, vector, vector_of
-from .types import numbers as numbers
-from .types import undefined as undefined
+from .types import call, from_memory, memory_type, numbers, suffix, take, to_memory, undefined, vector, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -84,22 +80,31 @@ def all_pointers(b: ir.IRBuilder, pointers: ir.Value, count: int) -> list[ir.Val
 
 def load(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int = 1) -> ir.Value:
     """A value or a vector of contiguous ones from memory, in registers."""
-    t = expr.memory_type(dtype)
+    t = memory_type(dtype)
     v = b.load(p, typ=vector_of(t, width), align=itemsize(dtype))
-    return expr.from_memory(b, v, dtype)
+    return from_memory(b, v, dtype)
 
 
 def store(b: ir.IRBuilder, value: ir.Value, p: ir.Value, dtype: str) -> None:
-    b.store(expr.to_memory(b, value, dtype), p, align=itemsize(dtype))
+    b.store(to_memory(b, value, dtype), p, align=itemsize(dtype))
+
+
+def load_each(b: ir.IRBuilder, places: Sequence[ir.Value], dtypes: Sequence[str], width: int = 1) -> list[ir.Value]:
+    return [load(b, p, t, width) for p, t in zip(places, dtypes, strict=True)]
+
+
+def store_each(b: ir.IRBuilder, values: Sequence[ir.Value], places: Sequence[ir.Value], dtypes: Sequence[str]) -> None:
+    for v, p, t in zip(values, places, dtypes, strict=True):
+        store(b, v, p, t)
 
 
 def masked_load(b: ir.IRBuilder, p: ir.Value, t: ir.VectorType, mask: ir.Value) -> ir.Value:
     """Zeros where the mask is false."""
-    return call(b, f"llvm.masked.load.v{t.count}{suffix(t.element)}.p0", t, p, mask, ir.Constant(t, None))
+    return call(b, f"llvm.masked.load.{suffix(t)}.p0", t, p, mask, ir.Constant(t, None))
 
 
 def masked_store(b: ir.IRBuilder, v: ir.Value, p: ir.Value, mask: ir.Value) -> None:
-    call(b, f"llvm.masked.store.v{v.type.count}{suffix(v.type.element)}.p0", ir.VoidType(), v, p, mask)
+    call(b, f"llvm.masked.store.{suffix(v.type)}.p0", ir.VoidType(), v, p, mask)
 
 
 def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) -> None:
@@ -109,7 +114,7 @@ def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) 
 
 def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int]) -> dict[int, ir.Value]:
     """``width`` consecutive elements of ``slots`` scalars each, as a vector for each wanted slot."""
-    t = expr.memory_type(dtype)
+    t = memory_type(dtype)
     if slots == 1:
         return {0: load(b, p, dtype, width)}
     if width == 1:
@@ -119,7 +124,7 @@ def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int,
     out = {}
     for s in wanted:
         lanes = numbers(I32, range(s, width * slots, slots))
-        out[s] = expr.from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
+        out[s] = from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
     return out
 
 
@@ -127,11 +132,6 @@ def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     t = vector(value.type, width)
     one = b.insert_element(undefined(t), value, ir.Constant(I32, 0))
     return b.shuffle_vector(one, undefined(t), numbers(I32, [0] * width))
-
-
-def intrinsic(module: ir.Module, name: str, result: ir.Type, params: Sequence[ir.Type]) -> ir.Function:
-    known = module.globals.get(name)
-    return known or ir.Function(module, ir.FunctionType(result, params), name)
 
 
 def declare(
@@ -236,8 +236,3 @@ def side_by_side(b: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
 
 def bytes_of(t: ir.Type) -> int:
     return {"i8": 1, "i16": 2, "i64": 8, "double": 8}.get(str(t), 4)
-
-
-def suffix(t: ir.Type) -> str:
-    """A scalar type in an intrinsic's name."""
-    return {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64"}[str(t)]

@@ -20,13 +20,7 @@ from .engine import target
 from .extremes import completed, nearer
 from .math import MATH
 from .table import BY_PROCESSOR, EXACT, IN_HALVES, TABLE, bitcast, convert
-from .types import HALVES as HALVES
-from .types import constant as constant
-from .types import from_memory as from_memory
-from .types import intrinsic, lanes, narrowed, rounded, splat, widened
-from .types import memory_type as memory_type
-from .types import register_type as register_type
-from .types import to_memory as to_memory
+from .types import constant, from_memory, intrinsic, lanes, memory_type, narrowed, rounded, splat, widened
 
 UNROLLED = 256
 """Instructions that a loop's unrolled body may have."""

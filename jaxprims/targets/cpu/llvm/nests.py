@@ -18,12 +18,25 @@ from llvmlite import ir
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
 from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
 from . import expr
-from .build import I1, I32, PTR, alloca, declare, i64, load, loop, store
+from .build import I1, I32, PTR, declare, i64, load, loop, store
 from .engine import target
 from .math import goes_in_pairs
 from .table import TABLE, convert
-from .types import HALVES, constant, intrinsic, memory_type, numbers, register_type, rounded, splat, take
-from .vectors import load_first, store_first
+from .types import (
+    HALVES,
+    alloca,
+    constant,
+    from_memory,
+    intrinsic,
+    memory_type,
+    numbers,
+    register_type,
+    rounded,
+    splat,
+    take,
+    to_memory,
+)
+from .vectors import load_first, register_bytes, store_first
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""
@@ -74,7 +87,7 @@ class _Emission:
         self.b, self.nest, self.places, self.dtypes = b, nest, places, dtypes
         self.result = nest.body.result_dtypes[0]
         self.written = dtypes[nest.write.of]
-        bytes_ = max(4 if i.dtype in HALVES else itemsize(i.dtype) for i in nest.body.walk() if i.dtype != "tuple")
+        bytes_ = max(register_bytes(i.dtype) for i in nest.body.walk() if i.dtype != "tuple")
         self.least, self.most = LEAST_BYTES // bytes_, target().vector_bytes // bytes_
         self.along = self._vector_loop()
         self.across = self.along >= nest.outer  # vectors run along what is reduced
@@ -272,12 +285,12 @@ class _Emission:
         if step == 1 and piece.count == piece.width:
             return load(b, p, dtype, piece.width)
         if step == 1:
-            return expr.from_memory(b, load_first(b, p, vector, i64(piece.count), itemsize(dtype)), dtype)
+            return from_memory(b, load_first(b, p, vector, i64(piece.count), itemsize(dtype)), dtype)
         gathered: ir.Value = ir.Constant(vector, None)
         for k in range(piece.count):
             one = b.load(b.gep(p, [i64(k * step)], source_etype=t), typ=t)
             gathered = b.insert_element(gathered, one, I32(k))
-        return expr.from_memory(b, gathered, dtype)
+        return from_memory(b, gathered, dtype)
 
     def _write(self, index: list[ir.Value], row: int, piece: _Piece, value: ir.Value) -> None:
         b, access, dtype = self.b, self.nest.write, self.written
@@ -289,7 +302,7 @@ class _Emission:
         p = self._at(access, index, row * mine + piece.start * step)
         if piece.width == 1 or (step == 1 and piece.count == piece.width):
             return store(b, value, p, dtype)
-        stored = expr.to_memory(b, value, dtype)
+        stored = to_memory(b, value, dtype)
         t = memory_type(dtype)
         if step == 1:
             store_first(b, stored, p, i64(piece.count), itemsize(dtype))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from . import engine
-from .build import I8, I32, I64, address, bytes_of, i64, intrinsic, numbers, suffix, undefined
+from .build import I8, I32, I64, address, bytes_of, i64
+from .types import call, numbers, suffix, undefined
 
 LANES = 8
 """Numbers of 4 bytes in a vector that AVX2 permutes."""
@@ -67,8 +68,7 @@ def _store_squeezed(
 
 
 def _compressed(b: ir.IRBuilder, v: ir.Value, keep: ir.Value) -> ir.Value:
-    t, name = v.type, f"llvm.experimental.vector.compress.v{v.type.count}{suffix(v.type.element)}"
-    return b.call(intrinsic(b.module, name, t, [t, keep.type, t]), [v, keep, undefined(t)])
+    return call(b, f"llvm.experimental.vector.compress.{suffix(v.type)}", v.type, v, keep, undefined(v.type))
 
 
 def _permuted(b: ir.IRBuilder, v: ir.Value, keep: ir.Value) -> ir.Value:
@@ -81,8 +81,7 @@ def _permuted(b: ir.IRBuilder, v: ir.Value, keep: ir.Value) -> ir.Value:
     mask = b.zext(b.bitcast(keep, ir.IntType(count)), I64)
     row = b.load(address(b, _places(b.module, LANES // halves, halves), b.mul(mask, i64(LANES))), typ=ir.VectorType(I8, LANES))
     row.align = LANES
-    permute = intrinsic(b.module, "llvm.x86.avx2.permd", whole, [whole, whole])
-    words = b.call(permute, [words, b.zext(row, whole)])
+    words = call(b, "llvm.x86.avx2.permd", whole, words, b.zext(row, whole))
     if count * halves < LANES:
         words = b.shuffle_vector(words, undefined(whole), numbers(I32, range(count * halves)))
     return b.bitcast(words, v.type)

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from . import expr
 from .build import i64, side_by_side
 from .engine import target
-from .types import take
+from .types import memory_type, take
 
 _LEAST_SLOTS = 5
 """From which on pieces are better than shuffles."""
@@ -37,7 +36,7 @@ def load_structs(
     b: ir.IRBuilder, places: Sequence[ir.Value], dtype: str, slots: int, wanted: Sequence[int]
 ) -> dict[int, ir.Value]:
     """The wanted slots of the structs at these places, as they are in memory."""
-    t, piece = expr.memory_type(dtype), _piece(dtype, slots, len(places))
+    t, piece = memory_type(dtype), _piece(dtype, slots, len(places))
     out: dict[int, ir.Value] = {}
     for first in _starts(slots, piece):
         mine = [s for s in wanted if first <= s < first + piece and s not in out]
@@ -51,7 +50,7 @@ def load_structs(
 
 def store_structs(b: ir.IRBuilder, values: Sequence[ir.Value], places: Sequence[ir.Value], dtype: str) -> None:
     """The inverse: vectors of all slots, as they are in memory."""
-    t, width = expr.memory_type(dtype), len(places)
+    t, width = memory_type(dtype), len(places)
     piece = _piece(dtype, len(values), width)
     for first in _starts(len(values), piece):
         vectors = _transposed(b, values[first : first + piece], piece)

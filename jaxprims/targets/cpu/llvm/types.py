@@ -130,12 +130,13 @@ def take(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.
 
 def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value, overloads: Sequence[ir.Type] = ()) -> ir.Value:
     """A call of ``llvm.name``, overloaded on ``overloads`` (if none: on the result's type)."""
-    full = ".".join(["llvm", name, *(_suffix(t) for t in overloads or (result,))])
+    full = ".".join(["llvm", name, *(suffix(t) for t in overloads or (result,))])
     return call(b, full, result, *args)
 
 
-def _suffix(t: ir.Type) -> str:
-    return f"v{t.count}{_suffix(t.element)}" if isinstance(t, ir.VectorType) else t.intrinsic_name
+def suffix(t: ir.Type) -> str:
+    """A type in an intrinsic's name."""
+    return f"v{t.count}{suffix(t.element)}" if isinstance(t, ir.VectorType) else t.intrinsic_name
 
 
 def call(b: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
@@ -155,7 +156,7 @@ def shared(b: ir.IRBuilder, name: str, f: Callable[..., ir.Value], *args: ir.Val
     LLVM inlines it where it is used once or is small. An unrolled loop of long expansions would take it long to compile.
     """
     t = args[0].type
-    full = f"{name}.{_suffix(t)}"
+    full = f"{name}.{suffix(t)}"
     function = b.module.globals.get(full)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(t, [a.type for a in args]), full)

@@ -14,8 +14,8 @@ from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
-from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, numbers, scaled, splat
-from .types import lanes, take
+from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled, splat
+from .types import HALVES, alloca, from_memory, lanes, memory_type, numbers, register_type, take, to_memory
 
 MOST_SHUFFLED = 128
 """Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
@@ -29,7 +29,23 @@ LINE = 64
 
 def register_bytes(dtype: str) -> int:
     """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
-    return 4 if dtype in expr.HALVES else itemsize(dtype)
+    return 4 if dtype in HALVES else itemsize(dtype)
+
+
+class Held:
+    """Values, or vectors of so many lanes, in stack space, of which LLVM makes registers."""
+
+    def __init__(self, b: ir.IRBuilder, dtypes: Sequence[str], width: int):
+        self.b = b
+        self.types = [register_type(t, width) for t in dtypes]
+        self.places = [alloca(b, t) for t in self.types]
+
+    def put(self, values: Sequence[ir.Value]) -> None:
+        for p, v in zip(self.places, values, strict=True):
+            self.b.store(v, p)
+
+    def get(self) -> list[ir.Value]:
+        return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]
 
 
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int) -> ir.Value:
@@ -52,12 +68,12 @@ def load_row(
     if rest is None or width == 1:
         return load_slots(b, p, dtype, width, slots, wanted)
     n = width * slots
-    loaded = load_first(b, p, ir.VectorType(expr.memory_type(dtype), n), scaled(b, rest, slots), itemsize(dtype))
+    loaded = load_first(b, p, ir.VectorType(memory_type(dtype), n), scaled(b, rest, slots), itemsize(dtype))
     inside, out = prefix_mask(b, rest, width), {}
     for s in wanted:
         v = loaded if slots == 1 else take(b, loaded, loaded, range(s, n, slots))
         filled = b.select(inside, v, take(b, v, v, [0] * width)) if fills else v
-        out[s] = expr.from_memory(b, filled, dtype)
+        out[s] = from_memory(b, filled, dtype)
     return out
 
 
@@ -72,7 +88,7 @@ def store_row(
 ) -> None:
     """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches."""
     size, slots = itemsize(dtype), len(values)
-    values = [expr.to_memory(b, v, dtype) for v in values]
+    values = [to_memory(b, v, dtype) for v in values]
     if width == 1:
         for s, v in enumerate(values):
             b.store(v, b.gep(p, [i64(s)], source_etype=v.type), align=size)
@@ -171,6 +187,6 @@ def f_of(
             slots |= {(k, s): v for s, v in loaded(k, wanted).items()}
         elif wanted:
             slots[k, 0] = position(a.dtype)
-    blank = [ir.Constant(expr.register_type(t, width), ir.Undefined) for t in f.params]
+    blank = [ir.Constant(register_type(t, width), ir.Undefined) for t in f.params]
     args = [slots.get(at, nothing) for at, nothing in zip(params, blank, strict=True)]
     return expr.emit(b, f, args, uniforms, width)

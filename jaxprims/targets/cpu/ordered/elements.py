@@ -8,10 +8,10 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
-from ..llvm import expr
-from ..llvm.build import I32, address, chosen, i64, masked_load, numbers, scaled, splat, undefined
+from ..llvm.build import I32, address, chosen, i64, masked_load, scaled, splat
 from ..llvm.math import goes_in_pairs
 from ..llvm.structs import in_pieces, load_structs
+from ..llvm.types import from_memory, memory_type, numbers, register_type, undefined
 from ..llvm.vectors import MOST_SHUFFLED, f_of, register_bytes
 
 LEAST_WIDTH = 4
@@ -70,7 +70,7 @@ class Elements:
         self.wanted = spec.f.used_of(a.params for a in spec.arrays)
         self.row: ir.Value = i64(0)
         if period is not None:
-            types = {expr.register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}
+            types = {register_type(a.dtype) for k, a in enumerate(spec.arrays) if not a.slots and self.wanted[k]}
             self.in_rows = {t: self._in_rows(t) for t in types}
 
     def states(self, i: ir.Value, rest: ir.Value | None = None) -> list[ir.Value]:
@@ -128,7 +128,7 @@ class Elements:
 
         def full() -> list[ir.Value]:
             if self.width == 1:
-                types = {k: expr.memory_type(arrays[k].dtype) for k in at}
+                types = {k: memory_type(arrays[k].dtype) for k in at}
                 return [b.load(b.gep(at[k], [i64(s)], source_etype=types[k]), typ=types[k]) for k, s in others]
             rows = {k: b.load(p, typ=self._row(k), align=itemsize(arrays[k].dtype)) for k, p in at.items()}
             return [self._slot(rows[k], s, arrays[k].slots) for k, s in others]
@@ -140,7 +140,7 @@ class Elements:
 
         if others:
             out |= dict(zip(others, self.either(rest, full, tail), strict=True))
-        return {(k, s): expr.from_memory(b, v, arrays[k].dtype) for (k, s), v in out.items()}
+        return {(k, s): from_memory(b, v, arrays[k].dtype) for (k, s), v in out.items()}
 
     def places(
         self, i: ir.Value, rest: ir.Value | None, base: ir.Value, size: int, spare: ir.Value | None = None
@@ -160,7 +160,7 @@ class Elements:
 
     def _row(self, k: int) -> ir.VectorType:
         a = self.spec.arrays[k]
-        return ir.VectorType(expr.memory_type(a.dtype), self.width * a.slots)
+        return ir.VectorType(memory_type(a.dtype), self.width * a.slots)
 
     def _slot(self, row: ir.Value, s: int, slots: int) -> ir.Value:
         """One slot of each element, its lanes in the order asked for."""
@@ -183,7 +183,7 @@ class Elements:
     def _positions(self, i: ir.Value, rest: ir.Value | None, dtype: str) -> ir.Value:
         """Memory places within the row."""
         b, width = self.b, self.width
-        t = expr.register_type(dtype)
+        t = register_type(dtype)
         if self.period is not None:
             ahead = b.sub(i, self.row)
             first = self._narrow(b.sub(b.sub(self.period, i64(1)), ahead) if self.spec.reverse else ahead, t)

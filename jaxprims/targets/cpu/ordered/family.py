@@ -54,7 +54,7 @@ class _Ordered(CpuFamily):
 
     def explain(self, problem: OrderedProblem) -> Explanation:
         if not problem.known:
-            return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
+            return dataclasses.replace(UNKNOWN_SIZES, variant=0)
         plan, planned = self.plan(problem), self.planned(problem)
         words = f"{_form(problem.spec, problem.n, planned['variant'])}; {self.words(problem, plan)}"
         return Explanation(words, self.reason(problem, plan), planned["workspace"], planned["variant"])

@@ -1,9 +1,9 @@
 """The kernels of the ordered family (scan, reduction, segmented reduction): OrderedSpec -> LLVM IR.
 
-``cpu/ordered_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``llvm_scan_along``
-(a vector runs along the sequence), ``llvm_scan_across`` (across many sequences side by side), ``llvm_scan_abreast`` (a short row
-in each lane), ``llvm_reduce``, ``llvm_reduce_rows`` (many rows, a vector along each). Here are the two that only see states:
-``combine`` and ``finish``.
+``cpu/ordered_kernel.h`` says what each function does. ``scan`` and ``reduce`` are built elsewhere, by form: ``scan_along`` (a
+vector runs along the sequence), ``scan_across`` (across many sequences side by side), ``scan_abreast`` (a short row in each
+lane), ``reduce``, ``reduce_rows`` (many rows, a vector along each). Here are the two that only see states: ``combine`` and
+``finish``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, NULL, PTR, all_pointers, chosen, declare, i64, loop
-from . import reduce as llvm_reduce
-from . import reduce_rows as llvm_reduce_rows
-from . import scan_abreast as llvm_scan_abreast
-from . import scan_across as llvm_scan_across
-from . import scan_along as llvm_scan_along
-from . import segment_runs as llvm_runs
+from . import reduce, reduce_rows, scan_abreast, scan_across, scan_along, segment_runs
 from .elements import vector_width
-from .rows import apply_op, identity_state, load_state, store_results, store_state, uniforms_of
+from .rows import apply_op, identity_state, load_state, reduce_by_scan, store_results, store_state, uniforms_of
 
 PLAIN, PERIODIC, STREAMING, SPACED = 0, 1, 2, 4
 """Bits of a variant. PERIODIC: ``scan`` takes rows of ``period`` elements, one behind the other. STREAMING: it stores whole
@@ -47,28 +42,26 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
         if variant & SPACED:
-            llvm_reduce_rows.reduce_rows(module, spec, vector_bytes, spaced=True)
+            reduce_rows.reduce_rows(module, spec, vector_bytes, spaced=True)
         elif variant & PERIODIC and spec.across:
-            llvm_scan_across.rows(module, spec, vector_bytes)
-        elif variant & PERIODIC and not llvm_scan_along.runs_along_short_rows(spec, vector_bytes):
-            folded = llvm_reduce_rows.reduce_rows(module, spec, vector_bytes)
-            llvm_scan_abreast.scan(module, spec, vector_bytes, streams, folded)
+            scan_across.rows(module, spec, vector_bytes)
+        elif variant & PERIODIC and not scan_along.runs_along_short_rows(spec, vector_bytes):
+            folded = reduce_rows.reduce_rows(module, spec, vector_bytes)
+            scan_abreast.scan(module, spec, vector_bytes, streams, folded)
         elif name == "combine":
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":
             finish(module, spec, width if spec.across else 1)
         elif name == "runs":
-            llvm_runs.runs(module, spec, vector_bytes)
-        elif spec.across and name == "scan":
-            llvm_scan_across.scan(module, spec, vector_bytes, streams=streams)
+            segment_runs.runs(module, spec, vector_bytes)
+        elif name == "reduce" and spec.kind == "scan":
+            reduce_by_scan(module, module.globals["scan" if spec.across else scan_along.ALONG])
+        elif name == "reduce":
+            (scan_across if spec.across else reduce).reduce(module, spec, vector_bytes)
         elif spec.across:
-            llvm_scan_across.reduce(module, spec, vector_bytes)
-        elif name == "reduce" and spec.kind != "scan":
-            llvm_reduce.reduce(module, spec, vector_bytes)
-        elif name == "scan":
-            llvm_scan_along.build_scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
+            scan_across.scan(module, spec, vector_bytes, streams=streams)
         else:
-            llvm_scan_along.build_reduce(module, spec, vector_bytes)
+            scan_along.scan(module, spec, vector_bytes, periodic=bool(variant & PERIODIC), streams=streams)
     return module
 
 

@@ -15,9 +15,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, alloca, declare, i64, loop, pointer, scaled
-from ..llvm.types import call, memory_type
-from .rows import RESTARTED, STARTED, arrays_of, members
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, loop, pointer, scaled
+from ..llvm.types import alloca, call, memory_type
+from .rows import RESTARTED, STARTED, arrays_of, members, starts_anew
 
 Pointers = list[ir.Value]
 
@@ -98,8 +98,7 @@ class _Large:
             index = b.add(b.mul(step, lanes), lane)
             x = self._element(b, here, uniforms, step, index, made)
             if spec.restarts and spec.family == "scan":
-                flag = b.icmp_unsigned("!=", b.load(address(b, flags, step), typ=I8), ir.Constant(I8, 0))
-                with b.if_then(flag):
+                with b.if_then(starts_anew(b, flags, step)):
                     b.store(ir.Constant(I1, 0), holds)
                     b.store(b.or_(b.load(progress, typ=I64), i64(RESTARTED)), progress)
             odd = b.trunc(t, I1)

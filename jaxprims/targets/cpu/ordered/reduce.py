@@ -15,17 +15,16 @@ from llvmlite import ir
 from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, alloca, declare, i64, least, loop, numbers, splat
+from ..llvm.build import I1, I32, I64, PTR, declare, i64, least, loop, splat
 from ..llvm.math import CHAIN
-from ..llvm.types import take
-from ..llvm.vectors import prefix_mask
+from ..llvm.types import alloca, numbers, register_type, take
+from ..llvm.vectors import Held, prefix_mask
 from .elements import Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import halves, high_halves, reduce_packed
 from .rows import (
     FOUR,
     STARTED,
-    Held,
     apply_op,
     arrays_of,
     four_at_once,
@@ -94,7 +93,7 @@ class Fold:
         self.b, self.spec, self.width = b, spec, width
         self.uniforms, self.arrays = uniforms_of(b, spec, uniforms), arrays_of(b, spec, arrays)
         self.elements = Elements(b, spec, self.arrays, self.uniforms, n, width)
-        self.total, self.holds = Held(b, spec, width), alloca(b, I1)
+        self.total, self.holds = Held(b, spec.state, width), alloca(b, I1)
 
     def fold(self, lo: ir.Value, hi: ir.Value) -> None:
         """The elements [lo, hi), at least one."""
@@ -134,7 +133,7 @@ class Fold:
         """Several vectors at a time, each into its own accumulator, and these into the total; returns where they end."""
         b, step = self.b, vectors * self.width
         four = four_at_once(self.spec.op) if vectors > FOUR and not is_expensive(self.spec.op) else None
-        many = [Held(b, self.spec, self.width) for _ in range(vectors if four is None else vectors // FOUR)]
+        many = [Held(b, self.spec.state, self.width) for _ in range(vectors if four is None else vectors // FOUR)]
         end = b.add(lo, b.and_(count, i64(-step)))
 
         def elements(i: ir.Value) -> list[State]:
@@ -224,7 +223,7 @@ class Fold:
         held.put(state)
 
     def _ordered(self, lo: ir.Value, hi: ir.Value) -> None:
-        b, at, x = self.b, alloca(self.b, I64), Held(self.b, self.spec, self.width)
+        b, at, x = self.b, alloca(self.b, I64), Held(self.b, self.spec.state, self.width)
         b.store(lo, at)
         with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
             i = b.load(at, typ=I64)
@@ -241,7 +240,7 @@ class Fold:
         Subtrees that wait for their right half are kept like the digits of a binary counter.
         """
         b, width, levels = self.b, self.width, TREE.bit_length()
-        types = [expr.register_type(t, width) for t in self.spec.state]
+        types = [register_type(t, width) for t in self.spec.state]
         waiting, level = [alloca(b, t, levels) for t in types], alloca(b, I64)
         whole, vectors = b.sdiv(rest, i64(width)), i64(1)
         for k in range(1, levels):

@@ -16,9 +16,9 @@ from ....operators.traced import NO_PROGRAM
 from ....operators.weighted import Weighted, weighted
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I64, PTR, alloca, chosen, declare, i64, least, loop
+from ..llvm.build import I1, I64, PTR, chosen, declare, i64, least, loop
 from ..llvm.elementary import Kit, exp_below
-from ..llvm.types import literal
+from ..llvm.types import alloca, literal, register_type
 from .rows import STARTED, apply_op, has, is_expensive, load_state, members, part_of, store_state, uniforms_of
 
 State = list[ir.Value]
@@ -79,6 +79,11 @@ def of_ones(spec: OrderedSpec) -> bool:
     return finished and one.op == "const" and from_bits(one.attr, one.dtype) == 1
 
 
+def is_finite(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    infinite = literal(x.type, math.inf)
+    return b.and_(b.fcmp_ordered("<", x, infinite), b.fcmp_ordered(">", x, b.fneg(infinite)))
+
+
 def log_sums_at_once(b: ir.IRBuilder, spec: OrderedSpec, width: int, state: State, elements: Sequence[State]) -> State:
     """The state with several elements, :func:`of_ones`: exponentials relative to the greatest exponent of all. Where that is
     infinite or NaN it is the result, whatever the sum, which is 1 there."""
@@ -112,7 +117,7 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
     """Chunk after chunk. ``functions``: most and total of ``two``; the operator's own fold, if that is wanted."""
     most, total, *own = functions
     b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
-    register = expr.register_type(spec.state[0], 1)
+    register = register_type(spec.state[0], 1)
     (part, member), level, found = part_of(b, range_), alloca(b, I64), alloca(b, I64, len(spec.state))
     captured = uniforms_of(b, spec, uniforms)
     with_level = alloca(b, PTR, len(captured) + 1)
@@ -131,8 +136,7 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
                 before = load_state(b, spec, aggregate, i64(1), i64(0), 1)[two.top]
                 b.store(apply_op(b, two.most, captured, 1, [before], [b.load(found, typ=register)])[0], found)
         top = b.load(found, typ=register)
-        infinite = literal(register, float("inf"))
-        finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
+        finite = is_finite(b, top)
         b.store(b.select(finite, top, literal(register, 0.0)), level)  # or the sum tells, or the operator, or all is in top
 
         def relative() -> None:

@@ -1,4 +1,4 @@
-"""``reduce`` of a packed maximum (argmax and its position, frontend/representation.py): half of each word, as a rule."""
+"""``reduce`` of a packed maximum (argmax and its position, operators/packed.py): half of each word, as a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from llvmlite import ir
 
 from ....ir.program import Builder, Program
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I32, I64, PTR, alloca, declare, i64, least, loop
+from ..llvm.build import I32, I64, PTR, declare, i64, least, loop
+from ..llvm.types import alloca
 from .rows import members, part_of
 
 CHUNK, CHUNKS = 512, 16

@@ -25,28 +25,13 @@ from ....ir.program import Program, is_float
 from ....ir.work import work
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
-from ..llvm.build import (
-    I64,
-    NULL,
-    PTR,
-    address,
-    all_pointers,
-    alloca,
-    bytes_of,
-    chosen,
-    declare,
-    i64,
-    least,
-    loop,
-    numbers,
-    splat,
-)
-from ..llvm.types import literal, take
-from ..llvm.vectors import prefix_mask
+from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, least, loop, splat
+from ..llvm.types import alloca, literal, numbers, register_type, take
+from ..llvm.vectors import Held, prefix_mask
 from .elements import vector_width
-from .reduce_logaddexp import Folds, folds
+from .reduce_logaddexp import Folds, folds, is_finite
 from .reduce_packed import halves
-from .rows import FOUR, Held, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
+from .rows import FOUR, apply_op, arrays_of, element, four_at_once, is_expensive, members, store_results, uniforms_of
 
 State = list[ir.Value]
 Longer = tuple[ir.Function, int]
@@ -120,7 +105,7 @@ def _folded(group: _Group, spec: OrderedSpec, captured: Sequence[ir.Value]) -> S
     name = _only(spec.op)
     if name not in ("max", "min") or not is_float(spec.state[0]):
         return group.fold(spec, captured)
-    b, t = group.b, expr.register_type(spec.state[0], group.width)
+    b, t = group.b, register_type(spec.state[0], group.width)
     seen = extremes.Seen(b, name, t)
 
     def by_hardware() -> State:
@@ -149,9 +134,7 @@ def _log_sums(group: _Group, forms: Folds, captured: Sequence[ir.Value]) -> Stat
     """The greatest exponent of each row, and the sum of its exponentials relative to it."""
     b = group.b
     (top,) = _folded(group, forms.most, captured)
-    infinite = literal(top.type, float("inf"))
-    finite = b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite)))
-    levels = alloca(b, top.type)
+    finite, levels = is_finite(b, top), alloca(b, top.type)
     b.store(b.select(finite, top, literal(top.type, 0.0)), levels)  # or the sum tells, or all is in top
     (sums,) = group.fold(forms.total, captured, levels)
     return [top, b.select(finite, sums, literal(top.type, 1.0)) if forms.ones else sums]
@@ -228,7 +211,7 @@ class _Group:
 
     def one_by_one(self, spec: OrderedSpec, captured: Sequence[ir.Value], levels: ir.Value | None = None) -> State:
         b, width = self.b, self.width
-        types = [expr.register_type(t, width) for t in spec.state]
+        types = [register_type(t, width) for t in spec.state]
         folded = [alloca(b, t, width) for t in types]
         with loop(b, i64(0), i64(width)) as r:
             row = self._row(r)
@@ -265,8 +248,8 @@ class _Group:
         levels: ir.Value | None,
         seen: extremes.Seen | None,
     ) -> State:
-        b, n, states = self.b, len(spec.state), [Held(self.b, spec, self.width) for _ in rows]
-        types = [expr.register_type(t, self.width) for t in spec.state]
+        b, n, states = self.b, len(spec.state), [Held(self.b, spec.state, self.width) for _ in rows]
+        types = [register_type(t, self.width) for t in spec.state]
 
         def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
             uniforms = [self._of_row(captured, levels, types[0], self.starts[r], i64(r)) for r in rows]
@@ -348,7 +331,7 @@ class _Group:
         width = self.width
 
         def position(dtype: str) -> ir.Value:
-            t = expr.register_type(dtype)
+            t = register_type(dtype)
             first = splat(self.b, at if t.width == 64 else self.b.trunc(at, t), width)
             places = self.b.add(first, numbers(t, range(width)))
             return places if rest is None else self.b.select(prefix_mask(self.b, rest, width), places, first)
@@ -366,7 +349,7 @@ class _Group:
 
     def _full_row(self, spec: OrderedSpec, uniforms: Sequence[ir.Value], row: _Row) -> State:
         """One row, at least a vector of elements: a vector of what its lanes have met."""
-        b, width, total = self.b, self.width, Held(self.b, spec, self.width)
+        b, width, total = self.b, self.width, Held(self.b, spec.state, self.width)
 
         def states(at: ir.Value) -> State:
             return self._states(spec, uniforms, row, at)

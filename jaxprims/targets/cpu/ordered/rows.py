@@ -12,18 +12,9 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import (
-    I64,
-    NULL,
-    address,
-    all_pointers,
-    alloca,
-    declare,
-    i64,
-    pointer,
-    scaled,
-)
+from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, pointer, scaled
 from ..llvm.math import MATH
+from ..llvm.types import alloca, constant
 from ..llvm.vectors import f_of, load_row, store_row
 
 STARTED, RESTARTED = 1, 2
@@ -45,6 +36,12 @@ def part_of(b: ir.IRBuilder, range_: ir.Value) -> tuple[ir.Value, dict[str, ir.V
     for value, place in zip(members(b, range_, *RANGE), places.values(), strict=True):
         b.store(value, place)
     return part, places
+
+
+def reduce_by_scan(module: ir.Module, scan: ir.Function) -> None:
+    """Defines ``reduce`` as the scan that writes nothing: the same code leaves the same bits, and is compiled once."""
+    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
+    b.ret(b.call(scan, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
 
 
 def arrays_of(b: ir.IRBuilder, spec: OrderedSpec, arrays: ir.Value) -> list[ir.Value]:
@@ -84,7 +81,7 @@ def element(
 def identity_state(spec: OrderedSpec, width: int = 1) -> list[ir.Value]:
     """The operator's identity in every lane; zeros where it is not known, and nothing needs it."""
     bits = spec.identity or (0,) * len(spec.state)
-    return [expr.constant(t, word, width) for t, word in zip(spec.state, bits, strict=True)]
+    return [constant(t, word, width) for t, word in zip(spec.state, bits, strict=True)]
 
 
 def load_state(
@@ -126,6 +123,11 @@ def store_results(
     for leaf, (dtype, slots) in zip(leaves, spec.leaves, strict=True):
         place = address(b, leaf, scaled(b, at, itemsize(dtype) * slots))
         store_row(b, [next(values) for _ in range(slots)], place, dtype, width, rest, streams)
+
+
+def starts_anew(b: ir.IRBuilder, flags: ir.Value, index: ir.Value) -> ir.Value:
+    """Is the flag of the element that lies there set?"""
+    return b.icmp_unsigned("!=", b.load(address(b, flags, index), typ=I8), ir.Constant(I8, 0))
 
 
 def has(b: ir.IRBuilder, progress: ir.Value, bit: int) -> ir.Value:
@@ -186,19 +188,3 @@ def apply_op(
         fn = inside.function
     called = b.call(fn, args)
     return [b.extract_value(called, k) for k in range(len(spec.state))]
-
-
-class Held:
-    """A state in stack space, of which LLVM makes registers."""
-
-    def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, width: int):
-        self.b = b
-        self.types = [expr.register_type(t, width) for t in spec.state]
-        self.places = [alloca(b, t) for t in self.types]
-
-    def put(self, state: Sequence[ir.Value]) -> None:
-        for p, v in zip(self.places, state, strict=True):
-            self.b.store(v, p)
-
-    def get(self) -> list[ir.Value]:
-        return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]

@@ -23,7 +23,6 @@ from ..llvm.build import (
     PTR,
     address,
     all_pointers,
-    alloca,
     bytes_of,
     chosen,
     declare,
@@ -34,6 +33,7 @@ from ..llvm.build import (
     prefetch,
     scaled,
 )
+from ..llvm.types import alloca, register_type
 from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
 from .elements import vector_width
 from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, identity_state, is_expensive, members, uniforms_of
@@ -119,7 +119,7 @@ class _Abreast:
         self.squares = {k: _Squares(b, t, n, self.elements, width, self.vectors) for k, (t, n) in sides.items()}
         kept = self.elements if spec.kind == "scan" else 1
         self.results = [_Squares(b, t, n, kept, width, self.vectors) for t, n in spec.leaves]
-        self.types = [expr.register_type(t, width) for t in spec.state]
+        self.types = [register_type(t, width) for t in spec.state]
         self.states = [alloca(b, t, self.vectors) for t in self.types]
 
     def build(self) -> None:

@@ -14,14 +14,15 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, alloca, chosen, declare, i64, least, loop, pointer
+from ..llvm.build import I1, I32, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
+from ..llvm.types import alloca
+from ..llvm.vectors import Held
 from .elements import vector_width
 from .reduce_logaddexp import log_sums_at_once, of_ones
 from .rows import (
     FOUR,
     RESTARTED,
     STARTED,
-    Held,
     apply_op,
     arrays_of,
     element,
@@ -32,6 +33,7 @@ from .rows import (
     load_state,
     members,
     repeat,
+    starts_anew,
     store_results,
     store_state,
     uniforms_of,
@@ -57,13 +59,7 @@ def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, streams: bool 
 
 
 def reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
-    """Of a scan's module: the scan that writes nothing, which costs less to compile than a second function of its own."""
-    full = module.globals.get("scan")
-    if full is None:
-        _Across(module, spec, vector_bytes, "reduce").build()
-        return
-    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
-    b.ret(b.call(full, [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]))
+    _Across(module, spec, vector_bytes, "reduce").build()
 
 
 def rows(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
@@ -129,8 +125,7 @@ class _Across:
         return self.b.trunc(step, I32) if itemsize(dtype) == 4 else step
 
     def _flag(self, t: ir.Value) -> ir.Value:
-        b = self.b
-        return b.icmp_unsigned("!=", b.load(address(b, self.flags, self._memory_step(t)), typ=I8), ir.Constant(I8, 0))
+        return starts_anew(self.b, self.flags, self._memory_step(t))
 
     def _continues(self, t: ir.Value) -> ir.Value:
         """Whether step ``t`` is there and does not restart."""
@@ -183,7 +178,7 @@ class _Across:
     def _down(self, lo: ir.Value, hi: ir.Value, lanes: list[ir.Value], rest: ir.Value | None = None) -> None:
         """Steps [lo, hi) of vectors of lanes, of the last of which ``rest`` may be there."""
         b, spec, holds = self.b, self.spec, alloca(self.b, I1)
-        accs, lead = [Held(b, spec, self.width) for _ in lanes], Held(b, spec, self.width)
+        accs, lead = [Held(b, spec.state, self.width) for _ in lanes], Held(b, spec.state, self.width)
         started = b.load(self.started, typ=I1)
         b.store(started, holds)
         with b.if_then(started):

@@ -1,4 +1,4 @@
-"""Scans whose vectors run along the row: ``scan`` and ``reduce`` of cpu/ordered_kernel.h.
+"""Scans whose vectors run along the row: ``scan`` of cpu/ordered_kernel.h, of which ``reduce`` is a call.
 
 A vector is scanned by log steps: at step d = 1, 2, 4, ... a lane takes in what the lane d before it holds (Kogge and Stone).
 Lanes without such a predecessor keep what they have, so no neutral element is needed. Between vectors goes a carry:
@@ -17,10 +17,9 @@ from llvmlite import ir
 
 from ....ir.work import instructions
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I64, NULL, PTR, declare
+from ..llvm.build import I64, PTR, declare
 from ..llvm.math import MATH
-from . import scan_logaddexp as llvm_scan_logaddexp
-from . import scan_replicas as llvm_scan_replicas
+from . import scan_logaddexp, scan_replicas
 from .elements import vector_width
 from .scan_base import Kernel
 from .scan_log_steps import LogSteps
@@ -30,28 +29,17 @@ from .scan_short_rows import ShortRows
 from .scan_tiles import Tile
 
 
-def build_scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
+def scan(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> None:
     """Defines ``scan``. ``periodic``: of rows end to end, one every ``period`` elements, if :func:`runs_along_short_rows`.
     ``streams``: whole vectors of results, which must be aligned, are stored past the caches."""
-    b, args = declare(module, "scan", [PTR] * 7 + [I64], I64)
-    b.ret(b.call(_along(module, spec, vector_bytes, periodic, streams), args))
-
-
-def build_reduce(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
-    """Defines ``reduce``, which leaves the aggregate's very bits that ``scan`` leaves: it is the same code."""
-    b, (arrays, uniforms, flags, range_, aggregate, progress) = declare(module, "reduce", [PTR] * 5 + [I64], I64)
-    args = [arrays, uniforms, NULL, flags, range_, NULL, aggregate, progress]
-    b.ret(b.call(_along(module, spec, vector_bytes), args))
-
-
-def _along(module: ir.Module, spec: OrderedSpec, vector_bytes: int, periodic: bool = False, streams: bool = False) -> ir.Function:
-    """``scan``, or, where ``outs`` is null, ``reduce``: emitted once for both, since most of the time to compile goes here."""
-    known = module.globals.get("along")
-    if known is not None:
-        return known
-    b, args = declare(module, "along", [PTR] * 7 + [I64], I64, inner=True)
+    outer, given = declare(module, "scan", [PTR] * 7 + [I64], I64)
+    b, args = declare(module, ALONG, [PTR] * 7 + [I64], I64, inner=True)
     _form(spec, vector_bytes, periodic)(b, spec, vector_bytes, args, periodic, streams).build()
-    return b.function
+    outer.ret(outer.call(b.function, given))
+
+
+ALONG = "along"
+"""The function that ``scan`` calls and, where it writes nothing, ``reduce``: most of the time to compile goes there."""
 
 
 def runs_along_short_rows(spec: OrderedSpec, vector_bytes: int) -> bool:
@@ -64,12 +52,12 @@ def _form(spec: OrderedSpec, vector_bytes: int, periodic: bool) -> type[Kernel]:
         return Map
     if spec.op.may_not_end:
         return Sequential
-    if not periodic and llvm_scan_logaddexp.applies(spec):
-        return llvm_scan_logaddexp.LogAddExp
+    if not periodic and scan_logaddexp.applies(spec):
+        return scan_logaddexp.LogAddExp
     if instructions(spec.op, _WEIGHTS) > (EXPENSIVE_ABREAST if periodic else EXPENSIVE) * len(spec.state):
         return Tile
-    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and llvm_scan_replicas.of_one_scalar(spec, periodic):
-        return llvm_scan_replicas.Replicas
+    if vector_width(spec, vector_bytes) >= 2 * len(spec.state) and scan_replicas.of_one_scalar(spec, periodic):
+        return scan_replicas.Replicas
     few = min(FEW, vector_width(spec, vector_bytes) // 4)
     if len(spec.state) > few:  # tiles of 8 lanes are as fast as one after the other, of fewer roundings in a row
         return Tile if few > 1 and len(spec.state) <= FEW else Sequential

@@ -10,9 +10,10 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, NULL, PTR, address, alloca, chosen, i64, masked_store, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled, splat
 from ..llvm.structs import in_pieces, store_structs
-from ..llvm.vectors import interleaved, stream
+from ..llvm.types import alloca, to_memory
+from ..llvm.vectors import Held, interleaved, stream
 from .elements import Elements
 from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
 
@@ -31,7 +32,7 @@ class Kernel(abc.ABC):
     def __init__(
         self, b: ir.IRBuilder, spec: OrderedSpec, vector_bytes: int, args: Sequence[ir.Value], periodic: bool, streams: bool
     ):
-        self.b, self.module, self.spec, self.vector_bytes = b, b.module, spec, vector_bytes
+        self.b, self.spec, self.vector_bytes = b, spec, vector_bytes
         self.periodic, self.streams = periodic, streams
         self.restarts = spec.restarts
         arrays, uniforms, outs, self.flags, range_, self.prefix_state, self.aggregate_state, self.progress = args
@@ -56,30 +57,23 @@ class Kernel(abc.ABC):
         """Loads the aggregate and the prefix, where there are any."""
         b, spec = self.b, self.spec
         self.started, self.restarted = alloca(b, I1), alloca(b, I1)
-        self.aggregate = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
+        self.aggregate = Held(b, spec.state, self.lanes)
         started = has(b, self.progress, STARTED)
         b.store(started, self.started)
         b.store(has(b, self.progress, RESTARTED), self.restarted)
         with b.if_then(started):
-            self.keep(self._state_at(self.aggregate_state), self.aggregate)
+            self.aggregate.put(self._state_at(self.aggregate_state))
         self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, NULL)
-        self.prefix = [alloca(b, expr.register_type(t, self.lanes)) for t in spec.state]
+        self.prefix = Held(b, spec.state, self.lanes)
         with b.if_then(self.has_prefix):
-            self.keep(self._state_at(self.prefix_state), self.prefix)
+            self.prefix.put(self._state_at(self.prefix_state))
 
     def end(self) -> None:
         b = self.b
         with b.if_then(self.is_started()):
-            self._store_state(self.held(self.aggregate))
-        bits = [b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in ((self.started, 1), (self.restarted, 2))]
-        b.ret(b.or_(*bits))
-
-    def keep(self, state: Sequence[ir.Value], places: Sequence[ir.Value]) -> None:
-        for v, p in zip(state, places, strict=True):
-            self.b.store(v, p)
-
-    def held(self, places: Sequence[ir.Value]) -> Values:
-        return [self.b.load(p, typ=expr.register_type(t, self.lanes)) for p, t in zip(places, self.spec.state, strict=True)]
+            self._store_state(self.aggregate.get())
+        flags = (self.started, STARTED), (self.restarted, RESTARTED)
+        b.ret(b.or_(*(b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in flags)))
 
     def _state_at(self, p: ir.Value) -> Values:
         values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
@@ -100,7 +94,7 @@ class Kernel(abc.ABC):
     def carry(self) -> tuple[Values, ir.Value]:
         """prefix ⊕ aggregate, or the one that there is, and whether there is one."""
         b, started, counts = self.b, self.is_started(), self.counts_prefix()
-        prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
+        prefix, aggregate = self.prefix.get(), self.aggregate.get()
         both = chosen(b, b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
         return expr.selected(b, started, both, prefix), b.or_(started, counts)
 
@@ -109,10 +103,10 @@ class Kernel(abc.ABC):
         b = self.b
 
         def joined() -> Values:
-            values = self.op(self.held(self.aggregate), total, self.lanes)
+            values = self.op(self.aggregate.get(), total, self.lanes)
             return values if restarted is None else expr.selected(b, restarted, total, values)
 
-        self.keep(chosen(b, self.is_started(), joined, lambda: total), self.aggregate)
+        self.aggregate.put(chosen(b, self.is_started(), joined, lambda: total))
         b.store(ir.Constant(I1, 1), self.started)
         if restarted is not None:
             self.restarts_if(restarted)
@@ -127,7 +121,7 @@ class Kernel(abc.ABC):
         at, rows = self.elements.memory_index(i), []
         for k, (dtype, slots) in enumerate(spec.leaves):
             leaf = pointer(b, self.out_places, k)
-            mine = [expr.to_memory(b, next(values), dtype) for _ in range(slots)]
+            mine = [to_memory(b, next(values), dtype) for _ in range(slots)]
             if in_pieces(dtype, slots, width):
                 size = slots * itemsize(dtype)
                 nowhere = None if rest is None else alloca(b, I8, size)

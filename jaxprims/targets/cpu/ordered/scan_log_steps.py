@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, alloca, chosen, i64, least, loop, masked_load, numbers, side_by_side, splat
-from ..llvm.types import take, vector_of
+from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side, splat
+from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, take, to_memory, vector_of
 from .elements import Elements, is_taken_apart, vector_width
 from .rows import identity_state
 from .scan_base import Kernel, Values
@@ -33,8 +33,8 @@ class LogSteps(Kernel):
         b, spec = self.b, self.spec
         self.choose_groups()
         self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, self.width, mirrored=True)
-        self.locals = [alloca(b, expr.memory_type(t) if t == "b1" else expr.register_type(t), self.width) for t in spec.state]
-        self.carries = [alloca(b, expr.register_type(t), self.groups * self.stride) for t in spec.state]
+        self.locals = [alloca(b, memory_type(t) if t == "b1" else register_type(t), self.width) for t in spec.state]
+        self.carries = [alloca(b, register_type(t), self.groups * self.stride) for t in spec.state]
         self.begin()
         with loop(b, self.lo, self.hi, self.width) as i:
             self._vector(i, b.sub(self.hi, i))
@@ -138,27 +138,27 @@ class LogSteps(Kernel):
         return self._whole(befores)
 
     def _carry(self) -> Values:
-        prefix, aggregate = self.held(self.prefix), self.held(self.aggregate)
+        prefix, aggregate = self.prefix.get(), self.aggregate.get()
         return chosen(self.b, self.counts_prefix(), lambda: self.op(prefix, aggregate, self.stride), lambda: aggregate)
 
     def _take_in(self, total: Values, found: ir.Value | None) -> None:
-        b, values = self.b, self.op(self.held(self.aggregate), total, self.stride)
+        b, values = self.b, self.op(self.aggregate.get(), total, self.stride)
         if found is not None:
             values = expr.selected(b, found, total, values)
             self.restarts_if(found)
-        self.keep(values, self.aggregate)
+        self.aggregate.put(values)
 
     def _between_some(self, local: Values, bits: ir.Value | None, rest: ir.Value) -> Values:
         """The same, through memory, also where groups are missing or the aggregate has not been started."""
         b, group, spec = self.b, self.group, self.spec
         for v, p, t in zip(local, self.locals, spec.state, strict=True):
-            b.store(expr.to_memory(b, v, t) if t == "b1" else v, p)
+            b.store(to_memory(b, v, t) if t == "b1" else v, p)
         count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
         started = self.is_started()
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
-            total, prefix, found = (self._last(i64(0), rest), self.held(self.prefix), self._found(i64(0), bits))
-            self.keep(total, self.aggregate)
+            total, prefix, found = self._last(i64(0), rest), self.prefix.get(), self._found(i64(0), bits)
+            self.aggregate.put(total)
             self._carry_into(i64(0), expr.selected(b, self.counts_prefix(), prefix, total))
             if found is not None:
                 self.restarts_if(found)
@@ -172,7 +172,7 @@ class LogSteps(Kernel):
         b = self.b
         for v, p, t in zip(values, self.carries, self.spec.state, strict=True):
             at = b.mul(self._place(g, self.groups), i64(self.stride))
-            b.store(v, b.gep(p, [at], source_etype=expr.register_type(t)), align=1)
+            b.store(v, b.gep(p, [at], source_etype=register_type(t)), align=1)
 
     def _found(self, g: ir.Value, bits: ir.Value | None) -> ir.Value | None:
         """Whether there is a restart in group g."""
@@ -191,14 +191,14 @@ class LogSteps(Kernel):
         last = b.add(first, b.sub(least(b, left, i64(group)), i64(step)))
         at, values = self._place(last, self.width - step + 1), []
         for p, t in zip(self.locals, self.spec.state, strict=True):
-            stored = expr.memory_type(t) if t == "b1" else expr.register_type(t)
+            stored = memory_type(t) if t == "b1" else register_type(t)
             v = b.load(b.gep(p, [at], source_etype=stored), typ=vector_of(stored, step), align=1)
-            values.append(expr.from_memory(b, v, t) if t == "b1" else v)
+            values.append(from_memory(b, v, t) if t == "b1" else v)
         return values
 
     def _spread(self, p: ir.Value, dtype: str) -> ir.Value:
         """A value for each group, in all its lanes."""
-        b, t, parts = self.b, expr.register_type(dtype), []
+        b, t, parts = self.b, register_type(dtype), []
         for g in range(self.groups):
             place = b.gep(p, [i64(g * self.stride)], source_etype=t)
             parts.append(self._repeated(b.load(place, typ=vector_of(t, self.stride), align=1)))

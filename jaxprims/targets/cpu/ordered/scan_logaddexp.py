@@ -15,8 +15,9 @@ from ....ir.program import Builder, Program
 from ....operators import classify
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, alloca, chosen, i64, loop, numbers, splat
-from ..llvm.types import literal, take
+from ..llvm.build import I32, chosen, i64, loop, splat
+from ..llvm.types import alloca, literal, numbers, register_type, take
+from .reduce_logaddexp import is_finite
 from .scan_tiles import Tile
 
 BELOW = 20.0
@@ -41,7 +42,7 @@ class LogAddExp(Tile):
         super()._allocate()
         self.backwards = self.spec.reverse  # no squares are transposed
         (dtype,) = self.spec.state
-        self.vector = expr.register_type(dtype, self.width)
+        self.vector = register_type(dtype, self.width)
         self.exp = _program(dtype, lambda b, x, t: b.emit("exp", dtype, b.emit("sub", dtype, x, t)))
         self.log = _program(dtype, lambda b, s, t: b.emit("add", dtype, t, b.emit("log", dtype, s)))
         self.sums = [alloca(self.b, self.vector.element, (self.chains * self.width + 1) * self.width)]
@@ -52,13 +53,12 @@ class LogAddExp(Tile):
         count = b.sdiv(b.add(rest, i64(width - 1)), i64(width))
         top, first = self._greatest(count), self._first(self._get(self.rows, i64(0))[0])
         (carry,), there = self.carry()
-        infinite = literal(self.vector, float("inf"))
-        finite = self._all(b.and_(b.fcmp_ordered("<", top, infinite), b.fcmp_ordered(">", top, b.fneg(infinite))))
+        finite = self._all(is_finite(b, top))
         most = b.select(there, b.select(b.fcmp_ordered(">", carry, first), carry, first), first)
         high = b.or_(b.not_(there), self._all(b.fcmp_ordered("<", carry, b.fadd(top, literal(self.vector, ABOVE)))))
         near = b.and_(high, self._all(b.fcmp_ordered(">", most, b.fsub(top, literal(self.vector, BELOW)))))
         fast = b.and_(b.and_(finite, near), self.scans)
-        aggregate, started = self.held(self.aggregate), self.is_started()
+        aggregate, started = self.aggregate.get(), self.is_started()
         with b.if_then(finite, likely=True):
             self._put(self.rows, count, [b.select(there, carry, top)])
             self._exponentials(count, rest, top)
@@ -75,7 +75,7 @@ class LogAddExp(Tile):
                 with b.if_then(self.scans):
                     self._write(i, rest)
         with b.if_then(finite, likely=True):  # the aggregate's bits depend on the elements alone
-            self.keep(aggregate, self.aggregate)
+            self.aggregate.put(aggregate)
             b.store(started, self.started)
             self.advance([b.load(self.total, typ=self.vector)], None)
 

@@ -14,10 +14,11 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, address, alloca, chosen, i64, least, loop, pointer, scaled, splat
-from ..llvm.vectors import store_row
+from ..llvm.build import I1, I32, address, chosen, i64, least, loop, pointer, scaled, splat
+from ..llvm.types import alloca
+from ..llvm.vectors import Held, store_row
 from .elements import Elements
-from .rows import identity_state
+from .rows import identity_state, starts_anew
 from .scan_base import Kernel, Values
 
 RESULT, AGGREGATE = ir.Constant(I32, 0), ir.Constant(I32, 1)
@@ -33,7 +34,7 @@ class Sequential(Kernel):
         period = self.period if self.periodic else None
         self.elements = Elements(b, self.spec, self.arrays, self.uniforms, self.n, 1, period=period)
         self.begin()
-        self.pairs = [alloca(b, expr.register_type(t, 2)) for t in self.spec.state]
+        self.pairs = Held(b, self.spec.state, 2)
         self.there = alloca(b, I1)  # is there a result so far?
         if self.periodic:
             with loop(b, self.lo, self.hi, self.period) as row:
@@ -58,9 +59,9 @@ class Sequential(Kernel):
         """Takes element i into the aggregate, which is the result."""
         b = self.b
         x, anew = self.elements.states(i), self._restarts(i)
-        started, before = self.is_started(), self.held(self.aggregate)
+        started, before = self.is_started(), self.aggregate.get()
         now = chosen(b, b.and_(started, b.not_(anew)), lambda: self.op(before, x, 1), lambda: x)
-        self.keep(now, self.aggregate)
+        self.aggregate.put(now)
         b.store(ir.Constant(I1, 1), self.started)
         self._write(before if self.spec.exclusive else now, started, anew, i)
 
@@ -68,28 +69,28 @@ class Sequential(Kernel):
         b = self.b
         result, there = self.carry()
         b.store(there, self.there)
-        for p, r, a in zip(self.pairs, result, self.held(self.aggregate), strict=True):
+        for p, r, a in zip(self.pairs.places, result, self.aggregate.get(), strict=True):
             v = b.insert_element(ir.Constant(ir.VectorType(r.type, 2), ir.Undefined), r, RESULT)
             b.store(b.insert_element(v, a, AGGREGATE), p)
         with loop(b, first, last) as i:
             self._element_of_both(i)
-        self.keep([b.extract_element(v, AGGREGATE) for v in self._pair()], self.aggregate)
+        self.aggregate.put([b.extract_element(v, AGGREGATE) for v in self.pairs.get()])
 
     def _element_of_both(self, i: ir.Value) -> None:
         """Takes element i into the aggregate and into the result, each of which may only start with it."""
         b, there, started = self.b, self.b.load(self.there, typ=I1), self.is_started()
         x, anew = self.elements.states(i), self._restarts(i)
-        before = self._pair()
+        before = self.pairs.get()
         if self.spec.op.may_not_end:
             self._one_by_one(before, x, anew, there, started)
         else:
             both = [splat(b, v, 2) for v in x]
             values = self.op(before, both, 2)
-            self.keep(expr.selected(b, splat(b, anew, 2), both, values), self.pairs)
+            self.pairs.put(expr.selected(b, splat(b, anew, 2), both, values))
             self._start(x, there, started)
         b.store(ir.Constant(I1, 1), self.started)
         b.store(ir.Constant(I1, 1), self.there)
-        results = [b.extract_element(v, RESULT) for v in (before if self.spec.exclusive else self._pair())]
+        results = [b.extract_element(v, RESULT) for v in (before if self.spec.exclusive else self.pairs.get())]
         self._write(results, there, anew, i)
 
     def _one_by_one(self, before: Values, x: Values, anew: ir.Value, there: ir.Value, started: ir.Value) -> None:
@@ -99,16 +100,13 @@ class Sequential(Kernel):
             now = [b.extract_element(v, lane) for v in before]
             new = chosen(b, b.and_(known, b.not_(anew)), lambda now=now: self.op(now, x, 1), lambda: x)  # type: ignore[misc]
             pair = [b.insert_element(v, n, lane) for v, n in zip(pair, new, strict=True)]
-        self.keep(pair, self.pairs)
-
-    def _pair(self) -> Values:
-        return [self.b.load(p, typ=expr.register_type(t, 2)) for p, t in zip(self.pairs, self.spec.state, strict=True)]
+        self.pairs.put(pair)
 
     def _start(self, x: Values, there: ir.Value, started: ir.Value) -> None:
         b = self.b
         for lane, known in ((AGGREGATE, started), (RESULT, there)):
             with b.if_then(b.not_(known), likely=False):
-                self.keep([b.insert_element(v, new, lane) for v, new in zip(self._pair(), x, strict=True)], self.pairs)
+                self.pairs.put([b.insert_element(v, new, lane) for v, new in zip(self.pairs.get(), x, strict=True)])
 
     def _write(self, results: Values, there: ir.Value, anew: ir.Value, i: ir.Value) -> None:
         b, spec = self.b, self.spec
@@ -124,8 +122,6 @@ class Sequential(Kernel):
         """Does element i start anew?"""
         if not self.restarts:
             return ir.Constant(I1, 0)
-        b = self.b
-        flag = b.load(address(b, self.flags, self.elements.memory_index(i)), typ=I8)
-        anew = b.icmp_unsigned("!=", flag, ir.Constant(I8, 0))
+        anew = starts_anew(self.b, self.flags, self.elements.memory_index(i))
         self.restarts_if(anew)
         return anew

@@ -14,10 +14,9 @@ import itertools
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from ..llvm import expr
-from ..llvm.build import I1, I8, PTR, address, alloca, i64, intrinsic, least, loop, pointer, scaled
-from ..llvm.types import take
-from ..llvm.vectors import LINE, stream_bytes
+from ..llvm.build import I1, I8, PTR, address, i64, least, loop, pointer, scaled
+from ..llvm.types import alloca, call, take
+from ..llvm.vectors import LINE, Held, stream_bytes
 from .elements import Elements
 from .rows import STREAMED_BYTES, STREAMED_ROW
 from .scan_base import STARTED
@@ -35,7 +34,7 @@ class ShortRows(LogSteps):
         b = self.b
         self.choose_groups()
         self.alone, self.together, self.groups = self.group, self.width, 1
-        self.before = [alloca(b, expr.register_type(t, self.alone)) for t in self.spec.state]
+        self.before = Held(b, self.spec.state, self.alone)
         self.in_place: ir.Value = ir.Constant(I1, 0)
         for k, place in itertools.product(range(len(self.spec.leaves)), self.arrays):
             self.in_place = b.or_(self.in_place, b.icmp_unsigned("==", pointer(b, self.out_places, k), place))
@@ -88,9 +87,9 @@ class ShortRows(LogSteps):
         results, closed = self._local(values, bits, run if self.bits is None else self.alone)
         before = results
         if self.bits is None:
-            before = [b.load(p, typ=v.type) for p, v in zip(self.before, results, strict=True)]
+            before = self.before.get()
             results = self._results(results, before, closed, there)
-            for v, p in zip(results, self.before, strict=True):
+            for v, p in zip(results, self.before.places, strict=True):
                 b.store(take(b, v, v, [0 if self.backwards else self.width - 1] * self.width), p)
         if spec.exclusive:
             results = self._shift(results, before, there, bits)
@@ -107,8 +106,8 @@ class ShortRows(LogSteps):
             step, reach = b.select(short, b.add(step, step), step), 2 * reach
         pattern = b.and_(pattern, ir.Constant(word, -2))
         if self.backwards:
-            turned = intrinsic(self.module, f"llvm.bitreverse.i{word.width}", word, [word])
-            pattern = b.lshr(b.call(turned, [pattern]), ir.Constant(word, word.width - self.width))
+            turned = call(b, f"llvm.bitreverse.i{word.width}", word, pattern)
+            pattern = b.lshr(turned, ir.Constant(word, word.width - self.width))
         return pattern
 
     # --- past the caches --------------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, alloca, declare, i64, intrinsic, loop, numbers, pointer, scaled, splat
-from ..llvm.vectors import f_of, prefix_mask
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled, splat
+from ..llvm.types import alloca, call, from_memory, memory_type, numbers
+from ..llvm.vectors import Held, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import Held, apply_op, element, is_expensive, repeat, store_results
+from .rows import apply_op, element, is_expensive, repeat, store_results
 
 ABREAST = 16
 """Segments that are folded side by side, at most: each lane's element is loaded by itself."""
@@ -83,14 +84,13 @@ class _Abreast:
             address(b, p, scaled(b, base, itemsize(a.dtype) * a.slots)) if a.slots else p
             for p, a in zip(fold.arrays, spec.arrays, strict=True)
         ]
-        self.total = Held(b, spec, width)
+        self.total = Held(b, spec.state, width)
 
     def longest(self, k: ir.Value) -> ir.Value:
         """Elements of the longest of the segments from k on."""
         b, t = self.b, ir.VectorType(I32, self.width)
         self.his, self.los = (b.load(b.gep(self.ends, [i], source_etype=I32), typ=t, align=4) for i in (k, b.sub(k, i64(1))))
-        greatest = intrinsic(b.module, f"llvm.vector.reduce.smax.v{self.width}i32", I32, [t])
-        return b.call(greatest, [b.sub(self.his, self.los)])
+        return call(b, f"llvm.vector.reduce.smax.v{self.width}i32", I32, b.sub(self.his, self.los))
 
     def may(self, longest: ir.Value) -> ir.Value:
         """Are they short enough, and does no lane read past the end of the last segment of all?"""
@@ -118,7 +118,7 @@ class _Abreast:
 
         def loaded(n: int, wanted: list[int]) -> dict[int, ir.Value]:
             a = self.spec.arrays[n]
-            t, size = expr.memory_type(a.dtype), itemsize(a.dtype)
+            t, size = memory_type(a.dtype), itemsize(a.dtype)
             out: dict[int, ir.Value] = {}
             base = address(b, self.arrays[n], scaled(b, i, size * a.slots))
             for s in wanted:
@@ -126,7 +126,7 @@ class _Abreast:
                 for lane in range(width):
                     p = b.gep(base, [b.add(scaled(b, place[lane], a.slots), i64(s))], source_etype=t)
                     v = b.insert_element(v, b.load(p, typ=t, align=size), I32(lane))
-                out[s] = expr.from_memory(b, v, a.dtype)
+                out[s] = from_memory(b, v, a.dtype)
             return out
 
         def position(dtype: str) -> ir.Value:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, declare, i64, least, loop, suffix
+from ..llvm.build import I32, I64, PTR, declare, i64, least, loop
 from ..llvm.structs import swapped
+from ..llvm.types import register_type, suffix
 from ..llvm.vectors import load_row, store_row
 
 Get = Callable[[ir.IRBuilder, ir.Value], ir.Value]
@@ -22,7 +22,7 @@ Put = Callable[[ir.IRBuilder, ir.Value, ir.Value], None]
 
 def stored_type(dtype: str) -> ir.Type:
     """A scalar's type in a square: 4 bytes at least, so that there are few kinds."""
-    t = expr.register_type(dtype)
+    t = register_type(dtype)
     return I32 if isinstance(t, ir.IntType) and t.width < 32 else t
 
 
@@ -32,7 +32,7 @@ def to_stored(b: ir.IRBuilder, v: ir.Value, dtype: str) -> ir.Value:
 
 
 def from_stored(b: ir.IRBuilder, v: ir.Value, dtype: str) -> ir.Value:
-    narrow = expr.register_type(dtype, v.type.count)
+    narrow = register_type(dtype, v.type.count)
     return v if v.type == narrow else b.trunc(v, narrow)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ....ir.program import itemsize
@@ -38,7 +39,7 @@ class Stencils(CpuFamily):
 
     def explain(self, problem: StencilProblem) -> Explanation:
         if not problem.known:
-            return Explanation(UNKNOWN_SIZES.strategy, UNKNOWN_SIZES.reason, variant=0)
+            return dataclasses.replace(UNKNOWN_SIZES, variant=0)
         plan = self.plan(problem)
         reason = "a step is worth a pass"
         if problem.steps == 1:

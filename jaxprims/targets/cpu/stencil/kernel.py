@@ -15,7 +15,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, alloca, declare, i64, least, load, loop, numbers, pointer, scaled, splat, store
+from ..llvm.build import I32, I64, PTR, address, declare, i64, least, load, loop, pointer, scaled, splat, store
+from ..llvm.types import HALVES, alloca, memory_type, numbers, register_type
 from ..llvm.vectors import MOST_SHUFFLED, load_row, register_bytes, store_row
 from .ahead import AT_ONCE, Ahead
 from .rows import Rows, at_once, rows_of
@@ -142,7 +143,7 @@ class _Arguments(Sequence[ir.Value]):
 
 def kept_type(dtype: str) -> str:
     """What is shared lies in memory as it does in registers."""
-    return "f32" if dtype in expr.HALVES else dtype
+    return "f32" if dtype in HALVES else dtype
 
 
 def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value, beyond: ir.Value) -> ir.Value:
@@ -200,7 +201,7 @@ class _Rows:
         self.piece = max(PIECE // sum(map(itemsize, self.kept)) // few * few, few) if self.kept else 0
         lanes = [2 * self.piece + 2 * width + stage.beyond * spec.unit for stage in self.stages]
         self.memory = [
-            [alloca(b, expr.memory_type(dtype), room) for dtype, room in zip(self.kept, lanes, strict=False)]
+            [alloca(b, memory_type(dtype), room) for dtype, room in zip(self.kept, lanes, strict=False)]
             for _ in range(at_once(spec))
         ]
         self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(at_once(spec))]
@@ -325,7 +326,7 @@ def _cell(module: ir.Module, spec: StencilSpec) -> None:
         args: list[ir.Value] = []
         for k, ((dtype, slots), wanted) in enumerate(zip(read, f.used_of(n for _, n in read), strict=True)):
             loaded = load_row(b, moved(b, reads, read_steps, k, i, i64(0)), dtype, 1, slots, wanted)
-            args += [loaded.get(s, ir.Constant(expr.register_type(dtype), ir.Undefined)) for s in range(slots)]
+            args += [loaded.get(s, ir.Constant(register_type(dtype), ir.Undefined)) for s in range(slots)]
         args += [coordinate(b, spec, at, axis, i) for axis in spec.coordinates]
         values = iter(expr.emit(b, f, args, captured, 1))
         for k, (dtype, slots) in enumerate(spec.leaves):
