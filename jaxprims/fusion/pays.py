@@ -29,8 +29,13 @@ LEAST_IN_LOOPS = 2**18
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
 
-SHORT_ROW, SHORTEST_ROW = 512, 33
-"""Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case."""
+SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED = 512, 33, 24
+"""Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case, but
+where floats are compared that are made for it; if the positions of extremes are wanted."""
+
+FEW_COMPARED, SHORT_COMPARED = 8, 64
+"""Floats of a row in memory up to which it takes XLA longer than a kernel to find the greatest; bytes below which it does so of
+floats that are dear to make, which it makes one by one, too."""
 
 ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
 ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
@@ -184,9 +189,9 @@ def why_not(body: Body) -> str | None:
     row = math.prod(site.sizes[site.kept :])
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
-    if site.kept and row < (SHORT_ROW if in_loops and each >= DEAR else SHORTEST_ROW) and not slow:
-        return "short rows, each reduced by itself"
     positioned = any(s.positioned for s in body.sites)
+    if site.kept and not slow and _are_short(body, row, each if in_loops else min(each, 1)):
+        return "short rows, each reduced by itself"
     written = [
         leaf
         for leaf in body.streamed
@@ -197,7 +202,7 @@ def why_not(body: Body) -> str | None:
     if not in_loops:
         return None  # XLA would write what these make
     if len(body.sites) == 1 and not positioned:
-        if each >= DEAR and not (slow or narrow or body.given or _is_long(body, inside)):
+        if each >= DEAR and not (slow or narrow or body.given or _is_long(body, inside) or _compares_floats(site)):
             return "one reduction, whose arithmetic takes the time"
         wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
         if each == 0 and wide and not body.given and _is_read_by_xla(body):
@@ -270,6 +275,24 @@ FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE, FEWEST_IN_A_LOOP = (2**13, 768),
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 """Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
 if XLA would have to write what the kernel reads.)"""
+
+
+def _are_short(body: Body, row: int, each: float) -> bool:
+    """Does XLA reduce rows of so many elements as fast, each made by so many additions?"""
+    site = body.sites[0]
+    compared = _compares_floats(site) and site.elements >= FEWEST
+    if each >= DEAR:
+        return row < SHORT_ROW and not (compared and row * max(4, site.eqn.outvars[0].aval.dtype.itemsize) < SHORT_COMPARED)
+    if any(s.positioned for s in body.sites):
+        return row < SHORTEST_SEARCHED
+    made = each > 0 or len(body.sites) > 1
+    return row < SHORTEST_ROW and not (compared and (made or row <= FEW_COMPARED))
+
+
+def _compares_floats(site: Site) -> bool:
+    """Is the greatest or the least of floats wanted, for which XLA goes one by one?"""
+    dtype = site.eqn.outvars[0].aval.dtype
+    return site.eqn.primitive.name in ("reduce_max", "reduce_min") and jnp.issubdtype(dtype, jnp.floating)
 
 
 def why_no_rows(body: Body) -> str | None:

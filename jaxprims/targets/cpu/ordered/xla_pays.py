@@ -106,6 +106,8 @@ def _short_rows(problem: OrderedProblem) -> bool:
     scalars = all(n == 1 for _, n in spec.leaves) and all(a.slots <= 1 for a in spec.arrays)
     if problem.family == "segments" or spec.across or spec.restarts or not scalars:
         return False
+    if work(spec.f) > (0 if spec.state[0] in HALVES else CHEAP):
+        return bool(problem.n < SHORTEST)
     if work(spec.op) > CHEAP * slots or work(spec.op) * int(problem.n - 1).bit_length() > MOST_WRITTEN:
         return bool(problem.n <= SHORTEST)
     if problem.family == "scan":
