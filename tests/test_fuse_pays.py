@@ -16,6 +16,36 @@ import jaxprims as jp
 __all__ = ["faults"]  # fixtures that every test uses
 
 
+def _read(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _made(x: jax.Array) -> jax.Array:
+    return x * x - x
+
+
+def _dear(x: jax.Array) -> jax.Array:
+    return jnp.exp(-x * x)
+
+
+@pytest.mark.parametrize("op", [jnp.max, jnp.min, jnp.argmax])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16])
+@pytest.mark.parametrize("width", [3, 8, 12, 20, 25])
+@pytest.mark.cover(15)
+def test_extremes_of_short_rows(op: Any, dtype: Any, width: int) -> None:
+    """XLA compares floats, and makes what it compares, one by one."""
+    rows = X[: N // width * width].reshape(-1, width).astype(dtype).at[7, 1].set(jnp.nan)
+    for make, longest in ((_read, 8), (_made, 32), (_dear, 15)):
+        fn = lambda x, make=make: op(make(x), -1)  # noqa: E731
+        pays = width <= longest if op is not jnp.argmax else width >= 24 and make is not _dear
+        assert bool(kernels(fn, rows)) == pays, make
+        assert op is jnp.argmax or not kernels(fn, rows[:200])
+        if pays:
+            wanted = getattr(np, op.__name__)(np.asarray(make(rows), np.float32), -1)  # jnp's own may lose the NaN
+            got = np.asarray(jax.jit(jp.fuse(fn))(rows), wanted.dtype)
+            np.testing.assert_allclose(got, wanted, 1e-5 if dtype == np.float32 else 1e-2)
+
+
 @pytest.mark.parametrize("width", [7, 50])
 def test_columns_that_xla_goes_through_again(width: int) -> None:
     """Where XLA adds vectors, a kernel between its own passes gains nothing; few columns it takes one by one."""

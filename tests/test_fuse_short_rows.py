@@ -88,6 +88,31 @@ def test_gradients_in_several_arrays(k: int) -> None:
     same(expected, jax.jit(jax.grad(lambda *xs: _sum(jp.fuse(gated)(*xs)), (0, 1, 2)))(*xs), 5e-4, 1e-5)
 
 
+def _pulled(x: Any, y: Any) -> Any:
+    """One cheap sum, of which two arrays make a third."""
+    return y + x * (x * y).sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "fn, k, dtype, along",
+    [
+        (_pulled, 4, np.float32, False),
+        (_pulled, 12, np.float32, True),
+        (_pulled, 4, np.float64, True),
+        (lambda x, y: jax.nn.softmax(x + y), 12, np.float32, False),
+        (lambda x, y: jax.nn.softmax(x + y), 32, np.float32, True),
+        (lambda x, y: jax.nn.softmax(x + y), 12, np.float64, False),
+        (lambda x, y: jax.nn.softmax(x + y), 16, np.float64, True),
+    ],
+)
+def test_vectors_go_along_rows_that_are_dear_to_turn(fn: Any, k: int, dtype: Any, along: bool) -> None:
+    with jax.enable_x64(True):
+        x, y = (rows(k, 5000).astype(dtype) for _ in range(2))
+        found = jp.explain(jp.fuse(fn))(x, y)
+        assert ("elements are arrays" in str(found)) == along
+        same(fn(x, y), jp.fuse(fn)(x, y), 1e-5, 1e-6)
+
+
 @pytest.mark.parametrize("shape, one", [((512, 8), True), ((400, 2), False)])
 def test_in_loops_fewer_are_enough(shape: tuple[int, int], one: bool) -> None:
     def f(x: Any) -> Any:

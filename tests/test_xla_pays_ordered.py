@@ -110,6 +110,9 @@ def test_limits() -> None:
     for call, short, longer in ((reduced, 8, 200), (scanned, 8, 20), (own_numbers, 25, 50)):
         assert strategies(lambda x, n=short, call=call: call(x.reshape(-1, n)), many) == ["plain XLA"]
         assert strategies(lambda x, n=longer, call=call: call(x.reshape(-1, n)), many) != ["plain XLA"]
+    for dtype, made, plain in ((np.float32, jnp.negative, True), (np.float32, jnp.exp, False), (np.float16, jnp.negative, False)):
+        rows = many.reshape(-1, 8).astype(dtype)
+        assert (strategies(lambda x, made=made: jp.reduce(x, own, axis=1, map=made), rows) == ["plain XLA"]) == plain
     assert strategies(lambda x: jp.argmax(x.reshape(-1, 50), 1), many) != ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(8, -1), 0), many) == ["plain XLA"]
     assert strategies(lambda x: jp.argmax(x.reshape(50, -1), 0), many) != ["plain XLA"]
