@@ -37,7 +37,7 @@ def test_extremes_of_short_rows(op: Any, dtype: Any, width: int) -> None:
     rows = X[: N // width * width].reshape(-1, width).astype(dtype).at[7, 1].set(jnp.nan)
     for make, longest in ((_read, 8), (_made, 32), (_dear, 15)):
         fn = lambda x, make=make: op(make(x), -1)  # noqa: E731
-        pays = width <= longest if op is not jnp.argmax else width >= 24 and make is not _dear
+        pays = width >= 24 if op is jnp.argmax else width <= longest
         assert bool(kernels(fn, rows)) == pays, make
         assert op is jnp.argmax or not kernels(fn, rows[:200])
         if pays:
