@@ -190,7 +190,7 @@ def why_not(body: Body) -> str | None:
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
     positioned = any(s.positioned for s in body.sites)
-    if site.kept and not slow and _are_short(body, row, each if in_loops else min(each, 1)):
+    if site.kept and not slow and _are_short(body, row, each, in_loops and each >= DEAR):
         return "short rows, each reduced by itself"
     written = [
         leaf
@@ -273,15 +273,15 @@ FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE, FEWEST_IN_A_LOOP = (2**13, 768),
 :data:`DEAR` arithmetic; and either in a loop, where its threads do not help it."""
 
 FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
-"""Numbers, in all and of a row, below which XLA goes through rows several times as fast as a kernel once. (In all twice as many,
-if XLA would have to write what the kernel reads.)"""
+"""Numbers, in all and of a part of a row that is reduced by itself, below which XLA goes through rows several times as fast as a
+kernel once. (In all twice as many, if XLA would have to write what the kernel reads; in a loop as of short ones.)"""
 
 
-def _are_short(body: Body, row: int, each: float) -> bool:
-    """Does XLA reduce rows of so many elements as fast, each made by so many additions?"""
+def _are_short(body: Body, row: int, each: float, dear: bool) -> bool:
+    """Does XLA reduce rows of so many elements as fast, each of which takes so many additions?"""
     site = body.sites[0]
     compared = _compares_floats(site) and site.elements >= FEWEST
-    if each >= DEAR:
+    if dear:
         return row < SHORT_ROW and not (compared and row * max(4, site.eqn.outvars[0].aval.dtype.itemsize) < SHORT_COMPARED)
     if any(s.positioned for s in body.sites):
         return row < SHORTEST_SEARCHED
