@@ -35,15 +35,25 @@ def _dear(x: jax.Array) -> jax.Array:
 def test_extremes_of_short_rows(op: Any, dtype: Any, width: int) -> None:
     """XLA compares floats, and makes what it compares, one by one."""
     rows = X[: N // width * width].reshape(-1, width).astype(dtype).at[7, 1].set(jnp.nan)
-    for make, longest in ((_read, 8), (_made, 32), (_dear, 15)):
+    for make, shorter in ((_read, width <= 8 or width >= 20), (_made, True), (_dear, width < 16)):
         fn = lambda x, make=make: op(make(x), -1)  # noqa: E731
-        pays = width >= 24 if op is jnp.argmax else width <= longest
+        pays = width >= 24 if op is jnp.argmax else shorter
         assert bool(kernels(fn, rows)) == pays, make
         assert op is jnp.argmax or not kernels(fn, rows[:200])
         if pays:
             wanted = getattr(np, op.__name__)(np.asarray(make(rows), np.float32), -1)  # jnp's own may lose the NaN
             got = np.asarray(jax.jit(jp.fuse(fn))(rows), wanted.dtype)
             np.testing.assert_allclose(got, wanted, 1e-5 if dtype == np.float32 else 1e-2)
+
+
+@pytest.mark.parametrize(
+    "op, dtype, shortest", [(jnp.prod, np.float32, 20), (jnp.any, np.bool_, 20), (jnp.max, np.int32, 20), (jnp.min, np.int8, 12)]
+)
+def test_short_rows_that_are_only_reduced(op: Any, dtype: Any, shortest: int) -> None:
+    for width in (5, shortest - 1, shortest, 33):
+        rows = (X[: N // width * width].reshape(-1, width) * 3).astype(dtype)
+        assert bool(kernels(lambda x: op(x, -1), rows)) == (width >= shortest)
+        same(op(rows, -1), jp.fuse(lambda x: op(x, -1))(rows), 1e-4, 1e-30)
 
 
 @pytest.mark.parametrize("width", [7, 50])

@@ -29,9 +29,9 @@ LEAST_IN_LOOPS = 2**18
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
 
-SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED = 512, 33, 24
+SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED, SHORTEST_OF_BYTES = 512, 20, 24, 12
 """Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case, but
-where floats are compared that are made for it; if the positions of extremes are wanted."""
+where floats are compared that are made for it; if the positions of extremes are wanted; extremes of bytes."""
 
 FEW_COMPARED, SHORT_COMPARED = 8, 64
 """Floats of a row in memory up to which it takes XLA longer than a kernel to find the greatest; bytes below which it does so of
@@ -285,14 +285,20 @@ def _are_short(body: Body, row: int, each: float, dear: bool) -> bool:
         return row < SHORT_ROW and not (compared and row * max(4, site.eqn.outvars[0].aval.dtype.itemsize) < SHORT_COMPARED)
     if any(s.positioned for s in body.sites):
         return row < SHORTEST_SEARCHED
-    made = each > 0 or len(body.sites) > 1
-    return row < SHORTEST_ROW and not (compared and (made or row <= FEW_COMPARED))
+    if compared:
+        made = each > 0 or len(body.sites) > 1
+        return not made and FEW_COMPARED < row < SHORTEST_ROW
+    bytes_compared = _compares(site) and site.eqn.outvars[0].aval.dtype.itemsize == 1
+    return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
+
+
+def _compares(site: Site) -> bool:
+    return site.eqn.primitive.name in ("reduce_max", "reduce_min")
 
 
 def _compares_floats(site: Site) -> bool:
     """Is the greatest or the least of floats wanted, for which XLA goes one by one?"""
-    dtype = site.eqn.outvars[0].aval.dtype
-    return site.eqn.primitive.name in ("reduce_max", "reduce_min") and jnp.issubdtype(dtype, jnp.floating)
+    return _compares(site) and jnp.issubdtype(site.eqn.outvars[0].aval.dtype, jnp.floating)
 
 
 def why_no_rows(body: Body) -> str | None:
