@@ -41,7 +41,7 @@ MOST_UNROLLED = 4096
 MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
 """Numbers that are written for a row of those: gradients in several arrays."""
 
-A_VECTOR, LONG_ROW = 32, 128
+OF_A_VECTOR, LONG_ROW = 32, 128
 """Bytes of a row from which on vectors go along it: if it is reduced once and cheaply and there are several arrays, which would
 have to be turned in registers; in any case."""
 
@@ -157,7 +157,7 @@ class Body:
         """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
         written = [root for site in self.sites for root in site.roots]
         arrays = sum(own_numbers(*x) > 1 for x in {*self.leaves, *written})
-        turned = self.reduced_once and self.row_bytes >= A_VECTOR and arrays > 2
+        turned = self.reduced_once and self.row_bytes >= OF_A_VECTOR and arrays > 2
         fit = self.row_bytes < LONG_ROW and sum(own_numbers(*x) for x in written) <= MOST_MADE_SIDE_BY_SIDE
         return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED
 
@@ -165,7 +165,7 @@ class Body:
     def row_bytes(self) -> float:
         """Of the longest array of a row in registers."""
         arrays = {*self.leaves, *(root for site in self.sites for root in site.roots)}
-        return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(4, *(v.aval.dtype.itemsize for v, _ in arrays))
+        return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(in_register(v) for v, _ in arrays)
 
     @functools.cached_property
     def reduced_once(self) -> bool:
@@ -241,6 +241,11 @@ def operations(eqn: JaxprEqn) -> float:
     if is_exact_loop(eqn):
         return steps(eqn) * sum(map(operations, each_step(eqn)))
     return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)
+
+
+def in_register(v: Any) -> int:
+    """Bytes of each number there: halves are held as f32."""
+    return max(4, v.aval.dtype.itemsize)
 
 
 def additions(name: str) -> float:

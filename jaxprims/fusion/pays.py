@@ -10,7 +10,7 @@ from jax.extend.core import JaxprEqn, Var
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
-from .body import A_VECTOR, DEAR, Body, Leaf, operations, own_numbers
+from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
@@ -282,7 +282,7 @@ def _are_short(body: Body, row: int, each: float, dear: bool) -> bool:
     site = body.sites[0]
     compared = _compares_floats(site) and site.elements >= FEWEST
     if dear:
-        return row < SHORT_ROW and not (compared and row * max(4, site.eqn.outvars[0].aval.dtype.itemsize) < SHORT_COMPARED)
+        return row < SHORT_ROW and not (compared and row * in_register(site.eqn.outvars[0]) < SHORT_COMPARED)
     if any(s.positioned for s in body.sites):
         return row < SHORTEST_SEARCHED
     if compared:
@@ -315,7 +315,7 @@ def why_no_rows(body: Body) -> str | None:
     if math.prod(site.sizes) * body.widest < fewest * (1 + written):
         return "few elements: XLA's loop is done before a kernel is called"
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
-    if body.row_bytes < A_VECTOR or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
+    if body.row_bytes < OF_A_VECTOR or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
         return "short rows, each reduced by itself"
     if _is_made_again_by_xla(body):
         return "one pass of reductions, of which XLA makes the rest where it is wanted"
