@@ -54,7 +54,8 @@ inline nanobind::dict PlannedHist(const nanobind::dict& given, const Machine& m,
 inline nanobind::dict PlannedScan(const nanobind::dict& given, const Machine& m, std::span<const int64_t> forced) {
   ScanProblem p;
   Get(given, "n", p.n, "rows", p.rows, "lanes", p.lanes, "in_bytes", p.in_bytes, "leaf_bytes", p.leaf_bytes, "slots", p.slots,
-      "work", p.work, "across", p.across, "large", p.large, "map", p.map, "reverse", p.reverse, "contiguous", p.contiguous);
+      "work", p.work, "across", p.across, "large", p.large, "map", p.map, "together", p.together, "reverse", p.reverse,
+      "contiguous", p.contiguous);
   const ScanPlan plan = PlanOf(p, m, forced);
   return Named("order", static_cast<int>(plan.order), "block", plan.block, "periodic", plan.periodic, "stream", plan.stream,
                "threads", plan.threads, "strip", plan.strip, "variant", plan.variant(), "workspace", WorkspaceBytes(p, plan));

@@ -64,6 +64,7 @@ inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& ca
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.map = shape.map;
+  p.together = shape.together;
   p.reverse = shape.reverse;
   for (const Operand& out : call.outs) {
     p.aligned = p.aligned && reinterpret_cast<uintptr_t>(out.data) % kCacheLine == 0;

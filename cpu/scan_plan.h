@@ -33,8 +33,9 @@ struct ScanProblem {
   int64_t slots = 1;                      // of the state
   int64_t work = 1;                       // what a slot of an element costs, in that of a sum
   bool across = false;
-  bool large = false;  // elements are arrays in memory, of `slots` words
-  bool map = false;    // the operator keeps its second operand: each result is made of its own element
+  bool large = false;    // elements are arrays in memory, of `slots` words
+  bool map = false;      // the operator keeps its second operand: each result is made of its own element
+  int64_t together = 1;  // of a map: elements that are made at once
   bool reverse = false;
   bool in_place = false;    // a result lies where an operand does
   bool contiguous = false;  // rows lie one behind the other in every operand, and none starts from an init
@@ -135,7 +136,7 @@ inline ScanPlan MakeScanPlan(const ScanProblem& p, const Machine& m) {
     // A row of one block is combined once, of several blocks twice: what one thread does on any machine is one block.
     const bool one = p.large && p.n * p.rows * p.lanes * p.slots < 2 * kLargePerThread;
     const bool alone = one || p.rows * p.lanes >= (p.large ? kLargeAlone : kLanesAlone);
-    plan.block = std::max<int64_t>(1, alone && !p.map ? p.n : block);
+    plan.block = std::max(p.together, alone && !p.map ? p.n : block / p.together * p.together);
   } else {
     plan.block = std::max<int64_t>(1, block / kScanStep) * kScanStep;
     plan.periodic = p.contiguous && p.rows >= kPeriodicRows && p.n >= 1 && p.n <= kPeriodicElements;

@@ -58,7 +58,7 @@ inline void GetShape(const nanobind::dict& described, OrderedShape& shape) {
   Get(described, "kind", shape.kind, "array_bytes", shape.array_bytes, "uniforms", shape.uniforms, "leaf_bytes", shape.leaf_bytes,
       "leaf_slots", shape.leaf_slots, "slot_bytes", shape.slot_bytes, "parts", shape.parts, "across", shape.across, "restarts",
       shape.restarts, "exclusive", shape.exclusive, "reverse", shape.reverse, "identity", shape.identity, "commutes",
-      shape.commutes, "map", shape.map, "work", shape.work);
+      shape.commutes, "map", shape.map, "together", shape.together, "work", shape.work);
   if (described.contains("folds_rows")) Get(described, "folds_rows", shape.folds_rows, "folds_spaced", shape.folds_spaced);
   shape.signature = SignatureOf(described["signature"]);
 }

@@ -27,6 +27,7 @@ struct OrderedShape {
   bool folds_rows = false;    // a reduction on CPUs whose kernel takes many rows, however long, at once
   bool folds_spaced = false;  // and wherever they lie
   bool map = false;           // a scan whose operator keeps its second operand
+  int64_t together = 1;       // of a map: elements that its kernel makes at once
   int64_t work = 1;           // what a slot of an element costs, in that of a sum
   Signature signature;
 };

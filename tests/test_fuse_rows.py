@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn import examples
 from fused import faults, kernels, same
+from hypothesis import given
+from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from meshes import assert_no_communication, moved
 from meshes import mesh as mesh_of
@@ -28,6 +31,14 @@ RNG = np.random.default_rng(5)
 def normal(*shape: int) -> jax.Array:
     return jnp.asarray(RNG.normal(size=shape), jnp.float32)
 
+
+TOGETHER: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, w: jax.nn.softmax(x * w),
+    "its logarithm": lambda x, w: (jax.nn.logsumexp(x + w, -1), jax.nn.log_softmax(x)),
+    "about the mean": lambda x, w: (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + w * w),
+    "small": lambda x, w: (x * w > x.mean(-1, keepdims=True), (x - x.max(-1, keepdims=True)).astype(jnp.int8)),
+}
+"""Functions of rows, and of a number that they share."""
 
 X, Y, SCALE, SHIFT = normal(ROWS, N), normal(ROWS, N), normal(N), normal(N)
 LABELS = jnp.asarray(RNG.integers(0, N, ROWS), jnp.int32)
@@ -223,6 +234,23 @@ def test_threads() -> None:
             with forced(ScanPlan(order, 4, threads=threads)):
                 again = jax.jit(lambda x, _=(order, threads): jp.fuse(jax.nn.softmax)(x))(x)
             assert np.array_equal(out, again)
+
+
+@examples(10)
+@given(count=st.integers(256, 400), width=st.integers(32, 150), block=st.integers(1, 40), name=st.sampled_from(sorted(TOGETHER)))
+def test_rows_together(count: int, width: int, block: int, name: str) -> None:
+    """As many rows at once as fit, the last of any number of them beside none: each with the bits that it has elsewhere."""
+    fn, x, w = TOGETHER[name], normal(count, width), SCALE[:1]
+    whole = jp.fuse(fn)
+    assert max(getattr(call.spec, "together", 1) for call in jp.explain(whole)(x, w).calls) > 1
+    every = whole(x, w)
+    same(fn(x, w), every, 1e-4, 1e-5)
+    with forced(ScanPlan("any_order", block, threads=2)):
+        in_blocks = jax.jit(lambda *args: jp.fuse(fn)(*args))(x, w)
+        some = jax.jit(lambda *args: jp.fuse(fn)(*args))(x[:256], w)
+        both = jax.jit(lambda *args: jax.vmap(jp.fuse(fn))(*args))(jnp.stack([x, -x]), SCALE[:2, None])
+    for a, b, c, (d, _) in zip(*map(jax.tree.leaves, (every, in_blocks, some, both)), strict=True):
+        assert np.array_equal(a, b) and np.array_equal(a[:256], c) and np.array_equal(a, d)
 
 
 def test_sharded_rows() -> None:

@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr
 from references import assert_close, normal, wide
 
 import jaxprims as jp
+from jaxprims.calls.mapped import mapped
 from jaxprims.ir.arrays import ArrayProgram, check_arrays
 from jaxprims.specs.kernel import parse
 from jaxprims.specs.large import LargeSpec
@@ -326,6 +327,22 @@ def test_texts() -> None:
         ("read 0 0", "read 0 1"), ("read 0 0", "read 5 0"), ("write 2 0", "write 0 0"), ("8 8 8", "8 8 9"), ("kept 0", "kept 1"),
         ("part f32 64", "part f32 65"), ("nest add", "nest sub"), ("made f32 64", "made f32 6400000"), ("results 2", "results 0"),
         ("array f32 64", "array f32 63"), ("nest add 1", "nest add 4"), ("mul f32 %0 %1", "mul f64 %0 %1"),
+    ):  # fmt: skip
+        assert old in text
+        with pytest.raises(ValueError, match="not a kernel's spec"):
+            parse(text.replace(old, new, 1))
+
+
+def test_texts_of_maps() -> None:
+    def in_rows(x: Any) -> Any:
+        return mapped(lambda row: (row - jnp.max(row), jnp.max(row)), [x], rows=4)
+
+    (call,) = jp.explain(in_rows)(jnp.ones((9, 40))).calls
+    text = call.spec.text
+    assert parse(text) == call.spec and call.spec.together == 4
+    for old, new in (
+        ("together 4", "together 0"), ("together 4", "together 5"), ("together 4\n", ""), ("together 4", "together -4"),
+        ("together 4", "together a"), ("is ", "is reverse"), ("array f32 40", "array f32 0"), ("part f32 40", "part f32 160"),
     ):  # fmt: skip
         assert old in text
         with pytest.raises(ValueError, match="not a kernel's spec"):

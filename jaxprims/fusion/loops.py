@@ -272,7 +272,7 @@ def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
 
 
 ROWS_TOGETHER, TOGETHER = 16, 1024
-"""Rows that are an element together, and numbers that they have: what is done once for a row is done for several of them."""
+"""Rows that a kernel makes at once, and numbers that they have: what is done once for a row is done for several of them."""
 
 
 ENOUGH_ROWS = 64
@@ -286,20 +286,18 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     while first + 1 < len(sizes) and (devices > 1 or math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS):
         first += 1
     count = math.prod(sizes[first:])
-    each = count // math.gcd(count, devices)  # if the rows are sharded: as many together as a device has, a part or a multiple
-    fits = [n for n in range(1, ROWS_TOGETHER + 1) if count % n == 0 and (n == 1 or n * body.widest <= TOGETHER)]
-    together = max(n for n in fits if each % n == 0 or n % each == 0)
+    each = -(-count // devices)  # if the rows are sharded
+    together = max(1, min(ROWS_TOGETHER, each, int(TOGETHER // body.widest)))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         def values(*element: Any) -> Any:
             return tuple(v for (v,) in f(*element))
 
         arrays = [jnp.arange(count).reshape(sizes[first:]) if x is positions else x for x in elements]
+        lying = [x.reshape(count, *x.shape[len(sizes) - first :]) for x in arrays]
         if body.side_by_side:
-            lying = [x.reshape(count, *x.shape[len(sizes) - first :]) for x in arrays]
             return mapped(values, lying, registers=MOST_MADE_SIDE_BY_SIDE)
-        flat = [x.reshape(count // together, together, *x.shape[len(sizes) - first :]) for x in arrays]
-        return mapped(jax.vmap(values), flat, rows=True)
+        return mapped(values, lying, rows=together)
 
     out = _over_rows(body, read, first, row)
     return _typed(body, (x.reshape(s.eqn.outvars[0].aval.shape) for x, s in zip(out, body.sites, strict=True)))

@@ -270,6 +270,17 @@ def make_large(jaxpr: Jaxpr) -> Traced:
     return make_traced(jaxpr, NO_PROGRAM, to_arrays(jaxpr))
 
 
+def together(f: Traced, n: int) -> ArrayProgram | None:
+    """What a function of arrays makes of n elements that lie one after the other."""
+    if n == 1:
+        return f.arrays
+    held, jaxpr = f.captured, f.elsewhere
+    elements = (jax.ShapeDtypeStruct((n, *a.shape), a.dtype) for a in structs(jaxpr.invars))
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        every = jax.make_jaxpr(lambda *xs: jax.vmap(functools.partial(f, xs[:held]))(*xs[held:]))
+        return to_arrays(capturing(every(*structs(jaxpr.constvars), *elements).jaxpr, held))
+
+
 NO_PROGRAM = Program((), (), ())
 
 

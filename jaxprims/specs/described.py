@@ -51,7 +51,8 @@ def ordered_work(spec: OrderedSpec) -> int:
     """What a slot of an element costs, in that of a sum."""
     if isinstance(spec, LargeSpec):
         made = spec.element.nests if spec.is_map and spec.element is not None else ()  # of operators it is not known
-        return 1 + sum(math.prod(n.extents) * (1 + work(n.body)) for n in made) // (VECTORS * len(spec.state))
+        turns = sum(math.prod(n.extents) * (1 + work(n.body)) for n in made)
+        return 1 + turns // (VECTORS * spec.together * len(spec.state))
     programs = [spec.f, spec.op]
     return 1 + sum(map(work, programs)) // (16 * max(1, len(spec.state)))
 
@@ -86,6 +87,7 @@ def described_ordered(spec: OrderedSpec) -> dict[str, Any]:
         "identity": spec.identity is not None,
         "commutes": spec.commutes,
         "map": spec.is_map,
+        "together": spec.together if isinstance(spec, LargeSpec) else 1,
         "work": ordered_work(spec),
         "signature": signature(spec),
     }

@@ -25,12 +25,14 @@ _NOTHING = Program((), (), ())
 @dataclasses.dataclass(frozen=True, eq=False)
 class LargeSpec(OrderedSpec):
     """``parts`` are a state's arrays, which lie one after the other at multiples of 64 bytes; ``kept`` says which of them are
-    results. To drivers, which only move states, a state is as many words, and rows always lie side by side (``across``)."""
+    results. To drivers, which only move states, a state is as many words, and rows always lie side by side (``across``).
+    ``element`` is a function of so many elements ``together``, one after the other in each array: of a map's."""
 
     combine: ArrayProgram | None = None  # (a's parts, b's parts) -> parts; None: a map, of whose elements nothing is combined
     element: ArrayProgram | None = None  # arrays -> parts; None: they are the parts
     parts: tuple[Array, ...] = ()
     kept: tuple[int, ...] = ()
+    together: int = 1
 
     @property
     def family(self) -> str:
@@ -62,13 +64,18 @@ class LargeSpec(OrderedSpec):
         scalars_of(self.parts)
         every = tuple(range(len(self.parts)))
         params_of(self.arrays)
-        given = tuple((a.dtype, max(1, a.slots)) for a in self.arrays)
+        given = tuple((a.dtype, max(1, a.slots) * self.together) for a in self.arrays)
+        made = tuple((dtype, size * self.together) for dtype, size in self.parts)
         if self.combine is not None:
             check_arrays(self.combine, self.parts * 2, self.parts, "combine")
         elif self.element is None or self.family != "scan" or self.exclusive or self.restarts or self.kept != every:
             raise ValueError("a map makes each of its results, and nothing cuts it")
+        if self.together < 1 or (
+            self.together > 1 and not (self.is_map and all(a.slots for a in self.arrays) and not self.reverse)
+        ):
+            raise ValueError("elements are together in a map alone, from the first to the last, without positions")
         if self.element is not None:
-            check_arrays(self.element, given, self.parts, "element")
+            check_arrays(self.element, given, made, "element")
         elif given != self.parts or not all(a.slots for a in self.arrays):
             raise ValueError("elements are no states")
         if any(not 0 <= k < len(self.parts) for k in self.kept):
@@ -83,6 +90,7 @@ class LargeSpec(OrderedSpec):
         rows += [f"array {a.dtype} {a.slots}" for a in self.arrays]
         rows += [f"part {dtype} {size}" for dtype, size in self.parts]
         rows += [f"kept {' '.join(map(str, self.kept))}"]
+        rows += [f"together {self.together}"] if self.together > 1 else []
         rows += ["is " + " ".join(name for name in _FLAGS if getattr(self, name))]
         for name in ("element", "combine"):
             program = getattr(self, name)
@@ -102,6 +110,7 @@ class LargeSpec(OrderedSpec):
             tuple(int(k) for words in rows("kept") for k in words),
             programs.get("combine"),
             programs.get("element"),
+            int(next(iter(rows("together")), ("1",))[0]),
             **{name: name in rows("is")[0] for name in _FLAGS},
         )
 
@@ -113,10 +122,11 @@ def large_spec(
     kept: tuple[int, ...],
     combine: ArrayProgram | None,
     element: ArrayProgram | None,
+    together: int = 1,
     **flags: bool,
 ) -> LargeSpec:
     """``arrays``: dtype and scalars of an element, none of a position."""
-    words = sum(-(-itemsize(dtype) * size // 64) * 8 for dtype, size in parts)
+    words = -(-sum(-(-itemsize(dtype) * size * together // 64) * 8 for dtype, size in parts) // together)
     uniforms = [u for program in (element, combine) if program is not None for u in program.uniforms]
     return LargeSpec(
         kind=PREFIX + family,
@@ -133,6 +143,7 @@ def large_spec(
         element=element,
         parts=parts,
         kept=kept,
+        together=together,
         **flags,
     )
 

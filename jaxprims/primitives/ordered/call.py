@@ -33,7 +33,7 @@ from ...operators.operator import (
     wide,
 )
 from ...operators.representation import Representation
-from ...operators.traced import Traced, followed, make_traced, slots_of
+from ...operators.traced import Traced, followed, make_traced, slots_of, together
 from ...specs.histogram import ArraySpec
 from ...specs.large import LargeSpec, large_spec
 from ...specs.ordered import OrderedSpec
@@ -63,6 +63,7 @@ class OrderedCall(ElementFunctionCall):
     segmented_by: str = ""  # the operand that says where segments begin: "flags" of a scan, else "offsets" or "ids"
     num_segments: Any = 0
     wanted: tuple[int, ...] | None = None  # which of the operator's leaves are results; None: all
+    together: int = 1  # elements of a map that a kernel makes at once
     then: Traced | None = None  # scan: what results are made of the operator's leaves, element by element; None: these
     of_dear: bool = False  # XLA would make the array again, dearly, in each loop that reads it: as seen where it is lowered
     plans: tuple[Plan, ...] = dataclasses.field(default_factory=forced_plans)
@@ -205,7 +206,7 @@ def call_spec(call: OrderedCall, avals: Sequence[Any], masks: Sequence[int]) -> 
 
 @functools.lru_cache(maxsize=512)
 def _large_spec(call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], ...]) -> LargeSpec:
-    combine, element = None if call.is_map else call.operator.traced.arrays, call.f.arrays
+    combine, element = None if call.is_map else call.operator.traced.arrays, together(call.f, call.together)
     assert element is not None
     counts = [0 if p is not None else slots_of(s, d) for p, (s, d) in zip(call.positions, elements, strict=True)]
     return large_spec(
@@ -215,6 +216,7 @@ def _large_spec(call: OrderedCall, elements: tuple[tuple[tuple[int, ...], Any], 
         tuple(range(len(call.operator.shapes))) if call.wanted is None else call.wanted,
         combine,
         None if call.passes_on and not call.is_map else element,
+        call.together,
         exclusive=call.exclusive,
         reverse=call.reverse,
         restarts=call.segmented_by == "flags" or call.kind == "segments",

@@ -38,7 +38,8 @@ LARGE_KERNELS = dataclasses.replace(
 
 def _form(spec: OrderedSpec, n: int, variant: int) -> str:
     if isinstance(spec, LargeSpec):
-        return "elements are arrays, " + ("each a result of its own" if spec.is_map else "combined one after the other")
+        made = f"{spec.together} at once" if spec.together > 1 else "each a result of its own"
+        return f"elements are arrays, {made if spec.is_map else 'combined one after the other'}"
     if spec.across:
         return "vectors run across the elements that lie side by side"
     slots = len(spec.state)
@@ -93,6 +94,7 @@ class Scans(_Ordered):
             "in_bytes": sum(itemsize(a.dtype) * a.slots for a in spec.arrays),
             "large": isinstance(spec, LargeSpec),
             "map": spec.is_map,
+            "together": spec.together if isinstance(spec, LargeSpec) else 1,
             "reverse": spec.reverse,
             "contiguous": problem.contiguous and not spec.across,
         }

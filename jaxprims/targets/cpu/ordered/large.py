@@ -7,6 +7,7 @@ each element where its result is, and blocks have nothing to offer to others.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, loop, pointer, scaled
+from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, least, loop, pointer, scaled
 from ..llvm.types import alloca, call, memory_type
 from .rows import RESTARTED, STARTED, arrays_of, members, starts_anew
 
@@ -151,16 +152,40 @@ class _Large:
         lo, hi, n, lanes = members(b, range_, "lo", "hi", "n", "lanes")
         here, there = arrays_of(b, spec, arrays), all_pointers(b, outs, len(spec.kept))
         assert self.element is not None
-        with self._over_lanes(b, range_) as (lane, _), loop(b, lo, hi) as t:
+        with self._over_lanes(b, range_) as (lane, _), loop(b, lo, hi, spec.together) as t:
             step = b.sub(b.sub(n, i64(1)), t) if spec.reverse else t
             index = b.add(b.mul(step, lanes), lane)
             made = [address(b, p, scaled(b, index, size)) for p, size in zip(there, self.bytes, strict=True)]
-            self._element(b, here, uniforms, step, index, made)
+            make = functools.partial(self._element, b, here, uniforms, step, index, made)
+            if spec.together == 1:
+                make()
+            else:
+                left = b.sub(hi, t)
+                with b.if_else(b.icmp_signed(">=", left, i64(spec.together)), likely=True) as (then, otherwise):
+                    with then:
+                        make()
+                    with otherwise:
+                        self._last_elements(b, here, uniforms, index, made, left)
         b.ret(b.or_(progress, i64(STARTED)))
         b, (*_, progress) = self._entry("reduce", 5)
         b.ret(b.or_(progress, i64(STARTED)))
         b, _ = declare(self.module, "combine", [PTR, PTR, PTR, PTR, I64])
         b.ret_void()
+
+    def _last_elements(
+        self, b: ir.IRBuilder, arrays: Pointers, uniforms: ir.Value, index: ir.Value, made: Pointers, left: ir.Value
+    ) -> None:
+        """Fewer than are made together: the last one stands in for those that are not there, and what these give is dropped."""
+        count = self.spec.together
+        sizes = [itemsize(a.dtype) * a.slots for a in self.spec.arrays]
+        given, results = ([alloca(b, ir.ArrayType(I8, count * size)) for size in each] for each in (sizes, self.bytes))
+        with loop(b, i64(0), i64(count)) as k:
+            row = b.add(index, least(b, k, b.sub(left, i64(1))))
+            from_ = [address(b, p, scaled(b, row, size)) for p, size in zip(arrays, sizes, strict=True)]
+            self._copy(b, [address(b, p, scaled(b, k, size)) for p, size in zip(given, sizes, strict=True)], from_, sizes)
+        self._element(b, given, uniforms, i64(0), i64(0), results)
+        for to, p, size in zip(made, results, self.bytes, strict=True):
+            call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), to, p, scaled(b, left, size), ir.Constant(I1, 0))
 
     # --- what drivers call (cpu/ordered_kernel.h) -------------------------------------------------------------------------------
 
