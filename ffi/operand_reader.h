@@ -99,7 +99,8 @@ class OperandReader {
     if (masks_.size() != args_.size()) return WrongNumber("masks", masks_.size(), args_.size());
     if (rets_.size() != results + others) return WrongNumber("results", rets_.size(), results + others);
     for (const int64_t mask : masks_) {
-      if (mask < 0 || mask > All()) return Wrong("the mask of batch axes " + std::to_string(mask) + " names none of them");
+      if (mask < 0 || BatchAxes(mask) > All())
+        return Wrong("the mask of batch axes " + std::to_string(mask) + " names none of them");
     }
     auto first = rets_.get<ffi::AnyBuffer>(0);
     if (first.has_error()) return first.error();
@@ -110,14 +111,20 @@ class OperandReader {
     return ffi::Error::Success();
   }
 
-  // The axes of the operand that comes next, or of the first result, behind its batch axes.
-  ffi::ErrorOr<Dims> NextAxes() const {
+  // The axes of the operand that comes next, or of the first result, behind its batch axes: that of its elements is one.
+  ffi::ErrorOr<Dims> NextAxes() {
     if (operand_ >= args_.size()) return ffi::Unexpected(Wrong("an operand is missing"));
     const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
     if (buffer.has_error()) return ffi::Unexpected(buffer.error());
-    const auto axes = static_cast<size_t>(std::popcount(static_cast<uint64_t>(masks_[operand_])));
-    if (buffer->dimensions().size() < axes) return ffi::Unexpected(Wrong("an operand lacks its batch axes"));
-    return DimsOf(*buffer).subspan(axes);
+    const int64_t mask = masks_[operand_];
+    const auto batch = static_cast<size_t>(std::popcount(static_cast<uint64_t>(BatchAxes(mask)))), more = MoreAxes(mask);
+    if (buffer->dimensions().size() < batch + more) return ffi::Unexpected(Wrong("an operand lacks its batch axes"));
+    const Dims axes = DimsOf(*buffer).subspan(batch);
+    if (more == 0) return axes;
+    if (axes.size() <= more) return ffi::Unexpected(Wrong("an operand lacks axes of its elements"));
+    axes_.assign(1, Product(axes.first(more + 1)));
+    axes_.insert(axes_.end(), axes.begin() + static_cast<ptrdiff_t>(more) + 1, axes.end());
+    return Dims(axes_);
   }
   Dims ResultAxes() const { return DimsOf(**rets_.get<ffi::AnyBuffer>(0)).subspan(static_cast<size_t>(rank_)); }
 
@@ -164,6 +171,10 @@ class OperandReader {
  private:
   int64_t All() const { return (int64_t{1} << rank_) - 1; }
 
+  // A mask's bits behind those of the batch axes: how many axes more than one the elements have in memory.
+  static int64_t BatchAxes(int64_t mask) { return mask & ((int64_t{1} << kMaxBatchRank) - 1); }
+  static size_t MoreAxes(int64_t mask) { return static_cast<size_t>(mask >> kMaxBatchRank); }
+
   static ffi::Error WrongNumber(const char* what, size_t found, size_t wanted) {
     return Wrong("a call has " + std::to_string(found) + " " + what + "; wanted " + std::to_string(wanted));
   }
@@ -181,8 +192,9 @@ class OperandReader {
       dims = dims.subspan(1);
     }
     if (wanted.rows != Wanted::kNoRows) {
-      if (dims.empty() || dims[0] != wanted.rows) return Unfit(buffer, mask, wanted);
-      dims = dims.subspan(1);
+      const size_t axes = MoreAxes(mask) + 1;
+      if (dims.size() < axes || Product(dims.first(axes)) != wanted.rows) return Unfit(buffer, mask, wanted);
+      dims = dims.subspan(axes);
     }
     const Scalars scalars = ScalarsOf(buffer.element_type());
     const int64_t count = Product(dims) * scalars.count;
@@ -215,6 +227,7 @@ class OperandReader {
   const int64_t rank_;
   Dims batch_;
   size_t operand_ = 0, result_ = 0;
+  std::vector<int64_t> axes_;  // of the operand that comes next, if its elements have several
   bool empty_ = true;
 };
 

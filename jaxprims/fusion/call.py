@@ -18,8 +18,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 
 from ..arguments.checks import is_too_wide
-from ..primitives.operations import EACH
 from ..primitives.tangents import is_inexact, replaced, taylor_by
+from ..targets.operations import EACH
 from ..tracing.jaxprs import equations_in, interpret, opened, run_equation, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies

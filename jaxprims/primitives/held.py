@@ -22,12 +22,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..targets import ffi
+from ..targets.operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, is_one_number, made_by, reshapes
 from ..targets.registry import register_family
 from ..targets.target import Target
 from .batches import new_primitive
 from .divided import Layout, batch_factors, devices_of
 from .divided import lower as divide
-from .operations import CAN_LOOK, CHEAP, EACH, IN_LOOPS, Frame, ir, is_one_number, made_by, reshapes
 
 held_p = new_primitive("held")
 

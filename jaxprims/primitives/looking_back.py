@@ -19,10 +19,10 @@ from jax.interpreters import mlir
 
 from ..ir.contraction import contracted
 from ..operators.traced import make_traced
+from ..targets.operations import CAN_LOOK, EACH, in_loop, is_made
 from ..targets.target import Target
 from . import divided
 from .family import Family
-from .operations import CAN_LOOK, EACH, in_loop, is_made
 from .producers import Taken
 
 

@@ -21,12 +21,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from ..operators.traced import Traced, traced_alike
-from ..tracing.jaxprs import capturing, structs
-from ..tracing.lower import Unsupported
-from ..tracing.varying import axes_of
-from .captured_rows import read_by_rows, with_rows
-from .elements import ElementFunctionCall
-from .operations import (
+from ..targets.operations import (
     Frame,
     NotTaken,
     dtype_of,
@@ -41,6 +36,11 @@ from .operations import (
     returned,
     shape_of,
 )
+from ..tracing.jaxprs import capturing, structs
+from ..tracing.lower import Unsupported
+from ..tracing.varying import axes_of
+from .captured_rows import read_by_rows, with_rows
+from .elements import ElementFunctionCall
 
 MOST_READ, MOST_MADE, WIDEST = 2, 32, 1024
 """Arrays that are read in place of one; operations; numbers of an element, each of which is an instruction of f's."""

@@ -45,6 +45,11 @@ class Problem:
         """Of the batch."""
         return math.prod(self.batch)
 
+    @property
+    def arrays(self) -> int:
+        """How many operands, the first ones, have an axis of elements behind their batch axes."""
+        return 0
+
 
 @dataclasses.dataclass(frozen=True)
 class _OfElements(Problem):
@@ -67,6 +72,10 @@ class HistogramProblem(_OfElements):
     apart: bool = False  # f captures arrays of which each row of the batch has its own
     family: ClassVar[str] = "histogram"
 
+    @property
+    def arrays(self) -> int:
+        return sum(a.slots > 0 for a in self.spec.arrays)
+
 
 @dataclasses.dataclass(frozen=True)
 class OrderedProblem(_OfElements):
@@ -86,6 +95,10 @@ class OrderedProblem(_OfElements):
         return self.spec.family
 
     @property
+    def arrays(self) -> int:
+        return sum(a.slots > 0 for a in self.spec.arrays)
+
+    @property
     def sizes(self) -> Sequence[Any]:
         return (self.n, self.lanes, *self.batch)
 
@@ -97,6 +110,10 @@ class StencilReduceProblem(OrderedProblem):
     @property
     def family(self) -> str:  # type: ignore[override]
         return "stencil_reduce"
+
+    @property
+    def arrays(self) -> int:
+        return 0  # of cells, which have the grid's axes
 
 
 @dataclasses.dataclass(frozen=True)

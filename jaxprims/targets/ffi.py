@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 
 from ..specs import histogram, ordered, stencil, walk
 from ..specs.kernel import KernelSpec
+from .as_made import MORE_AXES, as_made
 
 HISTOGRAM = f"jaxprims_hist_v{histogram.VERSION}"
 """The name carries the version: the persistent compilation cache knows nothing of this library's."""
@@ -66,13 +67,22 @@ def lower_call(
     plan: Sequence[int],
     workspace: jax.core.ShapedArray | None = None,
     aliases: dict[int, int] | None = None,
+    elements: int = 0,
     **attributes: int | str | Sequence[int],
 ) -> Any:
     """A custom call whose results are those of ``ctx`` and, where one is wanted, a workspace, which is left out.
 
-    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what is forced.
+    ``masks``: the batch axes, of ``rank``, that each operand has; ``plan``: empty, or what is forced; ``elements``: so many
+    operands, the first ones, have an axis of elements, which may be handed over as several axes.
     """
-    wanted = ctx.avals_out
+    wanted, codes = ctx.avals_out, list(masks)
+    operands, avals = list(operands), list(ctx.avals_in)
+    for k in set(range(elements)) - set(aliases or ()):
+        operands[k], axes = as_made(ctx, operands[k], masks[k].bit_count())
+        if axes > 1:
+            avals[k] = avals[k].update(shape=tuple(mlir.ir.RankedTensorType(operands[k].type).shape))
+            codes[k] += (axes - 1) << MORE_AXES
+    ctx = ctx.replace(avals_in=avals)
     if workspace is not None:
         ctx = ctx.replace(avals_out=[*wanted, workspace])
     described: dict[str, Any] = {}
@@ -81,7 +91,7 @@ def lower_call(
             "spec": spec.text,
             "key": np.int64(spec.key),
             "batch_rank": np.int64(rank),
-            "masks": np.array(masks, np.int64),
+            "masks": np.array(codes, np.int64),
             "plan": np.array(plan, np.int64),
         }
     numbers = {

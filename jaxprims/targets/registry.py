@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from .operations import EACH
 from .target import Target
 
 
@@ -57,7 +58,7 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(family.lowered, rule, platform=target.platform)
+        mlir.register_lowering(family.lowered, rule, platform=target.platform, **EACH)
 
 
 def family_of(primitive: Primitive) -> Any:

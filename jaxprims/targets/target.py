@@ -91,7 +91,8 @@ class Target(abc.ABC):
         plan, workspace = plan_among(problem.plans, self.name, problem.family), self.workspace(problem)
         numbers = () if plan is None else plan.numbers(problem)
         every = {**attributes, "devices": problem.devices}
-        return ffi.lower_call(ctx, call_target, operands, problem.spec, masks, rank, numbers, workspace, aliases, **every)
+        given = ctx, call_target, operands, problem.spec, masks, rank, numbers, workspace, aliases, problem.arrays
+        return ffi.lower_call(*given, **every)
 
     @abc.abstractmethod
     def code(self, spec: KernelSpec, variant: int, language: str) -> str:

@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 
 from ...specs.problems import HistogramProblem
 from ...targets import ffi
+from ...targets.operations import in_loop, others_make
 from ...targets.plans import AnyKernel
 from ...targets.registry import register_family
 from ...targets.target import Explanation, Target
@@ -18,7 +19,6 @@ from .. import divided, producers
 from ..batches import batch_shape, over_batch
 from ..family import Instead
 from ..looking_back import LookingBack
-from ..operations import in_loop, others_make
 from . import apart as histogram_apart
 from . import by_segments as histogram_by_segments
 from . import exponentials as histogram_exponentials

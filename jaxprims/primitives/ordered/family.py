@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...specs.problems import OrderedProblem
+from ...targets.operations import is_dear
 from ...targets.target import Explanation, Target
 from .. import producers
 from ..batches import batch_shape
 from ..family import Instead
 from ..looking_back import LookingBack
-from ..operations import is_dear
 from . import scan_xla
 from .call import OrderedCall, call_spec, init_dtypes, sizes_along
 

@@ -18,13 +18,13 @@ from jax.interpreters import batching
 
 from ...operators.operator import identity_leaves
 from ...targets import ffi
+from ...targets.operations import is_one_number, others_make
 from ...targets.registry import register_family
 from ...targets.target import Target
 from ...tracing.varying import axes_of, by_partitioner, vary
 from ..avals import result_aval
 from ..batches import batch_shape, new_primitive, outermost, over_batch
 from ..family import Instead
-from ..operations import is_one_number, others_make
 from . import scan_xla
 from .call import OrderedCall
 from .family import OrderedFamily
