@@ -103,6 +103,8 @@ LIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a rank of the batch": ("scan batched", {"batch_rank": np.int64(1 << 40)}, "0 to 16 batch axes"),
     "too few masks": ("hist", {"masks": np.zeros(1, np.int64)}, "1 masks; wanted 2"),
     "a mask of no axis": ("hist batched", {"masks": np.array([4, 3])}, "the mask of batch axes 4"),
+    "more axes than elements have": ("hist", {"masks": np.array([1 << 16, 0])}, "lacks axes of its elements"),
+    "axes of elements that are none": ("scan flags", {"masks": np.array([0, 1 << 40])}, r"the flags is \[37\]"),
     "inner axes": ("scan across", {"inner_rank": np.int64(-1)}, "no axis of elements and -1 inner ones"),
     "an exclusive scan of nothing": (
         "scan across", {"spec": edited("identity 0x3f800000", "identity none")}, "identity or from init"),
