@@ -39,8 +39,8 @@ def as_made(ctx: Any, operand: Any, batch: int) -> tuple[Any, int]:
     if not (before.has_static_shape and after.has_static_shape) or list(before.shape[:batch]) != list(after.shape[:batch]):
         return operand, 1
     rest, n = before.shape[batch:], after.shape[batch]
-    axes = next((k for k in range(2, len(rest) + 1) if math.prod(rest[:k]) == n), 1)
-    return (op.operands[0], axes) if axes > 1 and n > 0 and _divides(ctx, op.operands[0]) else (operand, 1)
+    together = len(rest) > 1 and math.prod(rest) == n  # a loop along an axis behind that of the elements would divide once in all
+    return (op.operands[0], len(rest)) if together and n > 0 and _divides(ctx, op.operands[0]) else (operand, 1)
 
 
 def _divides(ctx: Any, value: Any) -> bool:
