@@ -42,8 +42,8 @@ MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
 """Numbers that are written for a row of those: gradients in several arrays."""
 
 OF_A_VECTOR, LONG_ROW = 32, 128
-"""Bytes of a row from which on vectors go along it: if it is reduced once and cheaply and there are several arrays, which would
-have to be turned in registers; in any case."""
+"""Bytes of a row from which on vectors go along it: in memory, if it is reduced once and cheaply and there are arrays, two at
+least, which would have to be turned in registers; in registers, in any case."""
 
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time (an exponential does): XLA's loop of one reduction is no
@@ -155,16 +155,20 @@ class Body:
     @functools.cached_property
     def side_by_side(self) -> bool:
         """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
-        written = [root for site in self.sites for root in site.roots]
-        arrays = sum(own_numbers(*x) > 1 for x in {*self.leaves, *written})
-        turned = self.reduced_once and self.row_bytes >= OF_A_VECTOR and arrays > 2
-        fit = self.row_bytes < LONG_ROW and sum(own_numbers(*x) for x in written) <= MOST_MADE_SIDE_BY_SIDE
+        rows = [(own_numbers(*x), x[0].aval.dtype.itemsize) for x in self._read_and_written if own_numbers(*x) > 1]
+        turned = self.reduced_once and len(rows) > 1 and max(math.prod(row) for row in rows) >= OF_A_VECTOR
+        written = sum(own_numbers(*root) for site in self.sites for root in site.roots)
+        fit = self.row_bytes < LONG_ROW and written <= MOST_MADE_SIDE_BY_SIDE
         return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED
+
+    @property
+    def _read_and_written(self) -> set[Leaf]:
+        return {*self.leaves, *(root for site in self.sites for root in site.roots)}
 
     @functools.cached_property
     def row_bytes(self) -> float:
         """Of the longest array of a row in registers."""
-        arrays = {*self.leaves, *(root for site in self.sites for root in site.roots)}
+        arrays = self._read_and_written
         return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(in_register(v) for v, _ in arrays)
 
     @functools.cached_property
