@@ -306,6 +306,18 @@ def test_what_is_made_of_scans(name: str) -> None:
     same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 2e-4)
 
 
+@pytest.mark.parametrize("beside", [1, 8])
+@pytest.mark.parametrize("scans", [31, 33])
+def test_what_is_made_of_many_scans(scans: int, beside: int) -> None:
+    """More than fit in registers, together with what else is read: the kernel stores them as they are."""
+
+    def fn(x: Any) -> Any:
+        others = [jnp.roll(x, k) for k in range(beside)]
+        return sum(jnp.cumsum(x * (k + 1)) * others[k % beside] for k in range(scans)) / scans**2
+
+    same(jax.jit(fn)(X), jax.jit(jp.fuse(fn))(X), 2e-4)
+
+
 @pytest.mark.parametrize("length", [12, 30])
 def test_short_rows_with_numbers_of_their_own(length: int) -> None:
     """Many short rows are scanned at once, which takes no number of each row: XLA makes what these go into."""

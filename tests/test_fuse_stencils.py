@@ -30,6 +30,17 @@ def test_rolls_are_one_array_that_wraps_around() -> None:
     assert len(found.layout.sources) == 1 and len(found.layout.places) == 5 and found.layout.modes == ["wrap"]
 
 
+def test_what_is_read_in_more_ways_than_can_be_counted() -> None:
+    """Each time what was made before is read twice, and borders divide it into pieces: 2 to the 24 ways lead to the array."""
+
+    def products(x: Any) -> Any:
+        for _ in range(24):
+            x = x * jnp.roll(x, 1) * 0.3 + x
+        return x
+
+    same(jax.jit(products)(X / 8), jax.jit(jp.fuse(products))(X / 8), 1e-4)
+
+
 def test_slices_are_reads_within() -> None:
     found = check(laplacian, U)
     assert len(found.layout.sources) == 1 and found.layout.modes == []

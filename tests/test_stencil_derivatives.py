@@ -125,6 +125,22 @@ def test_small_grids(boundary: str) -> None:
     assert_close(*both([doubles(n) for n in sizes]))
 
 
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("boundary", ["edge", "reflect", "symmetric", ("edge", "wrap")])
+def test_far_reads(boundary: Any) -> None:
+    """The program for what is read beyond the edges is no longer because that is far, and beyond the other edge, too."""
+
+    def losses(reach: tuple[int, int]) -> list[Callable[[Any], Any]]:
+        g = lambda a: jnp.sin(a[reach]) * a[0, -reach[1]] + a[0, 1]  # noqa: E731
+        return [lambda x: total(jp.stencil(g, x, boundary=boundary)), lambda x: total(stencil(g, [x], boundary, xp=jnp))]
+
+    x = doubles(12, 9)
+    near, far = (jax.jit(jax.grad(losses(reach)[0])).lower(x).as_text().count("\n") for reach in ((3, 2), (-11, 8)))
+    assert far < 1.2 * near
+    for reach in ((-11, 8), (30, -41)):
+        assert_close(*(jax.jit(jax.grad(loss))(x) for loss in losses(reach)))
+
+
 @pytest.mark.dear
 def test_finite_differences() -> None:
     run = lambda x: jp.stencil(lambda a: jnp.sin(a[-3]) * a[0] + a[2], x, boundary="reflect", steps=2)  # noqa: E731

@@ -44,8 +44,8 @@ def scanned(f: Callable[..., Any], op: Callable[..., Any], then: Callable[..., A
     """``jax.vmap(then)`` of the leaves that a scan of ``f``'s values has, made where the scan would store them: a list of arrays.
     ``then`` is a function of scalars and captures nothing; what else it needs, f gives and op passes on (``last``)."""
     call = check_ordered(xs, op, 0, None, f)
-    if call.operator is None:
-        raise ValueError("no kernel of this operator")
+    if call.operator is None or call.operator.large:  # a kernel of large elements stores what it has combined
+        raise ValueError("no kernel of this operator that makes its results of that")
     elements = zip(call.values.shapes, call.values.dtypes, strict=True)
     avals = [element_aval(shape[call.inner_rank :], dtype, call.axes) for shape, dtype in elements]
     closed = jax.make_jaxpr(then)(*avals)

@@ -133,6 +133,7 @@ class Cells:
 
         self.known: dict[Any, Node] = {}
         self.nodes: dict[Any, Node] = {}
+        self.ones: dict[Any, Node | None] = {}
         self.ops: dict[Any, Op] = {}
         self.counts: dict[int, float] = {}
         self.depth = 0
@@ -298,7 +299,14 @@ class Cells:
         return self._once(("split", g, ends, parts), lambda: Split(g, ends, parts))
 
     def _one(self, g: int, start: int, pieces: Sequence[tuple[int, Node]]) -> Node | None:
-        """One node in place of all pieces; None if there is none."""
+        """One node in place of all pieces; None if there is none. Found once: a product of two results of one, of which the next
+        is a product, is a tree with as many leaves as 2 to their number."""
+        key = g, start, *pieces
+        if key not in self.ones:
+            self.ones[key] = self._combined(g, start, pieces)
+        return self.ones[key]
+
+    def _combined(self, g: int, start: int, pieces: Sequence[tuple[int, Node]]) -> Node | None:
         nodes = [p for _, p in pieces]
         if all(p is nodes[0] for p in nodes):
             return nodes[0]

@@ -172,20 +172,13 @@ class Adjoint:
         for s, (begin, end), (lo, hi), b in zip(sides, there, beyond, self.call.bounds[k], strict=True):
             cells = range(begin - lo, begin) if s < 0 else range(end, end + hi) if s > 0 else range(begin, end)
             window.append(Window(cells.start, len(cells)))
-            places.append([stencil_xla.place(b.mode, c, begin, end) or 0 for c in cells] if s else [begin])
-        piece = terms.stencil(window)
-        axes = [a for a, s in enumerate(sides) if s]
-        for at in itertools.product(*(range(len(places[a])) for a in axes)):
-            part = piece
-            start = [0] * main.ndim
-            for a, b in enumerate(self.call.bounds[k]):
-                start[self.rank + a] = b.lo if not sides[a] else 0
-            for a, i in zip(axes, at, strict=True):
-                part = lax.slice_in_dim(part, i, i + 1, axis=self.rank + a)
-                start[self.rank + a] = int(places[a][i]) + self.call.bounds[k][a].origin
-            old = lax.slice(main, start, [s + n for s, n in zip(start, part.shape, strict=True)])
-            main = lax.dynamic_update_slice(main, old + part, start)
-        return main
+            places.append([stencil_xla.place(b.mode, c, begin, end) or 0 for c in cells] if s else None)
+        piece, start = terms.stencil(window), [0] * main.ndim
+        for axis, (at, b) in enumerate(zip(places, self.call.bounds[k], strict=True), self.rank):
+            start[axis] = b.lo if at is None else min(at) + b.origin
+            piece = piece if at is None else _added_up(piece, axis, at)
+        old = lax.slice(main, start, [s + n for s, n in zip(start, piece.shape, strict=True)])
+        return lax.dynamic_update_slice(main, old + piece, start)
 
     def _with_kept(self, k: int, out: Any) -> Any:
         """With the cotangents of the cells that keep their value."""
@@ -227,6 +220,18 @@ class Adjoint:
         spots, told = self._spots((0,) * call.rank), list(call.coordinates)
         window = [Window(first, last - first) for first, last in self.inside]
         return step(closed, self.held, self.arrays, spots, told, self.bounds, call, self.rank)(window)
+
+
+def _added_up(x: Any, axis: int, places: Sequence[int]) -> Any:
+    """What lies along an axis, added up where it belongs, from the first of those places to the last. One operation, however many
+    there are: for each that updates a part of an array XLA copies all of it, and compiles."""
+    first, count, steps = min(places), max(places) - min(places) + 1, set(np.diff(places).tolist())
+    if count == 1:
+        return x if len(places) == 1 else jnp.sum(x, axis, keepdims=True)
+    if steps in ({1}, {-1}):
+        return x if steps == {1} else lax.rev(x, (axis,))
+    zeros = jnp.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)  # what is reflected more than once
+    return vary(zeros, axes_of([x])).at[(*[slice(None)] * axis, np.array(places) - first)].add(x)
 
 
 class Terms:
