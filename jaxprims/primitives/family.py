@@ -38,6 +38,7 @@ class Family(abc.ABC):
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         self.name, self.title, self.primitive, self.call_target = name, title, primitive, call_target
         self.lowered = primitive
+        self.standing: Primitive | None = None
         taylor_by(primitive, self.series)
 
     @abc.abstractmethod

@@ -129,6 +129,7 @@ class Held:
     name = "held"
     primitive = held_p
     lowered = Primitive("held_in_place")
+    standing = None
     call_target = ffi.HELD
 
     def lower(self, ctx: Any, *operands: Any, target: Target, **params: Any) -> Any:

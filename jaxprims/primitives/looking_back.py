@@ -2,7 +2,8 @@
 
 That is to be seen only where a call stands, in a lowering that JAX does not keep for all calls that are alike. Such a lowering is
 for all platforms. So there are two: the family's primitive is lowered to another one, which has the operands as they are and,
-behind them, what they are made of (``producers``); this one has a rule for each target, which takes the ones or the others.
+behind them, what they are made of (``producers``); this one has a rule for each target, which takes the ones or the others. In
+a module for one platform it is lowered where it stands, too: its operands are handed over as they were made (``as_made``).
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ class LookingBack(Family):
     def __init__(self, name: str, title: str, primitive: Primitive, call_target: str):
         super().__init__(name, title, primitive, call_target)
         if CAN_LOOK:
-            self.lowered = Primitive(primitive.name)
-            self.lowered.multiple_results = True
-            self.lowered.def_abstract_eval(self._avals)
+            self.lowered, self.standing = self._behind(primitive.name), self._behind(primitive.name)
             mlir.register_lowering(primitive, self._look_back, **EACH)
+
+    def _behind(self, name: str) -> Primitive:
+        """A primitive to which the family's is lowered."""
+        primitive = Primitive(name)
+        primitive.multiple_results = True
+        primitive.def_abstract_eval(self._avals)
+        return primitive
 
     @abc.abstractmethod
     def taken(self, ctx: Any, operands: Sequence[Any], **params: Any) -> Taken | None:
@@ -80,7 +86,8 @@ class LookingBack(Family):
                 seen = dataclasses.replace(seen, call=taken.call, masks=taken.masks, contracted=other)
             arrays = operands if taken is None else more[: taken.call.num_arrays]
             seen = dataclasses.replace(seen, made=any(is_made(ctx, x) for x in arrays))
-        bind = functools.partial(self.lowered.bind, seen=seen, **params)
+        standing = self.standing if len(ctx.module_context.platforms) == 1 else None
+        bind = functools.partial((standing or self.lowered).bind, seen=seen, **params)
         return mlir.lower_fun(bind)(ctx.replace(avals_in=[*ctx.avals_in, *avals]), *operands, *more)
 
     def lower(self, ctx: Any, *operands: Any, target: Target, seen: Seen | None = None, **params: Any) -> Any:

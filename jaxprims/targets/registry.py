@@ -19,6 +19,8 @@ class Family(Protocol):
     primitive: Primitive
     lowered: Primitive
     """Which has a rule for each target: the primitive itself, or one to which that is lowered everywhere."""
+    standing: Primitive | None
+    """The same in a module for one platform, where each call may be lowered where it stands."""
     call_target: str
     """The custom call's name, which carries the version of its attributes' meaning."""
 
@@ -36,7 +38,7 @@ _targets: dict[str, Target] = {}
 def register_family(family: Family) -> None:
     """From now on the family's primitive is lowered to a kernel on every target that serves it, elsewhere to plain XLA."""
     _families[family.name] = family
-    mlir.register_lowering(family.lowered, mlir.lower_fun(family.plain, multiple_results=True))
+    _lower_by(family, mlir.lower_fun(family.plain, multiple_results=True))
     for target in _targets.values():
         _connect(family, target)
 
@@ -58,7 +60,13 @@ def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)
         rule = functools.partial(family.lower, target=target)
-        mlir.register_lowering(family.lowered, rule, platform=target.platform, **EACH)
+        _lower_by(family, rule, platform=target.platform)
+
+
+def _lower_by(family: Family, rule: Any, **on: str) -> None:
+    mlir.register_lowering(family.lowered, rule, **on)
+    if family.standing is not None:
+        mlir.register_lowering(family.standing, rule, **on, **EACH)
 
 
 def family_of(primitive: Primitive) -> Any:
