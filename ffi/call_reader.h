@@ -82,6 +82,7 @@ inline ffi::Error ReadOrderedCall(const ffi::RemainingArgs& args, const ffi::Rem
   // Along, elements side by side are one struct.
   call.lanes = shape.across ? Product(sizes->subspan(1, static_cast<size_t>(attributes.inner_rank))) : 1;
   if (call.lanes < 0 || call.lanes > kMostLanes) return Wrong("an array has more elements side by side than memory holds");
+  if (shape.together > 1 && call.lanes != 1) return Wrong("elements that are made together lie one behind the other");
   auto lanes_of = [&](const Scalars& element) { return Scalars{element.dtype, element.count * call.lanes}; };
 
   auto next = signature.arrays.begin();

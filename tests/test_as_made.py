@@ -86,6 +86,33 @@ def test_both_types_of_rows() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_axes_of_one_element() -> None:
+    """They stay behind that of the elements."""
+    for fn in (
+        lambda x: jp.scan(x.reshape(-1, 1), lambda a, b: a + b, axis=0),
+        lambda x: jp.scan(x.reshape(6, -1, 1), jnp.add, axis=1),
+        lambda x: jp.reduce(x.reshape(-1, 1), lambda a, b: a + b, axis=0),
+        lambda x: jp.scan(x.reshape(-1, 1), jnp.add, axis=0, init=jnp.ones(1)),
+        lambda x: jax.vmap(lambda v: jp.scan(v, jnp.add), in_axes=1)(x.reshape(-1, 1)),
+        lambda x: jp.argmax(x.reshape(-1, 1), 0),
+    ):
+        np.testing.assert_array_equal(jax.jit(lambda x, fn=fn: fn(x * x[:1]))(X), fn(jnp.asarray(np.asarray(X * X[:1]))))
+
+
+def test_what_gives_no_array_first() -> None:
+    """What makes an operand may order effects, too."""
+    seen: list[int] = []
+
+    def body(k: Any, c: Any) -> Any:
+        jax.debug.callback(lambda k: seen.append(int(k)), k, ordered=True)
+        return c * 2
+
+    out = jax.jit(lambda x: CALLS["scan"](jax.lax.fori_loop(0, 2, body, x)))(X)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(out, CALLS["scan"](X * 4))
+    assert seen == [0, 1]
+
+
 @pytest.mark.dear
 def test_exported(tmp_path: Path) -> None:
     """A mask says how many axes an operand's elements have: one that says otherwise is refused."""

@@ -349,6 +349,15 @@ def test_texts_of_maps() -> None:
             parse(text.replace(old, new, 1))
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_batches_of_what_is_made_together(axis: int) -> None:
+    x = normal(np.random.default_rng(0), 37, 3, 60)
+    row = lambda r: (r - jnp.max(r)) * r[::-1]  # noqa: E731
+    x = jnp.moveaxis(x, 1, axis)
+    got = jax.jit(jax.vmap(lambda x: mapped(lambda r: (row(r),), [x], rows=16)[0], in_axes=axis))(x)
+    np.testing.assert_array_equal(got, jax.vmap(jax.vmap(row), in_axes=axis)(x))
+
+
 def arrays_of(op: Callable[..., Any], *shapes: tuple[int, ...]) -> ArrayProgram:
     closed: ClosedJaxpr = jax.make_jaxpr(op)(*(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes))
     p = to_arrays(closed.jaxpr)

@@ -42,8 +42,8 @@ MOST_MADE_SIDE_BY_SIDE = 3 * MAX_STRUCT_SLOTS
 """Numbers that are written for a row of those: gradients in several arrays."""
 
 OF_A_VECTOR, LONG_ROW = 32, 128
-"""Bytes of a row from which on vectors go along it: in memory, if it is reduced once and cheaply and there are arrays, two at
-least, which would have to be turned in registers; in registers, in any case."""
+"""Bytes of a row from which on vectors go along it: of each array in memory, if it is reduced once and cheaply and there are two
+at least, which would have to be turned in registers; in registers, in any case."""
 
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time (an exponential does): XLA's loop of one reduction is no
@@ -156,7 +156,7 @@ class Body:
     def side_by_side(self) -> bool:
         """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
         rows = [(own_numbers(*x), x[0].aval.dtype.itemsize) for x in self._read_and_written if own_numbers(*x) > 1]
-        turned = self.reduced_once and len(rows) > 1 and max(math.prod(row) for row in rows) >= OF_A_VECTOR
+        turned = self.reduced_once and len(rows) > 1 and min(math.prod(row) for row in rows) >= OF_A_VECTOR
         written = sum(own_numbers(*root) for site in self.sites for root in site.roots)
         fit = self.row_bytes < LONG_ROW and written <= MOST_MADE_SIDE_BY_SIDE
         return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED

@@ -7,7 +7,6 @@ what was reshaped; its mask says how many axes the elements have (``ffi/operand_
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from .operations import CHEAP, DEAR, Frame, ir, is_one_number, made_by
@@ -15,7 +14,7 @@ from .operations import CHEAP, DEAR, Frame, ir, is_one_number, made_by
 MORE_AXES = 16
 """The bit of a mask from which on it says how many axes more than one the elements have."""
 
-MOST_LOOKED_AT = 64
+MOST_LOOKED_AT = 24
 
 SHORT, VECTORS = 32, 8
 """Numbers of a row, in multiples of the other, up to which what is the same in all of it is found as fast by division: XLA's
@@ -38,9 +37,10 @@ def as_made(ctx: Any, operand: Any, batch: int) -> tuple[Any, int]:
     before, after = (ir.RankedTensorType(x.type) for x in (op.operands[0], operand))
     if not (before.has_static_shape and after.has_static_shape) or list(before.shape[:batch]) != list(after.shape[:batch]):
         return operand, 1
-    rest, n = before.shape[batch:], after.shape[batch]
-    together = len(rest) > 1 and math.prod(rest) == n  # a loop along an axis behind that of the elements would divide once in all
-    return (op.operands[0], len(rest)) if together and n > 0 and _divides(ctx, op.operands[0]) else (operand, 1)
+    rest = before.shape[batch:]
+    if len(after.shape) > batch + 1 or len(rest) < 2 or 0 in rest:  # loops along an axis behind the elements' divide once in all
+        return operand, 1
+    return (op.operands[0], len(rest)) if _divides(ctx, op.operands[0]) else (operand, 1)
 
 
 def _divides(ctx: Any, value: Any) -> bool:
@@ -72,8 +72,9 @@ def _is_found_along(op: Any) -> bool:
 
 def _is_of_short_rows(op: Any) -> bool:
     """Has each short row one number?"""
-    last = _shape(op.results[0])[-1:]
-    return _expanded(op) == [len(_shape(op.results[0])) - 1] and last[0] <= SHORT and last[0] % VECTORS == 0
+    expanded = _expanded(op)
+    after = _shape(op.results[0]) if expanded else []
+    return expanded == [len(after) - 1] and after[-1] <= SHORT and after[-1] % VECTORS == 0
 
 
 def _expanded(op: Any) -> list[int]:

@@ -118,7 +118,7 @@ def why_no_stencil(
             again = False  # XLA would make borders of borders for the others
         if wanted_again and cheap and not again:
             return "others want it too, and XLA makes it where it is read"
-        return "short rows, whose ends are cells of their own" if folded and cheap and beyond and short else None
+        return "short rows, whose ends are cells of their own" if folded and beyond and short else None
     if written:
         return None
     if any(_is_reduced(stencil, k, by_xla) for k in stencil.taken):

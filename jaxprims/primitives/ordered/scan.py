@@ -86,7 +86,7 @@ def batch_rule(primitive: Primitive, steps: int) -> Callable[..., Any]:
 def _inner_axis(dims: Sequence[Any], call: OrderedCall, masks: Sequence[int]) -> int | None:
     """Which inner axis the new one would be; None if it cannot be one."""
     n = call.num_arrays
-    if dims[0] is None or call.init or any(d is not None for d in dims[n:]):
+    if dims[0] is None or call.init or call.together > 1 or any(d is not None for d in dims[n:]):
         return None
     places = {None if d is None else d - mask.bit_count() - 1 for d, mask in zip(dims[:n], masks[:n], strict=True)}
     place = places.pop()
