@@ -342,7 +342,8 @@ def test_texts_of_maps() -> None:
     assert parse(text) == call.spec and call.spec.together == 4
     for old, new in (
         ("together 4", "together 0"), ("together 4", "together 5"), ("together 4\n", ""), ("together 4", "together -4"),
-        ("together 4", "together a"), ("is ", "is reverse"), ("array f32 40", "array f32 0"), ("part f32 40", "part f32 160"),
+        ("together 4", "together a"), ("together 4", "together 40000"), ("is ", "is reverse"), ("array f32 40", "array f32 0"),
+        ("part f32 40", "part f32 160"),
     ):  # fmt: skip
         assert old in text
         with pytest.raises(ValueError, match="not a kernel's spec"):

@@ -155,20 +155,21 @@ class Body:
     @functools.cached_property
     def side_by_side(self) -> bool:
         """Are rows so short that a vector holds a number of each of several rows, and registers those of an array?"""
-        rows = [(own_numbers(*x), x[0].aval.dtype.itemsize) for x in self._read_and_written if own_numbers(*x) > 1]
+        rows = [(own_numbers(*x), x[0].aval.dtype.itemsize) for x in self.read_and_written if own_numbers(*x) > 1]
         turned = self.reduced_once and len(rows) > 1 and min(math.prod(row) for row in rows) >= OF_A_VECTOR
         written = sum(own_numbers(*root) for site in self.sites for root in site.roots)
         fit = self.row_bytes < LONG_ROW and written <= MOST_MADE_SIDE_BY_SIDE
         return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED
 
     @property
-    def _read_and_written(self) -> set[Leaf]:
+    def read_and_written(self) -> set[Leaf]:
+        """Arrays in memory."""
         return {*self.leaves, *(root for site in self.sites for root in site.roots)}
 
     @functools.cached_property
     def row_bytes(self) -> float:
         """Of the longest array of a row in registers."""
-        arrays = self._read_and_written
+        arrays = self.read_and_written
         return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(in_register(v) for v, _ in arrays)
 
     @functools.cached_property

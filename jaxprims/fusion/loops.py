@@ -22,9 +22,10 @@ from ..arguments.positions import positions
 from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
 from ..primitives.batches import over_batch
+from ..specs.large import MOST_TOGETHER
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
-from .body import MOST_MADE_SIDE_BY_SIDE, Body
+from .body import MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
 from .graph import Graph
 from .sites import Site, extreme, is_filled_with
 
@@ -287,7 +288,8 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
         first += 1
     count = math.prod(sizes[first:])
     each = -(-count // devices)  # if the rows are sharded
-    together = max(1, min(ROWS_TOGETHER, each, int(TOGETHER // body.widest)))
+    row_bytes = sum(own_numbers(*x) * x[0].aval.dtype.itemsize for x in body.read_and_written)
+    together = max(1, min(ROWS_TOGETHER, each, int(TOGETHER // body.widest), int(MOST_TOGETHER // row_bytes)))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         def values(*element: Any) -> Any:

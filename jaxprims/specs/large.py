@@ -17,6 +17,9 @@ VERSION = 1
 
 PREFIX = "large-"
 
+MOST_TOGETHER = 1 << 20
+"""Bytes of the arrays that elements are made of and give together: those of the last ones are on the stack."""
+
 _FLAGS = ("exclusive", "reverse", "restarts")
 
 _NOTHING = Program((), (), ())
@@ -74,6 +77,8 @@ class LargeSpec(OrderedSpec):
             self.together > 1 and not (self.is_map and all(a.slots for a in self.arrays) and not self.reverse)
         ):
             raise ValueError("elements are together in a map alone, from the first to the last, without positions")
+        if self.together > 1 and sum(itemsize(dtype) * size for dtype, size in (*given, *made)) > MOST_TOGETHER:
+            raise ValueError("more elements are together than the last of them have room for")
         if self.element is not None:
             check_arrays(self.element, given, made, "element")
         elif given != self.parts or not all(a.slots for a in self.arrays):

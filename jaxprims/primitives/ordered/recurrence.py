@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +162,7 @@ class Recurrence:
     flags: bool = False
     init: bool = False  # not of derivatives, and not beside flags
     steady: bool = False  # each factor is one number, for all steps (not of derivatives)
+    together: ClassVar[int] = 1
 
     @property
     def num_arrays(self) -> int:
