@@ -72,7 +72,7 @@ def test_what_divides() -> None:
     assert [name for name, found in axes.items() if max(found) < 3] == list(MADE)[-3:]
 
 
-def test_both_types_of_rows() -> None:
+def test_beside_others() -> None:
     """An array beside another that is not reshaped, elements of several numbers, a vector that is captured."""
     y, w = X.reshape(-1)[::-1], jnp.arange(5.0)
 
@@ -115,7 +115,7 @@ def test_what_gives_no_array_first() -> None:
 
 @pytest.mark.dear
 def test_exported(tmp_path: Path) -> None:
-    """A mask says how many axes an operand's elements have: one that says otherwise is refused."""
+    """The mask in the file says how many axes an operand's elements have."""
     fn = jax.jit(lambda x: CALLS["scan"](X * jnp.flip(x, 1)))
     (((got,),),) = called_elsewhere(tmp_path, (export(fn)(X), [(X,)]))
     np.testing.assert_array_equal(got, fn(X))

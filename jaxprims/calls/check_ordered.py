@@ -27,14 +27,14 @@ def check_ordered(
     name: str = "xs",
     several: bool = False,
     whole: int = 0,
-    rows: bool = False,
+    rows: int = 0,
     names: devices.Names = (),
     beside: Any = (),
 ) -> Ordered:
     """Checks the arguments and finds the form for kernels. ``several``: axis may be a tuple, or None for all; ``whole``: a slice
     is one element, however the operator treats it, an array if it has more scalars than this; ``rows``: and an array, however few
-    it has; ``names``: mesh axes over which the elements are sharded; ``beside``: what the operator meets besides elements, starts
-    and what cuts them."""
+    it has, so many of which a kernel makes at once; ``names``: mesh axes over which the elements are sharded; ``beside``: what
+    the operator meets besides elements, starts and what cuts them."""
     if callable(xs) and jax.tree.leaves(xs) == [xs]:
         raise TypeError(f"{name} must be arrays, got the function {xs!r:.100}: {name} comes first, then op")
     monoid = as_monoid(op, identity)
@@ -58,7 +58,8 @@ def check_ordered(
     if any(0 in s for s in call.values.shapes):
         return call  # nothing to combine
     try:
-        find_form(call, map, whole, rows)
+        call.together = max(1, rows)
+        find_form(call, map, whole, rows > 0)
     except Unsupported as e:
         call.operator = None
         warn_user(f"op cannot be compiled into a kernel ({e}); plain XLA does it", FallbackWarning)

@@ -22,8 +22,7 @@ def mapped(f: Callable[..., Any], xs: Any, rows: int = 0, registers: int = MAX_S
     """``jax.vmap(f)(*xs)`` by a kernel, whatever small arrays f computes with: none of them is written. ``rows``: they are not so
     small, and f goes through them in loops, so many elements together, as it goes through each where its results are more than
     ``registers`` scalars; such arrays stay in the cache from one loop to the next."""
-    call = check_ordered(xs, last, 0, None, f, whole=registers, rows=rows > 0)
-    return run(call, None, None, False, False, together=max(1, rows))
+    return run(check_ordered(xs, last, 0, None, f, whole=registers, rows=rows), None, None, False, False)
 
 
 def recurring(r: Recurrence, f: Callable[..., Any], xs: Any, flags: Any, init: Any) -> Any:

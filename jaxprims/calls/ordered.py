@@ -37,6 +37,7 @@ class Ordered:
     f_captured: list[Any] = dataclasses.field(default_factory=list)
     operator: Operator | None = None
     captured: list[Any] = dataclasses.field(default_factory=list)
+    together: int = 1  # elements of a map that a kernel makes at once
 
     @property
     def positions(self) -> tuple[np.dtype | None, ...]:
@@ -69,7 +70,8 @@ class Ordered:
     def static(self, kind: str, **others: Any) -> OrderedCall:
         """The static half of a call that a kernel does."""
         assert self.f is not None and self.operator is not None
-        return OrderedCall(self.f, self.positions, kind, self.operator, len(self.captured), self.inner_rank, **others)
+        given = self.f, self.positions, kind, self.operator, len(self.captured), self.inner_rank
+        return OrderedCall(*given, together=self.together, **others)
 
     def start_leaves(self, init: Any, name: str = "init") -> list[Any]:
         """A value like the operator's, given by the user, as arrays of the slices' shapes."""

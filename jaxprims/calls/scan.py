@@ -28,15 +28,7 @@ def restart_flags(segment_starts: Any, call: Ordered) -> Any:
     return vary(flags, call.axes)
 
 
-def run(
-    call: Ordered,
-    start: Sequence[Any] | None,
-    flags: Any,
-    exclusive: bool,
-    reverse: bool,
-    in_place: bool = False,
-    together: int = 1,
-) -> Any:
+def run(call: Ordered, start: Sequence[Any] | None, flags: Any, exclusive: bool, reverse: bool, in_place: bool = False) -> Any:
     """A checked call: by its kernel, or by plain XLA."""
     given = None
     if exclusive and start is None and not any(0 in s for s in call.values.shapes):
@@ -57,7 +49,7 @@ def run(
         start = given
     if flags is not None and start is not None:
         return _restarting_from_init(call, start, flags, exclusive, reverse)
-    return call.restored(bind_scan(call, start, flags, exclusive, reverse, in_place, together), call.rank)
+    return call.restored(bind_scan(call, start, flags, exclusive, reverse, in_place), call.rank)
 
 
 def bind_scan(
@@ -67,7 +59,6 @@ def bind_scan(
     exclusive: bool,
     reverse: bool,
     in_place: bool,
-    together: int = 1,
     wanted: tuple[int, ...] | None = None,
     then: Traced | None = None,
 ) -> list[Any]:
@@ -78,7 +69,6 @@ def bind_scan(
         reverse=reverse,
         init=start is not None,
         in_place=in_place,
-        together=together,
         segmented_by="" if flags is None else "flags",
         wanted=wanted,
         then=then,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .operations import CHEAP, DEAR, Frame, ir, is_one_number, made_by
+from .operations import CHEAP, DEAR, Frame, NotTaken, ir, is_one_number, made_by, shape_of
 
 MORE_AXES = 16
 """The bit of a mask from which on it says how many axes more than one the elements have."""
@@ -34,13 +34,14 @@ def as_made(ctx: Any, operand: Any, batch: int) -> tuple[Any, int]:
     op, _ = made_by(ctx, operand, None)
     if op is None or op.name != "stablehlo.reshape" or operand.owner.operation != op:
         return operand, 1
-    before, after = (ir.RankedTensorType(x.type) for x in (op.operands[0], operand))
-    if not (before.has_static_shape and after.has_static_shape) or list(before.shape[:batch]) != list(after.shape[:batch]):
+    (made,) = op.operands
+    try:
+        before, after = shape_of(made), shape_of(operand)
+        axes = len(before) - batch
+        one = len(after) == batch + 1 and before[:batch] == after[:batch]  # loops along axes behind it divide once in all
+        return (made, axes) if one and axes > 1 and 0 not in before and _divides(ctx, made) else (operand, 1)
+    except NotTaken:  # of sizes that are not known
         return operand, 1
-    rest = before.shape[batch:]
-    if len(after.shape) > batch + 1 or len(rest) < 2 or 0 in rest:  # loops along an axis behind the elements' divide once in all
-        return operand, 1
-    return (op.operands[0], len(rest)) if _divides(ctx, op.operands[0]) else (operand, 1)
 
 
 def _divides(ctx: Any, value: Any) -> bool:
@@ -66,14 +67,14 @@ def _is_found_along(op: Any) -> bool:
     if op.name in _IN_PARTS:
         given = [(name, one) for name, one in (("interior_padding", 0), ("strides", 1)) if name in op.attributes]
         steps = any(n != one for name, one in given for n in ir.DenseI64ArrayAttr(op.attributes[name]))
-        return steps or _shape(op.operands[0])[1:] != _shape(op.results[0])[1:]
+        return steps or shape_of(op.operands[0])[1:] != shape_of(op.results[0])[1:]
     return op.name in _ALONG or bool(_expanded(op))
 
 
 def _is_of_short_rows(op: Any) -> bool:
     """Has each short row one number?"""
     expanded = _expanded(op)
-    after = _shape(op.results[0]) if expanded else []
+    after = shape_of(op.results[0]) if expanded else []
     return expanded == [len(after) - 1] and after[-1] <= SHORT and after[-1] % VECTORS == 0
 
 
@@ -81,9 +82,5 @@ def _expanded(op: Any) -> list[int]:
     """Axes along which all numbers are the same."""
     if op.name != "stablehlo.broadcast_in_dim":
         return []
-    of = dict(zip(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]), _shape(op.operands[0]), strict=True))
-    return [k for k, n in enumerate(_shape(op.results[0])) if n > 1 and of.get(k, 1) == 1]
-
-
-def _shape(value: Any) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
+    of = dict(zip(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]), shape_of(op.operands[0]), strict=True))
+    return [k for k, n in enumerate(shape_of(op.results[0])) if n > 1 and of.get(k, 1) == 1]

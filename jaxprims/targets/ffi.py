@@ -12,6 +12,7 @@ from jax.interpreters import mlir
 from ..specs import histogram, ordered, stencil, walk
 from ..specs.kernel import KernelSpec
 from .as_made import MORE_AXES, as_made
+from .operations import shape_of
 
 HISTOGRAM = f"jaxprims_hist_v{histogram.VERSION}"
 """The name carries the version: the persistent compilation cache knows nothing of this library's."""
@@ -80,7 +81,7 @@ def lower_call(
     for k in set(range(elements)) - set(aliases or ()):
         operands[k], axes = as_made(ctx, operands[k], masks[k].bit_count())
         if axes > 1:
-            avals[k] = avals[k].update(shape=tuple(mlir.ir.RankedTensorType(operands[k].type).shape))
+            avals[k] = avals[k].update(shape=shape_of(operands[k]))
             codes[k] += (axes - 1) << MORE_AXES
     ctx = ctx.replace(avals_in=avals)
     if workspace is not None:
