@@ -49,6 +49,9 @@ DEAR = 8
 """Additions for each element from which on arithmetic takes the time (an exponential does): XLA's loop of one reduction is no
 slower."""
 
+MOST_SLICED = 32
+"""Numbers for an element that are read beside those that it wants, if these are a slice."""
+
 LARGEST_PRODUCT = 64
 """Numbers of each side of a product that is a body's."""
 
@@ -130,6 +133,8 @@ class Body:
         if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
             return None
         if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
+            return None
+        if eqn.primitive.name == "slice" and own_numbers(eqn.invars[0], out[0]) > MOST_SLICED + own_numbers(var, labels):
             return None
         return out
 

@@ -16,7 +16,7 @@ from .graph import OUTSIDE
 from .sites import Site
 from .stencils.stencil import Stencil
 
-FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**15, 2**11, 2**8
+FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**12, 2**11, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
 updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
 
@@ -29,9 +29,9 @@ LEAST_IN_LOOPS = 2**18
 FEWEST_OF_BATCH = 32
 """Updates of each of a batch's bins, and these bins, below which XLA's loop of all is faster than a kernel for each."""
 
-SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED, SHORTEST_OF_BYTES = 512, 20, 24, 12
-"""Elements of a row below which XLA reduces the rows, one by one, as fast: if what they take is dear to make; in any case, but
-where floats are compared that are made for it; if the positions of extremes are wanted; extremes of bytes."""
+SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED, SHORTEST_OF_BYTES = 128, 20, 25, 12
+"""Elements of a row below which XLA reduces the rows, one by one, as fast: if it is dear to make what they take, of numbers in
+common, too; in any case, but where floats are compared that are made for it; if positions of extremes are wanted; of bytes."""
 
 FEW_COMPARED, SHORT_COMPARED = 8, 64
 """Floats of a row in memory up to which it takes XLA longer than a kernel to find the greatest; bytes below which it does so of
@@ -190,7 +190,9 @@ def why_not(body: Body) -> str | None:
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
     positioned = any(s.positioned for s in body.sites)
-    if site.kept and not slow and _are_short(body, row, each, in_loops and each >= DEAR):
+    in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
+    again = in_common and each >= DEAR and row < SHORT_ROW and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
+    if site.kept and not slow and (again or _are_short(body, row, each)):
         return "short rows, each reduced by itself"
     written = [
         leaf
@@ -202,7 +204,7 @@ def why_not(body: Body) -> str | None:
     if not in_loops:
         return None  # XLA would write what these make
     if len(body.sites) == 1 and not positioned:
-        if each >= DEAR and not (slow or narrow or body.given or _is_long(body, inside) or _compares_floats(site)):
+        if _is_as_fast_in_xla(site, inside, each) and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
         wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
         if each == 0 and wide and not body.given and _is_read_by_xla(body):
@@ -212,6 +214,27 @@ def why_not(body: Body) -> str | None:
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
+
+
+BESIDE_A_FUNCTION = 4
+"""Additions for a number, beside one function of it, whose extremes along rows XLA finds as fast; of f64 any."""
+
+
+def _is_as_fast_in_xla(site: Site, inside: list[JaxprEqn], each: float) -> bool:
+    """Does arithmetic take the time, and XLA no longer: for halves, which it rounds where they are written; for one function of
+    which it has vectors?"""
+    row = math.prod(site.sizes[site.kept :]) * in_register(site.eqn.outvars[0])
+    if _compares_floats(site) and site.kept and row < SHORT_COMPARED:
+        return False
+    dtypes = {e.outvars[0].aval.dtype for e in inside}
+    if any(jnp.issubdtype(t, jnp.floating) and t.itemsize == 2 for t in dtypes):
+        return each >= DEAR
+    functions = [(e.primitive.name, operations(e)) for e in inside if operations(e) >= DEAR]
+    if len(functions) != 1:
+        return False
+    ((name, additions),) = functions
+    few = jnp.dtype("float64") in dtypes or each - additions <= BESIDE_A_FUNCTION
+    return name == "log1p" or (_compares(site) and bool(site.kept) and few)
 
 
 FEWEST_LONG = 2**17
@@ -240,6 +263,8 @@ def along_rows(body: Body) -> frozenset[Var]:
     out = set[Var]()
     for k in body.taken:
         eqn = graph.eqns[k]
+        if eqn.primitive.name == "dot_general" and _is_along_rows(body, eqn):
+            out.add(eqn.outvars[0])
         if eqn.primitive.name not in REDUCTIONS:
             continue
         shape, axes = eqn.invars[0].aval.shape, sorted(eqn.params["axes"])
@@ -251,6 +276,19 @@ def along_rows(body: Body) -> frozenset[Var]:
         if behind <= NUMBER_BY_NUMBER - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
             out.add(eqn.outvars[0])
     return frozenset(out)
+
+
+SHORTEST_MULTIPLIED = 64
+"""Bytes of a matrix's row from which on XLA, which goes along it, multiplies it by a vector faster."""
+
+
+def _is_along_rows(body: Body, eqn: JaxprEqn) -> bool:
+    """Is it a product of a vector and a matrix of floats in memory, whose rows lie side by side and are read for nothing else?"""
+    (x, y), ((sums, _), (batch, _)) = eqn.invars, eqn.params["dimension_numbers"]
+    dtype, last, inside = x.aval.dtype, x.aval.ndim - 1, body.inside
+    read = x in {var for var, _ in body.streamed} and y.aval.ndim == 1 and not batch and tuple(sums) == (last,)
+    alone = read and not any(u in inside for u in body.graph.users[x] if body.graph.eqns[u] is not eqn)
+    return alone and dtype in (jnp.float32, jnp.float64) and x.aval.shape[last] * dtype.itemsize >= SHORTEST_MULTIPLIED
 
 
 SHORT_ROW_SCANNED = 256
@@ -277,12 +315,10 @@ FEWEST_IN_ROWS_AGAIN, SHORTEST_ROW_AGAIN = 2**13, 32
 kernel once. (In all twice as many, if XLA would have to write what the kernel reads; in a loop as of short ones.)"""
 
 
-def _are_short(body: Body, row: int, each: float, dear: bool) -> bool:
+def _are_short(body: Body, row: int, each: float) -> bool:
     """Does XLA reduce rows of so many elements as fast, each of which takes so many additions?"""
     site = body.sites[0]
     compared = _compares_floats(site) and site.elements >= FEWEST
-    if dear:
-        return row < SHORT_ROW and not (compared and row * in_register(site.eqn.outvars[0]) < SHORT_COMPARED)
     if any(s.positioned for s in body.sites):
         return row < SHORTEST_SEARCHED
     if compared:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jax.extend.core import JaxprEqn, Literal
@@ -15,7 +15,7 @@ from jax.extend.core import JaxprEqn, Literal
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import REDUCTIONS, Labels, leading, wanted
 from .agreed import made_apart
-from .body import IN_ROWS, MOST_IN_ROW, Body, operations, own_numbers
+from .body import IN_ROWS, MOST_IN_ROW, Body, Leaf, operations, own_numbers
 from .compared import Compared
 from .cut import IN_CACHE, bytes_of
 from .graph import OUTSIDE, Graph, needs_itself
@@ -132,14 +132,23 @@ class Rows:
         reduced = (e for k in self.members if (e := self.graph.eqns[k]).primitive.name in REDUCTIONS)
         return all(own_numbers(v := e.invars[0], self.labels(v)) <= MAX_STRUCT_SLOTS for e in reduced)
 
-    def adds_short_ones(self, roots: Sequence[int]) -> bool:
-        """Are short rows summed, which XLA does one by one? Rows are read where they lie."""
-        inside = (self.graph.eqns[k].primitive.name for k in self.behind(roots))
-        if not self.are_short or "reduce_sum" not in inside:
+    def combines_short_ones(self, roots: Sequence[int]) -> bool:
+        """Are short rows summed, which XLA does one by one, or the extremes found of what is made of numbers that they have in
+        common, which a reduction would read again for each? Rows are read where they lie."""
+        inside = {k: name for k in self.behind(roots) if (name := self.graph.eqns[k].primitive.name) in REDUCTIONS}
+        if not self.are_short or set(inside.values()).isdisjoint(("reduce_sum", "reduce_max", "reduce_min")):
             return False
         loops = set(range(len(self.sizes)))
-        read = Body(self.graph, [_site(self, k) for k in roots], ()).leaves
-        return all(loops.isdisjoint(labels) or loops <= set(labels) for _, labels in read)
+        if not all(loops.isdisjoint(labels) or loops <= set(labels) for _, labels in self._leaves(roots)):
+            return False
+        if "reduce_sum" in inside.values():
+            return True
+        elsewhere = (u for k in inside for u in self.graph.users[self.graph.eqns[k].invars[0]] if u not in self.members)
+        read = ((v, k) for v, k in self._leaves(inside) if v.aval.size > 1)
+        return not list(elsewhere) and any(loops.isdisjoint(k) or own_numbers(v, k) == 1 for v, k in read)
+
+    def _leaves(self, members: Iterable[int]) -> Iterable[Leaf]:
+        return Body(self.graph, [_site(self, k) for k in members], ()).leaves
 
     def _read(self, index: int, cut: Collection[Any]) -> set[Any]:
         """The arrays whose rows an equation is made of."""
@@ -203,7 +212,7 @@ def find_rows(graph: Graph, compared: Sequence[Compared], written: bool) -> list
     for rows in groups:
         roots = rows.roots(elsewhere | within - rows.members, kernels)
         roots = _with_compared(rows, roots, compared) if roots else []
-        if roots and (rows.goes_again(roots) or rows.adds_short_ones(roots)):
+        if roots and (rows.goes_again(roots) or rows.combines_short_ones(roots)):
             out.append([_site(rows, k) for k in roots])
     return out
 

@@ -13,7 +13,7 @@ _SIMPLE = COMPARE | frozenset(
     "add sub mul max min and or xor shift_left shift_right_logical shift_right_arithmetic not neg abs sign floor ceil round_even "
     "select convert bitcast".split()
 )
-_FUNCTION = 16  # a polynomial, or what there is no instruction for
+FUNCTION = 16  # a polynomial, or what there is no instruction for
 _TURNS = 8  # of a loop that ends when it does
 
 AT_ONCE = 1000
@@ -33,8 +33,13 @@ def work(p: Program, at_least: bool = False) -> int:
             parts = [work(part, at_least) for part in i.attr]
             total += min(parts) if at_least and i.op == "cond" else sum(parts) * (_TURNS if i.op == "while" else 1)
         elif i.op not in _FREE:
-            total += 1 if i.op in _SIMPLE else _SLOW.get(i.op, _FUNCTION)
+            total += 1 if i.op in _SIMPLE else _SLOW.get(i.op, FUNCTION)
     return total
+
+
+def functions(p: Program) -> int:
+    """How many operations are none of these: there are no instructions for them."""
+    return sum(i.op not in _SIMPLE | _FREE | CONTROL | _SLOW.keys() for i in p.body)
 
 
 def instructions(p: Program, weights: Mapping[str, int]) -> int:

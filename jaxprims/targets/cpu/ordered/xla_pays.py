@@ -9,7 +9,7 @@ from ..family import FEW
 from ..histogram.xla_pays import SMALL, SMALL_HALVES
 from ..llvm.types import HALVES
 from ..xla_wakes import wakes_a_thread
-from .xla_reduces import xla_reduces
+from .xla_reduces import sums_one_function, xla_reduces
 
 SMALL_SEGMENTS = 2048
 """As :data:`SMALL`, of segments by sorted ids."""
@@ -61,6 +61,8 @@ def xla_pays(problem: OrderedProblem, operation: str, in_loop: bool | None) -> s
         return "short rows: an operation for each doubling, on all of them"
     if in_loop and _few_steps(problem, operation):
         return "few steps in a loop: XLA makes what it combines"
+    if not operation and sums_one_function(problem):
+        return "rows of one function, which XLA has in vectors"
     if problem.family == "scan":
         return "two elements: one operation" if operation and problem.n <= 2 else None
     return xla_reduces(problem, operation, in_loop) if problem.family == "reduce" and operation else None

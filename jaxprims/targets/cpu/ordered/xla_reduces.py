@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....ir.program import itemsize
+from ....ir.work import FUNCTION, functions, work
 from ....specs.problems import OrderedProblem
 from ..family import FEW
 from ..llvm.engine import has_narrow_vectors
@@ -130,6 +131,21 @@ def _few_in_columns(problem: OrderedProblem, operation: str) -> bool:
     if operation in EXTREMES and state in HALVES:
         return problem.lanes >= SOME_COLUMNS and every <= FEW_HALVES_IN_COLUMNS
     return operation in ("add", "mul") and state in FLOATS and problem.lanes >= WIDE and every <= FEW_IN_WIDE_COLUMNS
+
+
+# --- of a function ----------------------------------------------------------------------------------------------------
+
+BESIDE_A_FUNCTION = {"f32": 4, "f64": 12}
+"""Additions for a number, beside one function of it, up to which XLA's loop along a row is as fast where no vectors are wider
+than 32 bytes."""
+
+
+def sums_one_function(problem: OrderedProblem) -> bool:
+    """Does XLA make what is summed along rows, of a function that it has in vectors, as fast?"""
+    f, op, beside = problem.spec.f, problem.spec.op, BESIDE_A_FUNCTION.get(problem.spec.state[0], 0)
+    sums = problem.family == "reduce" and [i.op for i in op.body if i.op != "arg"] == ["add"]
+    rows = sums and problem.lanes == 1 and problem.members > 1
+    return rows and beside > 0 and has_narrow_vectors() and functions(f) == 1 and work(f) <= FUNCTION + beside
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
