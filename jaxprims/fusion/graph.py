@@ -82,15 +82,13 @@ class Graph:
         """The equations that are evaluated for what is ``wanted`` (None: the results) and for effects, but for those of which
         ``reads`` says what a kernel of theirs reads. ``outside``: among these alone."""
         among = range(len(self.eqns)) if outside is None else outside
-        todo = [*(self.jaxpr.outvars if wanted is None else wanted)]
-        todo += [v for k in among if self.eqns[k].effects for v in self.eqns[k].invars]
-        done = set[int]()
-        while todo:
-            index = None if isinstance(v := todo.pop(), Literal) else self.producer.get(v)
-            if index is not None and index in among and index not in done:
-                done.add(index)
-                todo += reads.get(index, self.eqns[index].invars)
-        return done.difference(reads)
+        first = [*(self.jaxpr.outvars if wanted is None else wanted)]
+        first += [v for k in among if self.eqns[k].effects for v in self.eqns[k].invars]
+
+        def makers(atoms: Iterable[Any]) -> list[int]:
+            return [k for v in variables(atoms) if (k := self.producer.get(v)) is not None and k in among]
+
+        return {*reached(makers(first), lambda k: makers(reads.get(k, self.eqns[k].invars)))}.difference(reads)
 
 
 Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]

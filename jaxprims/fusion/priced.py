@@ -12,7 +12,7 @@ from ..tracing.labels import REDUCTIONS
 from .body import Body, operations
 from .cut import byte_at, bytes_of
 from .epilogues import Finished
-from .graph import Graph
+from .graph import Graph, reached
 from .kernels import Kernel
 from .stencils.folded import Folded
 from .stencils.stencil import Stencil
@@ -68,18 +68,15 @@ def _is_alone(graph: Graph, index: int) -> bool:
 
 def _loop(graph: Graph, v: Var, written: Collection[Var], by_xla: Collection[int]) -> tuple[set[int], set[Var]]:
     """The equations of the loop that writes a variable, and what it reads."""
-    inside, read, todo = set[int](), set[Var](), [graph.producer[v]]
-    while todo:
-        index = todo.pop()
-        if index in inside:
-            continue
-        inside.add(index)
-        for x in variables(graph.eqns[index].invars):
-            if x in written or graph.producer.get(x) not in by_xla:
-                read.add(x)
-            else:
-                todo.append(graph.producer[x])
-    return inside, read
+
+    def is_read(x: Var) -> bool:
+        return x in written or graph.producer.get(x) not in by_xla
+
+    def makers(k: int) -> list[int]:
+        return [graph.producer[x] for x in variables(graph.eqns[k].invars) if not is_read(x)]
+
+    inside = {*reached([graph.producer[v]], makers)}
+    return inside, {x for k in inside for x in variables(graph.eqns[k].invars) if is_read(x)}
 
 
 def _by_xla(graph: Graph, v: Var, inside: Collection[int]) -> float:
