@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ....ir.program import Program, itemsize
+from ....ir.program import Program, itemsize, register_bytes
 from ....ir.work import work
 from ....specs.histogram import PartSpec
 from ..llvm import expr
@@ -19,12 +19,10 @@ from ..llvm.build import (
     repeated,
     scaled,
     side_by_side,
-    splat,
     store_few,
     vector_for,
 )
-from ..llvm.types import to_memory
-from ..llvm.vectors import register_bytes
+from ..llvm.types import splat, to_memory
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 

@@ -7,8 +7,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, load, load_each, load_slots, loop, scaled, splat, store_each
-from ..llvm.types import alloca, constant, memory_type
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, load, load_each, load_slots, loop, scaled, store_each
+from ..llvm.types import alloca, constant, memory_type, splat
 from .rows import Rows
 from .vector_phase import PREFETCH_AHEAD
 

@@ -9,10 +9,10 @@ from llvmlite import ir
 from ....ir.program import Builder, Program, from_bits, itemsize
 from ....specs.histogram import HistogramSpec
 from ....specs.histogram_layout import Variant, slot_offsets
-from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, loop, pointer, scaled, splat
+from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, loop, pointer, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.squeeze import store_kept
-from ..llvm.types import alloca, memory_type, numbers, to_memory
+from ..llvm.types import alloca, memory_type, numbers, splat, to_memory
 from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from .types import call, from_memory, memory_type, numbers, suffix, take, to_memory, undefined, vector, vector_of
+from .types import call, from_memory, memory_type, numbers, splat, suffix, take, to_memory, undefined, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -128,12 +128,6 @@ def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int,
     return out
 
 
-def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
-    t = vector(value.type, width)
-    one = b.insert_element(undefined(t), value, ir.Constant(I32, 0))
-    return b.shuffle_vector(one, undefined(t), numbers(I32, [0] * width))
-
-
 def declare(
     module: ir.Module, name: str, params: Sequence[ir.Type], result: ir.Type | None = None, inner: bool = False
 ) -> tuple[ir.IRBuilder, list[ir.Argument]]:
@@ -187,7 +181,7 @@ def repeated(b: ir.IRBuilder, p: ir.Value, dtype: str, first: ir.Value, count: i
 
     if width == 1 or each % width == 0:
         one = from_(first, 1)
-        return one if width == 1 else splat(b, one, width)
+        return splat(b, one, width)
     if width % each == 0:
         few = from_(first, -(-count // each))
         return take(b, few, few, [min(k, count - 1) // each for k in range(width)])

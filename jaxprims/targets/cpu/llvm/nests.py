@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
-from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
+from ....ir.program import Program, is_float, itemsize, numpy_dtype, register_bytes, to_bits
 from . import expr
 from .build import I1, I32, PTR, declare, i64, load, loop, store
 from .engine import target
@@ -36,7 +36,7 @@ from .types import (
     take,
     to_memory,
 )
-from .vectors import load_first, register_bytes, store_first
+from .vectors import load_first, store_first
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""

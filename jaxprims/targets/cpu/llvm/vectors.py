@@ -14,8 +14,8 @@ from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
-from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled, splat
-from .types import HALVES, alloca, from_memory, lanes, memory_type, numbers, register_type, take, to_memory
+from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled
+from .types import alloca, from_memory, lanes, memory_type, numbers, register_type, splat, take, to_memory
 
 MOST_SHUFFLED = 128
 """Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
@@ -25,11 +25,6 @@ MASKED = 4
 
 LINE = 64
 """Bytes that a processor fetches at once."""
-
-
-def register_bytes(dtype: str) -> int:
-    """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
-    return 4 if dtype in HALVES else itemsize(dtype)
 
 
 class Held:

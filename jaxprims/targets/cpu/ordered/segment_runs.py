@@ -11,8 +11,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled, splat
-from ..llvm.types import alloca, call, from_memory, memory_type, numbers
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled
+from ..llvm.types import alloca, call, from_memory, memory_type, numbers, splat
 from ..llvm.vectors import Held, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
