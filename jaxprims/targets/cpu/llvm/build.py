@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from .types import call, from_memory, memory_type, numbers, splat, suffix, take, to_memory, undefined, vector_of
+from .types import call, from_memory, interleaved, memory_type, numbers, splat, suffix, take, to_memory, undefined, vector_of
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -140,18 +140,13 @@ def declare(
     return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
 
 
-def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> None:
-    """The inverse of :func:`load_slots`: vectors, one for each slot, interleaved into memory."""
-    n = len(values)
-    if width == 1:
-        for s, v in enumerate(values):
-            b.store(v, address(b, p, i64(s * itemsize(dtype))), align=itemsize(dtype))
-        return
-    row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
+def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> ir.StoreInstr | None:
+    """The inverse of :func:`load_slots`, of values as memory has them: vectors, one for each slot, by one store."""
+    if width > 1:
+        return b.store(interleaved(b, values), p, align=itemsize(dtype))
     for s, v in enumerate(values):
-        lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
-        row = take(b, row, take(b, v, v, [i if i < width else 0 for i in range(n * width)]), lanes)
-    b.store(row, p, align=itemsize(dtype))
+        b.store(v, address(b, p, i64(s * itemsize(dtype))), align=itemsize(dtype))
+    return None
 
 
 def load_few(b: ir.IRBuilder, p: ir.Value, dtype: str, count: int, slots: int) -> list[ir.Value]:

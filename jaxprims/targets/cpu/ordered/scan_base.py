@@ -12,8 +12,8 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled
 from ..llvm.structs import in_pieces, store_structs
-from ..llvm.types import alloca, splat, to_memory
-from ..llvm.vectors import Held, interleaved, stream
+from ..llvm.types import alloca, interleaved, splat, to_memory
+from ..llvm.vectors import Held, stream
 from .elements import Elements
 from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
 
