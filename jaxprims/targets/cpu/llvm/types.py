@@ -128,6 +128,13 @@ def take(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.
     return b.shuffle_vector(x, y, numbers(_I32, order))
 
 
+def with_lanes(b: ir.IRBuilder, v: ir.Value, first: Iterable[ir.Value]) -> ir.Value:
+    """The vector with these scalars as its first lanes."""
+    for k, one in enumerate(first):
+        v = b.insert_element(v, one, _I32(k))
+    return v
+
+
 def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
     """One vector of the lanes of all: their first ones, then their second ones."""
     row, width = values[0], values[0].type.count

@@ -11,7 +11,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm.build import I32, address, chosen, i64, masked_load, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.structs import in_pieces, load_structs
-from ..llvm.types import from_memory, memory_type, numbers, register_type, splat, undefined
+from ..llvm.types import from_memory, memory_type, numbers, register_type, splat, undefined, with_lanes
 from ..llvm.vectors import MOST_SHUFFLED, f_of
 
 LEAST_WIDTH = 4
@@ -201,10 +201,7 @@ class Elements:
         lanes = [self._narrow(b.urem(i64(width - 1 - k if self.backwards else k), self.period), t) for k in range(width)]
         if width == 1:
             return lanes[0]
-        v: ir.Value = ir.Constant(ir.VectorType(t, width), ir.Undefined)
-        for k, lane in enumerate(lanes):
-            v = b.insert_element(v, lane, ir.Constant(I32, k))
-        return v
+        return with_lanes(b, undefined(ir.VectorType(t, width)), lanes)
 
     def _narrow(self, v: ir.Value, t: ir.Type) -> ir.Value:
         return v if t.width == 64 else self.b.trunc(v, t)
