@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
@@ -19,7 +18,7 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import REDUCED_BY, capturing, interpret, value_of, variables
 from ..tracing.labels import MOVES, REDUCTIONS, Mixed, sources
 from . import devices, divided
-from .ordered.scan_xla import STEPS
+from .ordered.scan_xla import OPERATIONS
 
 _SLICES = frozenset({"gather", "dynamic_slice"})
 
@@ -166,5 +165,4 @@ def _equation(eqn: JaxprEqn, xs: Sequence[Any], shape: Sequence[int]) -> Sequenc
 
 def _together(x: Any, how: str, names: devices.Names) -> Any:
     name = REDUCED_BY[how]
-    op = STEPS.get(name) or getattr(jnp, f"bitwise_{name}")
-    return devices.together(lambda a, b: [op(a[0], b[0])], [x], names, [name], None)[0]
+    return devices.together(lambda a, b: [OPERATIONS[name](a[0], b[0])], [x], names, [name], None)[0]
