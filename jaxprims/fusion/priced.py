@@ -24,7 +24,7 @@ SAVED = 0.97
 A_CALL = 2**16
 """What a call of a kernel takes beside its elements, in additions."""
 
-ONE_BY_ONE = 20
+A_STEP = 20
 """Additions that it takes a kernel to add a number to its bin or to go a step, XLA twice as many; and those that it takes XLA to
 add a number of a few columns, and more to read one by index in the loop of a reduction."""
 
@@ -86,17 +86,17 @@ def _by_xla(graph: Graph, v: Var, inside: Collection[int]) -> float:
     name, reduced = last.primitive.name, last.primitive.name in REDUCTIONS
     out = float(A_LOOP)
     for eqn in (graph.eqns[k] for k in inside if k != index or not apart):
-        more = ONE_BY_ONE if reduced and eqn.primitive.name == "gather" else 0
+        more = A_STEP if reduced and eqn.primitive.name == "gather" else 0
         out += (operations(eqn) + more) * eqn.outvars[0].aval.size
     if reduced:
         x = last.invars[0].aval
         beside = math.prod(x.shape[max(last.params["axes"], default=0) + 1 :])
-        each = IN_REDUCTION if beside == 1 else 2 if beside >= A_VECTOR else ONE_BY_ONE
+        each = IN_REDUCTION if beside == 1 else 2 if beside >= A_VECTOR else A_STEP
         return out + each * x.size + BEGIN_ROW * numbers * (beside == 1)
     if name == "dot_general":
         return out + operations(last) * numbers / PRODUCTS
     if name.startswith("scatter"):
-        return out + 2 * ONE_BY_ONE * last.invars[1].aval.size
+        return out + 2 * A_STEP * last.invars[1].aval.size
     return out + PRODUCTS * numbers * apart
 
 
@@ -111,5 +111,5 @@ def _in_kernel(body: Body | Stencil | Finished | Folded) -> float:
         return _in_kernel(body.scans) + sum(operations(eqns[k]) * eqns[k].outvars[0].aval.size for k in body.inside)
     once = {k for k in body.taken if (body.of_rows and body.numbers[k] == 1) or body.graph.is_constant(eqns[k].outvars[0])}
     made = sum(operations(eqns[k]) * body.times(k) for k in body.taken - once)
-    combined = sum(s.elements * (1 if s.family in ("reduce", "map", "rows") else ONE_BY_ONE) for s in body.sites)
+    combined = sum(s.elements * (1 if s.family in ("reduce", "map", "rows") else A_STEP) for s in body.sites)
     return made + combined
