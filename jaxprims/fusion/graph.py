@@ -144,15 +144,6 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
     return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
 
 
-def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
-    """These variables and all that is computed from them."""
-    out = set(some)
-    for eqn in jaxpr.eqns:
-        if any(v in out for v in variables(eqn.invars)):
-            out.update(eqn.outvars)
-    return out
-
-
 T = TypeVar("T")
 
 
