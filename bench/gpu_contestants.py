@@ -24,15 +24,9 @@ import numpy as np
 from .contestant import Missing
 from .gpu_measure import Arrays, Work, on_gpu
 from .peers import build, futhark
+from .peers.arrays import module
 
 Prepare = Callable[[list[Arrays]], Work]
-
-
-def module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise Missing(f"{name} cannot be imported ({error})") from error
 
 
 def need_gpu(who: str) -> None:

@@ -118,26 +118,25 @@ def test_parts_and_restrict():
 
 
 @pytest.mark.parametrize(
-    ("op", "dtypes", "bits", "wanted"),
+    ("op", "dtypes", "wanted"),
     [
-        (jnp.add, ["f32"], 64, "HDW"),
-        (jnp.add, ["s8"], 64, "CAS"),
-        (jnp.maximum, ["s32"], 64, "HDW"),
-        (jnp.maximum, ["f32"], 64, "CAS"),  # the hardware's ignores NaN
-        (lambda a, b: where(a > b, a, b), ["s32"], 64, "HDW"),
-        (jnp.multiply, ["f32"], 64, "CAS"),
-        (monoids.argmax, ["f32", "s32"], 64, "CAS"),
-        (mean_and_variance, ["f32"] * 3, 64, "XCG"),
-        (mean_and_variance, ["f32"] * 3, 128, "CAS"),
-        (monoids.add, ["f32", "s32"], 64, "HDW"),
-        (lambda a, b: (a[0] + b[0], a[1] * b[1]), ["f32", "f32"], 64, "CAS"),
-        (jnp.add, ["complex64"], 64, "HDW"),
-        (jnp.multiply, ["complex64"], 64, "CAS"),
+        (jnp.add, ["f32"], "HDW"),
+        (jnp.add, ["s8"], "CAS"),
+        (jnp.maximum, ["s32"], "HDW"),
+        (jnp.maximum, ["f32"], "CAS"),  # the hardware's ignores NaN
+        (lambda a, b: where(a > b, a, b), ["s32"], "HDW"),
+        (jnp.multiply, ["f32"], "CAS"),
+        (monoids.argmax, ["f32", "s32"], "CAS"),
+        (mean_and_variance, ["f32"] * 3, "XCG"),
+        (monoids.add, ["f32", "s32"], "HDW"),
+        (lambda a, b: (a[0] + b[0], a[1] * b[1]), ["f32", "f32"], "CAS"),
+        (jnp.add, ["complex64"], "HDW"),
+        (jnp.multiply, ["complex64"], "CAS"),
     ],
 )
-def test_atomic_class(op, dtypes, bits, wanted):
+def test_atomic_class(op, dtypes, wanted):
     program = traced(op, *dtypes)
-    assert atomic_class(program, program.result_dtypes, cas_bits=bits) == wanted
+    assert atomic_class(program, program.result_dtypes) == wanted
 
 
 @pytest.mark.parametrize(

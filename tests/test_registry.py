@@ -184,7 +184,7 @@ def toy() -> Iterator[Toy]:
     try:
         yield target
     finally:
-        registry.unregister_target(target)
+        registry._targets.pop(target.name)
         registry.register_target(CPU)
         jax.clear_caches()
 

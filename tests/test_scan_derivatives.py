@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from references import einstein
+from references import einstein, inexact
 
 import jaxprims as jp
 from jaxprims.targets.plans import AnyKernel, forced
@@ -21,20 +21,15 @@ N = 6
 STARTS = np.array([0, 0, 1, 0, 1, 1], bool)
 
 
-def leaves(tree: Any) -> list[Any]:
-    """What has derivatives."""
-    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-
 def assert_close(got: Any, wanted: Any, rtol: float = 1e-9) -> None:
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-10), leaves(got), leaves(wanted))
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-10), inexact(got), inexact(wanted))
 
 
 def scalar(tree: Any) -> Any:
     """A number that depends on every result, not linearly."""
     weigh = lambda x: np.cos(np.arange(x.size, dtype=np.float64)).reshape(x.shape)  # noqa: E731
     turn = lambda x: np.asarray(1 + 0.5j if x.dtype.kind == "c" else 1, x.dtype)  # noqa: E731
-    return sum(jnp.sum(weigh(x) * jnp.real(x * x * turn(x))) for x in leaves(tree))
+    return sum(jnp.sum(weigh(x) * jnp.real(x * x * turn(x))) for x in inexact(tree))
 
 
 def combine(op: Callable[..., Any], xs: Any, order: Sequence[int], init: Any = None) -> Any:
@@ -132,7 +127,7 @@ def check(ours: Callable[..., Any], reference: Callable[..., Any], *args: Any) -
         whole = lambda *a: finite(f(*a))  # noqa: E731
         grads = jax.grad(lambda *a: scalar(whole(*a)), every, allow_int=True)(*args)
         values, tangents = jax.jvp(f, args, jax.tree.map(tangent, args))
-        return {"values": leaves(finite(values)), "gradients": leaves(grads), "tangents": leaves(tangents)}
+        return {"values": inexact(finite(values)), "gradients": inexact(grads), "tangents": inexact(tangents)}
 
     got, wanted = jax.jit(lambda *args: [all_of(f, *args) for f in (ours, reference)])(*args)
     for what in wanted:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api.genhist import genhist, reduce_by_index
-from ..api.scan import scan
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
 from ..arguments.checks import as_array
@@ -17,6 +16,7 @@ from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
 from ..calls.segments import count_of, segments_pay
+from ..primitives.ordered import segments as ordered_segments
 from ..primitives.ordered.scan_xla import inside
 from ..primitives.reads import rows as rows_at
 from ..tracing.varying import beside
@@ -53,11 +53,7 @@ def ids_of(segments: Any, data: jax.Array) -> jax.Array:
     """Each element's segment; -1 before the first, the number of segments behind the last."""
     if not isinstance(segments, Offsets):
         return beside(segments, data)
-    elements = data.shape[0]
-    starts = jnp.clip(segments.offsets, 0, elements)
-    if not isinstance(elements, int):  # symbolic: bins have a number
-        return jnp.cumsum(jnp.zeros(elements, np.int32).at[starts].add(1, mode="drop")) - 1
-    return beside(scan(reduce_by_index(jnp.ones(starts.shape, np.int32), starts, elements, jnp.add)) - 1, data)
+    return beside(ordered_segments.ids_of(segments.offsets, data.shape[0], np.int32), data)
 
 
 def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: type) -> tuple[jax.Array, Any, int]:

@@ -20,11 +20,11 @@ from jax.interpreters.partial_eval import dce_jaxpr, dce_rules
 from ..arguments.checks import is_too_wide
 from ..primitives.tangents import is_inexact, replaced, taylor_by
 from ..targets.operations import EACH
-from ..tracing.jaxprs import equations_in, interpret, opened, run_equation, with_arguments
+from ..tracing.jaxprs import depending_on, equations_in, interpret, opened, run_equation, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
 from .extremes import found_by_value
-from .graph import Graph, depending_on, flat_graph
+from .graph import Graph, flat_graph
 from .intervals import Interval, interval, intervals
 from .invariants import before_loop
 from .linearize import divided

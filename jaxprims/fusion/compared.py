@@ -151,19 +151,18 @@ def _is_quotient(graph: Graph, eqn: JaxprEqn) -> bool:
 
 
 def _is_of_steps(graph: Graph, difference: Var) -> bool:
-    todo, seen = [difference], set[int]()
-    while todo:
-        for k in graph.users.get(todo.pop(), ()):
-            if k == OUTSIDE or k in seen:
-                continue
-            seen.add(k)
-            eqn = graph.eqns[k]
-            name, out = eqn.primitive.name, eqn.outvars[0]
-            if name in _STEPS or (name == "convert_element_type" and not jnp.issubdtype(out.aval.dtype, jnp.inexact)):
-                return True
-            if name in _SCALES or name == "convert_element_type":
-                todo.append(out)
-    return False
+    def users(v: Var) -> list[int]:
+        return [k for k in graph.users.get(v, ()) if k != OUTSIDE]
+
+    def onward(k: int) -> list[int]:
+        eqn = graph.eqns[k]
+        return users(eqn.outvars[0]) if eqn.primitive.name in _SCALES | {"convert_element_type"} else []
+
+    def is_step(eqn: JaxprEqn) -> bool:
+        whole = eqn.primitive.name == "convert_element_type" and not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+        return whole or eqn.primitive.name in _STEPS
+
+    return any(is_step(graph.eqns[k]) for k in reached(users(difference), onward))
 
 
 def _of_both(graph: Graph, eqn: JaxprEqn) -> set[Var]:

@@ -82,15 +82,13 @@ class Graph:
         """The equations that are evaluated for what is ``wanted`` (None: the results) and for effects, but for those of which
         ``reads`` says what a kernel of theirs reads. ``outside``: among these alone."""
         among = range(len(self.eqns)) if outside is None else outside
-        todo = [*(self.jaxpr.outvars if wanted is None else wanted)]
-        todo += [v for k in among if self.eqns[k].effects for v in self.eqns[k].invars]
-        done = set[int]()
-        while todo:
-            index = None if isinstance(v := todo.pop(), Literal) else self.producer.get(v)
-            if index is not None and index in among and index not in done:
-                done.add(index)
-                todo += reads.get(index, self.eqns[index].invars)
-        return done.difference(reads)
+        first = [*(self.jaxpr.outvars if wanted is None else wanted)]
+        first += [v for k in among if self.eqns[k].effects for v in self.eqns[k].invars]
+
+        def makers(atoms: Iterable[Any]) -> list[int]:
+            return [k for v in variables(atoms) if (k := self.producer.get(v)) is not None and k in among]
+
+        return {*reached(makers(first), lambda k: makers(reads.get(k, self.eqns[k].invars)))}.difference(reads)
 
 
 Rewrite = Callable[[JaxprEqn], "Callable[..., Sequence[Any]] | None"]
@@ -144,15 +142,6 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
         return interpret(graph.jaxpr, graph.consts, args, one)
 
     return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
-
-
-def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
-    """These variables and all that is computed from them."""
-    out = set(some)
-    for eqn in jaxpr.eqns:
-        if any(v in out for v in variables(eqn.invars)):
-            out.update(eqn.outvars)
-    return out
 
 
 T = TypeVar("T")

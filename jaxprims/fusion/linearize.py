@@ -8,13 +8,13 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from ..tracing.jaxprs import assembled, variables
+from ..tracing.jaxprs import assembled, depending_on, variables
 from ..tracing.labels import NUMBER_BY_NUMBER
 from .agreed import has_its_own_way, is_of_arguments
 from .body import operations
 from .compared import compared
 from .cut import KEPT, bytes_of, count_of, read_or_made
-from .graph import OUTSIDE, Graph, depending_on, reached
+from .graph import OUTSIDE, Graph, reached
 from .one_hots import one_hot
 from .sites import MOST_OWN
 

@@ -22,6 +22,7 @@ from ..arguments.positions import positions
 from ..calls.mapped import mapped, recurring, scanned
 from ..primitives.avals import typed
 from ..primitives.batches import over_batch
+from ..primitives.tangents import replaced
 from ..specs.large import MOST_TOGETHER
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
@@ -77,9 +78,7 @@ def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
 
     def one(*xs: Any) -> Any:
         def f(*row: Any) -> Any:
-            mine = list(xs)
-            for n, x in zip(streamed, row, strict=True):
-                mine[n] = x
+            mine = replaced(xs, streamed, row)
 
             def values(*mine: Any) -> Any:
                 return tuple(tuple(v) for v in body.evaluate(mine, _no_position))
@@ -161,9 +160,7 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
         wants_position = any(s.positioned for s in body.sites) or any(k >= first for k in body.counted)
 
         def f(*element: Any) -> Any:
-            mine = list(xs)
-            for n, x in zip(streamed, element, strict=False):
-                mine[n] = x
+            mine = replaced(xs, streamed, element[: len(streamed)])
             flat = element[-1] if wants_position else None
 
             def position(loop: int) -> Any:
@@ -251,9 +248,7 @@ def _flat(
 
     def values(*element: Any) -> list[list[Any]]:
         flat = element[-1] if wants_position else None
-        mine = list(arrays)
-        for m, x in zip(streamed, element, strict=False):
-            mine[m] = x
+        mine = replaced(arrays, streamed, element[: len(streamed)])
         for m in partial:
             mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(labels[m]))]
         return body.evaluate(mine, lambda loop: outer[loop] if loop < first else _coordinate(flat, sizes, loop - first))

@@ -22,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation, variables
+from ..tracing.labels import inner_axes
 from .graph import Graph, with_equations
 from .sites import extreme, is_number
 
@@ -330,7 +331,7 @@ def _chosen(graph: Graph, mask: Any, axis: int, others: Sequence[int]) -> Made |
                 return _if(also, index)
     elif name in _MOVES:
         (x,), size = eqn.invars[:1], mask.aval.shape[axis]
-        inner = _inner_axes(eqn)
+        inner = inner_axes(eqn)
         if inner is not None and axis in inner and x.aval.shape[inner[axis]] == size:
             rest = tuple(inner[k] for k in others if k in inner)
             index = _chosen(graph, x, inner[axis], rest)
@@ -362,23 +363,13 @@ def _is_position(graph: Graph, atom: Any, axis: int) -> bool:
     if eqn.primitive.name == "convert_element_type":
         narrow = atom.aval.shape[axis] - 1 > jnp.iinfo(atom.aval.dtype).max
         return not narrow and _is_position(graph, eqn.invars[0], axis)
-    inner = _inner_axes(eqn) if eqn.primitive.name in _MOVES else None
+    inner = inner_axes(eqn) if eqn.primitive.name in _MOVES else None
     if inner is None or axis not in inner or eqn.invars[0].aval.shape[inner[axis]] != atom.aval.shape[axis]:
         return False
     return _is_position(graph, eqn.invars[0], inner[axis])
 
 
 _MOVES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})
-
-
-def _inner_axes(eqn: JaxprEqn) -> dict[int, int] | None:
-    """Which of the operand's axes those of the result are, of a move that adds axes or takes away such of one number."""
-    if eqn.primitive.name == "broadcast_in_dim":
-        return {int(to): k for k, to in enumerate(eqn.params["broadcast_dimensions"])}
-    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    left, right = ([k for k, n in enumerate(shape) if n != 1] for shape in (old, new))
-    turned = eqn.primitive.name == "reshape" and eqn.params["dimensions"] is not None
-    return None if turned or [old[k] for k in left] != [new[k] for k in right] else dict(zip(right, left, strict=True))
 
 
 def _without(graph: Graph, atom: Any, axes: Sequence[int]) -> Made | None:
@@ -389,7 +380,7 @@ def _without(graph: Graph, atom: Any, axes: Sequence[int]) -> Made | None:
         return lambda value: value(atom)
     eqn = graph.made_by(atom)
     if eqn is not None and eqn.primitive.name in _MOVES:
-        inner = _inner_axes(eqn)
+        inner = inner_axes(eqn)
         if inner is not None:
             (x,) = eqn.invars[:1]
             spread = [k for k in axes if k in inner and x.aval.shape[inner[k]] == atom.aval.shape[k]]

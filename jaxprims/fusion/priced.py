@@ -12,7 +12,7 @@ from ..tracing.labels import REDUCTIONS
 from .body import Body, operations
 from .cut import byte_at, bytes_of
 from .epilogues import Finished
-from .graph import Graph
+from .graph import Graph, reached
 from .kernels import Kernel
 from .stencils.folded import Folded
 from .stencils.stencil import Stencil
@@ -24,7 +24,7 @@ SAVED = 0.97
 A_CALL = 2**16
 """What a call of a kernel takes beside its elements, in additions."""
 
-ONE_BY_ONE = 20
+A_STEP = 20
 """Additions that it takes a kernel to add a number to its bin or to go a step, XLA twice as many; and those that it takes XLA to
 add a number of a few columns, and more to read one by index in the loop of a reduction."""
 
@@ -68,18 +68,15 @@ def _is_alone(graph: Graph, index: int) -> bool:
 
 def _loop(graph: Graph, v: Var, written: Collection[Var], by_xla: Collection[int]) -> tuple[set[int], set[Var]]:
     """The equations of the loop that writes a variable, and what it reads."""
-    inside, read, todo = set[int](), set[Var](), [graph.producer[v]]
-    while todo:
-        index = todo.pop()
-        if index in inside:
-            continue
-        inside.add(index)
-        for x in variables(graph.eqns[index].invars):
-            if x in written or graph.producer.get(x) not in by_xla:
-                read.add(x)
-            else:
-                todo.append(graph.producer[x])
-    return inside, read
+
+    def is_read(x: Var) -> bool:
+        return x in written or graph.producer.get(x) not in by_xla
+
+    def makers(k: int) -> list[int]:
+        return [graph.producer[x] for x in variables(graph.eqns[k].invars) if not is_read(x)]
+
+    inside = {*reached([graph.producer[v]], makers)}
+    return inside, {x for k in inside for x in variables(graph.eqns[k].invars) if is_read(x)}
 
 
 def _by_xla(graph: Graph, v: Var, inside: Collection[int]) -> float:
@@ -89,17 +86,17 @@ def _by_xla(graph: Graph, v: Var, inside: Collection[int]) -> float:
     name, reduced = last.primitive.name, last.primitive.name in REDUCTIONS
     out = float(A_LOOP)
     for eqn in (graph.eqns[k] for k in inside if k != index or not apart):
-        more = ONE_BY_ONE if reduced and eqn.primitive.name == "gather" else 0
+        more = A_STEP if reduced and eqn.primitive.name == "gather" else 0
         out += (operations(eqn) + more) * eqn.outvars[0].aval.size
     if reduced:
         x = last.invars[0].aval
         beside = math.prod(x.shape[max(last.params["axes"], default=0) + 1 :])
-        each = IN_REDUCTION if beside == 1 else 2 if beside >= A_VECTOR else ONE_BY_ONE
+        each = IN_REDUCTION if beside == 1 else 2 if beside >= A_VECTOR else A_STEP
         return out + each * x.size + BEGIN_ROW * numbers * (beside == 1)
     if name == "dot_general":
         return out + operations(last) * numbers / PRODUCTS
     if name.startswith("scatter"):
-        return out + 2 * ONE_BY_ONE * last.invars[1].aval.size
+        return out + 2 * A_STEP * last.invars[1].aval.size
     return out + PRODUCTS * numbers * apart
 
 
@@ -114,5 +111,5 @@ def _in_kernel(body: Body | Stencil | Finished | Folded) -> float:
         return _in_kernel(body.scans) + sum(operations(eqns[k]) * eqns[k].outvars[0].aval.size for k in body.inside)
     once = {k for k in body.taken if (body.of_rows and body.numbers[k] == 1) or body.graph.is_constant(eqns[k].outvars[0])}
     made = sum(operations(eqns[k]) * body.times(k) for k in body.taken - once)
-    combined = sum(s.elements * (1 if s.family in ("reduce", "map", "rows") else ONE_BY_ONE) for s in body.sites)
+    combined = sum(s.elements * (1 if s.family in ("reduce", "map", "rows") else A_STEP) for s in body.sites)
     return made + combined

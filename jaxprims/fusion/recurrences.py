@@ -23,11 +23,11 @@ from ..api.scan import scan
 from ..primitives.avals import typed
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
 from ..tracing.emit import Unsupported
-from ..tracing.jaxprs import interpret, run_equation, scan_counts, value_of, variables
+from ..tracing.jaxprs import depending_on, interpret, run_equation, scan_counts, value_of, variables
 from ..tracing.labels import NUMBER_BY_NUMBER
 from ..tracing.lanewise import one_lane
 from .cut import count_of
-from .graph import OUTSIDE, Graph, depending_on, flat_graph
+from .graph import OUTSIDE, Graph, flat_graph
 from .intervals import Interval, interval, intervals
 
 FEWEST, FEWEST_OF_LANES = 2**9, 2**13

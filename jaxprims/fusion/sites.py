@@ -14,7 +14,8 @@ from jax.extend.core import JaxprEqn, Literal
 from ..arguments.monoids import monoids
 from ..calls.genhist import ROW
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence
-from ..tracing.jaxprs import scatters
+from ..primitives.ordered.scan_xla import OPERATIONS, STEPS
+from ..tracing.jaxprs import REDUCED_BY, scatters
 from ..tracing.labels import Labels, leading, own_shape
 from ..tracing.parameters import INDEX_MODES
 from .exact_loops import is_exact
@@ -185,25 +186,13 @@ def is_number(x: Any, complex: bool = False) -> bool:
 
 
 _RULES: dict[str, Callable[..., Site | None]] = {
-    "reduce_sum": _reduction(jnp.add),
-    "reduce_prod": _reduction(jnp.multiply),
-    "reduce_max": _reduction(jnp.maximum),
-    "reduce_min": _reduction(jnp.minimum),
-    "reduce_and": _reduction(jnp.bitwise_and),
-    "reduce_or": _reduction(jnp.bitwise_or),
-    "reduce_xor": _reduction(jnp.bitwise_xor),
+    **{name: _reduction(OPERATIONS[how]) for name, how in REDUCED_BY.items()},
     "argmax": _reduction(monoids.argmax),
     "argmin": _reduction(monoids.argmin),
     "linear_recurrence": _recurrence,
-    "cumsum": _scan(jnp.add),
-    "cumprod": _scan(jnp.multiply),
-    "cummax": _scan(jnp.maximum),
-    "cummin": _scan(jnp.minimum),
+    **{f"cum{how}": _scan(STEPS[name]) for how, name in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min"))},
     "cumlogsumexp": _scan(jnp.logaddexp),
-    **dict.fromkeys(scatters("add"), _scatter(jnp.add)),
-    **dict.fromkeys(scatters("mul"), _scatter(jnp.multiply)),
-    **dict.fromkeys(scatters("min"), _scatter(jnp.minimum)),
-    **dict.fromkeys(scatters("max"), _scatter(jnp.maximum)),
+    **{name: _scatter(STEPS[how]) for how in ("add", "mul", "min", "max") for name in scatters(how)},
 }
 
 

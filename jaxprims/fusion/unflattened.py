@@ -125,19 +125,15 @@ def _merges(old: Shape, new: Shape) -> bool:
 
 def _is_made_of_less(graph: Graph, v: Any) -> bool:
     """Is it elementwise of what is the same along an axis, or of what is reduced: of nothing that is there in its shape?"""
-    todo, seen = [v], set[Any]()
-    while todo:
-        x = todo.pop()
-        eqn = None if isinstance(x, Literal) or x in seen else graph.made_by(x)
-        if eqn is None:
-            continue
-        seen.add(x)
-        spreads = eqn.primitive.name == "broadcast_in_dim" or eqn.primitive.name in elementwise.NAMES
-        if eqn.primitive.name in REDUCTIONS or (spreads and any(1 < y.aval.size < x.aval.size for y in eqn.invars)):
-            return True
-        if eqn.primitive.name in elementwise.NAMES:
-            todo += eqn.invars
-    return False
+
+    def onward(x: Any) -> list[Any]:
+        return graph.operands_of(x) if graph.name_of(x) in elementwise.NAMES else []
+
+    def is_of_less(x: Any) -> bool:
+        spreads = graph.name_of(x) == "broadcast_in_dim" or graph.name_of(x) in elementwise.NAMES
+        return graph.name_of(x) in REDUCTIONS or (spreads and any(1 < y.aval.size < x.aval.size for y in graph.operands_of(x)))
+
+    return any(map(is_of_less, reached(variables([v]), onward)))
 
 
 def _alike(graph: Graph) -> set[Any]:

@@ -13,7 +13,7 @@ from ..tracing.jaxprs import variables
 from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from .body import Body, operations
 from .cut import READ, ByteAt, bytes_of, kept_byte, read_or_made
-from .graph import OUTSIDE, Graph
+from .graph import OUTSIDE, Graph, reached
 
 SHIFTS = frozenset("slice dynamic_slice pad concatenate rev transpose".split())
 
@@ -71,19 +71,16 @@ def made_once(graph: Graph, reads: Collection[Var], plain: Collection[int]) -> s
 
 def _left(graph: Graph, plain: Collection[int]) -> set[Var]:
     """What several want, of which a reduction is all that is left to XLA."""
-    out, seen = set[Var](), set[Var]()
-    todo = [v for k in plain if graph.eqns[k].primitive.name in REDUCTIONS for v in graph.eqns[k].invars]
-    while todo:
-        v = todo.pop()
-        eqn = None if isinstance(v, Literal) or v in seen else graph.made_by(v)
-        if eqn is None or eqn.primitive.name not in NUMBER_BY_NUMBER:
-            continue
-        seen.add(v)
-        if len(graph.users[v]) == 1:
-            todo += eqn.invars
-        elif eqn.primitive.name in elementwise.NAMES and sum(u in plain for u in graph.users[v]) == 1:
-            out.add(v)
-    return out
+    reduced = (v for k in plain if graph.eqns[k].primitive.name in REDUCTIONS for v in variables(graph.eqns[k].invars))
+
+    def onward(v: Var) -> list[Var]:
+        return graph.operands_of(v) if graph.name_of(v) in NUMBER_BY_NUMBER and len(graph.users[v]) == 1 else []
+
+    def is_left(v: Var) -> bool:
+        users = graph.users[v]
+        return len(users) > 1 and graph.name_of(v) in elementwise.NAMES and sum(u in plain for u in users) == 1
+
+    return set(filter(is_left, reached(reduced, onward)))
 
 
 def _is_worth_writing(graph: Graph, v: Var, lying: Collection[Var]) -> bool:
@@ -125,13 +122,11 @@ def _made_of(graph: Graph, v: Var) -> set[Var]:
 
 def _made_alone(graph: Graph, v: Var) -> list[JaxprEqn]:
     """The equation that makes a variable, and those of its loop that are for it alone."""
-    out, todo = list[JaxprEqn](), [v]
-    while todo:
-        eqn = graph.eqns[graph.producer[todo.pop()]]
-        out.append(eqn)
-        mine = {x for x in variables(eqn.invars) if len(graph.users[x]) == 1}
-        todo += [x for x in mine if (made := graph.made_by(x)) is not None and made.primitive.name in MADE_WITHIN]
-    return out
+
+    def onward(v: Var) -> list[Var]:
+        return [x for x in graph.operands_of(v) if len(graph.users[x]) == 1 and graph.name_of(x) in MADE_WITHIN]
+
+    return [graph.eqns[graph.producer[x]] for x in reached([v], onward)]
 
 
 def is_written_by_xla(graph: Graph, v: Var, plain: Collection[int]) -> bool:

@@ -99,6 +99,11 @@ def itemsize(dtype: str) -> int:
     return _NUMPY[dtype].itemsize
 
 
+def register_bytes(dtype: str) -> int:
+    """Bytes of one in a kernel's registers, where f16 and bf16 are held as f32."""
+    return 4 if dtype in ("f16", "bf16") else itemsize(dtype)
+
+
 def is_float(dtype: str) -> bool:
     return dtype in ("f16", "bf16", "f32", "f64")
 

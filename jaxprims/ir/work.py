@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .program import COMPARE, CONTROL, COUNTED, Program
 
-_SLOW = {"div": 4, "rem": 8, "sqrt": 4, "rsqrt": 4, "load": 2}
+_SLOW = {"div": 4, "rem": 8, "sqrt": 4, "rsqrt": 4, "round_away": 4, "is_finite": 2, "load": 2}
 _FREE = frozenset("arg const item".split())
 _SIMPLE = COMPARE | frozenset(
     "add sub mul max min and or xor shift_left shift_right_logical shift_right_arithmetic not neg abs sign floor ceil round_even "

@@ -248,11 +248,11 @@ _HARDWARE = {
 """The types of NVIDIA's atomic instructions for each operator. Their float minimum ignores NaN; XLA's does not."""
 
 
-def atomic_class(op: Program, acc: tuple[str, ...], *, cas_bits: int = 64) -> str:
+def atomic_class(op: Program, acc: tuple[str, ...]) -> str:
     """The class of an update of a bin on NVIDIA GPUs (Henriksen et al. 2020, III-B): "HDW", "CAS" or "XCG".
 
-    HDW: one hardware atomic; CAS: a compare-and-swap loop on an element of at most ``cas_bits`` (128 from compute
-    capability 9), a struct packed in one word; XCG: a lock. ``acc``: the dtypes in which the bins are kept. Independent
+    HDW: one hardware atomic; CAS: a compare-and-swap loop on an element of one word, a struct packed in it; XCG: a
+    lock. ``acc``: the dtypes in which the bins are kept. Independent
     parts of a struct are updated one by one, so the struct's class is the worst of theirs.
     """
 
@@ -260,7 +260,7 @@ def atomic_class(op: Program, acc: tuple[str, ...], *, cas_bits: int = 64) -> st
         name = recognise(restrict(op, group))
         if len(group) == 1 and name is not None and acc[group[0]] in _HARDWARE.get(name, ()):
             return "HDW"
-        return "CAS" if 8 * sum(itemsize(acc[k]) for k in group) <= cas_bits else "XCG"
+        return "CAS" if 8 * sum(itemsize(acc[k]) for k in group) <= 64 else "XCG"
 
     return max((of_part(group) for group in parts(op)), key=("HDW", "CAS", "XCG").index)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from ..ir.program import Builder, Program, dtype_name, from_bits, numpy_dtype, to_bits
-from ..tracing.jaxprs import capturing, structs
+from ..tracing.jaxprs import capturing, depending_on, structs, variables
 from ..tracing.lanewise import one_lane
 from ..tracing.lower import Unsupported, hoist, lower_elementwise, to_program
 from ..tracing.varying import axes_of, element_aval, vary
@@ -272,11 +272,8 @@ def _restricted(closed: ClosedJaxpr, k: int, n: int) -> ClosedJaxpr:
     """Leaf k of an operator on n leaves as an operator of its own; Unsupported if it looks at another leaf."""
     jaxpr = closed.jaxpr
     mine = {jaxpr.invars[k], jaxpr.invars[n + k]}
-    foreign = {v for v in jaxpr.invars if v not in mine}
-    for eqn in jaxpr.eqns:
-        if any(v in foreign for v in eqn.invars if not hasattr(v, "val")):
-            foreign.update(eqn.outvars)
-    if not hasattr(jaxpr.outvars[k], "val") and jaxpr.outvars[k] in foreign:
+    foreign = depending_on(jaxpr, (v for v in jaxpr.invars if v not in mine))
+    if not foreign.isdisjoint(variables(jaxpr.outvars[k : k + 1])):
         raise Unsupported("operator", "leaves of array-valued bins that depend on each other")
 
     def one(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -11,24 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from ..tracing import elementwise
-from ..tracing.jaxprs import capturing, interpret, value_of, variables
+from ..tracing.jaxprs import REDUCED_BY, capturing, interpret, value_of, variables
 from ..tracing.labels import MOVES, REDUCTIONS, Mixed, sources
 from . import devices, divided
-
-_OPERATORS: dict[str, tuple[str | None, Callable[..., Any]]] = {
-    "reduce_sum": ("add", jnp.add),
-    "reduce_max": ("max", jnp.maximum),
-    "reduce_min": ("min", jnp.minimum),
-    "reduce_prod": (None, jnp.multiply),
-    "reduce_and": (None, jnp.bitwise_and),
-    "reduce_or": (None, jnp.bitwise_or),
-    "reduce_xor": (None, jnp.bitwise_xor),
-}
+from .ordered.scan_xla import OPERATIONS
 
 _SLICES = frozenset({"gather", "dynamic_slice"})
 
@@ -174,5 +164,5 @@ def _equation(eqn: JaxprEqn, xs: Sequence[Any], shape: Sequence[int]) -> Sequenc
 
 
 def _together(x: Any, how: str, names: devices.Names) -> Any:
-    known, op = _OPERATORS[how]
-    return devices.together(lambda a, b: [op(a[0], b[0])], [x], names, [known], None)[0]
+    name = REDUCED_BY[how]
+    return devices.together(lambda a, b: [OPERATIONS[name](a[0], b[0])], [x], names, [name], None)[0]

@@ -51,11 +51,6 @@ def register_target(target: Target) -> None:
         _connect(family, target)
 
 
-def unregister_target(target: Target) -> None:
-    """The target is no longer known by name. What it serves on its platform stays until another takes its place: for tests."""
-    _targets.pop(target.name, None)
-
-
 def _connect(family: Family, target: Target) -> None:
     if target.serves(family.name):
         target.register(family.name, family.call_target)

@@ -130,6 +130,15 @@ def looked(jaxpr: Jaxpr) -> set[Any]:
     return {v for atoms in (jaxpr.outvars, *(eqn.invars for eqn in jaxpr.eqns)) for v in variables(atoms)}
 
 
+def depending_on(jaxpr: Jaxpr, some: Iterable[Var]) -> set[Var]:
+    """These variables and all that is computed from them."""
+    out = set(some)
+    for eqn in jaxpr.eqns:
+        if any(v in out for v in variables(eqn.invars)):
+            out.update(eqn.outvars)
+    return out
+
+
 def called(eqn: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
     """The jaxpr that an equation of :data:`CALLS` evaluates, opened; None if it is not to be found."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):

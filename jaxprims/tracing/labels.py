@@ -151,6 +151,16 @@ def _reshape(eqn: Any, axis: int) -> Found:
     raise Mixed
 
 
+def inner_axes(eqn: JaxprEqn) -> dict[int, int] | None:
+    """Which of the operand's axes those of the result are, of a move that adds axes or takes away such of one number."""
+    if eqn.primitive.name == "broadcast_in_dim":
+        return {int(to): k for k, to in enumerate(eqn.params["broadcast_dimensions"])}
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    left, right = ([k for k, n in enumerate(shape) if n != 1] for shape in (old, new))
+    turned = eqn.primitive.name == "reshape" and eqn.params.get("dimensions") is not None
+    return None if turned or [old[k] for k in left] != [new[k] for k in right] else dict(zip(right, left, strict=True))
+
+
 def _transpose(eqn: Any, axis: int) -> Found:
     return [(0, eqn.params["permutation"][axis])]
 

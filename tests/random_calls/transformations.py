@@ -61,19 +61,18 @@ def by_shard_map(rng: Rng, p: Program) -> Program:
     return p.around(f"shard_map {axes}", jax.jit(mine), jax.vmap(p.plain, axes), widened(p, mask, 8))
 
 
+def of_some(f: Fn, xs: Sequence[Any], moved: Sequence[int]) -> Fn:
+    """f of these of its arguments."""
+    return lambda *some: f(*(dict(zip(moved, some, strict=True)).get(k, x) for k, x in enumerate(xs)))
+
+
 def by_jvp(rng: Rng, p: Program) -> Program:
     moved = [k for k, a in enumerate(p.arrays) if a.diff]
     n = len(p.arrays)
 
     def around(f: Fn) -> Fn:
         def run(*xs: Any) -> Any:
-            def of(*some: Any) -> Any:
-                full = list(xs[:n])
-                for k, x in zip(moved, some, strict=True):
-                    full[k] = x
-                return f(*full)
-
-            out, dot = jax.jvp(of, tuple(xs[k] for k in moved), tuple(xs[n:]))
+            out, dot = jax.jvp(of_some(f, xs[:n], moved), tuple(xs[k] for k in moved), tuple(xs[n:]))
             return out, [d for d, o in zip(jax.tree.leaves(dot), jax.tree.leaves(out), strict=True) if inexact(o)]
 
         return run
@@ -94,12 +93,7 @@ def by_vjp(rng: Rng, p: Program) -> Program:
 
     def around(f: Fn) -> Fn:
         def run(*xs: Any) -> Any:
-            def of(*some: Any) -> Any:
-                full = list(xs[:n])
-                for k, x in zip(moved, some, strict=True):
-                    full[k] = x
-                return inexact(f(*full))
-
+            of = of_some(lambda *full: inexact(f(*full)), xs[:n], moved)
             return jax.vjp(jax.checkpoint(of) if remat else of, *(xs[k] for k in moved))[1](list(xs[n:]))
 
         return run

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...tracing.jaxprs import IDENTITIES, scatters
+from ...tracing.labels import inner_axes
 from ...tracing.parameters import INDEX_MODES
 from ..sites import extreme
 from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
@@ -116,23 +117,12 @@ def _concatenate(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     return c.joined(g, region[g][0], pieces)
 
 
-def _broadcast_in_dim(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
-    x, out = eqn.invars[0], []
-    for n, axis in zip(x.aval.shape, eqn.params["broadcast_dimensions"], strict=True):
-        out.append(view[axis] if n == eqn.outvars[0].aval.shape[axis] else (FIXED, 0))
-    return c.value(x, tuple(out), region)
-
-
 def _reshape(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
-    """Of axes of size 1 alone."""
-    if eqn.primitive.name == "reshape" and eqn.params.get("dimensions") is not None:
+    """Of axes of size 1 alone, which a broadcast makes longer."""
+    x, inner = eqn.invars[0], inner_axes(eqn)
+    if inner is None:
         return None
-    x, out = eqn.invars[0], eqn.outvars[0]
-    kept = [k for k, n in enumerate(out.aval.shape) if n != 1]
-    own = [k for k, n in enumerate(x.aval.shape) if n != 1]
-    if [out.aval.shape[k] for k in kept] != [x.aval.shape[k] for k in own]:
-        return None
-    there = dict(zip(own, kept, strict=True))
+    there = {k: to for to, k in inner.items() if x.aval.shape[k] == eqn.outvars[0].aval.shape[to]}
     return c.value(x, tuple(view[there[k]] if k in there else (FIXED, 0) for k in range(x.aval.ndim)), region)
 
 
@@ -281,7 +271,7 @@ def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(IDENTITIES & {"copy", "copy_p", "stop_gradient", "name"}, _same),
-    "broadcast_in_dim": _broadcast_in_dim,
+    "broadcast_in_dim": _reshape,
     "concatenate": _concatenate,
     "conv_general_dilated": _convolution,
     "dynamic_slice": _dynamic_slice,

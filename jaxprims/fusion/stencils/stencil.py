@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from ...tracing.jaxprs import looked, structs, with_arguments
 from ...tracing.lower import to_program
 from ...tracing.varying import axes_of
 from ..body import additions
-from ..graph import Graph
+from ..graph import Graph, reached
 from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear
 from .dear import dear
 from .moves import RULES
@@ -165,7 +165,7 @@ class Layout:
         if not shape or not math.prod(shape):
             raise Unclear("there are no cells")
         self.shape, self.keep = shape, keep or ((0, 0),) * len(shape)
-        every = list(_walk([*nodes, *first]))
+        every = list(reached([*nodes, *first], _parts))
         self.axes = {n: self._axes(n) for n in every if isinstance(n, Read)}
         last = len(shape) - 1
         self.made = [n for n in every if isinstance(n, (Apply, Split))]
@@ -388,13 +388,6 @@ def _position(a: Axis, at: Any) -> Any:
     return lax.clamp(np.int32(0), at[a.along] + np.int32(a.shift), np.int32(a.size - 1))
 
 
-def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
-    """All nodes, each once."""
-    seen: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            todo += node.args if isinstance(node, Apply) else node.pieces if isinstance(node, Split) else ()
+def _parts(node: Node) -> Sequence[Node]:
+    """The nodes that a node is made of."""
+    return node.args if isinstance(node, Apply) else node.pieces if isinstance(node, Split) else ()

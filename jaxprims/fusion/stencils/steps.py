@@ -12,8 +12,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ...primitives.avals import typed
-from ...tracing.jaxprs import run_in, scan_counts
-from ..graph import Graph, depending_on, flat_graph
+from ...tracing.jaxprs import depending_on, run_in, scan_counts
+from ..graph import Graph, flat_graph
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .moves import RULES

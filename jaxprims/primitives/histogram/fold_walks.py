@@ -30,6 +30,7 @@ from ..ordered.scan_xla import where
 from ..tangents import Leaves, is_inexact, replaced
 from .call import HistogramCall
 from .made import Aval, avals_of, context, traced_element
+from .primitive import narrowed
 from .walk import Walk, walk
 
 MOST_PARTS = 16
@@ -199,7 +200,7 @@ class Walks:
         arrays, captured, (consts,), (dest,) = call.split(operands)
         rest, n = iter(arrays), arrays[0].shape[0]
         xs = [jax.lax.iota(p, n) if p is not None else next(rest) for p in call.positions]
-        index = _narrow(call.on_all(arrays, captured)[part.index], part.num_bins)
+        index = narrowed(call.on_all(arrays, captured)[part.index], part.num_bins).astype(np.int32)
         held, tables = [*captured, *consts], (self.parts * self.copies, part.num_bins)
         starts = [jnp.zeros(tables, bool), *(jnp.zeros((*tables, *s), d) for s, d in zip(op.shapes, op.dtypes, strict=True))]
         if dest is not None:
@@ -247,13 +248,6 @@ def walks_of(call: HistogramCall, operands: Sequence[Any], moving: tuple[int, ..
     wanted = Wanted(mine, bool(of_dest), parts * copies > 1)
     steps = _steps(call, elements, avals_of([*captured, *consts]), wanted, context())
     return None if steps is None else Walks(call, steps, wanted, parts, copies)
-
-
-def _narrow(index: Any, num_bins: int) -> Any:
-    """Of s32; -1 for what is none."""
-    if index.dtype == jnp.int32:
-        return index
-    return jnp.where((index >= 0) & (index < num_bins), index, -1).astype(jnp.int32)
 
 
 def _last(op: Operator, consts: Leaves, ends: Leaves, stand_ins: Leaves, cts: Leaves) -> Leaves:

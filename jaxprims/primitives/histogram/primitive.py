@@ -64,7 +64,7 @@ def by_index(
 
 def narrowed(index: Any, num_bins: int) -> Any:
     """Indices of 64 bits in 32, where bins are few enough."""
-    if index.dtype == jnp.int64 and num_bins < 2**31 - 1:
+    if index.dtype.itemsize == 8 and num_bins < 2**31 - 1:
         return jnp.where((index >= 0) & (index < num_bins), index, -1).astype(jnp.int32)
     return index
 

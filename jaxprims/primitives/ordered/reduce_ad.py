@@ -20,11 +20,10 @@ from ...operators.classify import swapped
 from ...operators.operator import Operator, of_arrays, passing
 from ...operators.traced import make_traced
 from ...tracing.jaxprs import with_arguments
-from ...tracing.varying import axes_of, vary
+from ...tracing.varying import axes_of
 from ..ad_rules import Groups, rule_tangents
 from ..batches import over_batch
 from ..held import held, table
-from ..histogram.primitive import by_index
 from ..reads import rows
 from ..tangents import (
     Leaves,
@@ -47,7 +46,7 @@ from .call import OrderedCall, of_numbers, simple
 from .reduce import REDUCTIONS, reduce_p
 from .scan import bind, scan_p
 from .scan_ad import Steps, constant, is_linear, is_sum, value_dots
-from .segments import segments_p
+from .segments import ids_of, segments_p
 
 
 def through(
@@ -168,14 +167,7 @@ class Segments(Groups):
     @functools.cached_property
     def ids(self) -> Any:
         """Each element's segment; out of range for elements of none."""
-        if self.kind == "ids":
-            return self.cut
-        inside = jnp.clip(self.cut, 0, self.n)
-        if isinstance(self.n, int):
-            steps = by_index(inside, [jnp.ones(inside.shape, inside.dtype)], [jnp.add], self.n)[0]
-        else:  # bins have a number
-            steps = vary(jnp.zeros(self.n, inside.dtype), axes_of([inside])).at[inside].add(1, mode="drop")
-        return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
+        return self.cut if self.kind == "ids" else ids_of(self.cut, self.n)
 
     def gather(self, x: Any) -> Any:
         return gather(x, self.ids)

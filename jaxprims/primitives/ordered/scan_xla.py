@@ -76,6 +76,9 @@ STEPS: dict[str | None, Callable[..., Any]] = {
     "add": jnp.add, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum,
 }  # fmt: skip
 
+OPERATIONS = STEPS | {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}
+"""By which ``jax.lax`` reduces."""
+
 
 def cumulative(x: Any, name: str | None, axis: int, reverse: bool) -> Any:
     """The scan by XLA's own operation; sums and products of halves are made of f32, as kernels make them: those of two are

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 from jax.interpreters import batching
 
 from ...targets import ffi
 from ...targets.plans import AnyKernel
 from ...targets.registry import register_family
+from ...tracing.varying import axes_of, vary
 from ..batches import new_primitive
 from ..histogram import xla as histogram_xla
+from ..histogram.primitive import by_index
+from ..tangents import add
 from . import scan_xla
-from .call import OrderedCall
+from .call import OrderedCall, simple
 from .family import OrderedFamily
 from .reduce import neutral_leaves
-from .scan import batch_rule, result_avals
+from .scan import batch_rule, bind, result_avals, scan_p
 
 segments_p = new_primitive("segment_reduce_any_operator")
 
@@ -57,6 +61,18 @@ class SegmentedReductions(OrderedFamily):
             leaves = zip(values, neutral, call.operator.leaf_names, strict=True)
             return [histogram_xla.scatter(ids, v, start, call.num_segments, name or "") for v, start, name in leaves]
         return scan_xla.segment_reduce(call.combine(consts, 1 + call.inner_rank), values, ids, call.num_segments, neutral)
+
+
+def ids_of(offsets: Any, n: Any, dtype: Any = None) -> Any:
+    """As :func:`scan_xla.ids_of`, by kernels: as many steps at an element as segments start there, and their sums. ``dtype``: the
+    offsets' own if none is given."""
+    starts = jnp.clip(offsets, 0, n)
+    dtype = starts.dtype if dtype is None else dtype
+    if isinstance(n, int):
+        steps = by_index(starts, [jnp.ones(starts.shape, dtype)], [jnp.add], n)[0]
+    else:  # bins have a number
+        steps = vary(jnp.zeros(n, dtype), axes_of([starts])).at[starts].add(1, mode="drop")
+    return bind(scan_p, simple("scan", add, steps.dtype), [steps])[0] - 1
 
 
 register_family(SegmentedReductions("segments", "segmented reduction", segments_p, ffi.SEGMENTS))

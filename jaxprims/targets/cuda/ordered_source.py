@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ir.program import itemsize
+from ...ir.program import itemsize, register_bytes
 from ...specs.elements import struct_of
 from ...specs.ordered import KINDS, OrderedSpec
 from .elements import (
@@ -24,7 +24,7 @@ from .elements import (
     uniforms_parameter,
 )
 from .expr import Scalars, length
-from .types import from_memory, memory_type, register_bytes, to_memory
+from .types import from_memory, memory_type, to_memory
 
 
 def state_bytes(spec: OrderedSpec) -> int:

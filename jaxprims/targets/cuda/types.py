@@ -27,10 +27,6 @@ def memory_type(dtype: str) -> str:
     return _MEMORY[dtype]
 
 
-def register_bytes(dtype: str) -> int:
-    return 4 if dtype in HALVES else itemsize(dtype)
-
-
 def from_memory(value: str, dtype: str) -> str:
     """What was loaded from memory, as it is held in registers."""
     if dtype in HALVES:

@@ -108,17 +108,12 @@ def combine(module: ir.Module, bins: PartSpec, variant: Variant, name: str, widt
             given = []
             for k, s, dtype, n in rows:
                 p = address(b, leaf_dests[k], scaled(b, scaled(b, first, n), itemsize(dtype)))
-                v = load_slots(b, p, dtype, w, n, [s])[s] if w > 1 else load(b, address(b, p, i64(s * itemsize(dtype))), dtype)
-                given.append(v)
+                given.append(load_slots(b, p, dtype, w, n, [s])[s])
             now = expr.emit(b, bins.outer or bins.op, given + now, captured, w)
         for k, (dtype, n) in enumerate(bins.leaves):
             p = address(b, leaf_outs[k], scaled(b, scaled(b, first, n), itemsize(dtype)))
             mine = [v for v, row in zip(now, rows, strict=True) if row[0] == k]
-            if w == 1:
-                for s, v in enumerate(mine):
-                    store(b, v, address(b, p, i64(s * itemsize(dtype))), dtype)
-            else:
-                store_slots(b, [to_memory(b, v, dtype) for v in mine], p, dtype, w)
+            store_slots(b, [to_memory(b, v, dtype) for v in mine], p, dtype, w)
 
     start, stop = scaled(b, lo, bins.lanes), scaled(b, hi, bins.lanes)
     if same and variant.copies == 1:

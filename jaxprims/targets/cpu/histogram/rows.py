@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ....ir.program import Program, itemsize
+from ....ir.program import Program, itemsize, register_bytes
 from ....ir.work import work
 from ....specs.histogram import PartSpec
 from ..llvm import expr
-from ..llvm.build import (
-    I64,
-    address,
-    i64,
-    load_few,
-    loop,
-    part,
-    prefetch,
-    repeated,
-    scaled,
-    side_by_side,
-    splat,
-    store_few,
-    vector_for,
-)
-from ..llvm.types import to_memory
-from ..llvm.vectors import register_bytes
-from .scalar_phase import ScalarPhase
-from .vector_phase import PREFETCH_AHEAD
+from ..llvm.build import I64, address, i64, load_few, loop, part, prefetch, repeated, scaled, side_by_side, store_few, vector_for
+from ..llvm.types import splat, to_memory
+from .vector_phase import PREFETCH_AHEAD, VectorPhase
 
 ROWS_AHEAD = 8
 """Updates between the prefetch of a row and its use, and of each at most so many bytes."""
@@ -48,7 +32,7 @@ def shares_vectors(bins: PartSpec) -> bool:
     return len(bins.op.body) <= CHEAP and work(value) > DEAR
 
 
-class Rows(ScalarPhase):
+class Rows(VectorPhase):
     """Applies a chunk's updates to the array-valued bins of histogram g."""
 
     def _combine_lanes(self, g: int, first: ir.Value, j: ir.Value, bin_: ir.Value) -> None:
@@ -107,6 +91,7 @@ class Rows(ScalarPhase):
         return max(1, self.width // vector_for(h.lanes)) if shares_vectors(h) else 1
 
     def _combine_together(self, g: int, first: ir.Value, count: ir.Value) -> ir.Value:
+        """Updates whose values are made for several elements at once: the first so many of them."""
         b, h, value, together = self.b, self.spec.bins[g], self._lane_value(g), self._together(g)
         if together == 1:
             return i64(0)

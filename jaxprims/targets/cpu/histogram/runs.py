@@ -7,9 +7,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, load, load_each, load_slots, loop, scaled, splat, store_each
-from ..llvm.types import alloca, constant, memory_type
-from .rows import Rows
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, least, load, load_each, load_slots, loop, scaled, store_each
+from ..llvm.types import alloca, constant, memory_type, splat
+from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 
 STREAMS = 8
@@ -19,13 +19,29 @@ SAMPLES = 4
 """Vectors of a chunk that are looked at."""
 
 
-class Update(Rows):
+class Update(ScalarPhase):
     """``update``, whole: chooses for each chunk how its updates are made, by how often neighbours go to one bin."""
 
     LAG = 64
     """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
 
     runs: ir.Value | None = None  # did neighbours of the chunk before share bins?
+
+    def build(self) -> None:
+        lo, hi = self._begin()
+        b = self.b
+        with loop(b, lo, hi, self.chunk) as first:
+            left = b.sub(hi, first)
+            count = least(b, left, i64(self.chunk))
+            for row in self.counts:
+                for c in row:
+                    b.store(i64(0), c)
+            with loop(b, i64(0), count, self.width) as j:
+                self._vector_phase(first, j, count)
+                self._overlap(first, j)
+            for g in range(len(self.spec.bins)):
+                self._scalar_phase(g, first, count)
+        b.ret_void()
 
     def _can_overlap(self) -> bool:
         h = self.spec.bins[0]

@@ -9,17 +9,16 @@ from llvmlite import ir
 
 from ....ir.choices import replaces
 from ....ir.program import itemsize
-from ....specs.histogram_layout import leaf_of_slot, slot_offsets
 from ..llvm import expr
-from ..llvm.build import I32, I64, address, i64, least, load, load_each, loop, prefetch, scaled, store_each
-from ..llvm.types import constant, memory_type
-from .vector_phase import PREFETCH_AHEAD, VectorPhase
+from ..llvm.build import I32, I64, address, i64, least, load_each, loop, prefetch, scaled, store_each
+from .rows import Rows
+from .vector_phase import PREFETCH_AHEAD
 
 UNROLL = 8
 """Scalars updated in one turn of the loop, about."""
 
 
-class ScalarPhase(VectorPhase):
+class ScalarPhase(Rows):
     """Applies a chunk's updates to histogram g, one after the other."""
 
     def _apply_all(self, g: int, first: ir.Value, count: ir.Value, done: ir.Value | None = None) -> None:
@@ -54,14 +53,6 @@ class ScalarPhase(VectorPhase):
             with loop(b, whole, n) as j:
                 self._apply(g, u, first, j, self._offset(g, u, j))
 
-    def _combine_together(self, g: int, first: ir.Value, count: ir.Value) -> ir.Value:
-        """Updates of array-valued bins whose values are made for several elements at once: the first so many of them."""
-        raise AssertionError("phase two of scalars knows no rows")
-
-    def _combine_lanes(self, g: int, first: ir.Value, j: ir.Value, bin_: ir.Value) -> None:
-        """An array-valued bin's update."""
-        raise AssertionError("phase two of scalars knows no rows")
-
     def _prefetch_next_chunk(self, i: ir.Value, count: int) -> None:
         """Fetches what phase one will read of the elements one chunk behind [i, i + count).
 
@@ -75,11 +66,6 @@ class ScalarPhase(VectorPhase):
                 at = b.add(scaled(b, b.add(i, i64(self.chunk)), size), i64(line))
                 prefetch(b, address(b, p, at))
 
-    def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
-        b = self.b
-        offset = b.load(self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), typ=self.offset_type)
-        return offset if self.offset_type is I64 else b.zext(offset, I64)
-
     def _offsets_at(self, g: int, u: int, j: ir.Value, count: int) -> list[ir.Value]:
         """The next ``count`` offsets, two to a load: loads are what phase two has most of."""
         b = self.b
@@ -90,41 +76,6 @@ class ScalarPhase(VectorPhase):
             pair = b.load(self._buffer_at(self.offset_buffers[g][u], b.add(j, i64(k)), I32), typ=I64, align=4)
             out += [b.and_(pair, i64(0xFFFFFFFF)), b.lshr(pair, i64(32))]
         return out
-
-    def _places(self, g: int, offset: ir.Value) -> list[ir.Value]:
-        """Address of each slot of the bin (of its first lane)."""
-        b, h = self.b, self.spec.bins[g]
-        if not self.variant.soa:
-            entry = address(b, self.tables[g][0], offset)
-            return [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
-        return [
-            address(b, self.tables[g][k], b.add(scaled(b, offset, h.lanes * n * itemsize(t)), i64(s * itemsize(t))))
-            for k, s, t, n in leaf_of_slot(h)
-        ]
-
-    def _prefetch(self, g: int, u: int, j: ir.Value) -> None:
-        places = self._places(g, self._offset(g, u, j))
-        for p in places if self.variant.soa else places[:1]:
-            prefetch(self.b, p, writes=True)
-
-    def _element(self, g: int, u: int, j: ir.Value) -> ir.Value:
-        """Which of the chunk's elements update j comes from."""
-        if not self.variant.ranged:
-            return j
-        return self.b.zext(self.b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
-
-    def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value) -> ir.Value:
-        """One slot of update j's value, or one of its scalars."""
-        b, source, dtype = self.b, self.sources[g][u][s], self.given[g][s]
-        if source.kind == "constant":
-            v = constant(dtype, source.number, 1)
-        elif source.kind == "buffer":
-            v = load(b, self._buffer_at(self.value_buffers[source.number], j, memory_type(dtype)), dtype)
-        else:
-            a = self.spec.arrays[source.number]
-            at = b.add(scaled(b, b.add(first, self._element(g, u, j)), a.slots), i64(source.slot))
-            v = load(b, address(b, self.arrays[source.number], scaled(b, at, itemsize(dtype))), dtype)
-        return v
 
     def _apply(self, g: int, u: int, first: ir.Value, j: ir.Value, offset: ir.Value, ahead: int = PREFETCH_AHEAD) -> None:
         """bin = bin ⊕ value. What is dropped goes to the spare bin, unless the operator need not end on it."""

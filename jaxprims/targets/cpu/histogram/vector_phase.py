@@ -8,11 +8,11 @@ from llvmlite import ir
 
 from ....ir.program import Builder, Program, from_bits, itemsize
 from ....specs.histogram import HistogramSpec
-from ....specs.histogram_layout import Variant, slot_offsets
-from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, loop, pointer, scaled, splat
+from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
+from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, load, pointer, prefetch, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.squeeze import store_kept
-from ..llvm.types import alloca, memory_type, numbers, to_memory
+from ..llvm.types import alloca, constant, memory_type, numbers, splat, to_memory
 from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
@@ -32,7 +32,7 @@ class Source:
 
 
 class VectorPhase:
-    """Builds ``update``. See the module's docstring for the two phases."""
+    """Phase one, and what of it phase two reads. See ``kernel`` for the two phases."""
 
     def __init__(self, module: ir.Module, spec: HistogramSpec, variant: Variant, vector_bytes: int):
         self.module, self.spec, self.variant, self.vector_bytes = module, spec, variant, vector_bytes
@@ -83,7 +83,8 @@ class VectorPhase:
         number = dict(zip(spec.f.results, values, strict=True))
         self.f: Program = builder.finish([number[r] for r in computed])
 
-    def build(self) -> None:
+    def _begin(self) -> tuple[ir.Value, ir.Value]:
+        """The function's arguments and buffers. Returns the range of elements."""
         spec, variant, width = self.spec, self.variant, self.width
         b, (arrays, uniforms, tables, bins, lo, hi, bin_lo, bin_hi) = declare(
             self.module, "update", [PTR, PTR, PTR, PTR, I64, I64, I64, I64]
@@ -111,26 +112,7 @@ class VectorPhase:
         self.position_buffers = [[alloca(b, I32, room) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
         self.value_buffers = [alloca(b, memory_type(t), room) for t in self.buffers]
         self.counts = [[alloca(b, I64) for _ in range(h.updates)] for h in spec.bins] if variant.ranged else []
-        with loop(b, lo, hi, chunk) as first:
-            left = b.sub(hi, first)
-            count = least(b, left, i64(chunk))
-            for row in self.counts:
-                for c in row:
-                    b.store(i64(0), c)
-            with loop(b, i64(0), count, width) as j:
-                self._vector_phase(first, j, count)
-                self._overlap(first, j)
-            for g in range(len(spec.bins)):
-                self._scalar_phase(g, first, count)
-        b.ret_void()
-
-    def _overlap(self, first: ir.Value, j: ir.Value) -> None:
-        """Phase two's part of the vector loop: what ``runs.Update`` adds."""
-        raise AssertionError("phase one alone is no kernel")
-
-    def _scalar_phase(self, g: int, first: ir.Value, count: ir.Value) -> None:
-        """The rest of phase two for histogram g, likewise."""
-        raise AssertionError("phase one alone is no kernel")
+        return lo, hi
 
     def _load_elements(self, k: int, wanted: list[int], i: ir.Value, rest: ir.Value) -> dict[int, ir.Value]:
         """A vector of the elements from i on, for each wanted slot of array k; ``rest`` of them are left."""
@@ -219,3 +201,43 @@ class VectorPhase:
         rows = [(scaled, self.offset_buffers[g][u]), (place, self.position_buffers[g][u])]
         rows += [(v, self.value_buffers[s.number]) for s, v in values]
         b.store(store_kept(b, rows, keep, n), self.counts[g][u])
+
+    # --- what phase two reads of it ---------------------------------------------------------------------------------------------
+
+    def _offset(self, g: int, u: int, j: ir.Value) -> ir.Value:
+        b = self.b
+        offset = b.load(self._buffer_at(self.offset_buffers[g][u], j, self.offset_type), typ=self.offset_type)
+        return offset if self.offset_type is I64 else b.zext(offset, I64)
+
+    def _places(self, g: int, offset: ir.Value) -> list[ir.Value]:
+        """Address of each slot of the bin (of its first lane)."""
+        b, h = self.b, self.spec.bins[g]
+        if not self.variant.soa:
+            entry = address(b, self.tables[g][0], offset)
+            return [address(b, entry, i64(o)) for o in slot_offsets(h)[0]]
+        return [
+            address(b, self.tables[g][k], b.add(scaled(b, offset, h.lanes * n * itemsize(t)), i64(s * itemsize(t))))
+            for k, s, t, n in leaf_of_slot(h)
+        ]
+
+    def _prefetch(self, g: int, u: int, j: ir.Value) -> None:
+        places = self._places(g, self._offset(g, u, j))
+        for p in places if self.variant.soa else places[:1]:
+            prefetch(self.b, p, writes=True)
+
+    def _element(self, g: int, u: int, j: ir.Value) -> ir.Value:
+        """Which of the chunk's elements update j comes from."""
+        if not self.variant.ranged:
+            return j
+        return self.b.zext(self.b.load(self._buffer_at(self.position_buffers[g][u], j, I32), typ=I32), I64)
+
+    def _value(self, g: int, u: int, s: int, first: ir.Value, j: ir.Value) -> ir.Value:
+        """One slot of update j's value, or one of its scalars."""
+        b, source, dtype = self.b, self.sources[g][u][s], self.given[g][s]
+        if source.kind == "constant":
+            return constant(dtype, source.number, 1)
+        if source.kind == "buffer":
+            return load(b, self._buffer_at(self.value_buffers[source.number], j, memory_type(dtype)), dtype)
+        a = self.spec.arrays[source.number]
+        at = b.add(scaled(b, b.add(first, self._element(g, u, j)), a.slots), i64(source.slot))
+        return load(b, address(b, self.arrays[source.number], scaled(b, at, itemsize(dtype))), dtype)

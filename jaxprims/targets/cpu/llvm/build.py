@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from .types import call, from_memory, memory_type, numbers, suffix, take, to_memory, undefined, vector, vector_of
+from .types import call, from_memory, interleaved, memory_type, splat, suffix, take, to_memory, vector_of, with_lanes
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 PTR = ir.PointerType()
@@ -114,24 +114,12 @@ def prefetch(b: ir.IRBuilder, p: ir.Value, writes: bool = False, near: int = 3) 
 
 def load_slots(b: ir.IRBuilder, p: ir.Value, dtype: str, width: int, slots: int, wanted: Sequence[int]) -> dict[int, ir.Value]:
     """``width`` consecutive elements of ``slots`` scalars each, as a vector for each wanted slot."""
-    t = memory_type(dtype)
     if slots == 1:
         return {0: load(b, p, dtype, width)}
     if width == 1:
         return {s: load(b, address(b, p, i64(s * itemsize(dtype))), dtype) for s in wanted}
-    row = b.load(p, typ=ir.VectorType(t, width * slots), align=itemsize(dtype))
-    undef = undefined(row.type)
-    out = {}
-    for s in wanted:
-        lanes = numbers(I32, range(s, width * slots, slots))
-        out[s] = from_memory(b, b.shuffle_vector(row, undef, lanes), dtype)
-    return out
-
-
-def splat(b: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
-    t = vector(value.type, width)
-    one = b.insert_element(undefined(t), value, ir.Constant(I32, 0))
-    return b.shuffle_vector(one, undefined(t), numbers(I32, [0] * width))
+    row = b.load(p, typ=ir.VectorType(memory_type(dtype), width * slots), align=itemsize(dtype))
+    return {s: from_memory(b, take(b, row, row, range(s, width * slots, slots)), dtype) for s in wanted}
 
 
 def declare(
@@ -146,18 +134,13 @@ def declare(
     return ir.IRBuilder(fn.append_basic_block("entry")), list(fn.args)
 
 
-def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> None:
-    """The inverse of :func:`load_slots`: vectors, one for each slot, interleaved into memory."""
-    n = len(values)
-    if width == 1:
-        for s, v in enumerate(values):
-            b.store(v, address(b, p, i64(s * itemsize(dtype))), align=itemsize(dtype))
-        return
-    row = ir.Constant(ir.VectorType(values[0].type.element, n * width), ir.Undefined)
+def store_slots(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, width: int) -> ir.StoreInstr | None:
+    """The inverse of :func:`load_slots`, of values as memory has them: vectors, one for each slot, by one store."""
+    if width > 1:
+        return b.store(interleaved(b, values), p, align=itemsize(dtype))
     for s, v in enumerate(values):
-        lanes = [n * width + i if t == s else i * n + t for i in range(width) for t in range(n)]
-        row = take(b, row, take(b, v, v, [i if i < width else 0 for i in range(n * width)]), lanes)
-    b.store(row, p, align=itemsize(dtype))
+        b.store(v, address(b, p, i64(s * itemsize(dtype))), align=itemsize(dtype))
+    return None
 
 
 def load_few(b: ir.IRBuilder, p: ir.Value, dtype: str, count: int, slots: int) -> list[ir.Value]:
@@ -187,15 +170,12 @@ def repeated(b: ir.IRBuilder, p: ir.Value, dtype: str, first: ir.Value, count: i
 
     if width == 1 or each % width == 0:
         one = from_(first, 1)
-        return one if width == 1 else splat(b, one, width)
+        return splat(b, one, width)
     if width % each == 0:
         few = from_(first, -(-count // each))
         return take(b, few, few, [min(k, count - 1) // each for k in range(width)])
     ones = [from_(b.add(first, i64(k)), 1) for k in range(count)]
-    out = splat(b, ones[0], width)
-    for k, one in enumerate(ones[1:], 1):
-        out = b.insert_element(out, one, I32(k))
-    return out
+    return with_lanes(b, splat(b, ones[0], width), ones)
 
 
 def store_few(b: ir.IRBuilder, values: Sequence[ir.Value], p: ir.Value, dtype: str, count: int) -> None:

@@ -20,7 +20,7 @@ from .engine import target
 from .extremes import completed, nearer
 from .math import MATH
 from .table import BY_PROCESSOR, EXACT, IN_HALVES, TABLE, bitcast, convert
-from .types import constant, from_memory, intrinsic, lanes, memory_type, narrowed, rounded, splat, widened
+from .types import constant, from_memory, intrinsic, lanes, memory_type, narrowed, rounded, splat, undefined, widened, with_lanes
 
 UNROLLED = 256
 """Instructions that a loop's unrolled body may have."""
@@ -108,11 +108,8 @@ class _Emission:
         b, t = self.b, memory_type(dtype)
         if lanes(index.type) == 1:
             return from_memory(b, self._scalar_load(uniform, t, index), dtype)
-        gathered: ir.Value = ir.Constant(ir.VectorType(t, self.width), ir.Undefined)
-        for k in range(self.width):
-            at = ir.IntType(32)(k)
-            gathered = b.insert_element(gathered, self._scalar_load(uniform, t, b.extract_element(index, at)), at)
-        return from_memory(b, gathered, dtype)
+        ones = (self._scalar_load(uniform, t, b.extract_element(index, ir.IntType(32)(k))) for k in range(self.width))
+        return from_memory(b, with_lanes(b, undefined(ir.VectorType(t, self.width)), ones), dtype)
 
     def _scalar_load(self, uniform: int, t: ir.Type, index: ir.Value) -> ir.Value:
         b = self.b

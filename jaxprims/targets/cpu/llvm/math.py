@@ -17,7 +17,7 @@ from ....ir.program import CONTROL, Program
 from .elementary import EXPANSIONS, Kit, erf, power_of_positive
 from .engine import has_symbol, target, vector_function
 from .gamma import digamma, lgamma
-from .types import call, intrinsic, lanes, scalar_of, shared, splat, take, with_scalar
+from .types import call, intrinsic, lanes, scalar_of, shared, splat, take, undefined, with_lanes, with_scalar
 
 Math = Callable[..., ir.Value]
 """(builder, operands...) -> result, all of one type."""
@@ -70,11 +70,8 @@ def lane_by_lane(b: ir.IRBuilder, f: Callable[..., ir.Value], args: Sequence[ir.
     t = args[0].type
     if lanes(t) == 1:
         return f(*args)
-    result: ir.Value = ir.Constant(t, ir.Undefined)
-    for k in range(lanes(t)):
-        at = ir.IntType(32)(k)
-        result = b.insert_element(result, f(*(b.extract_element(a, at) for a in args)), at)
-    return result
+    ones = (f(*(b.extract_element(a, ir.IntType(32)(k)) for a in args)) for k in range(lanes(t)))
+    return with_lanes(b, undefined(t), ones)
 
 
 def rsqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:

@@ -12,11 +12,10 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from llvmlite import ir
 
 from ....ir.arrays import INDEX, Access, ArrayProgram, Nest
-from ....ir.program import Program, is_float, itemsize, numpy_dtype, to_bits
+from ....ir.program import NEUTRAL, Program, itemsize, neutral_bits, register_bytes
 from . import expr
 from .build import I1, I32, PTR, declare, i64, load, loop, store
 from .engine import target
@@ -35,8 +34,9 @@ from .types import (
     splat,
     take,
     to_memory,
+    with_lanes,
 )
-from .vectors import load_first, register_bytes, store_first
+from .vectors import load_first, store_first
 
 LEAST_BYTES = 16
 """Of a vector: shorter ones are masked."""
@@ -179,7 +179,7 @@ class _Emission:
         types = [register_type(self.result, wide or piece.width) for _, piece in where]
         held = [alloca(b, t) for t in types]
         for p, t in zip(held, types, strict=True):
-            start = constant(self.result, neutral(n.combine, self.result))
+            start = constant(self.result, neutral_bits(NEUTRAL[n.combine], self.result))
             b.store(splat(b, start, getattr(t, "count", 1)), p)
         for inside in self._reduced([k for k in range(n.outer, len(n.extents)) if k != self.along], index, turns):
             loaded: dict[tuple[int, int, int], ir.Value] = {}
@@ -286,11 +286,8 @@ class _Emission:
             return load(b, p, dtype, piece.width)
         if step == 1:
             return from_memory(b, load_first(b, p, vector, i64(piece.count), itemsize(dtype)), dtype)
-        gathered: ir.Value = ir.Constant(vector, None)
-        for k in range(piece.count):
-            one = b.load(b.gep(p, [i64(k * step)], source_etype=t), typ=t)
-            gathered = b.insert_element(gathered, one, I32(k))
-        return from_memory(b, gathered, dtype)
+        ones = (b.load(b.gep(p, [i64(k * step)], source_etype=t), typ=t) for k in range(piece.count))
+        return from_memory(b, with_lanes(b, ir.Constant(vector, None), ones), dtype)
 
     def _write(self, index: list[ir.Value], row: int, piece: _Piece, value: ir.Value) -> None:
         b, access, dtype = self.b, self.nest.write, self.written
@@ -309,17 +306,3 @@ class _Emission:
             return
         for k in range(piece.count):
             b.store(b.extract_element(stored, I32(k)), b.gep(p, [i64(k * step)], source_etype=t))
-
-
-def neutral(combine: str, dtype: str) -> int:
-    """The bits of what a reduction starts from."""
-    if combine in ("max", "min"):
-        if is_float(dtype):
-            return to_bits(float("-inf") if combine == "max" else float("inf"), dtype)
-        if dtype == "b1":
-            return int(combine == "min")
-        limits = np.iinfo(numpy_dtype(dtype))
-        return to_bits(limits.min if combine == "max" else limits.max, dtype)
-    if combine == "and":
-        return 1 if dtype == "b1" else (1 << 8 * itemsize(dtype)) - 1
-    return to_bits(1 if combine == "mul" else 0, dtype)

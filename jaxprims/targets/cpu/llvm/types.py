@@ -128,6 +128,22 @@ def take(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.
     return b.shuffle_vector(x, y, numbers(_I32, order))
 
 
+def with_lanes(b: ir.IRBuilder, v: ir.Value, first: Iterable[ir.Value]) -> ir.Value:
+    """The vector with these scalars as its first lanes."""
+    for k, one in enumerate(first):
+        v = b.insert_element(v, one, _I32(k))
+    return v
+
+
+def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
+    """One vector of the lanes of all: their first ones, then their second ones."""
+    row, width = values[0], values[0].type.count
+    for s, v in enumerate(values[1:], 1):
+        v = take(b, v, v, [k if k < width else 0 for k in range(s * width)])
+        row = take(b, row, v, [i * s + t if t < s else s * width + i for i in range(width) for t in range(s + 1)])
+    return row
+
+
 def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value, overloads: Sequence[ir.Type] = ()) -> ir.Value:
     """A call of ``llvm.name``, overloaded on ``overloads`` (if none: on the result's type)."""
     full = ".".join(["llvm", name, *(suffix(t) for t in overloads or (result,))])

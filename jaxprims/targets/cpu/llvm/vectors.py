@@ -14,8 +14,8 @@ from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
-from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled, splat
-from .types import HALVES, alloca, from_memory, lanes, memory_type, numbers, register_type, take, to_memory
+from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled, store_slots
+from .types import alloca, from_memory, interleaved, lanes, memory_type, numbers, register_type, splat, take, to_memory
 
 MOST_SHUFFLED = 128
 """Scalars in a shuffle; LLVM takes seconds over the ones that have many more."""
@@ -25,11 +25,6 @@ MASKED = 4
 
 LINE = 64
 """Bytes that a processor fetches at once."""
-
-
-def register_bytes(dtype: str) -> int:
-    """Bytes of the lane that holds a scalar of this type: f16 and bf16 are held as f32."""
-    return 4 if dtype in HALVES else itemsize(dtype)
 
 
 class Held:
@@ -89,15 +84,12 @@ def store_row(
     """The inverse of :func:`load_row`: a vector for each slot, interleaved. ``streams``: past the caches."""
     size, slots = itemsize(dtype), len(values)
     values = [to_memory(b, v, dtype) for v in values]
-    if width == 1:
-        for s, v in enumerate(values):
-            b.store(v, b.gep(p, [i64(s)], source_etype=v.type), align=size)
-    elif rest is None:
-        stored = b.store(interleaved(b, values), p, align=size)
-        if streams:
-            stream(stored, size * slots * width)
-    else:
+    if rest is not None and width > 1:
         store_first(b, interleaved(b, values), p, scaled(b, rest, slots), size)
+        return
+    stored = store_slots(b, values, p, dtype, width)
+    if stored is not None and streams:
+        stream(stored, size * slots * width)
 
 
 def store_first(b: ir.IRBuilder, v: ir.Value, p: ir.Value, count: ir.Value, size: int) -> None:
@@ -159,15 +151,6 @@ def stream_bytes(b: ir.IRBuilder, source: ir.Value, to: ir.Value, size: ir.Value
     with loop(b, i64(0), size, step) as at:
         v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
         stream(b.store(v, address(b, to, at)), step)
-
-
-def interleaved(b: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
-    """One vector of the lanes of all: their first ones, then their second ones."""
-    row, width = values[0], values[0].type.count
-    for s, v in enumerate(values[1:], 1):
-        v = take(b, v, v, [k if k < width else 0 for k in range(s * width)])
-        row = take(b, row, v, [i * s + t if t < s else s * width + i for i in range(width) for t in range(s + 1)])
-    return row
 
 
 def f_of(

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
+from ....ir.program import itemsize, register_bytes
 from ....specs.ordered import OrderedSpec
-from ..llvm.build import I32, address, chosen, i64, masked_load, scaled, splat
+from ..llvm.build import I32, address, chosen, i64, masked_load, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.structs import in_pieces, load_structs
-from ..llvm.types import from_memory, memory_type, numbers, register_type, undefined
-from ..llvm.vectors import MOST_SHUFFLED, f_of, register_bytes
+from ..llvm.types import from_memory, memory_type, numbers, register_type, splat, undefined, with_lanes
+from ..llvm.vectors import MOST_SHUFFLED, f_of
 
 LEAST_WIDTH = 4
 
@@ -187,7 +187,7 @@ class Elements:
         if self.period is not None:
             ahead = b.sub(i, self.row)
             first = self._narrow(b.sub(b.sub(self.period, i64(1)), ahead) if self.spec.reverse else ahead, t)
-            first = first if width == 1 else splat(b, first, width)
+            first = splat(b, first, width)
             v = b.sub(first, self.in_rows[t]) if self.spec.reverse else b.add(first, self.in_rows[t])
         else:
             first = self._narrow(self.memory_index(i), t)
@@ -201,10 +201,7 @@ class Elements:
         lanes = [self._narrow(b.urem(i64(width - 1 - k if self.backwards else k), self.period), t) for k in range(width)]
         if width == 1:
             return lanes[0]
-        v: ir.Value = ir.Constant(ir.VectorType(t, width), ir.Undefined)
-        for k, lane in enumerate(lanes):
-            v = b.insert_element(v, lane, ir.Constant(I32, k))
-        return v
+        return with_lanes(b, undefined(ir.VectorType(t, width)), lanes)
 
     def _narrow(self, v: ir.Value, t: ir.Type) -> ir.Value:
         return v if t.width == 64 else self.b.trunc(v, t)

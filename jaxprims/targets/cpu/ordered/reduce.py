@@ -15,9 +15,9 @@ from llvmlite import ir
 from ....ir.program import Program, is_float
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, declare, i64, least, loop, splat
+from ..llvm.build import I1, I32, I64, PTR, declare, i64, least, loop
 from ..llvm.math import CHAIN
-from ..llvm.types import alloca, numbers, register_type, take
+from ..llvm.types import alloca, numbers, register_type, splat, take
 from ..llvm.vectors import Held, prefix_mask
 from .elements import Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
@@ -76,7 +76,7 @@ def _define(module: ir.Module, name: str, spec: OrderedSpec, vector_bytes: int, 
         fold.fold(lo, hi)
         with b.if_then(started):
             before = load_state(b, spec, aggregate, i64(1), i64(0), 1)
-            fold.total.put(fold.op([v if width == 1 else splat(b, v, width) for v in before], fold.total.get()))
+            fold.total.put(fold.op([splat(b, v, width) for v in before], fold.total.get()))
         store_state(b, spec, fold.first(), aggregate, i64(1), i64(0))
     b.ret(b.or_(progress, b.select(some, i64(STARTED), i64(0))))
     return b.function

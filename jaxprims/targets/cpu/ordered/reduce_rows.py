@@ -25,8 +25,8 @@ from ....ir.program import Program, is_float
 from ....ir.work import work
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
-from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, least, loop, splat
-from ..llvm.types import alloca, literal, numbers, register_type, take
+from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, least, loop
+from ..llvm.types import alloca, literal, numbers, register_type, splat, take
 from ..llvm.vectors import Held, prefix_mask
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds, is_finite

@@ -10,10 +10,10 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled, splat
+from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled
 from ..llvm.structs import in_pieces, store_structs
-from ..llvm.types import alloca, to_memory
-from ..llvm.vectors import Held, interleaved, stream
+from ..llvm.types import alloca, interleaved, splat, to_memory
+from ..llvm.vectors import Held, stream
 from .elements import Elements
 from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
 
@@ -77,7 +77,7 @@ class Kernel(abc.ABC):
 
     def _state_at(self, p: ir.Value) -> Values:
         values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
-        return [splat(self.b, v, self.lanes) for v in values] if self.lanes > 1 else values
+        return [splat(self.b, v, self.lanes) for v in values]
 
     def _store_state(self, state: Values) -> None:
         if self.lanes > 1:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side, splat
-from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, take, to_memory, vector_of
+from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side
+from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, splat, take, to_memory, vector_of
 from .elements import Elements, is_taken_apart, vector_width
 from .rows import identity_state
 from .scan_base import Kernel, Values

@@ -15,8 +15,8 @@ from ....ir.program import Builder, Program
 from ....operators import classify
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I32, chosen, i64, loop, splat
-from ..llvm.types import alloca, literal, numbers, register_type, take
+from ..llvm.build import I32, chosen, i64, loop
+from ..llvm.types import alloca, literal, numbers, register_type, splat, take
 from .reduce_logaddexp import is_finite
 from .scan_tiles import Tile
 
@@ -93,11 +93,8 @@ class LogAddExp(Tile):
         """Of a vector that is the same in every lane."""
         return self.b.extract_element(vector, ir.Constant(I32, 0))
 
-    def _lane_of(self, offset: int) -> int:
-        return self.width - 1 - offset if self.spec.reverse else offset
-
     def _first(self, v: ir.Value) -> ir.Value:
-        return splat(self.b, self.b.extract_element(v, ir.Constant(I32, self._lane_of(0))), self.width)
+        return splat(self.b, self.b.extract_element(v, ir.Constant(I32, self._offset(0))), self.width)
 
     def _greatest(self, count: ir.Value) -> ir.Value:
         """The greatest element, in every lane; NaN does not count."""
@@ -120,7 +117,7 @@ class LogAddExp(Tile):
     def _exponentials(self, count: ir.Value, rest: ir.Value, top: ir.Value) -> None:
         """exp(x - top) of all rows and the one behind them, 0 where there is no element."""
         b, width = self.b, self.width
-        lane = numbers(I32, map(self._lane_of, range(width)))
+        lane = numbers(I32, map(self._offset, range(width)))
         with loop(b, i64(0), b.add(count, i64(1))) as row:
             (e,) = expr.emit(b, self.exp, [*self._get(self.rows, row), top], [], width)
             left = b.select(b.icmp_signed("<", row, count), b.sub(rest, b.mul(row, i64(width))), i64(width))
@@ -135,12 +132,12 @@ class LogAddExp(Tile):
             (v,) = self._get(self.sums, row)
             d = 1
             while d < width:
-                order = [width if k < d else self._lane_of(k - d) for k in range(width)]
+                order = [width if k < d else self._offset(k - d) for k in range(width)]
                 v = b.fadd(v, take(b, v, zero, order[::-1] if self.spec.reverse else order))
                 d *= 2
             before = b.load(run, typ=self.vector)
             self._put(self.sums, row, [b.fadd(before, v)])
-            b.store(b.fadd(before, take(b, v, v, [self._lane_of(width - 1)] * width)), run)
+            b.store(b.fadd(before, take(b, v, v, [self._offset(width - 1)] * width)), run)
         return b.load(run, typ=self.vector)
 
     def _logarithms(self, start: ir.Value, count: ir.Value, before: ir.Value, top: ir.Value) -> None:

@@ -16,6 +16,7 @@ from ....operators import classify
 from ....specs.histogram import ArraySpec
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I32, i64
+from ..llvm.types import undefined, with_lanes
 from .rows import load_state, store_state
 from .scan_base import Values
 from .scan_log_steps import LogSteps
@@ -69,10 +70,7 @@ class Replicas(LogSteps):
 
     def _state_at(self, p: ir.Value) -> Values:
         b, values = self.b, load_state(self.b, self.structs, p, i64(1), i64(0), 1)
-        state: ir.Value = ir.Constant(ir.VectorType(values[0].type, self.lanes), ir.Undefined)
-        for k, v in enumerate(values):
-            state = b.insert_element(state, v, ir.Constant(I32, k))
-        return [state]
+        return [with_lanes(b, undefined(ir.VectorType(values[0].type, self.lanes)), values)]
 
     def _store_state(self, state: Values) -> None:
         scalars = [self.b.extract_element(state[0], ir.Constant(I32, k)) for k in range(self.lanes)]

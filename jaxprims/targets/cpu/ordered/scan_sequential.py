@@ -14,8 +14,8 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm import expr
-from ..llvm.build import I1, I32, address, chosen, i64, least, loop, pointer, scaled, splat
-from ..llvm.types import alloca
+from ..llvm.build import I1, I32, address, chosen, i64, least, loop, pointer, scaled
+from ..llvm.types import alloca, splat
 from ..llvm.vectors import Held, store_row
 from .elements import Elements
 from .rows import identity_state, starts_anew

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I8, I32, bytes_of, chosen, i64, least, loop, splat
-from ..llvm.types import alloca, take
+from ..llvm.build import I8, I32, bytes_of, chosen, i64, least, loop
+from ..llvm.types import alloca, splat, take
 from .elements import Elements, vector_width
 from .rows import identity_state
 from .scan_base import Values

@@ -11,8 +11,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled, splat
-from ..llvm.types import alloca, call, from_memory, memory_type, numbers
+from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled
+from ..llvm.types import alloca, call, from_memory, memory_type, numbers, splat, undefined, with_lanes
 from ..llvm.vectors import Held, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
@@ -122,11 +122,9 @@ class _Abreast:
             out: dict[int, ir.Value] = {}
             base = address(b, self.arrays[n], scaled(b, i, size * a.slots))
             for s in wanted:
-                v = ir.Constant(ir.VectorType(t, width), ir.Undefined)
-                for lane in range(width):
-                    p = b.gep(base, [b.add(scaled(b, place[lane], a.slots), i64(s))], source_etype=t)
-                    v = b.insert_element(v, b.load(p, typ=t, align=size), I32(lane))
-                out[s] = from_memory(b, v, a.dtype)
+                places = (b.gep(base, [b.add(scaled(b, at, a.slots), i64(s))], source_etype=t) for at in place)
+                ones = (b.load(p, typ=t, align=size) for p in places)
+                out[s] = from_memory(b, with_lanes(b, undefined(ir.VectorType(t, width)), ones), a.dtype)
             return out
 
         def position(dtype: str) -> ir.Value:

@@ -12,12 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
+from ....ir.program import itemsize, register_bytes
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, declare, i64, least, load, loop, pointer, scaled, splat, store
-from ..llvm.types import HALVES, alloca, memory_type, numbers, register_type
-from ..llvm.vectors import MOST_SHUFFLED, load_row, register_bytes, store_row
+from ..llvm.build import I32, I64, PTR, address, declare, i64, least, load, loop, pointer, scaled, store
+from ..llvm.types import HALVES, alloca, memory_type, numbers, register_type, splat
+from ..llvm.vectors import MOST_SHUFFLED, load_row, store_row
 from .ahead import AT_ONCE, Ahead
 from .rows import Rows, at_once, rows_of
 from .stages import stages_of
