@@ -126,8 +126,8 @@ def _stencils(
         done.add(index)
         eqn = graph.eqns[index]
         shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 and eqn.primitive.name in TAKEN else ()
-        if not shape or not all(isinstance(n, int) and n for n in shape):
-            continue
+        if not all(isinstance(n, int) and n for n in shape) or math.prod(shape) == 1:
+            continue  # one number is no grid
         try:
             stencil = Stencil(graph, [Root(index, eqn)], (), materialised, seen)
         except Unclear as e:
