@@ -76,3 +76,16 @@ def test_no_nan_where_data_have_none() -> None:
     for f in (jp.segment_mean, jp.segment_var):
         assert np.isnan(f(X, GOOD, 5)).tolist() == [False] * 4 + [True]
     assert np.isnan(jp.segment_var(X, GOOD, 5, ddof=2)).all()
+
+
+def test_no_infinity_on_the_way() -> None:
+    """Of what bins are found by nothing is infinite, not what derivatives keep of it either."""
+    x = jnp.linspace(0, 9, 100_000)
+
+    def squares(x: Any) -> Any:
+        found, _ = jp.histogram(x, jnp.array([0.0, 1, 4, 5, 8, 9]), weights=x)
+        return jnp.sum(found**2)
+
+    with jax.debug_infs(True):
+        for f in (squares, jax.checkpoint(squares), jax.jit(jax.checkpoint(squares))):
+            jax.block_until_ready(jax.grad(f)(x))
