@@ -296,6 +296,14 @@ def test_what_a_cell_is_made_of_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
     assert len(seen) == len(set(seen)) > 2
 
 
+def test_nothing_is_looked_at_where_nothing_is_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normalised(u: Any) -> Any:
+        return jnp.sum(jnp.tanh((u - u.mean()) / u.std()))
+
+    monkeypatch.setattr(Cells, "root", lambda self, var: pytest.fail("looked at"))
+    Fused(jax.make_jaxpr(jax.grad(normalised))(BIG)).rewritten  # noqa: B018
+
+
 @pytest.mark.parametrize("transformed", [lambda f: f, lambda f: jax.grad(lambda x: jnp.sum(f(x)))])
 def test_long_chains_are_not_looked_through_again_and_again(transformed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known to be more than a kernel holds is part of all that is made of it."""

@@ -20,7 +20,7 @@ from ...primitives.stencil.call import Bounds, StencilCall, Window, fill_of
 from ...primitives.stencil.primitive import bind
 from ...targets.plans import AnyKernel, forced_plans
 from ...tracing import elementwise
-from ...tracing.jaxprs import looked, structs, with_arguments
+from ...tracing.jaxprs import IDENTITIES, looked, structs, with_arguments
 from ...tracing.lower import to_program
 from ...tracing.varying import axes_of
 from ..body import additions
@@ -31,6 +31,9 @@ from .moves import RULES
 
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
 """Primitives that a stencil takes in."""
+
+SHIFTS = TAKEN - elementwise.NAMES - IDENTITIES - frozenset("broadcast_in_dim expand_dims iota reshape squeeze".split())
+"""Of these, those of which a cell is made of other cells than its own, or of an array whose axes have another order."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
