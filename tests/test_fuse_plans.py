@@ -101,3 +101,15 @@ def test_sites_that_need_each_other_are_not_tried_together(monkeypatch: pytest.M
 
     monkeypatch.setattr(Body, "__init__", noted)
     assert bodies(12) < 2.5 * bodies(6)
+
+
+def test_constants_are_known_once() -> None:
+    """Of a number that is made of literals in steps, each of which reads the one before twice, 2 to the 60 ways lead to them."""
+
+    def f(x: Any) -> Any:
+        c = jnp.zeros((), jnp.float32)
+        for _ in range(60):
+            c = jnp.sin(c) * c + c
+        return jnp.sum(x * c)
+
+    same(jax.jit(f)(normal(40_000)), jp.fuse(f)(normal(40_000)))
