@@ -66,3 +66,26 @@ def test_no_nan_on_the_way() -> None:
         for f in (jp.segment_variance, jp.segment_normalize, jp.segment_max_or_constant, jp.segment_softmax):
             jax.block_until_ready(f(X, GOOD, 9))
             jax.block_until_ready(jax.grad(lambda x, f=f: jnp.sum(f(x, GOOD, 9)))(X))
+
+
+def test_no_nan_where_data_have_none() -> None:
+    """Functions that return NaN for empty segments make none of it without such, be every operation by itself."""
+    with jax.debug_nans(True), jax.disable_jit():
+        for f in (jp.segment_mean, jp.segment_var):
+            jax.block_until_ready(f(X, GOOD, 4))
+    for f in (jp.segment_mean, jp.segment_var):
+        assert np.isnan(f(X, GOOD, 5)).tolist() == [False] * 4 + [True]
+    assert np.isnan(jp.segment_var(X, GOOD, 5, ddof=2)).all()
+
+
+def test_no_infinity_on_the_way() -> None:
+    """Of what bins are found by nothing is infinite, not what derivatives keep of it either."""
+    x = jnp.linspace(0, 9, 100_000)
+
+    def squares(x: Any) -> Any:
+        found, _ = jp.histogram(x, jnp.array([0.0, 1, 4, 5, 8, 9]), weights=x)
+        return jnp.sum(found**2)
+
+    with jax.debug_infs(True):
+        for f in (squares, jax.checkpoint(squares), jax.jit(jax.checkpoint(squares))):
+            jax.block_until_ready(jax.grad(f)(x))

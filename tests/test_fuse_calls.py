@@ -105,6 +105,21 @@ def test_wrong_programs_say_what_they_would_without() -> None:
         jp.fuse(lambda x, y: x + y)(X, X[:3])
 
 
+@pytest.mark.parametrize("dtype", [[("a", "f4"), ("b", "i4")], "V4", "longdouble"])
+def test_arrays_of_dtypes_that_jax_does_not_have(dtype: Any) -> None:
+    """Are refused in the words of ``jax.jit``, with the name of the argument."""
+
+    def f(n: Any, records: Any) -> Any:
+        return n + 1
+
+    messages = []
+    for wrapped in (jax.jit(f), jp.fuse(f)):
+        with pytest.raises(TypeError) as error:
+            wrapped(2, np.zeros(3, dtype))
+        messages.append(str(error.value))
+    assert messages[0] == messages[1] and "records" in messages[0]
+
+
 def test_one_trace_for_calls_alike() -> None:
     traces = []
 

@@ -12,6 +12,7 @@ import pytest
 from fused import RNG, faults, kernels, same
 
 import jaxprims as jp
+from jaxprims.fusion.body import Body
 from jaxprims.fusion.call import Fused
 
 __all__ = ["faults"]  # fixtures that every test uses
@@ -77,3 +78,37 @@ def test_the_cheaper_plan_as_a_whole(name: str) -> None:
     fn, args, taken = CACHED[name]
     assert bool(kernels(fn, *args)) == taken
     same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args), 1e-3)
+
+
+def test_sites_that_need_each_other_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a chain of scans no two of them: to make the body of each two would take a time that grows with their square."""
+    made, init = [0], Body.__init__
+
+    def noted(self: Body, *args: Any) -> None:
+        made[0] += 1
+        init(self, *args)
+
+    def bodies(levels: int) -> int:
+        def scans(x: Any) -> Any:
+            for _ in range(levels):
+                x = jnp.cumsum(x) * 0.1 + x
+            return x
+
+        made[0] = 0
+        assert len(Fused(jax.make_jaxpr(scans)(normal(40_000))).rewritten.kernels) >= levels
+        return made[0]
+
+    monkeypatch.setattr(Body, "__init__", noted)
+    assert bodies(12) < 2.5 * bodies(6)
+
+
+def test_constants_are_known_once() -> None:
+    """Of a number that is made of literals in steps, each of which reads the one before twice, 2 to the 60 ways lead to them."""
+
+    def f(x: Any) -> Any:
+        c = jnp.zeros((), jnp.float32)
+        for _ in range(60):
+            c = jnp.sin(c) * c + c
+        return jnp.sum(x * c)
+
+    same(jax.jit(f)(normal(40_000)), jp.fuse(f)(normal(40_000)))

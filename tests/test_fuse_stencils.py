@@ -14,7 +14,8 @@ from fused_stencils import BIG, MODES, RNG, U, check, everywhere, inside, kept, 
 from jax import lax
 
 import jaxprims as jp
-from jaxprims.fusion.stencils import stencil
+from jaxprims.fusion.call import Fused
+from jaxprims.fusion.stencils.cells import Cells
 
 __all__ = ["everywhere"]  # fixtures that every test uses
 
@@ -284,15 +285,46 @@ def test_what_gradients_share_is_written_as_far_as_it_pays(loss: Any, share: flo
 
 def test_what_a_cell_is_made_of_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many plans have the same equations and reads."""
-    seen, look = list[Any](), stencil._looked_at
+    seen, root = list[Any](), Cells.root
 
-    def noted(graph: Any, shape: Any, roots: Any, cut: Any) -> Any:
-        seen.append((id(graph), *(r.index for r in roots), cut))
-        return look(graph, shape, roots, cut)
+    def noted(self: Cells, var: Any) -> Any:
+        seen.append((id(self.graph), var, self.cut))
+        return root(self, var)
 
-    monkeypatch.setattr(stencil, "_looked_at", noted)
+    monkeypatch.setattr(Cells, "root", noted)
     stencils(jax.grad(_sharpened), BIG)
     assert len(seen) == len(set(seen)) > 2
+
+
+def test_nothing_is_looked_at_where_nothing_is_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normalised(u: Any) -> Any:
+        return jnp.sum(jnp.tanh((u - u.mean()) / u.std()))
+
+    monkeypatch.setattr(Cells, "root", lambda self, var: pytest.fail("looked at"))
+    Fused(jax.make_jaxpr(jax.grad(normalised))(BIG)).rewritten  # noqa: B018
+
+
+@pytest.mark.parametrize("transformed", [lambda f: f, lambda f: jax.grad(lambda x: jnp.sum(f(x)))])
+def test_long_chains_are_not_looked_through_again_and_again(transformed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known to be more than a kernel holds is part of all that is made of it."""
+    looked, made = [0], Cells._made
+
+    def noted(self: Cells, *args: Any) -> Any:
+        looked[0] += 1
+        return made(self, *args)
+
+    def values(levels: int) -> int:
+        def products(x: Any) -> Any:
+            for _ in range(levels):
+                x = x * jnp.roll(x, 1) * 0.5
+            return x
+
+        looked[0] = 0
+        Fused(jax.make_jaxpr(transformed(products))(BIG[0])).rewritten  # noqa: B018
+        return looked[0]
+
+    monkeypatch.setattr(Cells, "_made", noted)
+    assert 0 < values(40) < 2.5 * values(20)
 
 
 def test_what_is_written_anyway_is_read_before_what_is_made_of_it() -> None:

@@ -114,7 +114,8 @@ class _Table:
         self.compared = not equal and size <= (COMPARED_BY_FEW if self.few else COMPARED)
         most = STEPS_TO_EQUAL if equal else STEPS_TO_GIVEN
         self.is_searched = self.few and not self.compared and elements * size.bit_length() <= most * size
-        self.padded = jnp.pad(edges, (0, (1 << size.bit_length()) - size), constant_values=np.inf)
+        # Of what is beyond the last edge nothing depends; no infinity, which `jax_debug_infs` would find
+        self.padded = lax.pad(edges, self.hi, [(0, (1 << size.bit_length()) - size, 0)])
 
     def searcher(self, last: Callable[..., Any]) -> Finder:
         """Without anything prepared."""

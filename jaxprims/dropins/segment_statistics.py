@@ -121,10 +121,11 @@ def _sums_and_counts(data: jax.Array, segments: Any, n: int, is_sorted: bool, dt
 
 
 def _over(sums: jax.Array, counts: jax.Array, empty: float) -> jax.Array:
-    """Quotients; ``empty`` where the count is not positive. What is made of counts alone, XLA makes before a loop."""
+    """Quotients; ``empty`` where the count is not positive, and no NaN elsewhere, which `jax_debug_nans` would find. What is made
+    of counts alone, XLA makes before a loop."""
     some = counts > 0
     if math.isnan(empty):
-        return sums / jnp.where(some, counts, np.asarray(empty, counts.dtype))
+        return sums / (jnp.maximum(counts, 0) / some.astype(counts.dtype))
     return jnp.where(some, sums / jnp.where(some, counts, jnp.ones_like(counts)), jnp.asarray(empty, sums.dtype))
 
 

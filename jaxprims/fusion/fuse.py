@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -70,12 +71,14 @@ def fuse(fn: F) -> F:
             try:
                 out = _called(compiled, fn, leaves, tree, _KNOWN[way])
             except Exception:  # as of a slice whose length is no number
+                if any(map(_is_foreign, leaves)):
+                    break
                 if not any(type(x) in _NUMBERS and type(x) not in _KNOWN[way] for x in leaves):
                     raise
             else:
                 first = way
                 return out
-        raise AssertionError("the last way leaves no number to be known")
+        return jax.jit(fn)(*args, **kwargs)  # which says of which argument it is that JAX has no such arrays
 
     return fused  # type: ignore[return-value]
 
@@ -89,6 +92,17 @@ def _is_operand(x: Any, known: tuple[type, ...]) -> bool:
     if isinstance(x, (np.ndarray, np.generic)):
         return x.dtype.kind in "biufcV" and lies_as_taken(x)
     return isinstance(x, (jax.Array, jax.Ref, jax.core.Tracer)) or (type(x) in _NUMBERS and type(x) not in known)
+
+
+def _is_foreign(x: Any) -> bool:
+    """Is it an array of numbers, or of records, that JAX has no dtype for?"""
+    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.kind not in "fcV":
+        return False
+    try:
+        jnp.result_type(x)
+    except TypeError:
+        return True
+    return False
 
 
 def _called(compiled: dict[Any, Any], fn: Callable[..., Any], leaves: Sequence[Any], tree: Any, numbers: tuple[type, ...]) -> Any:

@@ -58,10 +58,15 @@ class Graph:
 
     def is_constant(self, var: Var) -> bool:
         """Is it one number, made of literals alone?"""
-        eqn = self.made_by(var)
-        if eqn is None or var.aval.shape != () or eqn.primitive.name not in elementwise.NAMES:
-            return False
-        return all(isinstance(v, Literal) or self.is_constant(v) for v in eqn.invars)
+        return var in self._constants
+
+    @functools.cached_property
+    def _constants(self) -> set[Var]:
+        out = set[Var]()
+        for eqn in self.eqns:
+            if eqn.primitive.name in elementwise.NAMES and all(isinstance(v, Literal) or v in out for v in eqn.invars):
+                out.update(v for v in eqn.outvars if v.aval.shape == ())
+        return out
 
     def needs(self, atoms: Sequence[Any]) -> int:
         """The equations that these variables depend on, as bits."""

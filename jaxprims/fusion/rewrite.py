@@ -144,7 +144,7 @@ class _Plan:
     bodies: dict[Any, Body] = dataclasses.field(default_factory=dict)
     compared: Sequence[Compared] = ()
     made: dict[Any, Kernel | str] = dataclasses.field(default_factory=dict)
-    seen: Seen = dataclasses.field(default_factory=dict)
+    seen: Seen = dataclasses.field(default_factory=Seen)
     byte: ByteAt = MEMORY
     written: bool = False
 
@@ -324,8 +324,8 @@ class _Plan:
             body = self._body([site])
             mine = set(body.streamed or body.leaves)
             for group, theirs in zip(groups, leaves, strict=True):
-                alike = group[0].form == site.form and mine & theirs and is_held(self._body([*group, site]))
-                if alike and _independent(self.graph, [*group, site], groups + rows, group):
+                together, alike = [*group, site], group[0].form == site.form and mine & theirs
+                if alike and _independent(self.graph, together, groups + rows, group) and is_held(self._body(together)):
                     group.append(site)
                     theirs |= mine
                     break

@@ -29,8 +29,9 @@ FIXED = -1
 View = tuple[tuple[int, int], ...]
 Region = tuple[tuple[int, int], ...]
 
-MOST_VALUES = 1500
-"""Values that are looked at, of all variables and regions together."""
+MOST_VALUES, NEARLY_MOST = 1500, 1200
+"""Values that are looked at, of all variables and regions together; and those of a part of what is more, from which on the part
+is taken to be more by itself."""
 
 DEEPEST = 120
 """Equations behind one another."""
@@ -117,6 +118,17 @@ class Unclear(Exception):
     """It cannot be said what a cell is made of."""
 
 
+class TooLarge(Unclear):
+    """A cell is made of more than :data:`MOST_VALUES`. ``known``: of something of which that was known."""
+
+    def __init__(self, known: bool):
+        super().__init__("more than a kernel should hold")
+        self.known = known
+
+
+TooMany = dict[tuple[Any, ...], int]
+"""Cells, by what is wanted of them."""
+
 Rule = Callable[["Cells", Any, View, Region], Node | None]
 """What a primitive makes of a view and a region; None: its result is read."""
 
@@ -125,11 +137,21 @@ class Cells:
     """Cells of a grid of ``shape``, made of a graph's variables. ``cut``: variables that are read, whatever they are made of;
     ``rules``: of the primitives that move (``moves.py``).
 
-    ``counts``: of each equation, how often a cell evaluates it.
+    ``counts``: of each equation, how often a cell evaluates it. ``too_large``: by variables and coordinates along their axes, the
+    fewest cells that are known to be made of too much if nothing is cut, to which is added what is found out. What is made of
+    such is too large as well: a long chain of equations is not looked through again from each of them.
     """
 
-    def __init__(self, graph: Graph, shape: tuple[int, ...], cut: Collection[Var], rules: Mapping[str, Rule]):
+    def __init__(
+        self,
+        graph: Graph,
+        shape: tuple[int, ...],
+        cut: Collection[Var],
+        rules: Mapping[str, Rule],
+        too_large: TooMany | None = None,
+    ):
         self.graph, self.shape, self.cut, self.rules = graph, shape, cut, rules
+        self.too_large: TooMany = {} if too_large is None or cut else too_large
 
         self.known: dict[Any, Node] = {}
         self.nodes: dict[Any, Node] = {}
@@ -147,9 +169,16 @@ class Cells:
             return self.number(np.asarray(var.val, var.aval.dtype))
         key = var, view, region
         if key not in self.known:
-            if len(self.known) > MOST_VALUES:
-                raise Unclear("more than a kernel should hold")
-            self.known[key] = self._made(var, view, region)
+            before, part, cells = len(self.known), (var, *(g for g, _ in view)), math.prod(hi - lo for lo, hi in region)
+            known = cells >= self.too_large.get(part, math.inf)
+            if known or before > MOST_VALUES:
+                raise TooLarge(known)
+            try:
+                self.known[key] = self._made(var, view, region)
+            except TooLarge as e:
+                if e.known or len(self.known) - before >= NEARLY_MOST:
+                    self.too_large[part] = min(cells, self.too_large.get(part, cells))
+                raise
         return self.known[key]
 
     def _made(self, var: Var, view: View, region: Region) -> Node:

@@ -16,7 +16,7 @@ from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
-from .stencil import TAKEN, Root, Seen, Stencil
+from .stencil import SHIFTS, TAKEN, Root, Seen, Stencil
 
 _CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
@@ -114,6 +114,7 @@ def _stencils(
     for k in outside:
         if graph.eqns[k].primitive.name not in TAKEN or graph.eqns[k].effects:
             materialised.update(variables(graph.eqns[k].invars))
+    shifted = _made_of_shifts(graph)
     todo = [-graph.producer[v] for v in materialised if v in graph.producer]
     heapq.heapify(todo)
     found: list[Stencil] = []
@@ -121,13 +122,13 @@ def _stencils(
     done: set[int] = set()
     while todo:
         index = -heapq.heappop(todo)
-        if index in done or index not in outside:
+        if index in done or index not in outside or index not in shifted:
             continue
         done.add(index)
         eqn = graph.eqns[index]
         shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 and eqn.primitive.name in TAKEN else ()
-        if not shape or not all(isinstance(n, int) and n for n in shape):
-            continue
+        if not all(isinstance(n, int) and n for n in shape) or math.prod(shape) == 1:
+            continue  # one number is no grid
         try:
             stencil = Stencil(graph, [Root(index, eqn)], (), materialised, seen)
         except Unclear as e:
@@ -150,3 +151,13 @@ def _stencils(
             if v in graph.producer:
                 heapq.heappush(todo, -graph.producer[v])
     return found, left
+
+
+def _made_of_shifts(graph: Graph) -> set[int]:
+    """The equations that a stencil may take in of which one that shifts is part: others are looked at in no case."""
+    out = set[int]()
+    for k, eqn in enumerate(graph.eqns):
+        name = eqn.primitive.name
+        if name in SHIFTS or (name in TAKEN and any(graph.producer.get(v) in out for v in variables(eqn.invars))):
+            out.add(k)
+    return out

@@ -20,17 +20,20 @@ from ...primitives.stencil.call import Bounds, StencilCall, Window, fill_of
 from ...primitives.stencil.primitive import bind
 from ...targets.plans import AnyKernel, forced_plans
 from ...tracing import elementwise
-from ...tracing.jaxprs import looked, structs, with_arguments
+from ...tracing.jaxprs import IDENTITIES, looked, structs, with_arguments
 from ...tracing.lower import to_program
 from ...tracing.varying import axes_of
 from ..body import additions
 from ..graph import Graph, reached
-from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, Unclear
+from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, TooMany, Unclear
 from .dear import dear
 from .moves import RULES
 
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
 """Primitives that a stencil takes in."""
+
+SHIFTS = TAKEN - elementwise.NAMES - IDENTITIES - frozenset("broadcast_in_dim expand_dims iota reshape squeeze".split())
+"""Of these, those of which a cell is made of other cells than its own, or of an array whose axes have another order."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,23 +44,30 @@ class Root:
     eqn: JaxprEqn
 
 
-Seen = dict[tuple[tuple[int, ...], frozenset[Var]], tuple[Cells, list[Node]] | str]
-"""By equations and what is read, whatever it is made of: their cells, or why that is unclear."""
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What was found of a graph. ``looks``: by equations and what is read, whatever it is made of: their cells, or why that is
+    unclear. ``too_large``: as in :class:`Cells`."""
 
+    looks: dict[tuple[tuple[int, ...], frozenset[Var]], tuple[Cells, list[Node]] | str] = dataclasses.field(default_factory=dict)
+    too_large: TooMany = dataclasses.field(default_factory=dict)
 
-def _looked_at(
-    graph: Graph, shape: tuple[int, ...], roots: Sequence[Root], cut: frozenset[Var]
-) -> tuple[Cells, list[Node]] | str:
-    cells = Cells(graph, shape, cut, RULES)
-    try:
-        return cells, [cells.root(r.eqn.outvars[0]) for r in roots]
-    except Unclear as e:
-        return str(e)
+    def look(
+        self, graph: Graph, shape: tuple[int, ...], roots: Sequence[Root], cut: frozenset[Var]
+    ) -> tuple[Cells, list[Node]] | str:
+        key = tuple(r.index for r in roots), cut
+        if key not in self.looks:
+            cells = Cells(graph, shape, cut, RULES, self.too_large)
+            try:
+                self.looks[key] = cells, [cells.root(r.eqn.outvars[0]) for r in roots]
+            except Unclear as e:
+                self.looks[key] = str(e)
+        return self.looks[key]
 
 
 class Stencil:
     """Equations of one grid as a kernel. ``leaves``: the variables that it reads; ``taken``: equations in it; ``seen``: what was
-    found for others of the graph, by their roots and cuts."""
+    found of the graph for others."""
 
     def __init__(
         self, graph: Graph, roots: Sequence[Root], cut: Collection[Var], written: Collection[Var] = (), seen: Seen | None = None
@@ -65,13 +75,10 @@ class Stencil:
         self.graph, self.sites = graph, tuple(roots)
         self.shape: tuple[int, ...] = tuple(roots[0].eqn.outvars[0].aval.shape)
         own = {r.eqn.outvars[0] for r in roots}
-        seen = {} if seen is None else seen
+        seen = Seen() if seen is None else seen
         cut = frozenset(cut) - own
         while True:
-            key = tuple(r.index for r in roots), cut
-            if key not in seen:
-                seen[key] = _looked_at(graph, self.shape, roots, cut)
-            found = seen[key]
+            found = seen.look(graph, self.shape, roots, cut)
             if isinstance(found, str):
                 raise Unclear(found)
             cells, self.nodes = found
