@@ -11,6 +11,7 @@ from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
+from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE
 from .sites import Site
@@ -19,6 +20,9 @@ from .stencils.stencil import Stencil
 FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**12, 2**11, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
 updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
+
+FEWEST_SUMMED = 2**15
+"""The same of sums in a loop, of what is in the cache and takes no more than a product."""
 
 FEWEST_IN_ROWS_OF_BINS = 2**13
 """The same of updates of rows; of what is made of rows, if others want of it what XLA would have to write."""
@@ -51,9 +55,12 @@ FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
 """Such calls that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread has to
 be woken."""
 
-WIDE_COLUMNS = 16
+WIDE_COLUMNS = 11
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
 would send to sleep; of fewer it takes one number after the other."""
+
+WIDE_FOR_XLA = 33
+"""Columns from which on it sums them much slower if each has numbers in common."""
 
 WIDER = 2
 """Times as many numbers as are read for an element that are computed for it: XLA writes them."""
@@ -148,8 +155,10 @@ def _fewest(body: Body) -> int:
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
     slow = any(e.primitive.name not in NUMBER_BY_NUMBER or is_one_by_one(e) for e in inside)
-    dear = slow or sum(map(operations, inside)) >= 2 * DEAR
-    return FEWEST_DEAR if one_by_one or dear else FEWEST
+    each = sum(map(operations, inside))
+    if one_by_one or slow or each >= 2 * DEAR:
+        return FEWEST_DEAR
+    return FEWEST_SUMMED if body.graph.in_loop and site.op is jnp.add and each <= 1 else FEWEST
 
 
 def _are_few_for_bins(site: Site) -> bool:
@@ -162,8 +171,12 @@ def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
-    if (math.prod(site.sizes) if of_bins else site.elements) < _fewest(body):
+    positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
+    numbers = math.prod(site.sizes) * (1 if of_bins or site.family != "map" or positioned or searched else body.widest)
+    if (numbers if of_bins else max(numbers, site.elements)) < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
+    if site.family == "reduce" and not positioned and searched:
+        return "an extreme of what XLA makes to find its position"
     if of_bins and site.kept and _are_few_for_bins(site):
         return "few updates for each of a batch's bins"
     inside = [body.graph.eqns[k] for k in body.taken]
@@ -177,7 +190,9 @@ def why_not(body: Body) -> str | None:
     if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
     narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
-    if site.lanes and not narrow and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+    in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
+    of_few = in_common and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
+    if site.lanes and not narrow and (of_few or not all(_is_along_lanes(body, *leaf) for leaf in body.leaves)):
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map" and is_exact(site.eqn):
         return None
@@ -189,9 +204,8 @@ def why_not(body: Body) -> str | None:
     row = math.prod(site.sizes[site.kept :])
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
-    positioned = any(s.positioned for s in body.sites)
-    in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
-    again = in_common and each >= DEAR and row < SHORT_ROW and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
+    again = in_common and row < (SHORT_ROW if each >= DEAR else SHORTEST_ROW if site.lanes else 0)
+    again = again and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
     if site.kept and not slow and (again or _are_short(body, row, each)):
         return "short rows, each reduced by itself"
     written = [
@@ -328,6 +342,13 @@ def _are_short(body: Body, row: int, each: float) -> bool:
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
 
 
+def _is_searched_elsewhere(body: Body) -> bool:
+    """Are extremes wanted of what others look through for their positions?"""
+    graph, inside = body.graph, body.inside
+    users = (u for s in body.sites if _compares(s) for u in graph.users[s.eqn.invars[0]] if u != OUTSIDE and u not in inside)
+    return any(graph.eqns[u].primitive.name in ("argmax", "argmin") for u in users)
+
+
 def _compares(site: Site) -> bool:
     return site.eqn.primitive.name in ("reduce_max", "reduce_min")
 
@@ -353,6 +374,9 @@ def why_no_rows(body: Body) -> str | None:
     reductions = [e for k in body.taken if (e := body.graph.eqns[k]).primitive.name in REDUCTIONS]
     if body.row_bytes < OF_A_VECTOR or any(_is_of_short_rows(e, math.prod(site.sizes)) for e in reductions):
         return "short rows, each reduced by itself"
+    long = body.widest >= SHORT_ROW and math.prod(site.sizes) * body.row_bytes <= IN_CACHE
+    if long and body.graph.in_loop and body.reduced_once:
+        return "one cheap reduction in a loop of rows that are in the cache when XLA reads them again"
     if _is_made_again_by_xla(body):
         return "one pass of reductions, of which XLA makes the rest where it is wanted"
     return None
