@@ -94,6 +94,26 @@ def test_a_search_before_the_loop() -> None:
     assert inside and not any("gather" in site for site in inside)
 
 
+def test_sorts_and_updates_before_the_loop() -> None:
+    """What they are made of is counted in one kernel with what changes, if not before: then they would stay with that."""
+
+    def loop(m: Any, s: Any, y: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            ids = jnp.floor(jnp.abs(s) * 100).astype(jnp.int32) % 50
+            counts = jnp.zeros(50).at[ids].add(jnp.ones_like(s))
+            sums = jnp.zeros(50).at[ids].add(c)
+            order, ranked = jnp.argsort(counts), jnp.sort(s)
+            return c + 1e-4 * (sums[order] / (counts[order] + 1))[ids] * ranked, jnp.max(c)
+
+        return lax.scan(body, m, None, length=3)
+
+    same(loop(X, X, Y), jax.jit(jp.fuse(loop))(X, X, Y), 1e-4, 1e-4)
+    program = made(Fused(jax.make_jaxpr(loop)(X, X, Y)).rewritten.closed)
+    assert program["once", "sort"] == 2 and program["again", "sort"] == 0
+    (inside,) = (site for site in jp.explain(jp.fuse(loop))(X, X, Y).sites if site.startswith("in scan: scatter-add"))
+    assert "scatter-add over" in inside
+
+
 def test_derivatives() -> None:
     def loss(f: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(jax.grad(lambda *xs: jnp.sum(f(*xs)[0] * Y), argnums=(0, 1, 2)))

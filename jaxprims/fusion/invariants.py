@@ -14,7 +14,7 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
 
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts, variables
+from ..tracing.jaxprs import CALLS, CHECKPOINTS, assembled, called, opened, pruned, scan_counts, scatters, variables
 from ..tracing.labels import REDUCTIONS
 from .body import operations
 from .cut import byte_at, bytes_of, read_or_made
@@ -25,7 +25,12 @@ from .written import IN_LOOPS, SHIFTS
 LEAST, DEAR = 2**10, 8
 """Additions of a step, and of a number, below which what it makes stays where it is: a mask, say, by which a stencil is found."""
 
-_MOVED = IN_LOOPS | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin".split())
+SORTED, UPDATED = 60, 20
+"""Additions that it takes to sort a number, and to update or find one by index."""
+
+_UPDATES = scatters("add", "mul", "min", "max") | {"scatter"}
+
+_MOVED = IN_LOOPS | _UPDATES | frozenset("dot_general cumsum cumprod cummax cummin cumlogsumexp argmax argmin sort top_k".split())
 """What may be made before a loop, which may have no step: pure, and certain to end."""
 
 
@@ -123,7 +128,7 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     moved: set[Var] = set()
     for eqn in graph.eqns:
         mine = variables(eqn.invars)
-        if _may_be_moved(eqn) and len(eqn.outvars) == 1 and fixed.issuperset(mine):
+        if _may_be_moved(eqn) and fixed.issuperset(mine):
             fixed.update(eqn.outvars)
             moved.update(eqn.outvars)
     if not moved or not all(isinstance(n, int) for v in (*graph.jaxpr.invars, *moved) for n in v.aval.shape):
@@ -144,7 +149,10 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
 
     read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
     kept = [v for v in read if v in moved and all_of([v]) >= DEAR * v.aval.size]
-    return sorted(kept, key=lambda v: graph.producer[v]) if all_of(kept) >= LEAST else []
+    if all_of(kept) < LEAST:
+        return []
+    made_by = sorted({graph.producer[v] for v in kept})
+    return [v for k in made_by for v in graph.eqns[k].outvars if graph.users.get(v)]  # all that one equation makes
 
 
 def _may_be_moved(eqn: JaxprEqn) -> bool:
@@ -161,6 +169,10 @@ def _additions(eqn: JaxprEqn) -> float:
     """Shifts are none: a stencil reads what is shifted."""
     if eqn.primitive.name in SHIFTS:
         return 0.0
+    if eqn.primitive.name in _UPDATES:
+        return float(UPDATED * eqn.invars[2].aval.size)
+    if eqn.primitive.name in ("sort", "top_k"):
+        return float(SORTED * eqn.invars[0].aval.size)
     if eqn.primitive.name in CALLS and not is_exact_loop(eqn):
         inner = called(eqn)
         return 0.0 if inner is None else sum(map(_additions, inner[0].eqns))
