@@ -253,6 +253,21 @@ def test_rows_together(count: int, width: int, block: int, name: str) -> None:
         assert np.array_equal(a, b) and np.array_equal(a[:256], c) and np.array_equal(a, d)
 
 
+@pytest.mark.parametrize("few", [5, 12])
+def test_few_rows_with_a_number_in_common(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are rows like all others, of which vectors are made."""
+    x, w, v = normal(200, few, 29), normal(200), normal(few)
+
+    def weighed(x: Any, w: Any, v: Any) -> Any:
+        p = jax.nn.softmax(x * w[:, None, None])
+        return p * v[:, None] + w[:, None, None], jnp.sum(p * w[:, None, None], -1)
+
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    (call,) = jp.explain(jp.fuse(weighed))(x, w, v).calls
+    assert call.summary.startswith(f"{200 * few} elements")
+    same(weighed(x, w, v), jax.jit(lambda *args: jp.fuse(weighed)(*args))(x, w, v), 1e-4, 1e-5)
+
+
 def test_sharded_rows() -> None:
     """Each device makes its own: nothing is told to others."""
     x, mesh = normal(8 * 50, 133), mesh_of(8)

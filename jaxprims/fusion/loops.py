@@ -152,6 +152,7 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     sizes = body.sites[0].sizes
     arrays, labels, counted = _operands(body, read, first)
     streamed = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
+    arrays = replaced(arrays, streamed, [_spread(arrays[n], labels[n], sizes, first) for n in streamed])
     if not streamed:
         raise ValueError("nothing is read")
 
@@ -174,6 +175,15 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
         return row((*elements, positions) if wants_position else tuple(elements), f)
 
     return _batched(one, first, labels)(*arrays)
+
+
+def _spread(x: Any, labels: Sequence[int], sizes: Sequence[int], first: int) -> Any:
+    """Along all loops from ``first`` on, whose axes lead, after those of others."""
+    batch = [k for k in sorted(labels) if 0 <= k < first]
+    loops = range(first, len(sizes))
+    wide = jnp.expand_dims(x, [len(batch) + k - first for k in loops if k not in labels])
+    own = wide.shape[len(batch) + len(loops) :]
+    return jnp.broadcast_to(wide, (*x.shape[: len(batch)], *(sizes[k] for k in loops), *own))
 
 
 def _together(sites: Sequence[Site]) -> Callable[[Any, Any], Any]:
@@ -276,9 +286,18 @@ ENOUGH_ROWS = 64
 axes, all but the last are."""
 
 
+def _may_be_spread(body: Body) -> bool:
+    """Have few rows no more in common than a number, which may be read for each? Then they are rows like those around them."""
+    loops = set(range(len(body.sites[0].sizes)))
+    partly = [leaf for leaf in body.leaves if not loops.isdisjoint(leaf[1]) and not loops <= set(leaf[1])]
+    return body.batch == 0 and body.widest >= 8 and all(own_numbers(*leaf) == 1 for leaf in partly)
+
+
 def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     first, sizes = body.innermost, body.sites[0].sizes
     devices = jax.device_count()
+    if devices == 1 and math.prod(sizes[first:]) < ROWS_TOGETHER and _may_be_spread(body):
+        first = 0
     while first + 1 < len(sizes) and (devices > 1 or math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS):
         first += 1
     count = math.prod(sizes[first:])
