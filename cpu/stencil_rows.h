@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -243,12 +244,17 @@ class StencilRows {
 
   // Where the rows are that the row at at_ reads, and what f is told.
   void Bases(const StencilLevel& level) {
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      const Cells& cells = *level.from[rows_[r].array];
-      bases_[r] = RowAt(cells, rows_[r]);
-      filled_[r] = bases_[r] == nullptr ? 1 : 0;
-      if (filled_[r] != 0) bases_[r] = cells.fill;
-      row_steps_[r] = filled_[r] != 0 ? 0 : cells.stride[axis_ - 1];
+    const std::span<const StencilRow> rows = rows_;
+    const std::span<const char*> bases = bases_;
+    const std::span<char> filled = filled_;
+    const std::span<int64_t> steps = row_steps_;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const Cells& cells = *level.from[rows[r].array];
+      const char* const base = RowAt(cells, rows[r]);
+      const bool outside = base == nullptr;
+      bases[r] = outside ? cells.fill : base;
+      filled[r] = outside ? 1 : 0;
+      steps[r] = outside ? 0 : cells.stride[axis_ - 1];
     }
     Tell(level);
   }
@@ -260,12 +266,18 @@ class StencilRows {
   }
 
   void One(const StencilLevel& level, const StencilMargin& m, int64_t count) {
-    for (size_t r = 0; r < reads_.size(); ++r) {
+    const std::span<const StencilRow> rows = rows_;
+    const std::span<const char* const> bases = bases_;
+    const std::span<const char> filled = filled_;
+    const std::span<const int64_t> row_steps = row_steps_;
+    const std::span<const void*> reads = reads_;
+    const std::span<int64_t> steps = read_steps_;
+    for (size_t r = 0; r < reads.size(); ++r) {
       const auto& read = shape_.reads[r];
       const auto row = static_cast<size_t>(read.row);
-      const bool filled = filled_[row] != 0 || m.outside[r] != 0;
-      reads_[r] = filled ? level.from[rows_[row].array]->fill + (m.x + read.offset) * rows_[row].bytes : bases_[row] + m.place[r];
-      read_steps_[r] = filled ? 0 : row_steps_[row];
+      const bool outside = filled[row] != 0 || m.outside[r] != 0;
+      reads[r] = outside ? level.from[rows[row].array]->fill + (m.x + read.offset) * rows[row].bytes : bases[row] + m.place[r];
+      steps[r] = outside ? 0 : row_steps[row];
     }
     told_[axis_] = m.told;
     Move(m.x, cell_.data());
