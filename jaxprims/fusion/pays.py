@@ -22,7 +22,7 @@ FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**12, 2**11, 2**8
 updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
 
 FEWEST_SUMMED = 2**15
-"""The same of sums in a loop, of what is in the cache and takes no more than a product."""
+"""The same of sums in a loop of what it reads, and of its squares, which are in the cache."""
 
 FEWEST_IN_ROWS_OF_BINS = 2**13
 """The same of updates of rows; of what is made of rows, if others want of it what XLA would have to write."""
@@ -158,7 +158,8 @@ def _fewest(body: Body) -> int:
     each = sum(map(operations, inside))
     if one_by_one or slow or each >= 2 * DEAR:
         return FEWEST_DEAR
-    return FEWEST_SUMMED if body.graph.in_loop and site.op is jnp.add and each <= 1 else FEWEST
+    there = body.graph.in_loop and all(body.graph.made_by(var) is None for var, _ in body.streamed)
+    return FEWEST_SUMMED if there and site.op is jnp.add and each <= 1 else FEWEST
 
 
 def _are_few_for_bins(site: Site) -> bool:
