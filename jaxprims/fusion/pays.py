@@ -55,9 +55,9 @@ FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
 """Such calls that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread has to
 be woken."""
 
-WIDE_COLUMNS = 11
+WIDE_COLUMNS, WIDE_IN_ROWS = 16, 11
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
-would send to sleep; of fewer it takes one number after the other."""
+would send to sleep; of fewer it takes one number after the other. The same in each row of many."""
 
 WIDE_FOR_XLA = 33
 """Columns from which on it sums them much slower if each has numbers in common."""
@@ -190,9 +190,9 @@ def why_not(body: Body) -> str | None:
     looped = beside and not body.combines_rows
     if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
-    narrow = bool(site.lanes) and math.prod(site.lanes) < WIDE_COLUMNS
+    narrow = bool(site.lanes) and math.prod(site.lanes) < (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
-    of_few = in_common and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
+    of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
     if site.lanes and not narrow and (of_few or not all(_is_along_lanes(body, *leaf) for leaf in body.leaves)):
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map" and is_exact(site.eqn):
