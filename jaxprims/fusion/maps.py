@@ -24,21 +24,22 @@ def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], rea
     """Those of each kernel, among the equations ``by_xla``: what others want of such functions and of what is elementwise of
     them. ``given``: what kernels make; ``read``: what they read."""
     inside = _inside(graph, by_xla)
-    groups: list[list[Site]] = []
+    groups: list[Body] = []
     for k in sorted(inside):
         eqn = graph.eqns[k]
         (out,) = eqn.outvars
         others = [u for u in graph.users[out] if u not in inside and (u == OUTSIDE or u in by_xla)]
         if out not in read and all(u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in others):
             continue  # XLA reduces it where it makes it, or nobody wants it
-        site = map_of(k, eqn)
-        for group in groups:
-            if _belongs(graph, group, site, given):
-                group.append(site)
+        mine = Body(graph, [map_of(k, eqn)], (), given)
+        for n, theirs in enumerate(groups):
+            both = _together(theirs, mine, given)
+            if both is not None:
+                groups[n] = both
                 break
         else:
-            groups.append([site])
-    return groups
+            groups.append(mine)
+    return [list(body.sites) for body in groups]
 
 
 def is_worth_one(body: Body) -> bool:
@@ -64,11 +65,12 @@ def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
     return inside
 
 
-def _belongs(graph: Graph, group: list[Site], site: Site, given: Collection[Var]) -> bool:
-    """Can one kernel make it with these, of arrays that several of them read?"""
-    if group[0].sizes != site.sizes or len(group) >= MAX_STRUCT_SLOTS:
-        return False
-    theirs, mine, both = (Body(graph, sites, (), given) for sites in (group, [site], [*group, site]))
-    made = sum(1 << s.index for s in both.sites)
+def _together(theirs: Body, mine: Body, given: Collection[Var]) -> Body | None:
+    """One kernel's body, if they read the same or one makes what the other wants, and neither has to be there before."""
+    sites = [*theirs.sites, *mine.sites]
     alike = set(theirs.streamed) & set(mine.streamed) or not mine.taken.isdisjoint(theirs.inside)
-    return bool(alike) and not graph.needs([v for v, _ in both.leaves]) & made
+    if theirs.sites[0].sizes != mine.sites[0].sizes or len(sites) > MAX_STRUCT_SLOTS or not alike:
+        return None
+    both = Body(theirs.graph, sites, (), given)
+    made = sum(1 << s.index for s in sites)
+    return None if both.graph.needs([v for v, _ in both.leaves]) & made else both
