@@ -121,6 +121,36 @@ def test_long_arithmetic_of_many_elements(name: str, dtype: str) -> None:
         same(jnp.sum(f(x)), jp.fuse(lambda x: jnp.sum(f(x)))(x), atol=1e-3 * x.size)
 
 
+@pytest.mark.parametrize("width", [5, 12, 40])
+def test_extremes_of_what_rows_have_in_common(width: int) -> None:
+    """Short ones are functions of rows; what is dear to make XLA makes in a loop along longer ones."""
+    rows = X[: N // width * width].reshape(-1, width)
+    cheap, dear = lambda x, c: jnp.max(x - c, -1), lambda x, c: jnp.max(jnp.exp(x - c), -1)
+    assert bool(kernels(cheap, rows, rows[0])) and bool(kernels(dear, rows, rows[0])) == (width < 32)
+    for fn in (cheap, dear):
+        same(jax.jit(fn)(rows, rows[0]), jax.jit(jp.fuse(fn))(rows, rows[0]))
+
+
+@pytest.mark.parametrize("width", [6, 20])
+def test_a_product_of_long_rows_with_a_vector_is_read(width: int) -> None:
+    rows, y = X[: N // width * width].reshape(-1, width), X[: N // width]
+
+    def loss(x: Any, b: Any, y: Any) -> Any:
+        return jnp.sum(jnp.abs(y - x @ b)), jnp.max(x @ b)
+
+    args = jnp.concatenate([rows] * 20), rows[1], jnp.concatenate([y] * 20)
+    assert ("dot_general" in taken_in(loss, *args)) == (width == 6)
+    same(jax.jit(loss)(*args), jax.jit(jp.fuse(loss))(*args), atol=1e-2)
+
+
+@pytest.mark.parametrize("count", [8, 300])
+def test_a_slice_is_not_read_with_much_beside_it(count: int) -> None:
+    rows = jnp.resize(X, (count, 1000))
+    fn = lambda x: jnp.sum(jnp.abs(x - x[3:4]), -1)  # noqa: E731
+    assert ("slice" in taken_in(fn, rows)) == (count == 8)
+    same(jax.jit(fn)(rows), jax.jit(jp.fuse(fn))(rows), atol=1e-2)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_powers_are_not_made_twice(dtype: str) -> None:
     """To write one and read it takes less."""

@@ -46,8 +46,7 @@ OF_A_VECTOR, LONG_ROW = 32, 128
 at least, which would have to be turned in registers; in registers, in any case."""
 
 DEAR = 8
-"""Additions for each element from which on arithmetic takes the time (an exponential does): XLA's loop of one reduction is no
-slower."""
+"""Additions for each element from which on arithmetic takes the time (an exponential does), not memory."""
 
 MOST_SLICED = 32
 """Numbers for an element that are read beside those that it wants, if these are a slice."""

@@ -173,8 +173,10 @@ def why_not(body: Body) -> str | None:
     site = body.sites[0]
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
     positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
-    numbers = math.prod(site.sizes) * (1 if of_bins or site.family != "map" or positioned or searched else body.widest)
-    if (numbers if of_bins else max(numbers, site.elements)) < _fewest(body):
+    numbers = math.prod(site.sizes) if of_bins else site.elements
+    if site.family == "map" and not (positioned or searched):
+        numbers = max(numbers, math.prod(site.sizes) * body.widest)  # that are reduced for each
+    if numbers < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
     if site.family == "reduce" and not positioned and searched:
         return "an extreme of what XLA makes to find its position"
@@ -205,8 +207,8 @@ def why_not(body: Body) -> str | None:
     row = math.prod(site.sizes[site.kept :])
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
-    again = in_common and row < (SHORT_ROW if each >= DEAR else SHORTEST_ROW if site.lanes else 0)
-    again = again and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
+    fused = in_common and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
+    again = fused and row < (SHORT_ROW if each >= DEAR else SHORTEST_ROW if site.lanes else 0)
     if site.kept and not slow and (again or _are_short(body, row, each)):
         return "short rows, each reduced by itself"
     written = [

@@ -143,9 +143,9 @@ class Rows:
             return False
         if "reduce_sum" in inside.values():
             return True
-        elsewhere = (u for k in inside for u in self.graph.users[self.graph.eqns[k].invars[0]] if u not in self.members)
+        alone = all(self.members.issuperset(self.graph.users[self.graph.eqns[k].invars[0]]) for k in inside)
         read = ((v, k) for v, k in self._leaves(inside) if v.aval.size > 1)
-        return not list(elsewhere) and any(loops.isdisjoint(k) or own_numbers(v, k) == 1 for v, k in read)
+        return alone and any(loops.isdisjoint(k) or own_numbers(v, k) == 1 for v, k in read)
 
     def _leaves(self, members: Iterable[int]) -> Iterable[Leaf]:
         return Body(self.graph, [_site(self, k) for k in members], ()).leaves
