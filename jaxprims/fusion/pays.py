@@ -173,7 +173,7 @@ def why_not(body: Body) -> str | None:
     site = body.sites[0]
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
     positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
-    numbers = math.prod(site.sizes) if of_bins else site.elements
+    numbers: float = math.prod(site.sizes) if of_bins else site.elements
     if site.family == "map" and not (positioned or searched):
         numbers = max(numbers, math.prod(site.sizes) * body.widest)  # that are reduced for each
     if numbers < _fewest(body):
